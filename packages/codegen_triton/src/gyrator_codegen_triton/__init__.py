@@ -1,0 +1,1 @@
+"""From kernels to Triton text, with templates and candidate configurations as data."""

@@ -1,0 +1,1 @@
+"""A compiler for PyTorch programs: `torch.compile(model, backend="gyrator")`."""

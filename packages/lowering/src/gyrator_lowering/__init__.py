@@ -1,0 +1,1 @@
+"""From an FX graph to Loop IR."""

@@ -1,0 +1,1 @@
+"""Builds, loads, caches, tunes and launches what the emitters wrote."""

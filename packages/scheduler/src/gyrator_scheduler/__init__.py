@@ -1,0 +1,1 @@
+"""From Loop IR to Kernel IR and Wrapper IR: fusion, order, memory and partitions."""

@@ -1,0 +1,1 @@
+"""Reference interpreters, the runner of `.gy` file tests and random well-formed programs."""

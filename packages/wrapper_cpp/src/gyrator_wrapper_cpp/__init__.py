@@ -1,0 +1,1 @@
+"""From Wrapper IR to the text of a C++ host program."""

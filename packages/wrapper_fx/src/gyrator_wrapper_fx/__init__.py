@@ -1,0 +1,1 @@
+"""From Wrapper IR to a `torch.fx.GraphModule`."""
