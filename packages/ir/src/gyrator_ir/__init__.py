@@ -1,1 +1,4 @@
-"""The three levels of intermediate representation, as data and as text, and what every stage shares."""
+"""Gyrator's data: expressions, the op table, three levels of IR, targets, and their protocols.
+
+Every stage of the compiler imports this package and none of the others.
+"""

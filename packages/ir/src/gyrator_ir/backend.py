@@ -1,0 +1,60 @@
+"""Protocols of the exchangeable parts: kernel languages, host languages, targets."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.nodes import Buffer
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Program, TranslationUnit
+from gyrator_ir.target import Target
+
+
+class KernelBackend(Protocol):
+    """A language for kernels. Pure: the same arguments give the same bytes."""
+
+    @property
+    def name(self) -> str:
+        """What a `Target.kernel_backend` says."""
+        ...
+
+    @property
+    def content_hash(self) -> str:
+        """Changes whenever the emitted text may change; part of cache keys."""
+        ...
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Say why this kernel can't be emitted for the target, or None."""
+        ...
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        buffers: Mapping[str, Buffer],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the kernels, batched into as few units as compile well in parallel."""
+        ...
+
+
+class WrapperBackend(Protocol):
+    """A host language: a total function over the Wrapper IR's instructions."""
+
+    @property
+    def name(self) -> str:
+        """`python`, `cpp` or `fx`, or a vendor's own."""
+        ...
+
+    @property
+    def content_hash(self) -> str:
+        """Changes whenever the emitted text may change; part of cache keys."""
+        ...
+
+    def emit(self, program: HostProgram) -> Program:
+        """Write the host program."""
+        ...

@@ -1,0 +1,71 @@
+"""attrs validators shared by every IR.
+
+Cheap ones only, since a node is built thousands of times. Our own rather than `attrs.validators`,
+whose exceptions carry the Attribute object and so print as tuples.
+"""
+
+from collections.abc import Callable, Collection
+from difflib import get_close_matches
+from typing import Any
+
+import attrs
+
+Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
+
+
+def identifier(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Accept a Python identifier, so that every name prints and parses unquoted."""
+    if not (type(value) is str and value.isidentifier()):
+        raise TypeError(_says(instance, attribute, "an identifier", value))
+
+
+def natural(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Accept 0, 1, 2, ... and neither `True` nor NumPy's integers, which print differently."""
+    if type(value) is not int or value < 0:
+        raise TypeError(_says(instance, attribute, "an int >= 0", value))
+
+
+def exactly(*types: type) -> Validator:
+    """Accept an instance of one of `types`, subclasses excluded."""
+
+    def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if type(value) not in types:
+            raise TypeError(_says(instance, attribute, _any_of(types), value))
+
+    return check
+
+
+def instance_of(*types: type) -> Validator:
+    """Accept an instance of one of `types` or of a subclass."""
+
+    def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if not isinstance(value, types):
+            raise TypeError(_says(instance, attribute, _any_of(types), value))
+
+    return check
+
+
+def a_tuple(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+    """Accept a tuple, never a list: nodes are hashed. Elements are the verifier's business."""
+    if type(value) is not tuple:
+        raise TypeError(_says(instance, attribute, "a tuple", value))
+
+
+def one_of(names: Collection[str]) -> Validator:
+    """Accept a member of `names`; suggest the nearest one otherwise."""
+
+    def check(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:
+        if value not in names:
+            near = get_close_matches(str(value), names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+            raise TypeError(_says(instance, attribute, "a known name", value) + hint)
+
+    return check
+
+
+def _any_of(types: tuple[type, ...]) -> str:
+    return " | ".join(t.__name__ for t in types)
+
+
+def _says(instance: object, attribute: "attrs.Attribute[Any]", wanted: str, got: object) -> str:
+    return f"{type(instance).__name__}.{attribute.name} must be {wanted}, got {got!r}"

@@ -1,0 +1,44 @@
+"""Every error the compiler raises on purpose is a `GyratorError` built from one `Diagnostic`."""
+
+from attrs import frozen
+
+
+@frozen
+class Diagnostic:
+    """What went wrong, where, and what to do about it. Data first, text second."""
+
+    code: str  # stable and greppable: "GY-LOWER-001"; docs/errors/ explains each
+    message: str  # one sentence, lower case, no full stop
+    where: str = ""  # the offending IR line, as the printer prints it
+    provenance: tuple[str, ...] = ()  # innermost first: IR value, FX node, user's source line
+    help: str = ""  # the next action, in the imperative
+
+    def render(self) -> str:
+        """Return the text a person reads: a headline, then one labelled line per fact."""
+        lines = [f"{self.code}: {self.message}"]
+        if self.where:
+            lines.append(f"  in:   {self.where}")
+        lines.extend(f"  from: {step}" for step in self.provenance)
+        if self.help:
+            lines.append(f"  help: {self.help}")
+        return "\n".join(lines)
+
+
+class GyratorError(Exception):
+    """Base class. `except GyratorError as e: e.diagnostic.code` is the supported way to dispatch."""
+
+    def __init__(self, diagnostic: Diagnostic) -> None:
+        super().__init__(diagnostic.render())
+        self.diagnostic = diagnostic
+
+
+class VerifyError(GyratorError):
+    """The IR breaks an invariant: a bug in whoever produced it, never in the user's model."""
+
+
+class ParseError(GyratorError):
+    """The text is not IR."""
+
+
+class UnsupportedError(GyratorError):
+    """The user's model needs something we do not have; the caller may fall back to eager."""

@@ -1,0 +1,1 @@
+"""Wrapper IR: the host program as typed instructions."""

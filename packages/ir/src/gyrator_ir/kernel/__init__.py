@@ -1,0 +1,1 @@
+"""Kernel IR: fused kernels and calls, in order, with lifetimes."""

@@ -1,0 +1,154 @@
+"""Kernel IR: what runs as one kernel, in which order, and how long each buffer lives.
+
+A kernel has one iteration space, points × inner. `axes` are the points: independent, in parallel.
+`inner` axes are walked for each point, by reductions and by the pointwise work that shares their
+range. The fused work is a sequence of stages:
+
+    kernel k0 axes (i0 < 4096) inner (r0 < 1024):        softmax of rows
+      inner:  a = load x[1024*i0 + r0]; m, n = reduce.online_softmax a
+      inner:  b = load x[1024*i0 + r0]; c = sub b, m; d = exp c; e = div d, n; store y[...], e
+
+An OUTER stage runs once a point, an INNER stage once for every value of the inner axes. Values
+named in an OUTER stage, and the results of collectives (`Reduce`), are visible in all later stages;
+other values of an INNER stage only in it. What one INNER stage hands to a later one goes through
+memory: a `Local` (a row of scratch per point), or a buffer written at the same address.
+"""
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement
+from gyrator_ir.loop.nodes import Buffer, CallOperation, Constant, Input, Output, UserKernel
+from gyrator_ir.provenance import Origin
+from gyrator_ir.types import Device, DType
+
+
+class Level(StrEnum):
+    """How often a stage runs."""
+
+    OUTER = "outer"
+    INNER = "inner"
+
+
+KernelStatement = Statement | Reduce | ScanStep | SortStep
+"""Collectives occur in INNER stages only. The names a `Reduce` defines are visible after its stage;
+those of `ScanStep` and `SortStep` in the rest of their stage, at every point."""
+
+
+@frozen
+class Stage:
+    """Statements fused at one level."""
+
+    level: Level = field(validator=exactly(Level))
+    body: tuple[KernelStatement, ...] = field(validator=a_tuple)
+
+
+@frozen
+class Local:
+    """`local t: f32[1024]`: scratch of one point; loads and stores name it like a buffer.
+
+    Its address is the linear position over the inner axes, row-major.
+    """
+
+    name: str = field(validator=identifier)
+    dtype: DType = field(validator=exactly(DType))
+    extent: Expr = field(validator=instance_of(Expr))
+
+
+class Numerics(StrEnum):
+    """What a kernel's results promise."""
+
+    EAGER = "eager"
+    """Each ATen op's result is rounded to its dtype, as eager rounds it."""
+    FAST = "fast"
+    """Intermediate roundings may be skipped."""
+
+
+@frozen
+class Refusal:
+    """Why this kernel and `other` are two."""
+
+    other: str = field(validator=exactly(str))
+    reason: str = field(validator=exactly(str))
+
+
+@frozen
+class Kernel:
+    """One fused loop nest."""
+
+    name: str = field(validator=identifier)
+    device: Device = field(validator=exactly(Device))
+    axes: tuple[Axis, ...] = field(validator=a_tuple)
+    inner: tuple[Axis, ...] = field(validator=a_tuple)
+    stages: tuple[Stage, ...] = field(validator=a_tuple)
+    locals: tuple[Local, ...] = field(default=(), validator=a_tuple)
+    reads: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Buffers loaded from, in order of first use; the kernel's parameters are the union
+    `reads`, then those of `writes` that are not read."""
+    writes: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Buffers stored to, in order of first use."""
+    sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
+    """Size symbols that addresses, extents and values mention, sorted by name: parameters."""
+    numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
+    refusals: tuple[Refusal, ...] = field(default=(), validator=a_tuple)
+    origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Buffer parameters in the order in which every launch passes them."""
+        return self.reads + tuple(w for w in self.writes if w not in self.reads)
+
+
+ScheduleNode = Kernel | CallOperation
+
+
+@frozen
+class Lifetime:
+    """A created buffer lives from node `first` to node `last` of the schedule, both included.
+
+    `reuses` names the dead buffer whose storage it takes over.
+    """
+
+    buffer: str = field(validator=identifier)
+    first: int = field(validator=exactly(int))
+    last: int = field(validator=exactly(int))
+    """`len(nodes)` for what the program returns."""
+    reuses: str | None = field(default=None, validator=exactly(str, type(None)))
+
+
+@frozen
+class Partition:
+    """Nodes `start` to `end` (not included): a stretch that one device graph may capture, or not."""
+
+    start: int = field(validator=exactly(int))
+    end: int = field(validator=exactly(int))
+    capturable: bool = field(validator=exactly(bool))
+    reason: str = field(default="", validator=exactly(str))
+    """Why it can't be captured."""
+
+
+@frozen
+class Schedule:
+    """Kernels and calls in order, with the life of each buffer."""
+
+    name: str = field(validator=identifier)
+    inputs: tuple[Input, ...] = field(validator=a_tuple)
+    constants: tuple[Constant, ...] = field(validator=a_tuple)
+    buffers: tuple[Buffer, ...] = field(validator=a_tuple)
+    """Buffers that nodes create in memory. What fusion keeps inside a kernel is not among them."""
+    nodes: tuple[ScheduleNode, ...] = field(validator=a_tuple)
+    outputs: tuple[Output, ...] = field(validator=a_tuple)
+    lifetimes: tuple[Lifetime, ...] = field(default=(), validator=a_tuple)
+    partitions: tuple[Partition, ...] = field(default=(), validator=a_tuple)
+    facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
+    origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
+    subschedules: tuple["Schedule", ...] = field(default=(), validator=a_tuple)
+    user_kernels: tuple[UserKernel, ...] = field(default=(), validator=a_tuple)
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels among the nodes, in order."""
+        return tuple(n for n in self.nodes if isinstance(n, Kernel))

@@ -1,0 +1,1 @@
+"""Loop IR: one operation an ATen op, traced bodies, no policy."""

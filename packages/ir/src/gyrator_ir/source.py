@@ -1,0 +1,79 @@
+"""What code generators give: text with its calling convention, still data."""
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import a_tuple, exactly, natural
+from gyrator_ir.kernel.nodes import Numerics
+
+
+class Failure(StrEnum):
+    """The exception that a failed check of a kernel raises."""
+
+    INDEX = "IndexError"
+    RUNTIME = "RuntimeError"
+
+
+@frozen
+class KernelCheck:
+    """A kernel that returns `code` (1, 2, ...) has found this wrong."""
+
+    code: int = field(validator=natural)
+    failure: Failure = field(validator=exactly(Failure))
+    message: str = field(validator=exactly(str))
+
+
+@frozen
+class Configuration:
+    """One point of a kernel's tuning space: `BLOCK_X=128 num_warps=4`."""
+
+    values: tuple[tuple[str, int], ...] = field(validator=a_tuple)
+
+
+@frozen
+class KernelSource:
+    """One kernel as text.
+
+    The C calling convention of every kernel is
+    `int64_t symbol(void *const *buffers, const int64_t *sizes)`: the buffers of
+    `Kernel.parameters` and the values of `Kernel.sizes`, in order; 0 is success, otherwise the
+    code of a `KernelCheck`. Languages with their own launchers take the same two lists.
+    """
+
+    kernel: str = field(validator=exactly(str))
+    """Name of the `Kernel`."""
+    symbol: str = field(validator=exactly(str))
+    """Name of the function in the text."""
+    text: str = field(validator=exactly(str))
+    checks: tuple[KernelCheck, ...] = field(default=(), validator=a_tuple)
+    source_map: tuple[tuple[int, int], ...] = field(default=(), validator=a_tuple)
+    """Pairs (line of `text` from 1, row of the program's origins)."""
+    candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
+    """Configurations worth measuring, best guess first."""
+    numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
+
+
+@frozen
+class TranslationUnit:
+    """A text that a compiler takes whole, and the kernels in it."""
+
+    name: str = field(validator=exactly(str))
+    language: str = field(validator=exactly(str))
+    """`c++`, `triton`, `interpreter`, or a vendor's own."""
+    text: str = field(validator=exactly(str))
+    kernels: tuple[KernelSource, ...] = field(validator=a_tuple)
+
+
+@frozen
+class Program:
+    """A host program as text. Executing it defines the function `entry`."""
+
+    language: str = field(validator=exactly(str))
+    """`python`, `c++` or `fx`."""
+    text: str = field(validator=exactly(str))
+    entry: str = field(validator=exactly(str))
+    kernels: tuple[str, ...] = field(validator=a_tuple)
+    """Kernels the text refers to, in the order in which they are handed to it."""
+    constants: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Keys of the constants, in the order in which they are handed to it."""

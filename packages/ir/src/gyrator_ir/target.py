@@ -1,0 +1,77 @@
+"""Facts about one device type, as data: what it can do, and what is fast on it."""
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import a_tuple, exactly, natural
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.types import DType
+
+
+@frozen(kw_only=True)
+class Capabilities:
+    """What a device and its kernel language can do. What is absent becomes an extern call."""
+
+    dtypes: frozenset[DType]
+    """Element types that kernels load, store and compute on."""
+    atomics: frozenset[tuple[DType, StoreMode]] = frozenset()
+    """Store modes of scatters; `set` needs none."""
+    ops_lacking: frozenset[str] = frozenset()
+    """Rows of the op table that kernels can't use."""
+    reductions: bool = True
+    scans: bool = True
+    sorts: bool = True
+    indirect: bool = True
+    """Addresses that depend on loaded values."""
+    device_checks: bool = True
+    """Kernels can report an index out of bounds."""
+    random: bool = True
+    templates: frozenset[str] = frozenset()
+    """`TemplateKind` values that the kernel language generates."""
+    streams: bool = False
+    graphs: bool = False
+    """Work can be captured once and replayed."""
+    matrix_units: frozenset[DType] = frozenset()
+    libraries: frozenset[str] = frozenset()
+    """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, ..."""
+
+
+@frozen(kw_only=True)
+class Heuristics:
+    """Numbers that guide choices. None changes a result's meaning."""
+
+    vector_bytes: int = field(default=0, validator=natural)
+    """Width of a vector register; 0 where the compiler vectorises by itself."""
+    cores: int = field(default=1, validator=natural)
+    """Threads that a kernel may use at most."""
+    parallel_grain: int = field(default=16384, validator=natural)
+    """Work below this many element operations stays on one thread."""
+    split_reduction_points: int = field(default=8, validator=natural)
+    """A reduction with fewer points than this is split into two steps..."""
+    split_reduction_extent: int = field(default=8192, validator=natural)
+    """... if it folds at least this many elements a point."""
+    scratch_bytes: int = field(default=32768, validator=natural)
+    """Fast memory for a kernel's locals: L1, or shared memory."""
+    fusion_statements: int = field(default=512, validator=natural)
+    """Kernels grow no larger than this many statements."""
+    inline_cost: int = field(default=24, validator=natural)
+    """A value used in several kernels is computed again rather than stored if it costs less."""
+    unit_statements: int = field(default=1500, validator=natural)
+    """A translation unit holds about this many statements."""
+    pool_bytes: int = field(default=65536, validator=natural)
+    """Temporaries up to this size share one allocation."""
+
+
+@frozen(kw_only=True)
+class Target:
+    """One device type bound to a kernel language, immutable and part of cache keys."""
+
+    device: str = field(validator=exactly(str))
+    """`torch.device.type`."""
+    arch: str = field(validator=exactly(str))
+    """`avx512`, `sm_90`, `gfx942`."""
+    kernel_backend: str = field(validator=exactly(str))
+    """Name of the `KernelBackend`: `c++`, `triton`, ..."""
+    wrapper_backends: tuple[str, ...] = field(default=("python",), validator=a_tuple)
+    """Host languages that can drive it, the preferred one first."""
+    capabilities: Capabilities = field(validator=exactly(Capabilities))
+    heuristics: Heuristics = field(factory=Heuristics, validator=exactly(Heuristics))

@@ -1,0 +1,88 @@
+"""Element types and devices, named as the text form names them."""
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import exactly
+
+
+class DType(StrEnum):
+    """An element type. The value is its name in the text form."""
+
+    F64 = "f64"
+    F32 = "f32"
+    F16 = "f16"
+    BF16 = "bf16"
+    F8E4M3 = "f8e4m3"
+    F8E5M2 = "f8e5m2"
+    I64 = "i64"
+    I32 = "i32"
+    I16 = "i16"
+    I8 = "i8"
+    U64 = "u64"
+    U32 = "u32"
+    U16 = "u16"
+    U8 = "u8"
+    BOOL = "bool"
+    C64 = "c64"
+    C128 = "c128"
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return _SIZES[self]
+
+    @property
+    def is_float(self) -> bool:
+        """True for real floating-point types."""
+        return self in _FLOATS
+
+    @property
+    def is_complex(self) -> bool:
+        """True for complex types, which no kernel computes on."""
+        return self in (DType.C64, DType.C128)
+
+    @property
+    def is_int(self) -> bool:
+        """True for integers; bool is not one."""
+        return self in _INTS
+
+    @property
+    def is_signed(self) -> bool:
+        """True for types with negative values."""
+        return self not in (DType.U8, DType.U16, DType.U32, DType.U64, DType.BOOL)
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """True for floats that kernels store but compute on only after a cast to `f32`."""
+        return self in _NARROW
+
+    @property
+    def compute(self) -> "DType":
+        """The type in which arithmetic on this one is done: `f32` for narrow floats, else itself."""
+        return DType.F32 if self in _NARROW else self
+
+
+_SIZES = {
+    DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.F8E4M3: 1, DType.F8E5M2: 1,
+    DType.I64: 8, DType.I32: 4, DType.I16: 2, DType.I8: 1,
+    DType.U64: 8, DType.U32: 4, DType.U16: 2, DType.U8: 1,
+    DType.BOOL: 1, DType.C64: 8, DType.C128: 16,
+}  # fmt: skip
+_NARROW = frozenset({DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2})
+_FLOATS = _NARROW | {DType.F32, DType.F64}
+_INTS = frozenset(
+    {DType.I64, DType.I32, DType.I16, DType.I8, DType.U64, DType.U32, DType.U16, DType.U8}
+)
+
+
+@frozen
+class Device:
+    """`cpu`, `cuda:1`: a device type as torch spells it, and an ordinal where there are several."""
+
+    type: str = field(validator=exactly(str))
+    index: int | None = field(default=None, validator=exactly(int, type(None)))
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
