@@ -1,0 +1,39 @@
+"""Fixtures for the tests of the checkers."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load(name: str) -> ModuleType:
+    """Return the script `ci/<name>.py` as a module."""
+    spec = importlib.util.spec_from_file_location(f"ci_{name}", ROOT / "ci" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def layers() -> ModuleType:
+    """The layer checker."""
+    return load("check_layers")
+
+
+@pytest.fixture(scope="session")
+def examples() -> ModuleType:
+    """The runner of documentation examples."""
+    return load("run_doc_examples")

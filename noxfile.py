@@ -1,0 +1,243 @@
+"""Every check we have. `nox -l` lists them; continuous integration runs these and nothing else."""
+
+import ast
+import hashlib
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2.9"
+nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.reuse_venv = "yes"
+nox.options.sessions = ["lint", "types", "layers", "tests"]
+
+ROOT = Path(__file__).parent
+CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+PROJECTS = {
+    p.parent.name: tomllib.loads(p.read_text())
+    for p in sorted(ROOT.glob("packages/*/pyproject.toml"))
+}
+FOLDERS = {project["project"]["name"]: folder for folder, project in PROJECTS.items()}
+TEST_TOOLS = ("pytest-timeout", "pytest-xdist")
+EVERYTHING = (
+    *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
+    *(("-e", "conformance") if (ROOT / "conformance" / "pyproject.toml").exists() else ()),
+    "hypothesis",
+    "mkdocs",
+    "mkdocs-material",
+    "mypy",
+    "nox",
+    "pytest",
+    "transformers",
+    "triton",
+    *TEST_TOOLS,
+)
+
+
+# ---------------------------------------------------------------- environments
+
+
+def pip_locations() -> dict[str, str]:
+    """Return, as variables for uv, the places where pip is configured to look for packages.
+
+    uv does not read pip's configuration, and a machine whose CPU-only build of torch comes from
+    there would otherwise download several gigabytes of CUDA.
+    """
+    command = [sys.executable, "-m", "pip", "config", "list"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    found: dict[str, list[str]] = {}
+    for line in listed.splitlines():
+        key, _, value = line.partition("=")
+        if value:
+            words = str(ast.literal_eval(value)).split()
+            found.setdefault(key.rpartition(".")[2], []).extend(words)
+    names = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX"}
+    variables = {
+        uv: ",".join(dict.fromkeys(found[pip])) for pip, uv in names.items() if pip in found
+    }
+    if indexes := found.get("extra-index-url"):
+        variables["UV_INDEX"] = " ".join(dict.fromkeys(indexes))
+        variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
+    return variables
+
+
+def fingerprint(requirements: Iterable[str]) -> str:
+    """Return a hash of all that decides what `requirements` install."""
+    digest = hashlib.sha256(sys.version.encode())
+    for text in requirements:
+        digest.update(text.encode() + b"\0")
+    for path in (CONSTRAINTS, *sorted(ROOT.glob("**/pyproject.toml"))):
+        if not any(part.startswith(".") for part in path.relative_to(ROOT).parts):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def venv(session: nox.Session, name: str, *requirements: str, fresh: bool = False) -> str:
+    """Return the Python of `.nox/<name>`, an environment that holds `requirements`.
+
+    What an earlier run installed is kept as long as nothing that decides it has changed.
+    """
+    folder = ROOT / ".nox" / name
+    python = folder / "bin" / "python"
+    stamp, wanted = folder / "gyrator-requirements", fingerprint(requirements)
+    if not fresh and stamp.exists() and stamp.read_text() == wanted:
+        session.log(f"{folder} is up to date")
+        return str(python)
+    shutil.rmtree(folder, ignore_errors=True)
+    pins = ("-c", str(CONSTRAINTS))
+    if shutil.which("uv"):
+        run = ("uv", "pip", "install", "--quiet", "--python", str(python))
+        session.run("uv", "venv", "--quiet", "--python", sys.executable, str(folder), external=True)
+        session.run(*run, *pins, *requirements, env=pip_locations(), external=True)
+    else:
+        make = (sys.executable, "-m", "virtualenv", "--quiet", "--python", sys.executable)
+        session.run(*make, str(folder), external=True)
+        run = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        session.run(*run, *pins, *requirements, external=True)
+    stamp.write_text(wanted)
+    return str(python)
+
+
+def everything(session: nox.Session) -> str:
+    """Return the Python of the one environment that holds every package and its tools."""
+    return venv(session, "everything", *EVERYTHING)
+
+
+def siblings(package: str) -> list[str]:
+    """Return the folders of `package` and of the siblings it depends on, dependencies first."""
+    project = PROJECTS[package]
+    found: dict[str, None] = {}
+    for line in project["project"]["dependencies"]:
+        if (folder := FOLDERS.get(requirement_name(line))) is not None:
+            found |= dict.fromkeys(siblings(folder))
+    return [*found, package]
+
+
+def requirement_name(requirement: str) -> str:
+    """Return the distribution that `requirement` names, without bounds and extras."""
+    for end in "<>=!~[; ":
+        requirement = requirement.partition(end)[0]
+    return requirement
+
+
+def needs_torch(package: str) -> bool:
+    """Tell whether `package` or a sibling that it depends on declares torch."""
+    return any(
+        requirement_name(line) == "torch"
+        for folder in siblings(package)
+        for line in PROJECTS[folder]["project"]["dependencies"]
+    )
+
+
+# ---------------------------------------------------------------- what people run
+
+
+@nox.session(venv_backend="none", default=False)
+def demo(session: nox.Session) -> None:
+    """Compile real models, print a table and write the HTML report."""
+    session.run(everything(session), "-m", "gyrator.demo", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """`nox -s bench -- cpu`: run bench/cpu.py; what follows the name goes to it."""
+    names = sorted(path.stem for path in ROOT.glob("bench/*.py") if path.stem[0] != "_")
+    name, *rest = session.posargs or [""]
+    if name not in names:
+        session.error(f"say which benchmark: nox -s bench -- {{{','.join(names)}}}")
+    session.run(everything(session), f"bench/{name}.py", *rest, external=True)
+
+
+# ---------------------------------------------------------------- checks
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """All suites in one environment; arguments after `--` go to pytest."""
+    python = everything(session)
+    session.run(python, "-m", "pytest", "-n", "auto", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+@nox.parametrize("package", list(PROJECTS), ids=list(PROJECTS))
+def isolated(session: nox.Session, package: str) -> None:
+    """One package's tests, and the example of its README, with only what it declares."""
+    group = PROJECTS[package].get("dependency-groups", {}).get("test", [])
+    folders = dict.fromkeys(siblings(package))
+    for line in group:
+        if (folder := FOLDERS.get(requirement_name(line))) is not None:
+            folders |= dict.fromkeys(siblings(folder))
+    editable = [arg for folder in folders for arg in ("-e", f"packages/{folder}")]
+    outside = [line for line in group if requirement_name(line) not in FOLDERS]
+    python = venv(session, f"isolated-{package}", *editable, *outside, *TEST_TOOLS)
+    if not needs_torch(package):
+        session.run(python, "ci/check_absent.py", "torch", "triton", external=True)
+    arguments = session.posargs or ["-n", "auto"]
+    # pytest answers 5 when it collects nothing: a package without tests is a failure
+    session.run(python, "-m", "pytest", f"packages/{package}/tests", *arguments, external=True)
+    readme = f"packages/{package}/README.md"
+    session.run(python, "ci/run_doc_examples.py", readme, external=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and format, by ruff; `nox -s lint -- --fix` mends what can be mended."""
+    session.install("-c", str(CONSTRAINTS), "ruff", env=pip_locations())
+    fix = "--fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """All packages under mypy --strict."""
+    sources = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
+    sources += [str(path) for path in sorted(ROOT.glob("conformance/src"))]
+    python = everything(session)
+    session.run(python, "-m", "mypy", *(session.posargs or sources), external=True)
+
+
+@nox.session(venv_backend="none")
+def layers(session: nox.Session) -> None:
+    """Imports go one way, and devices are named only where they may be: see ci/layers.toml."""
+    session.run(sys.executable, "ci/check_layers.py", external=True)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """Wheels of all packages, installed into fresh environments and tried there."""
+    session.install("-c", str(CONSTRAINTS), "hatchling", env=pip_locations())
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for folder in PROJECTS:
+        with session.chdir(f"packages/{folder}"):
+            session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
+    session.run("python", "ci/check_wheels.py", str(dist))
+
+    def installed(name: str, distribution: str) -> str:
+        wheels = [str(next(dist.glob(f"{distribution}-0*.whl")))]
+        return venv(session, name, "--find-links", str(dist), *wheels, fresh=True)
+
+    ir = installed("wheels-ir", "gyrator_ir")
+    whole = installed("wheels-gyrator", "gyrator")
+    scripts = ROOT / "ci"
+    with session.chdir(session.create_tmp()):
+        session.run(ir, "-P", str(scripts / "check_absent.py"), "torch", "triton", external=True)
+        session.run(ir, "-P", str(scripts / "smoke_ir.py"), external=True)
+        session.run(whole, "-P", str(scripts / "smoke_compile.py"), external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def docs(session: nox.Session) -> None:
+    """The manual, warnings being errors; then every example in it is run."""
+    python = everything(session)
+    session.run(python, "-m", "mkdocs", "build", "--strict", external=True)
+    pages = [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("docs/**/*.md"))]
+    pages += [str(p.relative_to(ROOT)) for p in sorted(ROOT.glob("packages/*/README.md"))]
+    chosen = session.posargs or ["README.md", *pages]
+    session.run(python, "ci/run_doc_examples.py", *chosen, external=True)
