@@ -1,13 +1,12 @@
 """Protocols of the exchangeable parts: kernel languages, host languages, targets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
@@ -33,7 +32,6 @@ class KernelBackend(Protocol):
     def emit(
         self,
         kernels: Sequence[Kernel],
-        buffers: Mapping[str, Buffer],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,

@@ -445,7 +445,8 @@ class HostProgram:
     parameters: tuple[Parameter, ...] = field(validator=a_tuple)
     constants: tuple[Constant, ...] = field(validator=a_tuple)
     kernels: tuple[Kernel, ...] = field(validator=a_tuple)
-    """Kernels that launches name; identical ones are one."""
+    """Kernels that launches name. They are canonical: parameters are called `p0`, `p1`, ..., values
+    and symbols are numbered in order, so that kernels that do the same are one."""
     instructions: tuple[Instruction, ...] = field(validator=a_tuple)
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)

@@ -22,6 +22,7 @@ from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement
 from gyrator_ir.loop.nodes import Buffer, CallOperation, Constant, Input, Output, UserKernel
+from gyrator_ir.loop.rewrite import reads, writes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
 
@@ -85,11 +86,9 @@ class Kernel:
     inner: tuple[Axis, ...] = field(validator=a_tuple)
     stages: tuple[Stage, ...] = field(validator=a_tuple)
     locals: tuple[Local, ...] = field(default=(), validator=a_tuple)
-    reads: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Buffers loaded from, in order of first use; the kernel's parameters are the union
-    `reads`, then those of `writes` that are not read."""
-    writes: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Buffers stored to, in order of first use."""
+    parameters: tuple[Buffer, ...] = field(default=(), validator=a_tuple)
+    """Every buffer that is loaded from or stored to, in the order in which launches pass them:
+    those loaded from by first use, then the others by first use."""
     sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
     """Size symbols that addresses, extents and values mention, sorted by name: parameters."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
@@ -97,9 +96,18 @@ class Kernel:
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
     @property
-    def parameters(self) -> tuple[str, ...]:
-        """Buffer parameters in the order in which every launch passes them."""
-        return self.reads + tuple(w for w in self.writes if w not in self.reads)
+    def reads(self) -> tuple[str, ...]:
+        """Buffers loaded from, in order of first use."""
+        return self._buffers_of(reads(s for stage in self.stages for s in stage.body))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers stored to, in order of first use."""
+        return self._buffers_of(writes(s for stage in self.stages for s in stage.body))
+
+    def _buffers_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        local = {scratch.name for scratch in self.locals}
+        return tuple(n for n in names if n not in local)
 
 
 ScheduleNode = Kernel | CallOperation
