@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ nox.options.reuse_venv = "yes"
 nox.options.sessions = ["lint", "types", "layers", "tests"]
 
 ROOT = Path(__file__).parent
+CPU_TORCH = "https://download.pytorch.org/whl/cpu"
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 PROJECTS = {
     p.parent.name: tomllib.loads(p.read_text())
@@ -42,11 +44,12 @@ EVERYTHING = (
 # ---------------------------------------------------------------- environments
 
 
-def pip_locations() -> dict[str, str]:
-    """Return, as variables for uv, the places where pip is configured to look for packages.
+def package_locations() -> dict[str, str]:
+    """Return the variables that tell pip and uv where to look for packages.
 
-    uv does not read pip's configuration, and a machine whose CPU-only build of torch comes from
-    there would otherwise download several gigabytes of CUDA.
+    uv does not read pip's configuration, so what it says is handed on. Where it says nothing, a
+    machine without an NVIDIA driver gets the CPU-only build of torch from its own index: the
+    default one would download several gigabytes of CUDA.
     """
     command = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
@@ -56,14 +59,28 @@ def pip_locations() -> dict[str, str]:
         if value:
             words = str(ast.literal_eval(value)).split()
             found.setdefault(key.rpartition(".")[2], []).extend(words)
-    names = {"find-links": "UV_FIND_LINKS", "index-url": "UV_DEFAULT_INDEX"}
-    variables = {
-        uv: ",".join(dict.fromkeys(found[pip])) for pip, uv in names.items() if pip in found
-    }
-    if indexes := found.get("extra-index-url"):
-        variables["UV_INDEX"] = " ".join(dict.fromkeys(indexes))
+    variables = {}
+    if not found.keys() & {"find-links", "index-url", "extra-index-url"} and cpu_torch_is_near():
+        found["extra-index-url"] = [CPU_TORCH]
+        variables["PIP_EXTRA_INDEX_URL"] = CPU_TORCH
+    for key, name in (("find-links", "UV_FIND_LINKS"), ("index-url", "UV_DEFAULT_INDEX")):
+        if key in found:
+            variables[name] = ",".join(dict.fromkeys(found[key]))
+    if "extra-index-url" in found:
+        variables["UV_INDEX"] = " ".join(dict.fromkeys(found["extra-index-url"]))
         variables["UV_INDEX_STRATEGY"] = "unsafe-best-match"
     return variables
+
+
+def cpu_torch_is_near() -> bool:
+    """Tell whether the index of CPU-only builds suits this machine and answers."""
+    if sys.platform != "linux" or shutil.which("nvidia-smi"):
+        return False
+    try:
+        with urllib.request.urlopen(f"{CPU_TORCH}/torch/", timeout=5):
+            return True
+    except OSError:
+        return False
 
 
 def fingerprint(requirements: Iterable[str]) -> str:
@@ -93,12 +110,12 @@ def venv(session: nox.Session, name: str, *requirements: str, fresh: bool = Fals
     if shutil.which("uv"):
         run = ("uv", "pip", "install", "--quiet", "--python", str(python))
         session.run("uv", "venv", "--quiet", "--python", sys.executable, str(folder), external=True)
-        session.run(*run, *pins, *requirements, env=pip_locations(), external=True)
+        session.run(*run, *pins, *requirements, env=package_locations(), external=True)
     else:
         make = (sys.executable, "-m", "virtualenv", "--quiet", "--python", sys.executable)
         session.run(*make, str(folder), external=True)
         run = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-        session.run(*run, *pins, *requirements, external=True)
+        session.run(*run, *pins, *requirements, env=package_locations(), external=True)
     stamp.write_text(wanted)
     return str(python)
 
@@ -187,7 +204,7 @@ def isolated(session: nox.Session, package: str) -> None:
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style and format, by ruff; `nox -s lint -- --fix` mends what can be mended."""
-    session.install("-c", str(CONSTRAINTS), "ruff", env=pip_locations())
+    session.install("-c", str(CONSTRAINTS), "ruff", env=package_locations())
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
@@ -211,7 +228,7 @@ def layers(session: nox.Session) -> None:
 @nox.session(default=False)
 def build(session: nox.Session) -> None:
     """Wheels of all packages, installed into fresh environments and tried there."""
-    session.install("-c", str(CONSTRAINTS), "hatchling", env=pip_locations())
+    session.install("-c", str(CONSTRAINTS), "hatchling", env=package_locations())
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     for folder in PROJECTS:
