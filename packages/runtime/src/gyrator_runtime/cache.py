@@ -1,0 +1,433 @@
+"""A content-addressed store on disk, shared by any number of processes.
+
+    root/                      0700, owned by the user
+      entries/<kind>/<k2>/<key>/   one folder an entry: its files and manifest.json
+      locks/<key>.lock             one file lock a key, held while somebody builds it
+      tmp/<pid>-<space>-<random>/  entries being written; renamed into place when whole
+
+Entries are immutable, hold no absolute path, and are named by the SHA-256 of what they were made
+from. A folder appears in `entries` by one `rename`, so a killed writer leaves only something under
+`tmp`, which `prune` removes. Every load compares sizes and hashes with the manifest; an entry that
+differs is removed and counts as a miss.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import secrets
+import shutil
+import stat
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from attrs import frozen
+from filelock import BaseFileLock, FileLock, Timeout
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_runtime.warn import warn
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+DEFAULT_LIMIT = 4 << 30
+"""Bytes of entries that a cache keeps before it drops the least recently used."""
+
+_STALE_SECONDS = 3600.0
+_PRUNE_EVERY = 64 << 20
+
+
+class CacheError(GyratorError):
+    """Neither the cache folder nor a temporary one can be written."""
+
+
+def default_root(env: Mapping[str, str]) -> Path:
+    """Return $GYRATOR_CACHE_DIR, else $XDG_CACHE_HOME/gyrator, else ~/.cache/gyrator."""
+    if explicit := env.get("GYRATOR_CACHE_DIR"):
+        return Path(explicit)
+    if xdg := env.get("XDG_CACHE_HOME"):
+        return Path(xdg) / "gyrator"
+    return Path(env.get("HOME") or os.path.expanduser("~")) / ".cache" / "gyrator"
+
+
+@frozen
+class CacheKey:
+    """The name of an entry: its kind, its hash, and the digests of the fields it was made from."""
+
+    kind: str
+    hex: str
+    fields: Mapping[str, str]
+
+
+def make_key(kind: str, fields: Mapping[str, bytes]) -> CacheKey:
+    """Hash `fields` (what the entry is made from) in an order-free and unambiguous way."""
+    digests = {name: hashlib.sha256(fields[name]).hexdigest() for name in sorted(fields)}
+    canonical = json.dumps([SCHEMA, kind, list(digests.items())], separators=(",", ":"))
+    return CacheKey(kind, hashlib.sha256(canonical.encode()).hexdigest(), digests)
+
+
+def explain_miss(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Name the fields in which two sets of key fields differ, sorted."""
+    return tuple(sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n)))
+
+
+@frozen
+class Entry:
+    """A verified entry: its folder and the names of its files."""
+
+    path: Path
+    files: tuple[str, ...]
+
+    def file(self, name: str) -> Path:
+        """Return the path of one file; KeyError where the entry has none of that name."""
+        if name not in self.files:
+            raise KeyError(name)
+        return self.path / name
+
+    def read(self, name: str) -> bytes:
+        """Return the bytes of one file."""
+        return self.file(name).read_bytes()
+
+
+class Cache:
+    """One cache folder. Safe to use from many threads and processes and after a fork.
+
+    A root that cannot be used (read-only, full, not a folder, another user's) is replaced by a
+    private temporary folder with one warning, so that callers need not care.
+    """
+
+    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT, lock_timeout: float = 120.0) -> None:
+        self.limit = limit
+        self.lock_timeout = lock_timeout
+        self._written = _PRUNE_EVERY  # so that the first put prunes
+        self._spare: Path | None = None
+        self._warned: set[str] = set()
+        reason = _prepare(root)
+        self.root = root if reason is None else self._fall_back(root, reason)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def get(self, key: CacheKey) -> Entry | None:
+        """Return the verified entry of `key`, or None. Marks it as recently used."""
+        for root in self._roots():
+            folder = _folder(root, key)
+            files, damage = _verify(folder, key)
+            if files is not None:
+                with contextlib.suppress(OSError):
+                    os.utime(folder)
+                return Entry(folder, files)
+            if damage:
+                self._discard(folder, damage)
+        return None
+
+    def nearest(self, key: CacheKey) -> tuple[str, ...] | None:
+        """Name the fields in which the most similar stored entry of the same kind differs.
+
+        Returns None if there is no entry of that kind, and () if `key` itself is stored.
+        """
+        best: tuple[str, ...] | None = None
+        for root in self._roots():
+            for folder in _entries(root / "entries" / key.kind):
+                fields = _stored_fields(folder)
+                if fields is None:
+                    continue
+                names = fields.keys() | key.fields.keys()
+                differ = sorted(n for n in names if fields.get(n) != key.fields.get(n))
+                if best is None or len(differ) < len(best):
+                    best = tuple(differ)
+        return best
+
+    # -- writing ---------------------------------------------------------------------------
+
+    def put(self, key: CacheKey, files: Mapping[str, bytes]) -> Entry:
+        """Store `files` under `key` and return the entry; an entry already there wins."""
+
+        def write(folder: Path) -> None:
+            for name, data in files.items():
+                (folder / name).write_bytes(data)
+
+        return self._store(key, write)
+
+    def get_or_build(self, key: CacheKey, build: Callable[[Path], None]) -> Entry:
+        """Return the entry of `key`; where there is none, call `build(folder)` to make it.
+
+        `build` writes the entry's files into an empty private folder. Other processes and threads
+        that want the same key wait, up to `lock_timeout` seconds, then build it themselves: the
+        lock only saves work. What `build` raises is passed on and nothing is stored.
+        """
+        entry = self.get(key)
+        if entry is not None:
+            return entry
+        with self._lock(key):
+            return self.get(key) or self._store(key, build)
+
+    def remove(self, key: CacheKey) -> None:
+        """Forget the entry of `key` if there is one."""
+        for root in self._roots():
+            _remove(_folder(root, key))
+
+    def prune(self, limit: int | None = None) -> int:
+        """Drop the least recently used entries over `limit` bytes and dead temporary folders.
+
+        Returns the bytes of entries that stay.
+        """
+        limit = self.limit if limit is None else limit
+        _sweep_tmp(self.root / "tmp")
+        found: list[tuple[float, int, Path]] = []
+        for kind in _children(self.root / "entries"):
+            for folder in _entries(kind):
+                with contextlib.suppress(OSError):
+                    size = sum(f.stat().st_size for f in folder.iterdir())
+                    found.append((folder.stat().st_mtime, size, folder))
+        total = sum(size for _, size, _ in found)
+        for _, size, folder in sorted(found):
+            if total <= limit:
+                break
+            _remove(folder)
+            total -= size
+        return total
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A private empty folder for the length of the block."""
+        folder = self._new_tmp(self.root)
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _roots(self) -> tuple[Path, ...]:
+        return (self.root,) if self._spare in (None, self.root) else (self.root, self._spare)
+
+    def _store(self, key: CacheKey, write: Callable[[Path], None]) -> Entry:
+        try:
+            return self._store_in(self.root, key, write)
+        except OSError as error:
+            if self._spare == self.root:
+                raise _unusable(self.root, error) from error
+            spare = self._fall_back(self.root, str(error))
+        try:
+            return self._store_in(spare, key, write)
+        except OSError as error:
+            raise _unusable(spare, error) from error
+
+    def _store_in(self, root: Path, key: CacheKey, write: Callable[[Path], None]) -> Entry:
+        work = self._new_tmp(root)
+        try:
+            write(work)
+            names = tuple(sorted(p.name for p in work.iterdir()))
+            size = _write_manifest(work, names, key)
+            final = _folder(root, key)
+            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                os.rename(work, final)
+            except OSError:
+                files, _ = _verify(final, key)
+                if files is None:  # not a race that we lost
+                    raise
+                return Entry(final, files)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        self._count(size)
+        return Entry(final, names)
+
+    def _count(self, size: int) -> None:
+        self._written += size
+        if self._written >= _PRUNE_EVERY:
+            self._written = 0
+            with contextlib.suppress(OSError):
+                self.prune()
+
+    def _new_tmp(self, root: Path) -> Path:
+        folder = root / "tmp" / _tmp_name()
+        try:
+            folder.mkdir(mode=0o700)
+        except FileNotFoundError:  # somebody removed the whole cache under us
+            folder.mkdir(mode=0o700, parents=True)
+        return folder
+
+    @contextlib.contextmanager
+    def _lock(self, key: CacheKey) -> Iterator[None]:
+        # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. It is
+        # made anew each time because a lock object must not be shared by threads or forks.
+        lock: BaseFileLock | None = None
+        try:
+            lock = FileLock(self.root / "locks" / f"{key.hex}.lock", timeout=self.lock_timeout)
+            lock.acquire(poll_interval=0.02)
+        except (Timeout, OSError, NotImplementedError):
+            lock = None
+        try:
+            yield
+        finally:
+            if lock is not None:
+                lock.release()
+
+    def _discard(self, folder: Path, damage: str) -> None:
+        _remove(folder)
+        if str(folder) not in self._warned:
+            self._warned.add(str(folder))
+            warn(
+                "GY-CACHE-001",
+                f"cache entry {folder.name[:16]} is damaged ({damage}); it is built again",
+                "nothing to do; if it happens often, check the disk that holds the cache",
+            )
+
+    def _fall_back(self, root: Path, reason: str) -> Path:
+        if self._spare is None:
+            self._spare = Path(tempfile.mkdtemp(prefix="gyrator-"))
+            weakref.finalize(self, _remove_own, self._spare, os.getpid())
+            _prepare(self._spare)
+        if "fallback" not in self._warned:
+            self._warned.add("fallback")
+            warn(
+                "GY-CACHE-002",
+                f"the cache folder {root} cannot be used ({reason}); this process compiles "
+                "without a lasting cache",
+                "set GYRATOR_CACHE_DIR to a folder that you own, with free space",
+            )
+        return self._spare
+
+
+def _prepare(root: Path) -> str | None:
+    """Make `root` ready for use; return why it is not usable, or None."""
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        state = root.stat()
+        if not stat.S_ISDIR(state.st_mode):
+            return "not a folder"
+        if state.st_uid != os.geteuid():
+            return f"it belongs to user {state.st_uid}"
+        if stat.S_IMODE(state.st_mode) != 0o700:
+            root.chmod(0o700)
+        for name in ("entries", "locks", "tmp"):
+            (root / name).mkdir(mode=0o700, exist_ok=True)
+        probe = root / "tmp" / _tmp_name()
+        probe.mkdir(mode=0o700)
+        probe.rmdir()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _folder(root: Path, key: CacheKey) -> Path:
+    return root / "entries" / key.kind / key.hex[:2] / key.hex
+
+
+def _write_manifest(folder: Path, names: tuple[str, ...], key: CacheKey) -> int:
+    """Describe the files in `folder`; return their size in bytes."""
+    files: dict[str, dict[str, int | str]] = {}
+    total = 0
+    for name in names:
+        data = (folder / name).read_bytes()
+        files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        total += len(data)
+    about = {"key": key.hex, "schema": SCHEMA}
+    text = json.dumps({"files": files, "fields": dict(key.fields), "about": about}, sort_keys=True)
+    (folder / MANIFEST).write_text(text)
+    return total
+
+
+def _stored_fields(folder: Path) -> dict[str, str] | None:
+    try:
+        fields = json.loads((folder / MANIFEST).read_bytes())["fields"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return {str(n): str(d) for n, d in fields.items()} if isinstance(fields, dict) else None
+
+
+def _verify(folder: Path, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
+    """Return (files, "") of a sound entry, (None, "") of a missing one, (None, damage) else."""
+    try:
+        text = (folder / MANIFEST).read_bytes()
+    except OSError:
+        return None, "no manifest" if folder.exists() else ""
+    try:
+        manifest = json.loads(text)
+        if manifest["about"] != {"key": key.hex, "schema": SCHEMA}:
+            return None, "manifest of another entry"
+        files = {n: (int(row["size"]), str(row["sha256"])) for n, row in manifest["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None, "unreadable manifest"
+    for name, (size, digest) in files.items():
+        try:
+            data = (folder / name).read_bytes()
+        except OSError:
+            return None, f"no {name}"
+        if len(data) != size:
+            return None, f"{name} has {len(data)} bytes, not {size}"
+        if hashlib.sha256(data).hexdigest() != digest:
+            return None, f"{name} has another hash"
+    return tuple(files), ""
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(p for p in folder.iterdir() if p.is_dir())
+    except OSError:
+        return []
+
+
+def _entries(kind: Path) -> list[Path]:
+    return [entry for shard in _children(kind) for entry in _children(shard)]
+
+
+def _remove(folder: Path) -> None:
+    # Renamed first, so that no reader sees half an entry.
+    doomed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone")
+    with contextlib.suppress(OSError):
+        os.rename(folder, doomed)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+
+def _remove_own(folder: Path, pid: int) -> None:
+    if os.getpid() == pid:  # a forked child must not remove its parent's folder
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pid_space() -> str:
+    """Return what tells this process table from that of another machine or container."""
+    try:
+        space = os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        space = 0
+    return hashlib.sha256(f"{platform.node()}/{space}".encode()).hexdigest()[:8]
+
+
+def _tmp_name() -> str:
+    return f"{os.getpid()}-{_pid_space()}-{secrets.token_hex(8)}"
+
+
+def _sweep_tmp(tmp: Path) -> None:
+    here = _pid_space()
+    for folder in _children(tmp):
+        pid, _, rest = folder.name.partition("-")
+        with contextlib.suppress(OSError):
+            old = time.time() - folder.stat().st_mtime > _STALE_SECONDS
+            ours = pid.isdecimal() and rest.startswith(here)
+            if old or (ours and not _alive(int(pid))):
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _unusable(root: Path, error: OSError) -> CacheError:
+    return CacheError(
+        Diagnostic(
+            "GY-CACHE-003",
+            f"neither the cache nor {root} can be written: {error.strerror or error}",
+            help="free some disk space, or set GYRATOR_CACHE_DIR and TMPDIR to writable folders",
+        )
+    )

@@ -1,0 +1,261 @@
+"""`PlanProgram` to the words that gyrunner.cpp executes. The two files share the numbers below.
+
+Each distinct size becomes one integer slot: constants sit in the slots' template, the others are
+evaluated just before the first instruction that uses them (plans are straight-line code, so that
+place dominates every later use).
+"""
+
+import struct
+from typing import assert_never
+
+from attrs import Factory, define
+
+from gyrator_runtime.native.program import (
+    EXPR_OPS,
+    Call,
+    CheckHandler,
+    Const,
+    Drop,
+    GetItem,
+    Instruction,
+    IntTuple,
+    Launch,
+    Move,
+    PlanProgram,
+    Reg,
+    Return,
+    Size,
+    SizeArg,
+    SizeProgram,
+    Value,
+    check_handler,
+)
+
+END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE = range(10)
+ARG_REG, ARG_CONST, ARG_INT, ARG_INT_TUPLE = range(4)
+_EXPR = {name: number for number, name in enumerate(EXPR_OPS)}
+
+
+@define
+class Encoded:
+    """The native form of a plan: words, integer slots' template, constants, check handlers."""
+
+    code: list[int] = Factory(list)
+    ints: list[int] = Factory(list)
+    consts: list[object] = Factory(list)
+    checks: list[CheckHandler] = Factory(list)
+
+    def code_bytes(self) -> bytes:
+        """Return the words as native 64-bit integers."""
+        return _pack(self.code)
+
+    def int_bytes(self) -> bytes:
+        """Return the template of the integer slots."""
+        return _pack(self.ints)
+
+
+def encode(program: PlanProgram) -> Encoded:
+    """Return the native form of `program`. ValueError where a register does not exist."""
+    _check_registers(program)
+    return _Encoder().run(program.instructions)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self.out = Encoded()
+        self.slots: dict[Size, int] = {}
+        self.const_slots: dict[int, int] = {}
+
+    def run(self, instructions: tuple[Instruction, ...]) -> Encoded:
+        at = 0
+        while at < len(instructions):
+            instruction = instructions[at]
+            if isinstance(instruction, Launch):
+                group = [instruction]
+                for later in instructions[at + 1 :]:
+                    if not (
+                        isinstance(later, Launch) and later.release_gil == instruction.release_gil
+                    ):
+                        break
+                    group.append(later)
+                self.launches(group)
+                at += len(group)
+                continue
+            self.other(instruction)
+            at += 1
+        self.out.code.append(END)
+        return self.out
+
+    def other(self, instruction: Call | Drop | GetItem | Move | Return) -> None:
+        code = self.out.code
+        match instruction:
+            case Call():
+                self.call(instruction)
+            case Drop(register):
+                code += (DROP, register)
+            case GetItem(target, source, index):
+                code += (GET_ITEM, target, source, index)
+                self.forget(target)
+            case Move(target, source):
+                code += (MOVE, target, source)
+                self.forget(target)
+            case Return(values):
+                words = [w for v in values for w in self.value(v)]
+                code += (RETURN, len(values), *words)
+            case _:
+                assert_never(instruction)
+
+    def launches(self, group: list[Launch]) -> None:
+        words: list[int] = []
+        for launch in group:
+            buffers = [
+                (b.register, -1 if b.offset == 0 else self.slot(b.offset)) for b in launch.buffers
+            ]
+            sizes = [self.slot(s) for s in launch.sizes]
+            step = len(self.out.checks)
+            self.out.checks.append(check_handler(launch))
+            words += (_signed(launch.address), step, len(buffers), len(sizes))
+            words += (w for pair in buffers for w in pair)
+            words += sizes
+        pointers = sum(len(launch.buffers) for launch in group)
+        sizes_count = sum(len(launch.sizes) for launch in group)
+        header = (LAUNCH, int(group[0].release_gil), len(group), pointers, sizes_count)
+        self.out.code += (*header, *words)
+
+    def call(self, call: Call) -> None:
+        target = -1 if call.target is None else call.target
+        values = (*call.args, *(v for _, v in call.kwargs))
+        function = self.const(call.function)
+        static = [_static(v) for v in call.args]
+        if not call.kwargs and all(found for found, _ in static):
+            prebuilt = self.const(tuple(value for _, value in static))
+            self.out.code += (CALL_TUPLE, target, function, prebuilt)
+        else:
+            names = self.const(tuple(n for n, _ in call.kwargs)) if call.kwargs else -1
+            words = [w for v in values for w in self.value(v)]
+            self.out.code += (CALL, target, function, names, len(values), *words)
+        if call.target is not None:
+            self.forget(call.target)
+
+    def value(self, value: Value) -> tuple[int, ...]:
+        found, static = _static(value)
+        if found:
+            return (ARG_CONST, self.const(static))
+        match value:
+            case Reg(register):
+                return (ARG_REG, register)
+            case IntTuple(items):
+                return (ARG_INT_TUPLE, len(items), *(self.slot(i) for i in items))
+            case int() | SizeArg() | SizeProgram():
+                return (ARG_INT, self.slot(value))
+            case _:
+                raise TypeError(f"not a plan value: {value!r}")
+
+    def slot(self, size: Size) -> int:
+        if isinstance(size, int):
+            if size not in self.const_slots:
+                self.const_slots[size] = self.new_slot(size)
+            return self.const_slots[size]
+        if size in self.slots:
+            return self.slots[size]
+        if isinstance(size, SizeArg):
+            slot = self.new_slot(0)
+            self.out.code += (LOAD_INT, slot, size.register)
+        else:
+            words: list[int] = []
+            for name, operand in size.code:
+                known = self.slot(SizeArg(operand)) if name == "arg" else operand
+                words += (_EXPR[name], known)
+            slot = self.new_slot(0)
+            self.out.code += (EVAL, slot, len(size.code), *words)
+        self.slots[size] = slot
+        return slot
+
+    def forget(self, register: int) -> None:
+        """Sizes that read `register` must be evaluated again: it was just written."""
+        stale = [s for s in self.slots if _reads(s, register)]
+        for size in stale:
+            del self.slots[size]
+
+    def new_slot(self, value: int) -> int:
+        self.out.ints.append(value)
+        return len(self.out.ints) - 1
+
+    def const(self, value: object) -> int:
+        self.out.consts.append(value)
+        return len(self.out.consts) - 1
+
+
+def _static(value: Value) -> tuple[bool, object]:
+    match value:
+        case Const(known):
+            return True, known
+        case int():
+            return True, value
+        case IntTuple(items) if all(isinstance(i, int) for i in items):
+            return True, items
+        case _:
+            return False, None
+
+
+def _reads(size: Size, register: int) -> bool:
+    match size:
+        case SizeArg(k):
+            return k == register
+        case SizeProgram(code):
+            return ("arg", register) in code
+        case _:
+            return False
+
+
+def _sizes(value: Value) -> tuple[Size, ...]:
+    match value:
+        case IntTuple(items):
+            return items
+        case SizeArg() | SizeProgram():
+            return (value,)
+        case _:
+            return ()
+
+
+def _check_registers(program: PlanProgram) -> None:
+    used: set[int] = set()
+    sizes: list[Size] = []
+    values: list[Value] = []
+    for instruction in program.instructions:
+        match instruction:
+            case Launch():
+                used.update(b.register for b in instruction.buffers)
+                sizes += (b.offset for b in instruction.buffers)
+                sizes += instruction.sizes
+            case Call():
+                used.update(() if instruction.target is None else (instruction.target,))
+                values += (*instruction.args, *(v for _, v in instruction.kwargs))
+            case Drop(register):
+                used.add(register)
+            case GetItem(target, source, _) | Move(target, source):
+                used |= {target, source}
+            case Return(returned):
+                values += returned
+            case _:
+                assert_never(instruction)
+    for value in values:
+        if isinstance(value, Reg):
+            used.add(value.register)
+        sizes += _sizes(value)
+    for size in sizes:
+        if isinstance(size, SizeArg):
+            used.add(size.register)
+        elif isinstance(size, SizeProgram):
+            used.update(k for name, k in size.code if name == "arg")
+    bad = sorted(r for r in used if not 0 <= r < program.n_regs)
+    if bad or not 0 <= program.n_args <= program.n_regs:
+        raise ValueError(f"a plan of {program.n_regs} registers uses {bad or program.n_args}")
+
+
+def _signed(address: int) -> int:
+    return address - (1 << 64) if address >= 1 << 63 else address
+
+
+def _pack(words: list[int]) -> bytes:
+    return struct.pack(f"={len(words)}q", *words)

@@ -1,0 +1,592 @@
+// The native runner: executes a whole list of host instructions in one call from Python.
+//
+// A plan is a flat array of 64-bit words (see encode.py, which is the only writer), a tuple of
+// constants, and a template of integer slots. Registers and integer slots live on the C stack of
+// the call, so that one plan may run in many threads and recursively. It includes Python.h only:
+// torch's tensors are reached through one function pointer that torch exports for this purpose.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <time.h>
+
+namespace {
+
+// Word values are shared with encode.py; test_encode.py holds the two lists together.
+enum Op : int64_t {
+  OP_END = 0,
+  OP_LOAD_INT = 1,  // slot, reg
+  OP_EVAL = 2,      // slot, n, (code, operand) * n
+  OP_LAUNCH = 3,    // release, n, pointers, sizes, then n launches
+  OP_CALL_TUPLE = 4,  // dst, const fn, const args
+  OP_CALL = 5,        // dst, const fn, const kwnames or -1, n, args
+  OP_DROP = 6,        // reg
+  OP_GET_ITEM = 7,    // dst, reg, index
+  OP_RETURN = 8,      // n, args
+  OP_MOVE = 9,        // dst, reg
+};
+
+enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
+
+enum ExprOp : int64_t {
+  EXPR_ARG = 0,
+  EXPR_CONST = 1,
+  EXPR_ADD = 2,
+  EXPR_SUB = 3,
+  EXPR_MUL = 4,
+  EXPR_FLOORDIV = 5,
+  EXPR_MOD = 6,
+  EXPR_MIN = 7,
+  EXPR_MAX = 8,
+};
+
+constexpr int kExprDepth = 64;     // encode.py refuses deeper programs
+constexpr Py_ssize_t kInline = 192;  // words kept on the stack; longer arrays go to the heap
+
+using Kernel = int64_t (*)(void* const*, const int64_t*);
+using DataPtr = void* (*)(PyObject*);
+
+struct Timing {
+  int64_t count, total, least;
+};
+
+struct Plan {
+  PyObject_HEAD
+  vectorcallfunc call;
+  PyObject* consts;  // tuple
+  PyObject* checks;  // tuple, one handler a launch: callable(number, buffers, sizes) -> exception
+  PyObject* tensor_type;
+  DataPtr data_ptr;
+  int64_t* code;
+  int64_t* ints;
+  Timing* timings;  // null unless the plan is timed
+  Py_ssize_t n_code, n_ints, n_args, n_regs, n_launches;
+  int boxed;
+};
+
+template <class T>
+struct Scratch {
+  T inline_[kInline];
+  T* data;
+  explicit Scratch(Py_ssize_t n) : data(inline_) {
+    if (n > kInline) data = static_cast<T*>(PyMem_Malloc(sizeof(T) * n));
+    if (!data) PyErr_NoMemory();
+  }
+  ~Scratch() {
+    if (data != inline_) PyMem_Free(data);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+};
+
+// Registers own what they hold; leaving the scope, also on an error, releases all.
+struct Registers {
+  Scratch<PyObject*> slots;
+  Py_ssize_t n;
+  explicit Registers(Py_ssize_t n_) : slots(n_), n(n_) {
+    if (slots.data) memset(slots.data, 0, sizeof(PyObject*) * n);
+  }
+  ~Registers() {
+    if (!slots.data) return;
+    for (Py_ssize_t i = 0; i < n; i++) Py_XDECREF(slots.data[i]);
+  }
+  void set(int64_t i, PyObject* value) {
+    PyObject* old = slots.data[i];
+    slots.data[i] = value;
+    Py_XDECREF(old);
+  }
+};
+
+int64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+// Null pointer with an exception set means failure; None is the null pointer without one.
+bool pointer_of(Plan* plan, PyObject* value, void** out) {
+  if (value == Py_None) {
+    *out = nullptr;
+    return true;
+  }
+  if (!value) {
+    PyErr_SetString(PyExc_RuntimeError, "gyrator: a launch reads an empty register");
+    return false;
+  }
+  if (!PyObject_TypeCheck(value, reinterpret_cast<PyTypeObject*>(plan->tensor_type))) {
+    PyErr_Format(PyExc_TypeError, "gyrator: a kernel wants a tensor, got %.200s",
+                 Py_TYPE(value)->tp_name);
+    return false;
+  }
+  if (plan->data_ptr) {
+    try {
+      *out = plan->data_ptr(value);
+      return true;
+    } catch (...) {
+      // The public method fails likewise and says why.
+    }
+  }
+  PyObject* number = PyObject_CallMethod(value, "data_ptr", nullptr);
+  if (!number) return false;
+  *out = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return !(*out == nullptr && PyErr_Occurred());
+}
+
+bool overflow() {
+  PyErr_SetString(PyExc_OverflowError, "gyrator: a size expression leaves the 64-bit range");
+  return false;
+}
+
+bool apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
+  switch (code) {
+    case EXPR_ADD:
+      return __builtin_add_overflow(a, b, out) ? overflow() : true;
+    case EXPR_SUB:
+      return __builtin_sub_overflow(a, b, out) ? overflow() : true;
+    case EXPR_MUL:
+      return __builtin_mul_overflow(a, b, out) ? overflow() : true;
+    case EXPR_MIN:
+      *out = a < b ? a : b;
+      return true;
+    case EXPR_MAX:
+      *out = a > b ? a : b;
+      return true;
+    default:
+      break;
+  }
+  if (b == 0) {
+    PyErr_SetString(PyExc_ZeroDivisionError, "gyrator: a size expression divides by zero");
+    return false;
+  }
+  if (b == -1) {
+    if (code == EXPR_MOD) {
+      *out = 0;
+      return true;
+    }
+    return __builtin_sub_overflow(int64_t(0), a, out) ? overflow() : true;
+  }
+  int64_t quotient = a / b, rest = a % b;
+  bool below = rest != 0 && ((rest < 0) != (b < 0));
+  *out = code == EXPR_FLOORDIV ? quotient - below : rest + (below ? b : 0);
+  return true;
+}
+
+bool evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_t* out) {
+  int64_t stack[kExprDepth];
+  int top = 0;
+  for (int64_t i = 0; i < n; i++, pc += 2) {
+    if (pc[0] == EXPR_ARG) {
+      stack[top++] = ints[pc[1]];
+    } else if (pc[0] == EXPR_CONST) {
+      stack[top++] = pc[1];
+    } else {
+      top--;
+      if (!apply(pc[0], stack[top - 1], stack[top], &stack[top - 1])) return false;
+    }
+  }
+  *out = stack[0];
+  return true;
+}
+
+PyObject* int_tuple(const int64_t* slots, int64_t n, const int64_t* ints) {
+  PyObject* tuple = PyTuple_New(n);
+  for (int64_t i = 0; tuple && i < n; i++) {
+    PyObject* number = PyLong_FromLongLong(ints[slots[i]]);
+    if (!number) Py_CLEAR(tuple);
+    else PyTuple_SET_ITEM(tuple, i, number);
+  }
+  return tuple;
+}
+
+// A new reference to the value of one argument; *pc moves past it.
+PyObject* argument(Plan* plan, const int64_t** pc, PyObject** regs, const int64_t* ints) {
+  const int64_t kind = (*pc)[0], index = (*pc)[1];
+  *pc += 2;
+  PyObject* value = nullptr;
+  switch (kind) {
+    case ARG_REG:
+      value = regs[index];
+      if (!value) PyErr_SetString(PyExc_RuntimeError, "gyrator: an argument is an empty register");
+      break;
+    case ARG_CONST:
+      value = PyTuple_GET_ITEM(plan->consts, index);
+      break;
+    case ARG_INT:
+      return PyLong_FromLongLong(ints[index]);
+    default: {
+      value = int_tuple(*pc, index, ints);
+      *pc += index;
+      return value;
+    }
+  }
+  Py_XINCREF(value);
+  return value;
+}
+
+void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** regs,
+                 const int64_t* sizes) {
+  const int64_t step = launch[1], n_buffers = launch[2], n_sizes = launch[3];
+  PyObject* handler = PyTuple_GET_ITEM(plan->checks, step);
+  PyObject* buffers = PyTuple_New(n_buffers);
+  PyObject* numbers = PyTuple_New(n_sizes);
+  PyObject* error = nullptr;
+  if (buffers && numbers) {
+    for (int64_t i = 0; i < n_buffers; i++) {
+      PyObject* value = regs[launch[4 + 2 * i]];
+      PyTuple_SET_ITEM(buffers, i, Py_NewRef(value ? value : Py_None));
+    }
+    bool made = true;
+    for (int64_t i = 0; i < n_sizes; i++) {
+      PyObject* number = PyLong_FromLongLong(sizes[i]);
+      if (!number) {
+        made = false;
+        break;
+      }
+      PyTuple_SET_ITEM(numbers, i, number);
+    }
+    if (made) error = PyObject_CallFunction(handler, "LOO", (long long)status, buffers, numbers);
+  }
+  Py_XDECREF(buffers);
+  Py_XDECREF(numbers);
+  if (!error) return;
+  if (PyExceptionInstance_Check(error))
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error)), error);
+  else
+    PyErr_Format(PyExc_RuntimeError, "gyrator: check %lld of a kernel failed", (long long)status);
+  Py_DECREF(error);
+}
+
+// Runs one group of launches; returns the word after it, or null with an exception set.
+const int64_t* launch_group(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+  const int64_t release = pc[0], n = pc[1];
+  Scratch<void*> pointers(pc[2]);
+  Scratch<int64_t> sizes(pc[3]);
+  if (!pointers.data || !sizes.data) return nullptr;
+  const int64_t* first = pc + 4;
+  const int64_t* at = first;
+  void** p = pointers.data;
+  int64_t* s = sizes.data;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t n_buffers = at[2], n_sizes = at[3];
+    at += 4;
+    for (int64_t k = 0; k < n_buffers; k++, at += 2) {
+      if (!pointer_of(plan, regs[at[0]], p)) return nullptr;
+      if (at[1] >= 0 && *p) *p = static_cast<char*>(*p) + ints[at[1]];
+      p++;
+    }
+    for (int64_t k = 0; k < n_sizes; k++) *s++ = ints[*at++];
+  }
+  const int64_t* end = at;
+  p = pointers.data;
+  s = sizes.data;
+  at = first;
+  int64_t status = 0;
+  PyThreadState* saved = release ? PyEval_SaveThread() : nullptr;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t n_buffers = at[2], n_sizes = at[3];
+    Kernel kernel = reinterpret_cast<Kernel>(at[0]);
+    if (plan->timings) {
+      const int64_t begin = now();
+      status = kernel(p, s);
+      const int64_t spent = now() - begin;
+      // Threads may race here when the lock is released; a lost sample is no error.
+      Timing* t = plan->timings + at[1];
+      t->count++;
+      t->total += spent;
+      if (t->least == 0 || spent < t->least) t->least = spent;
+    } else {
+      status = kernel(p, s);
+    }
+    if (status) break;
+    p += n_buffers;
+    s += n_sizes;
+    at += 4 + 2 * n_buffers + n_sizes;
+  }
+  if (saved) PyEval_RestoreThread(saved);
+  if (status) {
+    raise_check(plan, at, status, regs, s);
+    return nullptr;
+  }
+  return end;
+}
+
+PyObject* call_tuple(PyObject* fn, PyObject* args) {
+  if (PyCFunction_CheckExact(fn) &&
+      (PyCFunction_GET_FLAGS(fn) & ~(METH_STATIC | METH_CLASS)) == METH_VARARGS)
+    return PyCFunction_GET_FUNCTION(fn)(PyCFunction_GET_SELF(fn), args);
+  return PyObject_Call(fn, args, nullptr);
+}
+
+const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_t* ints) {
+  const int64_t dst = pc[0], kwnames = pc[2], n = pc[3];
+  PyObject* fn = PyTuple_GET_ITEM(plan->consts, pc[1]);
+  PyObject* names = kwnames >= 0 ? PyTuple_GET_ITEM(plan->consts, kwnames) : nullptr;
+  pc += 4;
+  Scratch<PyObject*> args(n + 1);
+  if (!args.data) return nullptr;
+  int64_t made = 0;
+  PyObject* result = nullptr;
+  args.data[0] = nullptr;
+  for (; made < n; made++) {
+    PyObject* value = argument(plan, &pc, regs.slots.data, ints);
+    if (!value) break;
+    args.data[made + 1] = value;
+  }
+  if (made == n) {
+    const int64_t positional = n - (names ? PyTuple_GET_SIZE(names) : 0);
+    result = PyObject_Vectorcall(fn, args.data + 1, positional | PY_VECTORCALL_ARGUMENTS_OFFSET,
+                                 names);
+  }
+  for (int64_t i = 0; i < made; i++) Py_DECREF(args.data[i + 1]);
+  if (!result) return nullptr;
+  if (dst >= 0) regs.set(dst, result);
+  else Py_DECREF(result);
+  return pc;
+}
+
+bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& regs) {
+  Py_ssize_t n = PyVectorcall_NARGS(n_given);
+  PyObject** slots = regs.slots.data;
+  if (!plan->boxed) {
+    if (n != plan->n_args) {
+      PyErr_Format(PyExc_TypeError, "gyrator: a plan of %zd arguments got %zd", plan->n_args, n);
+      return false;
+    }
+    for (Py_ssize_t i = 0; i < n; i++) slots[i] = Py_NewRef(args[i]);
+    return true;
+  }
+  if (n != 1 || !PyList_CheckExact(args[0]) || PyList_GET_SIZE(args[0]) != plan->n_args) {
+    PyErr_Format(PyExc_TypeError, "gyrator: a boxed plan wants one list of %zd arguments",
+                 plan->n_args);
+    return false;
+  }
+  for (Py_ssize_t i = 0; i < plan->n_args; i++)
+    slots[i] = Py_NewRef(PyList_GET_ITEM(args[0], i));
+  return PyList_SetSlice(args[0], 0, plan->n_args, nullptr) == 0;
+}
+
+PyObject* returned(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+  const int64_t n = *pc++;
+  PyObject* result = PyTuple_New(n);
+  for (int64_t i = 0; result && i < n; i++) {
+    PyObject* value = argument(plan, &pc, regs, ints);
+    if (!value) Py_CLEAR(result);
+    else PyTuple_SET_ITEM(result, i, value);
+  }
+  return result;
+}
+
+PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* kwnames) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  if (kwnames && PyTuple_GET_SIZE(kwnames)) {
+    PyErr_SetString(PyExc_TypeError, "gyrator: a plan takes no keyword arguments");
+    return nullptr;
+  }
+  Registers regs(plan->n_regs);
+  Scratch<int64_t> slots(plan->n_ints);
+  if (!regs.slots.data || !slots.data || !bind(plan, args, n_given, regs)) return nullptr;
+  int64_t* ints = slots.data;
+  memcpy(ints, plan->ints, sizeof(int64_t) * plan->n_ints);
+  const int64_t* pc = plan->code;
+  for (;;) {
+    switch (*pc++) {
+      case OP_LOAD_INT: {
+        PyObject* value = regs.slots.data[pc[1]];
+        if (!value) {
+          PyErr_SetString(PyExc_RuntimeError, "gyrator: a size reads an empty register");
+          return nullptr;
+        }
+        ints[pc[0]] = PyLong_AsLongLong(value);
+        if (ints[pc[0]] == -1 && PyErr_Occurred()) return nullptr;
+        pc += 2;
+        break;
+      }
+      case OP_EVAL:
+        if (!evaluate(pc + 2, pc[1], ints, &ints[pc[0]])) return nullptr;
+        pc += 2 + 2 * pc[1];
+        break;
+      case OP_LAUNCH:
+        pc = launch_group(plan, pc, regs.slots.data, ints);
+        if (!pc) return nullptr;
+        break;
+      case OP_CALL_TUPLE: {
+        PyObject* result = call_tuple(PyTuple_GET_ITEM(plan->consts, pc[1]),
+                                      PyTuple_GET_ITEM(plan->consts, pc[2]));
+        if (!result) return nullptr;
+        if (pc[0] >= 0) regs.set(pc[0], result);
+        else Py_DECREF(result);
+        pc += 3;
+        break;
+      }
+      case OP_CALL:
+        pc = call(plan, pc, regs, ints);
+        if (!pc) return nullptr;
+        break;
+      case OP_DROP:
+        regs.set(*pc++, nullptr);
+        break;
+      case OP_GET_ITEM: {
+        PyObject* source = regs.slots.data[pc[1]];
+        PyObject* item = source ? PySequence_GetItem(source, pc[2]) : nullptr;
+        if (!item) {
+          if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_RuntimeError, "gyrator: an item of an empty register");
+          return nullptr;
+        }
+        regs.set(pc[0], item);
+        pc += 3;
+        break;
+      }
+      case OP_MOVE: {
+        PyObject* value = regs.slots.data[pc[1]];
+        Py_XINCREF(value);
+        regs.set(pc[0], value);
+        pc += 2;
+        break;
+      }
+      case OP_RETURN:
+        return returned(plan, pc, regs.slots.data, ints);
+      default:
+        Py_RETURN_NONE;
+    }
+  }
+}
+
+int64_t* copy_words(const char* bytes, Py_ssize_t size) {
+  int64_t* words = static_cast<int64_t*>(PyMem_Malloc(size ? size : 1));
+  if (words) memcpy(words, bytes, size);
+  else PyErr_NoMemory();
+  return words;
+}
+
+PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
+  static const char* const names[] = {"code",      "ints",        "consts",   "checks", "n_args",
+                                      "n_regs",    "boxed",       "timed",    "tensor_type",
+                                      "data_ptr_address", nullptr};
+  const char *code, *ints;
+  Py_ssize_t n_code, n_ints, n_args, n_regs;
+  PyObject *consts, *checks, *tensor_type;
+  int boxed, timed;
+  unsigned long long address;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOK", const_cast<char**>(names),
+                                   &code, &n_code, &ints, &n_ints, &PyTuple_Type, &consts,
+                                   &PyTuple_Type, &checks, &n_args, &n_regs, &boxed, &timed,
+                                   &tensor_type, &address))
+    return nullptr;
+  if (!PyType_Check(tensor_type) || n_regs < n_args || n_args < 0) {
+    PyErr_SetString(PyExc_ValueError, "gyrator: a plan is malformed");
+    return nullptr;
+  }
+  Plan* plan = reinterpret_cast<Plan*>(type->tp_alloc(type, 0));
+  if (!plan) return nullptr;
+  plan->call = run;
+  plan->consts = Py_NewRef(consts);
+  plan->checks = Py_NewRef(checks);
+  plan->tensor_type = Py_NewRef(tensor_type);
+  plan->data_ptr = reinterpret_cast<DataPtr>(address);
+  plan->n_code = n_code / 8;
+  plan->n_ints = n_ints / 8;
+  plan->n_args = n_args;
+  plan->n_regs = n_regs;
+  plan->n_launches = PyTuple_GET_SIZE(checks);
+  plan->boxed = boxed;
+  plan->code = copy_words(code, n_code);
+  plan->ints = copy_words(ints, n_ints);
+  if (plan->code && plan->ints && timed) {
+    plan->timings = static_cast<Timing*>(PyMem_Calloc(plan->n_launches + 1, sizeof(Timing)));
+    if (!plan->timings) PyErr_NoMemory();
+  }
+  if (PyErr_Occurred()) Py_CLEAR(plan);
+  return reinterpret_cast<PyObject*>(plan);
+}
+
+int plan_traverse(PyObject* self, visitproc visit, void* arg) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  Py_VISIT(plan->consts);
+  Py_VISIT(plan->checks);
+  Py_VISIT(plan->tensor_type);
+  return 0;
+}
+
+int plan_clear(PyObject* self) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  Py_CLEAR(plan->consts);
+  Py_CLEAR(plan->checks);
+  Py_CLEAR(plan->tensor_type);
+  return 0;
+}
+
+void plan_dealloc(PyObject* self) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  PyObject_GC_UnTrack(self);
+  plan_clear(self);
+  PyMem_Free(plan->code);
+  PyMem_Free(plan->ints);
+  PyMem_Free(plan->timings);
+  Py_TYPE(self)->tp_free(self);
+}
+
+PyObject* plan_timings(PyObject* self, PyObject*) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  Py_ssize_t n = plan->timings ? plan->n_launches : 0;
+  PyObject* list = PyList_New(n);
+  for (Py_ssize_t i = 0; list && i < n; i++) {
+    Timing* t = plan->timings + i;
+    PyObject* row = Py_BuildValue("(LLL)", (long long)t->count, (long long)t->total,
+                                  (long long)t->least);
+    if (!row) Py_CLEAR(list);
+    else PyList_SET_ITEM(list, i, row);
+  }
+  return list;
+}
+
+PyObject* plan_reset(PyObject* self, PyObject*) {
+  Plan* plan = reinterpret_cast<Plan*>(self);
+  if (plan->timings) memset(plan->timings, 0, sizeof(Timing) * plan->n_launches);
+  Py_RETURN_NONE;
+}
+
+PyMethodDef plan_methods[] = {
+    {"timings", plan_timings, METH_NOARGS,
+     "Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."},
+    {"reset_timings", plan_reset, METH_NOARGS, "Forget the timings."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef plan_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Plan, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot plan_slots[] = {{Py_tp_new, (void*)plan_new},
+                            {Py_tp_dealloc, (void*)plan_dealloc},
+                            {Py_tp_traverse, (void*)plan_traverse},
+                            {Py_tp_clear, (void*)plan_clear},
+                            {Py_tp_call, (void*)PyVectorcall_Call},
+                            {Py_tp_methods, plan_methods},
+                            {Py_tp_members, plan_members},
+                            {0, nullptr}};
+
+PyType_Spec plan_spec = {"_gyrunner.Plan", sizeof(Plan), 0,
+                         Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+                         plan_slots};
+
+int module_exec(PyObject* module) {
+  PyObject* type = PyType_FromSpec(&plan_spec);
+  if (!type) return -1;
+  int failed = PyModule_AddObjectRef(module, "Plan", type);
+  Py_DECREF(type);
+  return failed;
+}
+
+PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void*)module_exec}, {0, nullptr}};
+
+PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_gyrunner",
+                          "Runs plans of host instructions.", 0, nullptr,
+                          module_slots,           nullptr,      nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__gyrunner() { return PyModuleDef_Init(&module_def); }

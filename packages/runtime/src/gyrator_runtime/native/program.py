@@ -1,0 +1,187 @@
+"""What a plan does, as data: the instructions that both runners execute.
+
+A plan works on numbered registers that hold Python objects (the call's arguments are registers
+0 .. n_args-1) and computes sizes as 64-bit integers. Straight line: a host program with branches
+or loops calls several plans.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from attrs import field, frozen
+
+EXPR_OPS = ("arg", "const", "add", "sub", "mul", "floordiv", "mod", "min", "max")
+"""Names of the operations of a `SizeProgram`; the index is the native number."""
+
+EXPR_DEPTH = 64
+"""Deepest stack of a `SizeProgram`."""
+
+
+@frozen
+class SizeArg:
+    """The Python int that a register holds when the size is first needed."""
+
+    register: int
+
+
+@frozen
+class SizeProgram:
+    """A postfix integer expression: `(("arg", 0), ("const", 2), ("mul", 0))` is `2 * r0`.
+
+    `("arg", k)` pushes the int of register k, `("const", c)` pushes c; the others take two and
+    push one, with Python's floor semantics. Results outside 64 bits raise OverflowError, a zero
+    divisor ZeroDivisionError.
+    """
+
+    code: tuple[tuple[str, int], ...] = field()
+
+    @code.validator
+    def _check(self, _: Any, code: tuple[tuple[str, int], ...]) -> None:
+        depth = 0
+        for name, _operand in code:
+            if name not in EXPR_OPS:
+                raise ValueError(f"unknown size operation {name!r}; known: {', '.join(EXPR_OPS)}")
+            depth += 1 if name in ("arg", "const") else -1
+            if not 0 < depth <= EXPR_DEPTH:
+                raise ValueError(f"the stack of a size program must stay within 1..{EXPR_DEPTH}")
+        if depth != 1:
+            raise ValueError("a size program must leave exactly one value")
+
+
+Size: TypeAlias = int | SizeArg | SizeProgram
+
+
+@frozen
+class Buffer:
+    """A tensor in a register, and a byte offset into it (a slice of a pool or a workspace).
+
+    A register that holds None gives the kernel a null pointer.
+    """
+
+    register: int
+    offset: Size = 0
+
+
+CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], BaseException]
+"""`handler(number, buffers, sizes)` makes the exception of a failed check: `buffers` are the
+objects in the launch's registers and `sizes` its numbers, so that it can look for the value."""
+
+
+@frozen
+class Launch:
+    """Call a kernel of the uniform signature.
+
+    `int64_t f(void *const *buffers, const int64_t *sizes)` returns 0, or the 1-based number of
+    the check that failed.
+    """
+
+    address: int
+    buffers: tuple[Buffer, ...]
+    sizes: tuple[Size, ...] = ()
+    checks: tuple[tuple[type[BaseException], str], ...] = ()  # what check 1, 2, ... raises
+    handler: CheckHandler | None = None  # where a message needs the data; wins over `checks`
+    release_gil: bool = False  # about 50 ns; worth it from some 20 us of work
+    name: str = ""  # for reports
+
+
+@frozen
+class Reg:
+    """An argument or result: the object in a register."""
+
+    register: int
+
+
+@frozen
+class Const:
+    """An argument or result: any Python object known now."""
+
+    value: object
+
+
+@frozen
+class IntTuple:
+    """An argument: a tuple of sizes, as `empty_strided` wants them."""
+
+    items: tuple[Size, ...]
+
+
+Value: TypeAlias = Reg | Const | IntTuple | Size
+
+
+@frozen
+class Call:
+    """Call a Python callable; `target` None forgets the result. Static sizes cost nothing."""
+
+    target: int | None
+    function: Callable[..., object]
+    args: tuple[Value, ...] = ()
+    kwargs: tuple[tuple[str, Value], ...] = ()
+
+
+@frozen
+class Drop:
+    """Release a register."""
+
+    register: int
+
+
+@frozen
+class GetItem:
+    """`target = source[index]`, for an extern call with several results."""
+
+    target: int
+    source: int
+    index: int
+
+
+@frozen
+class Move:
+    """`target = source`; both then hold the object."""
+
+    target: int
+    source: int
+
+
+@frozen
+class Return:
+    """End the plan with a tuple. A plan without one returns None."""
+
+    values: tuple[Value, ...]
+
+
+Instruction: TypeAlias = Launch | Call | Drop | GetItem | Move | Return
+
+
+@frozen
+class PlanProgram:
+    """A whole plan. `boxed`: called with one list, which it empties so that inputs can die early.
+
+    `timed`: keeps calls, total and least nanoseconds for each launch.
+    """
+
+    n_args: int
+    n_regs: int
+    instructions: tuple[Instruction, ...]
+    boxed: bool = False
+    timed: bool = False
+
+    @property
+    def launches(self) -> tuple[Launch, ...]:
+        """The launches in order; row i of `Plan.timings()` belongs to launch i."""
+        return tuple(i for i in self.instructions if isinstance(i, Launch))
+
+
+def check_handler(launch: Launch) -> CheckHandler:
+    """Return what makes the exception of a failed check of `launch`."""
+    if launch.handler is not None:
+        return launch.handler
+    checks, name = launch.checks, launch.name
+
+    def make(number: int, _buffers: tuple[object, ...], _sizes: tuple[int, ...]) -> BaseException:
+        if 1 <= number <= len(checks):
+            kind, message = checks[number - 1]
+            return kind(message)
+        where = f" of kernel {name}" if name else ""
+        return RuntimeError(f"gyrator: check {number}{where} failed")
+
+    return make

@@ -1,0 +1,222 @@
+"""The same plans without a native module: slower, same behaviour.
+
+Used where Python's headers or a compiler are missing, and as the reading that the native runner
+is tested against.
+"""
+
+import ctypes
+import operator
+import time
+from collections.abc import Callable
+from typing import Any, SupportsIndex
+
+import torch
+
+from gyrator_runtime.native.encode import encode
+from gyrator_runtime.native.program import (
+    Call,
+    CheckHandler,
+    Const,
+    Drop,
+    GetItem,
+    IntTuple,
+    Launch,
+    Move,
+    PlanProgram,
+    Reg,
+    Return,
+    Size,
+    SizeArg,
+    SizeProgram,
+    Value,
+    check_handler,
+)
+
+_LIMIT = 1 << 63
+_Kernel = Callable[[Any, Any], int]
+
+
+class PurePlan:
+    """Executes a `PlanProgram` in Python; kernels are called through ctypes."""
+
+    def __init__(self, program: PlanProgram) -> None:
+        encode(program)  # the same refusals as the native runner
+        self._program = program
+        self._kernels: list[tuple[_Kernel, CheckHandler]] = [
+            (_foreign(launch), check_handler(launch)) for launch in program.launches
+        ]
+        self._timings = [[0, 0, 0] for _ in program.launches]
+
+    def __call__(self, *args: object) -> object:
+        """Run the plan; see `PlanProgram` for arguments and result."""
+        program = self._program
+        values = _bound(program, args)
+        del args
+        regs: list[object] = [*values, *(_EMPTY for _ in range(program.n_regs - program.n_args))]
+        del values
+        step = 0
+        for instruction in program.instructions:
+            match instruction:
+                case Launch():
+                    self._launch(step, instruction, regs)
+                    step += 1
+                case Call(target, function):
+                    result = function(
+                        *[_value(v, regs) for v in instruction.args],
+                        **{n: _value(v, regs) for n, v in instruction.kwargs},
+                    )
+                    if target is not None:
+                        regs[target] = result
+                    del result
+                case Drop(register):
+                    regs[register] = _EMPTY
+                case GetItem(target, source, index):
+                    regs[target] = _read(regs, source)[index]
+                case Move(target, source):
+                    regs[target] = regs[source]
+                case Return(returned):
+                    return tuple(_value(v, regs) for v in returned)
+        return None
+
+    def timings(self) -> list[tuple[int, int, int]]:
+        """Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."""
+        if not self._program.timed:
+            return []
+        return [(count, total, least) for count, total, least in self._timings]
+
+    def reset_timings(self) -> None:
+        """Forget the timings."""
+        self._timings = [[0, 0, 0] for _ in self._program.launches]
+
+    def _launch(self, step: int, launch: Launch, regs: list[object]) -> None:
+        kernel, handler = self._kernels[step]
+        objects = tuple(_filled(regs, b.register) for b in launch.buffers)
+        addresses = [
+            _address(obj, _size(b.offset, regs))
+            for obj, b in zip(objects, launch.buffers, strict=True)
+        ]
+        sizes = tuple(_size(s, regs) for s in launch.sizes)
+        pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
+        size_array = (ctypes.c_int64 * len(sizes))(*sizes)
+        begin = time.perf_counter_ns()
+        status = kernel(pointer_array, size_array)
+        if self._program.timed:
+            spent = time.perf_counter_ns() - begin
+            row = self._timings[step]
+            row[0] += 1
+            row[1] += spent
+            row[2] = spent if row[2] == 0 else min(row[2], spent)
+        if status:
+            error = handler(status, objects, sizes)
+            if isinstance(error, BaseException):
+                raise error
+            raise RuntimeError(f"gyrator: check {status} of a kernel failed")
+
+
+class _Empty:
+    """What a register holds before its first write and after a drop."""
+
+
+_EMPTY = _Empty()
+
+
+def _foreign(launch: Launch) -> _Kernel:
+    # A CFUNCTYPE call releases the interpreter's lock, a PYFUNCTYPE call keeps it.
+    kind = ctypes.CFUNCTYPE if launch.release_gil else ctypes.PYFUNCTYPE
+    return kind(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(launch.address)
+
+
+def _bound(program: PlanProgram, args: tuple[object, ...]) -> list[object]:
+    if not program.boxed:
+        if len(args) != program.n_args:
+            raise TypeError(f"gyrator: a plan of {program.n_args} arguments got {len(args)}")
+        return list(args)
+    box = args[0] if len(args) == 1 else None
+    if type(box) is not list or len(box) != program.n_args:
+        raise TypeError(f"gyrator: a boxed plan wants one list of {program.n_args} arguments")
+    values = list(box)
+    box.clear()
+    return values
+
+
+def _filled(regs: list[object], register: int) -> object:
+    value = regs[register]
+    if value is _EMPTY:
+        raise RuntimeError("gyrator: a launch reads an empty register")
+    return value
+
+
+def _read(regs: list[object], register: int) -> Any:
+    value = regs[register]
+    if value is _EMPTY:
+        raise RuntimeError("gyrator: an argument is an empty register")
+    return value
+
+
+def _address(value: object, offset: int) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"gyrator: a kernel wants a tensor, got {type(value).__name__}")
+    address = value.data_ptr()
+    return address + offset if address else None
+
+
+def _value(value: Value, regs: list[object]) -> object:
+    match value:
+        case Reg(register):
+            return _read(regs, register)
+        case Const(known):
+            return known
+        case IntTuple(items):
+            return tuple(_size(i, regs) for i in items)
+        case _:
+            return _size(value, regs)
+
+
+def _size(size: Size, regs: list[object]) -> int:
+    match size:
+        case int():
+            return size
+        case SizeArg(register):
+            return _int64(_read(regs, register))
+        case SizeProgram(code):
+            return _evaluate(code, regs)
+
+
+def _evaluate(code: tuple[tuple[str, int], ...], regs: list[object]) -> int:
+    stack: list[int] = []
+    for name, operand in code:
+        if name == "arg":
+            stack.append(_int64(_read(regs, operand)))
+        elif name == "const":
+            stack.append(operand)
+        else:
+            b = stack.pop()
+            stack.append(_int64(_apply(name, stack.pop(), b)))
+    return stack[0]
+
+
+def _apply(name: str, a: int, b: int) -> int:
+    match name:
+        case "add":
+            return a + b
+        case "sub":
+            return a - b
+        case "mul":
+            return a * b
+        case "min":
+            return min(a, b)
+        case "max":
+            return max(a, b)
+        case "floordiv":
+            return a // b
+        case _:
+            return a % b
+
+
+def _int64(value: SupportsIndex) -> int:
+    value = operator.index(value)
+    if not -_LIMIT <= value < _LIMIT:
+        raise OverflowError("gyrator: a size expression leaves the 64-bit range")
+    return value

@@ -1,0 +1,176 @@
+"""Finding a C++ compiler and saying how to call it. Nothing is compiled to find things out.
+
+How a kernel library is linked, and why (measured with torch 2.13.0+cpu and g++ 12):
+
+* `-nostdlib` leaves every symbol undefined; dlopen resolves them from what the process has loaded.
+  `import torch` loads libtorch_global_deps.so with RTLD_GLOBAL, which puts torch's own libgomp and
+  libm into the global scope, so `GOMP_parallel`, `omp_get_max_threads` and `lgamma` are found.
+* g++ keeps `-lgomp` even under `-nostdlib -fopenmp`, which writes `NEEDED libgomp.so.1`. The loader
+  matches that against the SONAME of what is mapped; torch's copy has that SONAME, so the kernels
+  share torch's thread pool and follow `torch.set_num_threads`. (A wheel whose libgomp has
+  another name would get a second pool: `openmp_link` then links without that entry.)
+* clang maps `-fopenmp` to libomp, a second pool, and drops the pragmas with `-fopenmp=libgomp`;
+  kernels built by clang are therefore single-threaded (`Toolchain.threads` says so).
+"""
+
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_runtime.cache import Cache, make_key
+
+CANDIDATES = ("g++", "clang++", "c++")
+"""Names tried in this order where $CXX is not set."""
+
+BASE_FLAGS = (
+    "-O3",
+    "-std=c++17",
+    "-fPIC",
+    "-nostdlib",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=off",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-asynchronous-unwind-tables",
+)
+ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "avx512": (
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mavx2",
+        "-mfma",
+        "-mf16c",
+        "-mprefer-vector-width=512",
+    ),
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "plain": (),
+}
+"""What the compiler may use on each instruction set level (`CpuDevice.isa`)."""
+
+
+class ToolchainError(GyratorError):
+    """There is no usable C++ compiler; the caller runs in eager mode."""
+
+
+@frozen
+class Toolchain:
+    """A compiler that was found; `identity` stands for it in cache keys."""
+
+    command: tuple[str, ...]  # the program's path, then what $CXX had after it
+    version: str  # first line of `--version`
+    family: str  # "gcc" or "clang"
+    openmp_link: bool = True  # whether torch's libgomp answers to the name that g++ links
+
+    @property
+    def threads(self) -> bool:
+        """Whether `#pragma omp` reaches torch's thread pool."""
+        return self.family == "gcc"
+
+    @property
+    def identity(self) -> bytes:
+        """Return bytes that differ where the compiler's output may."""
+        parts = (self.family, self.version, *self.command[1:], str(self.openmp_link))
+        return "\n".join((*parts, platform.machine())).encode()
+
+    def compile_flags(self, isa: str) -> tuple[str, ...]:
+        """Flags that turn a kernel unit into an object for instruction set level `isa`."""
+        openmp = ("-fopenmp",) if self.threads else ()
+        return (*BASE_FLAGS, *openmp, *ISA_FLAGS[isa])
+
+    def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
+        """Commands, run in order, that make the shared `library` from the C++ file `source`."""
+        flags = self.compile_flags(isa)
+        if self.openmp_link or not self.threads:
+            return ((*self.command, *flags, "-shared", "-o", library, source),)
+        obj = f"{source}.o"
+        return (
+            (*self.command, *flags, "-c", "-o", obj, source),
+            (*self.command, "-shared", "-nostdlib", "-o", library, obj),
+        )
+
+
+def find_toolchain(
+    env: Mapping[str, str], cache: Cache | None = None, openmp_link: bool | None = None
+) -> Toolchain:
+    """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`.
+
+    The answer is kept in `cache` under the program's path, size and time, so that a warm process
+    starts none. Raises ToolchainError (GY-BUILD-001) where there is none.
+    """
+    explicit = shlex.split(env.get("CXX", ""))
+    tried: list[str] = []
+    link = torch_libgomp_has_standard_name() if openmp_link is None else openmp_link
+    for words in (explicit,) if explicit else tuple([c] for c in CANDIDATES):
+        found = shutil.which(words[0], path=env.get("PATH", os.defpath))
+        tried.append(words[0])
+        if found is None:
+            continue
+        version = _version(found, cache)
+        if version is None:
+            continue
+        family = "clang" if "clang" in version else "gcc"
+        return Toolchain((found, *words[1:]), version, family, link)
+    raise ToolchainError(
+        Diagnostic(
+            "GY-BUILD-001",
+            f"no C++ compiler works (tried {', '.join(tried)})",
+            help="install one (Debian: apt-get install g++) or set CXX to one",
+        )
+    )
+
+
+def torch_libgomp_has_standard_name() -> bool:
+    """Whether the OpenMP library in this process is called libgomp.so.1, or there is none yet."""
+    names = loaded_openmp()
+    return not names or any(Path(n).name == "libgomp.so.1" for n in names)
+
+
+def loaded_openmp() -> tuple[str, ...]:
+    """Paths of the OpenMP libraries that this process has mapped, from /proc/self/maps."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return ()
+    mapped = {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
+    prefixes = ("libgomp", "libiomp", "libomp")
+    return tuple(sorted(p for p in mapped if Path(p).name.startswith(prefixes)))
+
+
+def _version(program: str, cache: Cache | None) -> str | None:
+    if cache is None:
+        return _ask_version((program,))
+    try:
+        state = os.stat(program)
+    except OSError:
+        return None
+    real = os.path.realpath(program)
+    fields = {"path": real, "size": str(state.st_size), "mtime": str(state.st_mtime_ns)}
+    key = make_key("toolchain", {n: v.encode() for n, v in fields.items()})
+    entry = cache.get(key)
+    if entry is not None:
+        return entry.read("version").decode()
+    version = _ask_version((program,))
+    if version is not None:
+        cache.put(key, {"version": version.encode()})
+    return version
+
+
+def _ask_version(command: Sequence[str]) -> str | None:
+    try:
+        done = subprocess.run(
+            (*command, "--version"), capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.splitlines()
+    return lines[0].strip() if done.returncode == 0 and lines else None
