@@ -1,0 +1,322 @@
+"""Floor division and remainder in normal form, without facts.
+
+Quotient and remainder of `a` by `b` are taken apart in the same way, so that they stay recognisable
+as a pair: `a == b*Q + s*N'...` where the multiples of `b` leave the numerator, common factors are
+cancelled, the constant is brought into [0, b) and the first coefficient made positive. Every rule
+is an identity of floor division for all values of the symbols where `b != 0`.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import gcd
+
+from gyrator_ir.expr.build import (
+    CACHE_SIZE,
+    Terms,
+    add,
+    factors_of,
+    mul,
+    sum_of_terms,
+    terms_of,
+)
+from gyrator_ir.expr.nodes import (
+    MINUS_ONE,
+    ONE,
+    ZERO,
+    Add,
+    Const,
+    Expr,
+    FloorDiv,
+    Mod,
+    expr,
+    expr_error,
+    raw_add,
+    raw_mul,
+    raw_pair,
+)
+
+
+def _zero_divisor() -> Exception:
+    return expr_error(
+        "GY-EXPR-002", "division by the constant zero", help="guard the division with where(...)"
+    )
+
+
+@lru_cache(CACHE_SIZE)
+def floordiv(a: Expr, b: Expr) -> Expr:
+    """Return `a // b`, rounded towards minus infinity.
+
+    Raises:
+        ExprError: GY-EXPR-002, when `b` is the constant zero.
+    """
+    if type(b) is Const:
+        value = b.value
+        if value <= 1:
+            if value == 0:
+                raise _zero_divisor()
+            return a if value == 1 else floordiv(mul(MINUS_ONE, a), Const(-value))
+        if type(a) is Const:
+            return Const(a.value // value)
+        return _divide_by_int(a, value)[0]
+    return _divide(a, b)[0]
+
+
+@lru_cache(CACHE_SIZE)
+def mod(a: Expr, b: Expr) -> Expr:
+    """Return `a % b`, with the sign of `b`.
+
+    Raises:
+        ExprError: GY-EXPR-002, when `b` is the constant zero.
+    """
+    if type(b) is Const:
+        value = b.value
+        if value <= 1:
+            if value == 0:
+                raise _zero_divisor()
+            if value == 1:
+                return ZERO
+            return mul(MINUS_ONE, mod(mul(MINUS_ONE, a), Const(-value)))
+        if type(a) is Const:
+            return Const(a.value % value)
+        return _divide_by_int(a, value)[1]
+    return _divide(a, b)[1]
+
+
+def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
+    """Return `a / b` rounded towards plus infinity."""
+    a, b = expr(a), expr(b)
+    return mul(MINUS_ONE, floordiv(mul(MINUS_ONE, a), b))
+
+
+@lru_cache(CACHE_SIZE)
+def _divide_by_int(a: Expr, c: int) -> tuple[Expr, Expr]:
+    """Return `a // c` and `a % c` for a non-constant `a` and c > 1."""
+    terms, const = terms_of(a)
+    quotient: Terms = {}
+    rest: list[tuple[Expr, int]] = []
+    g = c
+    for monomial, k in terms:
+        if k % c:
+            rest.append((monomial, k))
+            g = gcd(g, k)
+        else:
+            quotient[monomial] = k // c
+    shift, const = divmod(const, c)
+    if not rest:
+        return sum_of_terms(quotient, shift), Const(const)
+    whole, low = divmod(const, g)
+    c //= g
+    if rest[0][1] > 0:
+        numerator = raw_add(tuple((m, k // g) for m, k in rest), whole)
+        core_q, core_r = _core(numerator, c)
+        remainder = add(mul(Const(g), core_r), Const(low))
+    else:
+        numerator = raw_add(tuple((m, -k // g) for m, k in rest), c - 1 - whole)
+        core_q, core_r = _core(numerator, c)
+        core_q = mul(MINUS_ONE, core_q)
+        remainder = add(mul(Const(-g), core_r), Const(g * (c - 1) + low))
+    if quotient or shift:
+        core_q = add(sum_of_terms(quotient, shift), core_q)
+    return core_q, remainder
+
+
+def _core(a: Expr, c: int) -> tuple[Expr, Expr]:
+    """Return `a // c`, `a % c` for an `a` from which nothing can be split off any more."""
+    terms, const = terms_of(a)
+    low, high = _own_bounds(terms, const)
+    if low is not None and high is not None and low // c == high // c:
+        whole = low // c
+        return Const(whole), add(a, Const(-whole * c))
+    return _core_quotient(a, terms, const, c), _core_remainder(a, terms, const, c)
+
+
+def _core_quotient(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> Expr:
+    for term, k in terms:
+        if k == 1 and type(term) is FloorDiv and (type(term.b) is Const or len(terms) == 1):
+            # (x // d + y) // c == (x + d*y) // (d*c) for an integer c > 0
+            others = sum_of_terms({m: n for m, n in terms if m is not term}, const)
+            return floordiv(add(term.a, mul(term.b, others)), mul(term.b, Const(c)))
+    if len(terms) == 1 and const == 0:
+        term, k = terms[0]
+        if k == 1 and type(term) is Mod and type(term.b) is Const and term.b.value % c == 0:
+            # (x % (c*n)) // c == (x // c) % n
+            return mod(floordiv(term.a, Const(c)), Const(term.b.value // c))
+    return raw_pair(FloorDiv, a, Const(c))  # type: ignore[no-any-return]
+
+
+def _core_remainder(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> Expr:
+    for term, k in terms:
+        if type(term) is Mod and exact_quotient(term.b, Const(c)) is not None:
+            return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), Const(c))
+    return raw_pair(Mod, a, Const(c))  # type: ignore[no-any-return]
+
+
+def _own_bounds(
+    terms: tuple[tuple[Expr, int], ...], const: int
+) -> tuple[int | None, int | None]:
+    """Bounds of a sum of remainders by positive integers, which need no facts."""
+    low = high = const
+    for term, k in terms:
+        if type(term) is not Mod or type(term.b) is not Const:
+            return None, None
+        top = (term.b.value - 1) * k
+        if k > 0:
+            high += top
+        else:
+            low += top
+    return low, high
+
+
+def _leading(value: Expr) -> int:
+    terms, const = terms_of(value)
+    return terms[0][1] if terms else const
+
+
+def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Return `a // b` and `a % b` for a non-constant `b`."""
+    if a is ZERO:
+        return ZERO, ZERO
+    if a is b:
+        return ONE, ZERO
+    if _leading(b) < 0:
+        q, r = _divide(mul(MINUS_ONE, a), mul(MINUS_ONE, b))
+        return q, mul(MINUS_ONE, r)
+    quotient, rest = extract_multiples(a, b)
+    if rest is ZERO:
+        return quotient, ZERO
+    common = common_factor(rest, b)
+    if common is not ONE:
+        top, bottom = exact_quotient(rest, common), exact_quotient(b, common)
+        assert top is not None and bottom is not None
+        return (
+            add(quotient, floordiv(top, bottom)),
+            mul(common, mod(top, bottom)),
+        )
+    return (
+        add(quotient, raw_pair(FloorDiv, rest, b)),
+        _symbolic_remainder(rest, b),
+    )
+
+
+def _symbolic_remainder(a: Expr, b: Expr) -> Expr:
+    for term, k in terms_of(a)[0]:
+        if type(term) is Mod and exact_quotient(term.b, b) is not None:
+            return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), b)
+    return raw_pair(Mod, a, b)  # type: ignore[no-any-return]
+
+
+def divide_monomials(a: Expr, b: Expr) -> Expr | None:
+    """Return the monomial (or one) `a / b` when `b` divides `a` as a monomial, else None."""
+    if a is b:
+        return ONE
+    powers = dict(factors_of(a))
+    for atom, power in factors_of(b):
+        left = powers.get(atom, 0) - power
+        if left < 0:
+            return None
+        powers[atom] = left
+    rest = tuple((atom, power) for atom, power in powers.items() if power)
+    return raw_mul(rest) if rest else ONE
+
+
+def common_factor(a: Expr, b: Expr) -> Expr:
+    """Return the greatest `c * monomial`, c > 0, that divides every term of `a` and of `b`."""
+    (terms_a, const_a), (terms_b, const_b) = terms_of(a), terms_of(b)
+    g = gcd(const_a, const_b, *(k for _, k in terms_a), *(k for _, k in terms_b))
+    if const_a or const_b:
+        return Const(g)
+    monomials = [m for m, _ in terms_a] + [m for m, _ in terms_b]
+    powers = dict(factors_of(monomials[0]))
+    for monomial in monomials[1:]:
+        other = dict(factors_of(monomial))
+        powers = {atom: min(p, other[atom]) for atom, p in powers.items() if atom in other}
+        if not powers:
+            return Const(g)
+    return mul(Const(g), raw_mul(tuple(powers.items())))
+
+
+def exact_quotient(a: Expr, b: Expr) -> Expr | None:
+    """Return the polynomial `q` with `a == b*q`, or None when there is none."""
+    if a is b:
+        return ONE
+    if type(b) is Const:
+        value = b.value
+        terms, const = terms_of(a)
+        if const % value or any(k % value for _, k in terms):
+            return None
+        return raw_add(tuple((m, k // value) for m, k in terms), const // value)
+    quotient, rest = extract_multiples(a, b)
+    return quotient if rest is ZERO else None
+
+
+def extract_multiples(a: Expr, b: Expr) -> tuple[Expr, Expr]:
+    """Return (q, r) with `a == b*q + r`: q takes what of `a` is visibly a multiple of `b`.
+
+    For a `b` of one term, that is every term of `a` divisible by it. For a longer one it is the
+    exact polynomial quotient if there is one, else the multiples of which each term is in `a`.
+    """
+    terms_b, const_b = terms_of(b)
+    if not terms_b:
+        shift = {m: k // const_b for m, k in terms_of(a)[0] if k % const_b == 0}
+        whole = terms_of(a)[1] // const_b
+        quotient = sum_of_terms(shift, whole)
+        return quotient, add(a, mul(Const(-const_b), quotient))
+    if len(terms_b) == 1 and const_b == 0:
+        return _extract_by_term(a, *terms_b[0])
+    if type(a) is not Add or not (a.free_symbols & b.free_symbols):
+        return ZERO, a
+    exact = _long_division(a, b, cautious=False)
+    if exact is not None and exact[1] is ZERO:
+        return exact
+    partial = _long_division(a, b, cautious=True)
+    return (ZERO, a) if partial is None else partial
+
+
+def _extract_by_term(a: Expr, monomial: Expr, k: int) -> tuple[Expr, Expr]:
+    terms, const = terms_of(a)
+    quotient: Terms = {}
+    whole = 0
+    rest: list[tuple[Expr, int]] = []
+    for term, c in terms:
+        ratio = None if c % k else divide_monomials(term, monomial)
+        if ratio is None:
+            rest.append((term, c))
+        elif ratio is ONE:
+            whole = c // k
+        else:
+            quotient[ratio] = c // k
+    if len(rest) == len(terms):
+        return ZERO, a
+    return sum_of_terms(quotient, whole), raw_add(tuple(rest), const)
+
+
+def _long_division(a: Expr, b: Expr, cautious: bool) -> tuple[Expr, Expr] | None:
+    """Divide by the leading term of `b`; when `cautious`, only where the sum gets shorter."""
+    lead, k = terms_of(b)[0][0]
+    quotient: Expr = ZERO
+    rest = a
+    for _ in range(2 * len(terms_of(a)[0]) + 8):
+        for term, c in terms_of(rest)[0]:
+            ratio = None if c % k else divide_monomials(term, lead)
+            if ratio is None:
+                continue
+            part = mul(Const(c // k), ratio)
+            left = add(rest, mul(MINUS_ONE, mul(part, b)))
+            if cautious and not _all_inside(mul(part, b), rest):
+                continue
+            quotient, rest = add(quotient, part), left
+            break
+        else:
+            return quotient, rest
+    return None
+
+
+def _all_inside(part: Expr, whole: Expr) -> bool:
+    """Say whether each term of `part` is in `whole` with the same sign and no less weight."""
+    (terms_p, const_p), (terms_w, const_w) = terms_of(part), terms_of(whole)
+    have = dict(terms_w)
+    pairs = [(c, have.get(m, 0)) for m, c in terms_p]
+    if const_p:
+        pairs.append((const_p, const_w))
+    return all(h and (h > 0) == (c > 0) and abs(h) >= abs(c) for c, h in pairs)

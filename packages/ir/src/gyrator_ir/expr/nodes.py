@@ -1,0 +1,592 @@
+"""The nodes of index expressions: frozen, interned, ordered by structure.
+
+Two nodes with the same structure are one object, so `is`, `==` and `hash` cost nothing. The table
+that guarantees it is a cache without meaning: it holds its nodes weakly, is guarded by a lock, and
+nothing that a caller can see depends on what is in it. Order (`sort_key`) is structural, never an
+address, so the same program gives the same text in every process.
+
+Normal form (kept by the constructors of `build`, `division` and `conditions`):
+
+* a *monomial* is an atom (anything but `Const`, `Add`, `Mul`) or a `Mul`: a product of at least two
+  atoms counted with their powers, without a coefficient;
+* an `Add` is `sum(coefficient * monomial) + const`, its terms sorted, no coefficient zero; a lone
+  `3*x` is an `Add` of one term; `1*x + 0` is `x` itself; nothing else is an `Add`;
+* products are always expanded over sums.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import weakref
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, NoReturn, TypeAlias, final
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
+
+class ExprError(GyratorError):
+    """An expression that cannot be built, converted or evaluated."""
+
+
+def expr_error(code: str, message: str, where: str = "", help: str = "") -> ExprError:
+    """Return (not raise) an `ExprError` with the given diagnostic."""
+    return ExprError(Diagnostic(code, message, where=where, help=help))
+
+
+class SymKind(Enum):
+    """What a symbol stands for; the value is the first letter of its name."""
+
+    SIZE = "s"  # a size (or other integer input) known when the program is called
+    UNBACKED = "u"  # a size known only after some kernel has run
+    ITER = "i"  # a loop variable of an output dimension, 0 <= i
+    REDUCE = "r"  # a loop variable of a reduced dimension, 0 <= r
+    INDIRECT = "t"  # an index loaded from memory
+
+
+_KIND_RANK = {kind: rank for rank, kind in enumerate(SymKind)}
+_KIND_OF_LETTER = {kind.value: kind for kind in SymKind}
+# A digit or underscore in second place keeps clear of the words of Python, C and Triton.
+_SYMBOL_NAME = re.compile("[suirt](?:[0-9_][A-Za-z0-9_]*)?")
+
+SortKey = tuple[Any, ...]
+
+
+class _Ref(weakref.ref["Node"]):
+    """A weak reference that knows under which key it is filed."""
+
+    __slots__ = ("key",)
+    key: tuple[Any, ...]
+
+
+_TABLE: dict[tuple[Any, ...], _Ref] = {}
+_LOCK = threading.RLock()  # re-entrant: `_forget` may run, from the collector, while we hold it
+
+
+def _forget(ref: weakref.ref[Node]) -> None:
+    with _LOCK:
+        key = ref.key  # type: ignore[attr-defined]
+        if _TABLE.get(key) is ref:
+            del _TABLE[key]
+
+
+def _intern(key: tuple[Any, ...], make: Callable[..., Node], *args: Any) -> Any:
+    """Return the node filed under `key`, making it by `make(*args)` the first time."""
+    ref = _TABLE.get(key)
+    if ref is not None:
+        node = ref()
+        if node is not None:
+            return node
+    made = make(*args)
+    with _LOCK:
+        ref = _TABLE.get(key)
+        if ref is not None:
+            node = ref()
+            if node is not None:
+                return node
+        ref = _Ref(made, _forget)
+        ref.key = key
+        _TABLE[key] = ref
+    return made
+
+
+class Node:
+    """Base of expressions and conditions: immutable, compared by identity, never pickled."""
+
+    __slots__ = ("__weakref__", "_free", "sort_key")
+
+    sort_key: SortKey
+    _free: frozenset[Sym]
+
+    def __new__(cls, *args: object) -> Node:
+        raise TypeError(f"{cls.__name__} is built by the functions of gyrator_ir.expr")
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"{type(self).__name__} is immutable")
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("expressions are not pickled; write them with to_text, read with parse_expr")
+
+    def __copy__(self) -> Node:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Node:
+        return self
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "an expression has no truth value; compare with `is`, or ask ShapeFacts.known(...)"
+        )
+
+    @property
+    def free_symbols(self) -> frozenset[Sym]:
+        """The symbols that occur in the node (cached)."""
+        return self._free
+
+    def __repr__(self) -> str:
+        return _text(self)
+
+
+
+# Slot setters: `__setattr__` refuses, and these are the fastest way round it.
+_set_key = Node.__dict__["sort_key"].__set__
+_set_free = Node.__dict__["_free"].__set__
+_new = object.__new__
+_NO_SYMBOLS: frozenset[Sym] = frozenset()
+
+Binary: TypeAlias = "Callable[[Expr, Expr], Expr]"
+
+# The constructors that the operators call. They are defined in modules above this one, and are
+# put here once, by `bind`, while the package is imported.
+_add: Binary
+_mul: Binary
+_floordiv: Binary
+_mod: Binary
+_relation: Callable[[str, Expr, Expr], Cond]
+_text: Callable[[Node], str]
+
+
+def bind(
+    add: Binary,
+    mul: Binary,
+    floordiv: Binary,
+    mod: Binary,
+    relation: Callable[[str, Expr, Expr], Cond],
+    text: Callable[[Node], str],
+) -> None:
+    """Tell the operators of `Expr` which constructors to call (once, by the package itself)."""
+    global _add, _mul, _floordiv, _mod, _relation, _text
+    _add, _mul, _floordiv, _mod, _relation, _text = add, mul, floordiv, mod, relation, text
+
+
+class Expr(Node):
+    """An integer expression. Operators follow Python: `//` floors, `%` has the divisor's sign."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Expr | int) -> Expr:
+        if other.__class__ is int:
+            other = Const(other)
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        return _add(self, other)
+
+    __radd__ = __add__
+
+    def __mul__(self, other: Expr | int) -> Expr:
+        if other.__class__ is int:
+            other = Const(other)
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        return _mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Expr:
+        return _mul(MINUS_ONE, self)
+
+    def __sub__(self, other: Expr | int) -> Expr:
+        if other.__class__ is int:
+            return _add(self, Const(-other))
+        if not isinstance(other, Expr):
+            return NotImplemented
+        return _add(self, _mul(MINUS_ONE, other))
+
+    def __rsub__(self, other: int) -> Expr:
+        if other.__class__ is not int:
+            return NotImplemented
+        return _add(_mul(MINUS_ONE, self), Const(other))
+
+    def __floordiv__(self, other: Expr | int) -> Expr:
+        if other.__class__ is int:
+            other = Const(other)
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        return _floordiv(self, other)
+
+    def __rfloordiv__(self, other: int) -> Expr:
+        return _floordiv(Const(other), self) if other.__class__ is int else NotImplemented
+
+    def __mod__(self, other: Expr | int) -> Expr:
+        if other.__class__ is int:
+            other = Const(other)
+        elif not isinstance(other, Expr):
+            return NotImplemented
+        return _mod(self, other)
+
+    def __rmod__(self, other: int) -> Expr:
+        return _mod(Const(other), self) if other.__class__ is int else NotImplemented
+
+    def __pow__(self, power: int) -> Expr:
+        if power.__class__ is not int or power < 0:
+            return NotImplemented
+        result: Expr = ONE
+        for _ in range(power):
+            result = _mul(result, self)
+        return result
+
+    def eq(self, other: Expr | int) -> Cond:
+        """Return the condition `self == other`."""
+        return _relation("==", self, expr(other))
+
+    def ne(self, other: Expr | int) -> Cond:
+        """Return the condition `self != other`."""
+        return _relation("!=", self, expr(other))
+
+    def lt(self, other: Expr | int) -> Cond:
+        """Return the condition `self < other`."""
+        return _relation("<", self, expr(other))
+
+    def le(self, other: Expr | int) -> Cond:
+        """Return the condition `self <= other`."""
+        return _relation("<=", self, expr(other))
+
+    def gt(self, other: Expr | int) -> Cond:
+        """Return the condition `self > other`."""
+        return _relation("<", expr(other), self)
+
+    def ge(self, other: Expr | int) -> Cond:
+        """Return the condition `self >= other`."""
+        return _relation("<=", expr(other), self)
+
+
+class Cond(Node):
+    """A condition on integers: for masks, guards and run-time branches."""
+
+    __slots__ = ()
+
+
+@final
+class Const(Expr):
+    """An integer. `Const(3) is Const(3)`."""
+
+    __slots__ = ("value",)
+    value: int
+
+    def __new__(cls, value: int) -> Const:
+        if value.__class__ is not int:
+            raise TypeError(f"Const takes an int, not {type(value).__name__}")
+        small = _SMALL.get(value)
+        if small is not None:
+            return small
+        return _intern(("c", value), _make_const, value)  # type: ignore[no-any-return]
+
+
+@final
+class Sym(Expr):
+    """A symbol, such as `Sym("i0")`: the letter of its kind, then a digit or underscore and more.
+
+    Raises:
+        ExprError: GY-EXPR-001, when the name is not of that form, or contradicts `kind`.
+    """
+
+    __slots__ = ("kind", "name")
+    name: str
+    kind: SymKind
+
+    def __new__(cls, name: str, kind: SymKind | None = None) -> Sym:
+        node: Sym = _intern(("s", name), _make_sym, name)
+        if kind is not None and kind is not node.kind:
+            raise expr_error(
+                "GY-EXPR-001",
+                f"symbol {name!r} cannot be of kind {kind.name}",
+                help=f"names of kind {kind.name} begin with {kind.value!r}",
+            )
+        return node
+
+
+@final
+class Mul(Expr):
+    """A product of atoms: `factors` is ((atom, power >= 1), ...), sorted."""
+
+    __slots__ = ("divides", "factors")
+    factors: tuple[tuple[Expr, int], ...]
+    divides: bool  # some factor is a FloorDiv or Mod
+
+
+@final
+class Add(Expr):
+    """A sum: `terms` is ((monomial, coefficient != 0), ...), sorted; plus the integer `const`."""
+
+    __slots__ = ("const", "terms")
+    terms: tuple[tuple[Expr, int], ...]
+    const: int
+
+
+@final
+class FloorDiv(Expr):
+    """`a // b`, rounded towards minus infinity."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class Mod(Expr):
+    """`a % b`, with the sign of `b`."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class Min(Expr):
+    """The least of at least two arguments, sorted, without repetition."""
+
+    __slots__ = ("args",)
+    args: tuple[Expr, ...]
+
+
+@final
+class Max(Expr):
+    """The greatest of at least two arguments, sorted, without repetition."""
+
+    __slots__ = ("args",)
+    args: tuple[Expr, ...]
+
+
+@final
+class Where(Expr):
+    """`a` where `cond` holds, else `b`; only the chosen one need be defined."""
+
+    __slots__ = ("a", "b", "cond")
+    cond: Cond
+    a: Expr
+    b: Expr
+
+
+@final
+class Bool(Cond):
+    """`TRUE` or `FALSE`, the only two instances."""
+
+    __slots__ = ("value",)
+    value: bool
+
+
+@final
+class Eq(Cond):
+    """`a == b`."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class Ne(Cond):
+    """`a != b`."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class Lt(Cond):
+    """`a < b`."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class Le(Cond):
+    """`a <= b`."""
+
+    __slots__ = ("a", "b")
+    a: Expr
+    b: Expr
+
+
+@final
+class And(Cond):
+    """All of at least two conditions, sorted, without repetition."""
+
+    __slots__ = ("args",)
+    args: tuple[Cond, ...]
+
+
+@final
+class Or(Cond):
+    """Any of at least two conditions, sorted, without repetition."""
+
+    __slots__ = ("args",)
+    args: tuple[Cond, ...]
+
+
+# Sort keys are (-degree, rank of the class, ...): within a rank the rest compares like with like,
+# so no two keys ever compare an int with a tuple.
+_RANK: dict[type[Node], int] = {
+    cls: rank
+    for rank, cls in enumerate(
+        (Const, Sym, FloorDiv, Mod, Min, Max, Where, Mul, Add, Bool, Eq, Ne, Lt, Le, And, Or)
+    )
+}
+
+
+def _setters(cls: type[Node]) -> tuple[Callable[[Node, object], None], ...]:
+    return tuple(cls.__dict__[name].__set__ for name in sorted(cls.__dict__["__slots__"]))
+
+
+_SET = {cls: _setters(cls) for cls in _RANK}
+
+
+def _union(nodes: Iterable[Node]) -> frozenset[Sym]:
+    """Return the union of the free symbols; shares the set when there is one."""
+    result = _NO_SYMBOLS
+    for node in nodes:
+        free = node._free
+        if free is not result:
+            result = free if not result else (result if free <= result else result | free)
+    return result
+
+
+def _make_const(value: int) -> Const:
+    node = _new(Const)
+    _SET[Const][0](node, value)
+    _set_key(node, (0, 0, value))
+    _set_free(node, _NO_SYMBOLS)
+    return node
+
+
+def _make_sym(name: str) -> Sym:
+    if not isinstance(name, str) or not _SYMBOL_NAME.fullmatch(name):
+        raise expr_error(
+            "GY-EXPR-001",
+            f"{name!r} is not the name of a symbol",
+            help="write the letter of its kind (s, u, i, r, t), then digits, as in i0 or s_12",
+        )
+    kind = _KIND_OF_LETTER[name[0]]
+    node = _new(Sym)
+    set_kind, set_name = _SET[Sym]
+    set_kind(node, kind)
+    set_name(node, name)
+    _set_key(node, (-1, 1, _KIND_RANK[kind], len(name), name))
+    _set_free(node, frozenset((node,)))
+    return node
+
+
+def _make_mul(factors: tuple[tuple[Expr, int], ...]) -> Mul:
+    node = _new(Mul)
+    set_divides, set_factors = _SET[Mul]
+    set_factors(node, factors)
+    set_divides(node, any(type(atom) in (FloorDiv, Mod) for atom, _ in factors))
+    degree = sum(power for _, power in factors)
+    _set_key(node, (-degree, _RANK[Mul], tuple((a.sort_key, -p) for a, p in factors)))
+    _set_free(node, _union(a for a, _ in factors))
+    return node
+
+
+def _make_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Add:
+    node = _new(Add)
+    set_const, set_terms = _SET[Add]
+    set_const(node, const)
+    set_terms(node, terms)
+    key = tuple((t.sort_key, c) for t, c in terms)
+    _set_key(node, (terms[0][0].sort_key[0], _RANK[Add], key, const))
+    _set_free(node, _union(t for t, _ in terms))
+    return node
+
+
+def _make_pair(cls: type[Node], a: Node, b: Node) -> Node:
+    node = _new(cls)
+    set_a, set_b = _SET[cls]
+    set_a(node, a)
+    set_b(node, b)
+    _set_key(node, (-1, _RANK[cls], a.sort_key, b.sort_key))
+    _set_free(node, _union((a, b)))
+    return node
+
+
+def _make_args(cls: type[Node], args: tuple[Node, ...]) -> Node:
+    node = _new(cls)
+    _SET[cls][0](node, args)
+    _set_key(node, (-1, _RANK[cls], tuple(a.sort_key for a in args)))
+    _set_free(node, _union(args))
+    return node
+
+
+def _make_where(cond: Cond, a: Expr, b: Expr) -> Where:
+    node = _new(Where)
+    set_a, set_b, set_cond = _SET[Where]
+    set_a(node, a)
+    set_b(node, b)
+    set_cond(node, cond)
+    _set_key(node, (-1, _RANK[Where], cond.sort_key, a.sort_key, b.sort_key))
+    _set_free(node, _union((cond, a, b)))
+    return node
+
+
+def _make_bool(value: bool) -> Bool:
+    node = _new(Bool)
+    _SET[Bool][0](node, value)
+    _set_key(node, (0, _RANK[Bool], int(value)))
+    _set_free(node, _NO_SYMBOLS)
+    return node
+
+
+# The `raw_*` functions file a node as it is; the caller answers for its normal form.
+
+
+def raw_mul(factors: tuple[tuple[Expr, int], ...]) -> Expr:
+    """Return the monomial of sorted `factors`: the atom itself when there is one of power 1."""
+    if len(factors) == 1 and factors[0][1] == 1:
+        return factors[0][0]
+    return _intern(("m", factors), _make_mul, factors)  # type: ignore[no-any-return]
+
+
+def raw_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Expr:
+    """Return the sum of sorted non-zero `terms` and `const`, in normal form."""
+    if not terms:
+        return Const(const)
+    if const == 0 and len(terms) == 1 and terms[0][1] == 1:
+        return terms[0][0]
+    return _intern(("a", terms, const), _make_add, terms, const)  # type: ignore[no-any-return]
+
+
+def raw_pair(cls: type[Node], a: Node, b: Node) -> Any:
+    """Return the node `cls(a, b)` (FloorDiv, Mod, Eq, Ne, Lt or Le)."""
+    return _intern((cls, a, b), _make_pair, cls, a, b)
+
+
+def raw_args(cls: type[Node], args: tuple[Node, ...]) -> Any:
+    """Return the node `cls(args)` (Min, Max, And or Or) of sorted distinct `args`."""
+    return _intern((cls, args), _make_args, cls, args)
+
+
+def raw_where(cond: Cond, a: Expr, b: Expr) -> Where:
+    """Return the node `Where(cond, a, b)`."""
+    return _intern((Where, cond, a, b), _make_where, cond, a, b)  # type: ignore[no-any-return]
+
+
+_SMALL: dict[int, Const] = {value: _make_const(value) for value in range(-64, 1025)}
+ZERO = _SMALL[0]
+ONE = _SMALL[1]
+MINUS_ONE = _SMALL[-1]
+TRUE = _make_bool(True)
+FALSE = _make_bool(False)
+
+
+def expr(value: Expr | int) -> Expr:
+    """Return `value` as an expression.
+
+    Raises:
+        TypeError: when it is neither an expression nor an `int` (a `bool` is not).
+    """
+    if isinstance(value, Expr):
+        return value
+    if value.__class__ is int:
+        return Const(value)
+    raise TypeError(f"an expression or an int was expected, not {type(value).__name__}")
+
+
+def interned_count() -> int:
+    """Return how many nodes are alive in the intern table (for tests of its weakness)."""
+    return len(_TABLE)

@@ -1,0 +1,280 @@
+"""Walks over expressions: children, rebuilding, substitution, evaluation, linear parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar, cast
+
+from gyrator_ir.expr.build import (
+    maximum,
+    minimum,
+    mul,
+    mul_monomials,
+    product_of,
+    sum_of,
+    sum_of_terms,
+    terms_of,
+    where,
+)
+from gyrator_ir.expr.conditions import all_of, any_of, relation
+from gyrator_ir.expr.division import floordiv, mod
+from gyrator_ir.expr.nodes import (
+    ONE,
+    ZERO,
+    Add,
+    And,
+    Bool,
+    Cond,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Ne,
+    Node,
+    Or,
+    Sym,
+    Where,
+    expr,
+    expr_error,
+)
+
+AnyNode = TypeVar("AnyNode", Expr, Cond)
+
+RELATIONS: dict[type[Node], str] = {Eq: "==", Ne: "!=", Lt: "<", Le: "<="}
+
+
+def children(node: Node) -> tuple[Node, ...]:
+    """Return the nodes directly below `node`, in order; coefficients and powers are left out."""
+    if isinstance(node, Add):
+        return tuple(term for term, _ in node.terms)
+    if isinstance(node, Mul):
+        return tuple(atom for atom, _ in node.factors)
+    if isinstance(node, FloorDiv | Mod | Eq | Ne | Lt | Le):
+        return node.a, node.b
+    if isinstance(node, Min | Max | And | Or):
+        return node.args
+    if isinstance(node, Where):
+        return node.cond, node.a, node.b
+    return ()
+
+
+def iter_nodes(node: Node) -> Iterator[Node]:
+    """Yield each distinct node of the graph under `node` once, children first."""
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    while stack:
+        current, expanded = stack.pop()
+        if expanded:
+            yield current
+        elif current not in seen:
+            seen.add(current)
+            stack.append((current, True))
+            stack.extend((child, False) for child in reversed(children(current)))
+
+
+def sorted_symbols(nodes: Iterable[Node]) -> tuple[Sym, ...]:
+    """Return the free symbols of all `nodes`, in their structural order."""
+    return tuple(
+        sorted({sym for node in nodes for sym in node.free_symbols}, key=lambda s: s.sort_key)
+    )
+
+
+def rebuild(node: Node, f: Callable[[Node], Node]) -> Node:
+    """Return `node` with `f` applied to each child, through the normalising constructors."""
+    if isinstance(node, Add):
+        return sum_of([*(mul(cast(Expr, f(t)), Const(c)) for t, c in node.terms), node.const])
+    if isinstance(node, Mul):
+        return product_of(cast(Expr, f(atom)) ** power for atom, power in node.factors)
+    if isinstance(node, FloorDiv):
+        return floordiv(cast(Expr, f(node.a)), cast(Expr, f(node.b)))
+    if isinstance(node, Mod):
+        return mod(cast(Expr, f(node.a)), cast(Expr, f(node.b)))
+    if isinstance(node, Min):
+        return minimum(*(cast(Expr, f(arg)) for arg in node.args))
+    if isinstance(node, Max):
+        return maximum(*(cast(Expr, f(arg)) for arg in node.args))
+    if isinstance(node, Where):
+        cond = cast(Cond, f(node.cond))
+        if isinstance(cond, Bool):
+            return f(node.a) if cond.value else f(node.b)
+        return where(cond, cast(Expr, f(node.a)), cast(Expr, f(node.b)))
+    if isinstance(node, Eq | Ne | Lt | Le):
+        return relation(RELATIONS[type(node)], cast(Expr, f(node.a)), cast(Expr, f(node.b)))
+    if isinstance(node, And):
+        return all_of(cast(Cond, f(arg)) for arg in node.args)
+    if isinstance(node, Or):
+        return any_of(cast(Cond, f(arg)) for arg in node.args)
+    return node
+
+
+def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
+    """Return `node` with every symbol of `mapping` replaced, all at once.
+
+    The graph is walked once, whatever is shared in it; parts without such symbols are kept.
+
+    Raises:
+        ExprError: GY-EXPR-002, when a divisor becomes the constant zero.
+    """
+    if node.free_symbols.isdisjoint(mapping):
+        return node
+    memo: dict[Node, Node] = {sym: expr(value) for sym, value in mapping.items()}
+
+    def walk(current: Node) -> Node:
+        done = memo.get(current)
+        if done is None:
+            if current.free_symbols.isdisjoint(mapping):
+                return current
+            done = memo[current] = rebuild(current, walk)
+        return done
+
+    return cast(AnyNode, walk(node))
+
+
+def evaluate(node: Expr, env: Mapping[Sym, int]) -> int:
+    """Return the value of `node` where each symbol has the value that `env` gives it.
+
+    Raises:
+        ExprError: GY-EXPR-003, when `env` lacks a symbol.
+        ZeroDivisionError: when a divisor is zero.
+    """
+    try:
+        return _value(node, env)
+    except KeyError as error:
+        raise expr_error(
+            "GY-EXPR-003", f"no value was given for symbol {error.args[0]!r}", where=repr(node)
+        ) from None
+
+
+def holds(cond: Cond, env: Mapping[Sym, int]) -> bool:
+    """Return whether `cond` holds in `env`; errors as for `evaluate`."""
+    try:
+        return _truth(cond, env)
+    except KeyError as error:
+        raise expr_error(
+            "GY-EXPR-003", f"no value was given for symbol {error.args[0]!r}", where=repr(cond)
+        ) from None
+
+
+def _value(node: Expr, env: Mapping[Sym, int]) -> int:
+    if isinstance(node, Sym):
+        return env[node]
+    if isinstance(node, Const):
+        return node.value
+    if isinstance(node, Add):
+        total = node.const
+        for term, c in node.terms:
+            total += c * _value(term, env)
+        return total
+    if isinstance(node, Mul):
+        product = 1
+        for atom, power in node.factors:
+            product *= _value(atom, env) ** power
+        return product
+    if isinstance(node, FloorDiv):
+        return _value(node.a, env) // _value(node.b, env)
+    if isinstance(node, Mod):
+        return _value(node.a, env) % _value(node.b, env)
+    if isinstance(node, Min):
+        return min(_value(arg, env) for arg in node.args)
+    if isinstance(node, Max):
+        return max(_value(arg, env) for arg in node.args)
+    assert isinstance(node, Where)
+    return _value(node.a if _truth(node.cond, env) else node.b, env)
+
+
+def _truth(cond: Cond, env: Mapping[Sym, int]) -> bool:
+    if isinstance(cond, Bool):
+        return cond.value
+    if isinstance(cond, Lt):
+        return _value(cond.a, env) < _value(cond.b, env)
+    if isinstance(cond, Le):
+        return _value(cond.a, env) <= _value(cond.b, env)
+    if isinstance(cond, Eq):
+        return _value(cond.a, env) == _value(cond.b, env)
+    if isinstance(cond, Ne):
+        return _value(cond.a, env) != _value(cond.b, env)
+    if isinstance(cond, And):
+        return all(_truth(arg, env) for arg in cond.args)
+    assert isinstance(cond, Or)
+    return any(_truth(arg, env) for arg in cond.args)
+
+
+def linear(node: Expr, syms: Iterable[Sym]) -> tuple[dict[Sym, Expr], Expr] | None:
+    """Split `node` into `sum(coefficient[s] * s) + rest`, or return None if it is not so.
+
+    Every symbol of `syms` has an entry (zero if it does not occur); neither the coefficients nor
+    the rest contain any of them.
+    """
+    wanted = tuple(syms)
+    names = frozenset(wanted)
+    coefficients: dict[Sym, dict[Expr, int]] = {}
+    whole: dict[Sym, int] = {}
+    rest: dict[Expr, int] = {}
+    terms, const = terms_of(node)
+    for term, c in terms:
+        if names.isdisjoint(term.free_symbols):
+            rest[term] = c
+        elif isinstance(term, Sym):
+            whole[term] = c
+        else:
+            split = _take_symbol(term, names)
+            if split is None:
+                return None
+            coefficients.setdefault(split[0], {})[split[1]] = c
+    result = {
+        sym: sum_of_terms(coefficients.get(sym, {}), whole.get(sym, 0)) for sym in wanted
+    }
+    return result, sum_of_terms(rest, const)
+
+
+def _take_symbol(monomial: Expr, names: frozenset[Sym]) -> tuple[Sym, Expr] | None:
+    if not isinstance(monomial, Mul):
+        return None
+    found: Sym | None = None
+    others: Expr | None = None
+    for atom, power in monomial.factors:
+        if names.isdisjoint(atom.free_symbols):
+            for _ in range(power):
+                others = atom if others is None else mul_monomials(others, atom)
+        elif found is None and power == 1 and isinstance(atom, Sym):
+            found = atom
+        else:
+            return None
+    if found is None or others is None:
+        return None
+    return found, others
+
+
+def stride_of(node: Expr, sym: Sym) -> Expr | None:
+    """Return how much `node` grows when `sym` grows by one, or None if that is not constant.
+
+    The result does not contain `sym`; it is zero when `node` does not contain it either.
+    """
+    if sym not in node.free_symbols:
+        return ZERO
+    if node is sym:
+        return ONE
+    split = linear(node, (sym,))
+    return None if split is None else split[0][sym]
+
+
+def is_affine(node: Expr, syms: Iterable[Sym]) -> bool:
+    """Return whether `node` is linear in `syms` with integer coefficients."""
+    split = linear(node, syms)
+    return split is not None and all(isinstance(c, Const) for c in split[0].values())
+
+
+def degree(node: Expr) -> int:
+    """Return the degree as a polynomial in its atoms; 0 for constants (and for zero)."""
+    terms, _ = terms_of(node)
+    return max((_monomial_degree(term) for term, _ in terms), default=0)
+
+
+def _monomial_degree(monomial: Expr) -> int:
+    return sum(p for _, p in monomial.factors) if isinstance(monomial, Mul) else 1
