@@ -1,0 +1,124 @@
+"""A compiled program as a cache entry: host text, kernel libraries, and a JSON description.
+
+Loading runs no pass and no compiler, and reads nothing outside the entry, so a cache folder can
+be moved. JSON and text only: nothing is unpickled.
+"""
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_runtime.build import BuiltUnit, load_library
+from gyrator_runtime.cache import Cache, CacheKey, Entry
+from gyrator_runtime.device import ISA_LEVELS, cpu_isa
+
+SCHEMA = 1
+
+_INDEX = "artifact.json"
+_HOST = "host.py"
+
+
+class ArtifactError(GyratorError):
+    """A stored program cannot be used on this machine or by this version."""
+
+
+@frozen
+class Library:
+    """One shared library: its bytes, its kernels' symbols and the C++ it was built from."""
+
+    name: str
+    data: bytes
+    symbols: tuple[str, ...]
+    source: str = ""
+
+
+@frozen
+class Artifact:
+    """A compiled program, whole. `metadata` is JSON data of the umbrella's choosing."""
+
+    host_source: str
+    libraries: tuple[Library, ...]
+    metadata: Mapping[str, Any]
+    isa: str  # the CPU level that the libraries need
+    texts: Mapping[str, str] = {}  # further files by plain name: IR dumps, source maps
+
+
+@frozen
+class LoadedArtifact:
+    """A stored program in memory: its host text, its kernels' addresses, and the rest."""
+
+    host_source: str
+    symbols: Mapping[str, int]
+    metadata: Mapping[str, Any]
+    entry: Entry
+
+    def text(self, name: str) -> str:
+        """Return one of `Artifact.texts`; KeyError where there is none of that name."""
+        return self.entry.read(f"text-{name}").decode()
+
+
+def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
+    """Return the libraries of built units, to be stored with a program."""
+    return tuple(
+        Library(b.unit.name, b.library.read_bytes(), b.unit.exported(), b.unit.text) for b in built
+    )
+
+
+def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
+    """Store `artifact` under `key`. TypeError where the metadata is no JSON."""
+    files: dict[str, bytes] = {_HOST: artifact.host_source.encode()}
+    rows: list[dict[str, object]] = []
+    for number, library in enumerate(artifact.libraries):
+        file = f"lib{number}.so"
+        files[file] = library.data
+        files[f"lib{number}.cpp"] = library.source.encode()
+        rows.append({"name": library.name, "file": file, "symbols": list(library.symbols)})
+    for name, text in artifact.texts.items():
+        if "/" in name or name.startswith("."):
+            raise ValueError(f"{name!r} is not a plain file name")
+        files[f"text-{name}"] = text.encode()
+    index = {
+        "schema": SCHEMA,
+        "machine": platform.machine(),
+        "isa": artifact.isa,
+        "libraries": rows,
+        "metadata": dict(artifact.metadata),
+    }
+    files[_INDEX] = json.dumps(index, sort_keys=True).encode()
+    return cache.put(key, files)
+
+
+def load_artifact(cache: Cache, key: CacheKey) -> LoadedArtifact | None:
+    """Return the program stored under `key` with its kernels loaded, or None where there is none.
+
+    ArtifactError (GY-CACHE-004) where it was built for a machine that this one cannot stand in
+    for, BuildError (GY-BUILD-004) where a library does not load.
+    """
+    entry = cache.get(key)
+    if entry is None:
+        return None
+    index = json.loads(entry.read(_INDEX))
+    _check_machine(index)
+    symbols: dict[str, int] = {}
+    for row in index["libraries"]:
+        symbols.update(load_library(entry.file(row["file"]), row["symbols"]))
+    host = entry.read(_HOST).decode()
+    return LoadedArtifact(host, symbols, index["metadata"], entry)
+
+
+def _check_machine(index: Mapping[str, Any]) -> None:
+    reason = ""
+    if index["schema"] != SCHEMA:
+        reason = f"schema {index['schema']}, this version reads {SCHEMA}"
+    elif index["machine"] != platform.machine():
+        reason = f"built for {index['machine']}, this is {platform.machine()}"
+    elif ISA_LEVELS.index(index["isa"]) > ISA_LEVELS.index(cpu_isa()):
+        reason = f"built for {index['isa']}, this CPU has {cpu_isa()}"
+    if reason:
+        raise ArtifactError(
+            Diagnostic("GY-CACHE-004", f"a stored program does not fit: {reason}", help="compile")
+        )

@@ -1,0 +1,311 @@
+"""Translation units to loaded kernels: compile in parallel, keep in the cache, dlopen.
+
+`Builder.submit` returns at once, so that compiling overlaps with whatever the caller does next;
+`BuildHandle.result` waits. Compilers run in process groups of their own and write only into a
+private temporary folder, so Ctrl-C or kill -9 leaves nothing half-written.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from pathlib import Path
+
+from attrs import frozen
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
+from gyrator_runtime.progress import ProgressReporter, SilentProgress
+from gyrator_runtime.toolchain import Toolchain
+
+LIBRARY = "kernels.so"
+SOURCE = "kernels.cpp"
+
+_SYMBOL = re.compile(r'extern\s+"C"\s+[^;{}()]*?\b(gy_\w+)\s*\(')
+_TAIL_LINES = 15
+
+
+class BuildError(GyratorError):
+    """A kernel cannot be built or loaded; the caller falls back to eager."""
+
+
+@frozen
+class TranslationUnit:
+    """C++ text of some kernels. `headers` are (name, text) pairs that it may include by name."""
+
+    name: str
+    text: str
+    symbols: tuple[str, ...] = ()  # () means every extern "C" function called gy_...
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def exported(self) -> tuple[str, ...]:
+        """Return the kernels' symbols, in the order of the text where they are not given."""
+        return self.symbols or tuple(dict.fromkeys(_SYMBOL.findall(self.text)))
+
+
+@frozen
+class BuiltUnit:
+    """A unit whose library lies in the cache."""
+
+    unit: TranslationUnit
+    key: CacheKey
+    entry: Entry
+
+    @property
+    def library(self) -> Path:
+        """The shared library."""
+        return self.entry.file(LIBRARY)
+
+
+class BuildHandle:
+    """Units being built. Of use in the process that submitted them and in its forks."""
+
+    def __init__(
+        self,
+        builder: "Builder",
+        units: tuple[TranslationUnit, ...],
+        futures: list["Future[BuiltUnit]"],
+    ) -> None:
+        self._builder = builder
+        self._units = units
+        self._futures = futures
+        self._pid = os.getpid()
+
+    def done(self) -> bool:
+        """Whether `result` would return at once."""
+        return os.getpid() == self._pid and all(f.done() for f in self._futures)
+
+    def built(self, progress: ProgressReporter | None = None) -> tuple[BuiltUnit, ...]:
+        """Wait for the libraries; BuildError for the first unit that failed.
+
+        KeyboardInterrupt ends the compilers of this builder before it is passed on.
+        """
+        if os.getpid() != self._pid:
+            # The threads that work on our futures stayed in the parent.
+            again = self._builder.submit(self._units)
+            self._futures, self._pid = again._futures, again._pid
+        report = progress or self._builder.progress
+        pending = {f for f in self._futures if not f.done()}
+        report.start("compiling kernels", len(self._futures))
+        report.advance(len(self._futures) - len(pending))
+        try:
+            while pending:
+                finished, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
+                report.advance(len(finished))
+        except BaseException:
+            self._builder.cancel()
+            raise
+        finally:
+            report.finish()
+        return tuple(f.result() for f in self._futures)
+
+    def result(self, progress: ProgressReporter | None = None) -> dict[str, int]:
+        """Wait, load, and return the address of each kernel by its symbol."""
+        return load_units(self.built(progress))
+
+
+class Builder:
+    """Compiles with one toolchain for one instruction set level, up to `jobs` at a time."""
+
+    def __init__(
+        self,
+        toolchain: Toolchain,
+        cache: Cache,
+        isa: str,
+        *,
+        jobs: int | None = None,
+        progress: ProgressReporter | None = None,
+        timeout: float = 600.0,
+    ) -> None:
+        self.toolchain = toolchain
+        self.cache = cache
+        self.isa = isa
+        self.progress: ProgressReporter = progress or SilentProgress()
+        self.timeout = timeout
+        self._jobs = jobs or available_cores()
+        self._pool: ThreadPoolExecutor | None = None
+        self._children: set[subprocess.Popen[bytes]] = set()
+        self._pid = os.getpid()
+        self._flags = toolchain.compile_flags(isa)
+
+    def key(self, unit: TranslationUnit) -> CacheKey:
+        """Return the key of the built `unit`; equal texts share one, whatever their names."""
+        fields = {
+            "text": unit.text.encode(),
+            "headers": repr(unit.headers).encode(),
+            "compiler": self.toolchain.identity,
+            "flags": " ".join(self._flags).encode(),
+        }
+        return make_key("kernels", fields)
+
+    def submit(self, units: Sequence[TranslationUnit]) -> BuildHandle:
+        """Start building; units that the cache has are ready at once and start no compiler."""
+        self._after_fork()
+        futures: list[Future[BuiltUnit]] = []
+        for unit in units:
+            key = self.key(unit)
+            entry = self.cache.get(key)
+            if entry is None:
+                futures.append(self._executor().submit(self._build, unit, key))
+            else:
+                ready: Future[BuiltUnit] = Future()
+                ready.set_result(BuiltUnit(unit, key, entry))
+                futures.append(ready)
+        return BuildHandle(self, tuple(units), futures)
+
+    def cancel(self) -> None:
+        """Forget what waits and kill the compilers that run; returns when they are gone."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=False, cancel_futures=True)
+        for child in tuple(self._children):
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    def close(self) -> None:
+        """Wait for running compilers and end the threads. The builder stays usable."""
+        self._after_fork()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.shutdown(wait=True)
+
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._jobs, "gyrator-build")
+        return self._pool
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._pool, self._children, self._pid = None, set(), os.getpid()
+
+    def _build(self, unit: TranslationUnit, key: CacheKey) -> BuiltUnit:
+        entry = self.cache.get_or_build(key, lambda folder: self._compile(unit, folder))
+        return BuiltUnit(unit, key, entry)
+
+    def _compile(self, unit: TranslationUnit, folder: Path) -> None:
+        (folder / SOURCE).write_text(unit.text)
+        for name, text in unit.headers:
+            (folder / name).write_text(text)
+        for command in self.toolchain.build_commands(self.isa, SOURCE, LIBRARY):
+            status, output = self._run(unit, command, folder)
+            if status:
+                raise _failed(unit, command, status, output)
+        (folder / f"{SOURCE}.o").unlink(missing_ok=True)
+
+    def _run(
+        self, unit: TranslationUnit, command: tuple[str, ...], folder: Path
+    ) -> tuple[int, str]:
+        # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
+        environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
+        try:
+            child = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            )
+        except OSError as error:
+            raise _failed(unit, command, 127, str(error)) from error
+        self._children.add(child)
+        try:
+            output, _ = child.communicate(timeout=self.timeout)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.communicate()
+            raise _timed_out(unit, command, self.timeout) from None
+        finally:
+            self._children.discard(child)
+        return child.returncode, output.decode(errors="replace")
+
+
+def build_kernels(
+    units: Sequence[TranslationUnit],
+    toolchain: Toolchain,
+    cache: Cache,
+    isa: str,
+    progress: ProgressReporter | None = None,
+) -> dict[str, int]:
+    """Build and load `units`; return the address of each kernel by its symbol."""
+    builder = Builder(toolchain, cache, isa, progress=progress)
+    try:
+        return builder.submit(units).result()
+    finally:
+        builder.close()
+
+
+def load_units(built: Sequence[BuiltUnit]) -> dict[str, int]:
+    """Map the libraries into the process; return each symbol's address. Never unmapped."""
+    return {s: a for b in built for s, a in load_library(b.library, b.unit.exported()).items()}
+
+
+def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
+    """Map one library and look up `symbols`; BuildError GY-BUILD-004 where that fails."""
+    try:
+        library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        found = {s: ctypes.cast(getattr(library, s), ctypes.c_void_p).value for s in symbols}
+    except (OSError, AttributeError) as error:
+        raise BuildError(
+            Diagnostic(
+                "GY-BUILD-004",
+                f"a kernel library cannot be loaded: {error}",
+                where=path.name,
+                help="import torch first; empty the cache folder if it came from elsewhere",
+            )
+        ) from error
+    return {s: address for s, address in found.items() if address is not None}
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _failed(
+    unit: TranslationUnit, command: tuple[str, ...], status: int, output: str
+) -> BuildError | OSError:
+    if "No space left on device" in output:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
+    if status < 0:
+        return BuildError(
+            Diagnostic(
+                "GY-BUILD-003",
+                f"the compiler was ended by signal {-status} on unit {unit.name}",
+                " ".join(command),
+                lines,
+                "check that there is memory left; the model runs in eager mode",
+            )
+        )
+    return BuildError(
+        Diagnostic(
+            "GY-BUILD-002",
+            f"the compiler failed (status {status}) on unit {unit.name}",
+            " ".join(command),
+            lines,
+            "run `gyrator doctor`; if the compiler is sound, report the unit as a bug",
+        )
+    )
+
+
+def _timed_out(unit: TranslationUnit, command: tuple[str, ...], seconds: float) -> BuildError:
+    return BuildError(
+        Diagnostic(
+            "GY-BUILD-003",
+            f"the compiler took more than {seconds:.0f} s on unit {unit.name}",
+            " ".join(command),
+            help="the machine may be overloaded; the model runs in eager mode",
+        )
+    )

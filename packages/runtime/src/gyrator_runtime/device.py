@@ -1,0 +1,360 @@
+"""What a device can do, behind one interface; and the CPU.
+
+Device type strings belong here and in target definitions, nowhere else.
+"""
+
+import contextlib
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from attrs import frozen
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, UnsupportedError
+from gyrator_runtime.build import available_cores
+
+ISA_LEVELS = ("plain", "avx2", "avx512")
+"""CPU instruction set levels that kernels are written for, the least first."""
+
+Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
+"""`allocate(size, stride, dtype)`: an uninitialised tensor; sizes and strides in elements."""
+
+
+class DeviceError(GyratorError):
+    """A device was asked for something that it is not or does not have."""
+
+
+@frozen
+class DeviceProperties:
+    """Facts about one device."""
+
+    name: str
+    arch: str  # of the CPU: an instruction set level
+    cores: int
+    total_memory: int  # bytes
+
+
+@frozen
+class MemoryInfo:
+    """Bytes in all, bytes free, and bytes that this process holds on the device."""
+
+    total: int
+    free: int
+    used: int
+
+
+class Stream(Protocol):
+    """A queue of work."""
+
+    def synchronize(self) -> None:
+        """Wait for everything queued so far."""
+        ...
+
+    def wait_event(self, event: "Event") -> None:
+        """Make later work of this stream wait for `event`."""
+        ...
+
+
+class Event(Protocol):
+    """A point in a stream."""
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the present end of `stream` (of the current one by default)."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the mark is reached."""
+        ...
+
+    def elapsed_ns(self, later: "Event") -> int:
+        """Nanoseconds from this mark to `later`; both must have been recorded."""
+        ...
+
+
+class DeviceInterface(ABC):
+    """One type of device, for example all GPUs of one make. Stateless."""
+
+    @property
+    @abstractmethod
+    def type(self) -> str:
+        """The type as `torch.device` spells it."""
+
+    @abstractmethod
+    def count(self) -> int:
+        """How many there are."""
+
+    @abstractmethod
+    def properties(self, index: int = 0) -> DeviceProperties:
+        """Facts about device `index`; DeviceError where there is none."""
+
+    @abstractmethod
+    def memory(self, index: int = 0) -> MemoryInfo:
+        """Memory of device `index` at this moment."""
+
+    @abstractmethod
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Whether generated kernels may compute in `dtype`."""
+
+    @abstractmethod
+    def allocator(self) -> Allocator:
+        """Return the quickest way to make an uninitialised tensor on the current device."""
+
+    @abstractmethod
+    def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
+        """Make device `index` the current one for the length of a block."""
+
+    @abstractmethod
+    def current_stream(self, index: int = 0) -> Stream:
+        """Return the stream that work goes to now."""
+
+    @abstractmethod
+    def new_stream(self, index: int = 0) -> Stream:
+        """Return a further stream."""
+
+    @abstractmethod
+    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
+        """Make `stream` the current one for the length of a block."""
+
+    @abstractmethod
+    def new_event(self) -> Event:
+        """Return an event that also takes the time."""
+
+    @abstractmethod
+    def synchronize(self, index: int = 0) -> None:
+        """Wait until device `index` is idle."""
+
+    def supports_graphs(self) -> bool:
+        """Whether a run can be captured and replayed."""
+        return False
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Capture `run` and return what replays it; UnsupportedError where not possible."""
+        raise UnsupportedError(
+            Diagnostic(
+                "GY-DEVICE-002",
+                f"device type {self.type!r} cannot capture graphs ({run!r})",
+                help="switch graph capture off for this device",
+            )
+        )
+
+
+class CpuStream:
+    """The CPU's only queue: work is done when the call returns."""
+
+    def synchronize(self) -> None:
+        """Do nothing: there is never anything to wait for."""
+
+    def wait_event(self, event: Event) -> None:
+        """Wait for `event`, which may be another device's."""
+        event.synchronize()
+
+
+class CpuEvent:
+    """A time stamp of the monotonic clock."""
+
+    def __init__(self) -> None:
+        self._at: int | None = None
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Take the time, once `stream` has done its work."""
+        if stream is not None:
+            stream.synchronize()
+        self._at = time.perf_counter_ns()
+
+    def synchronize(self) -> None:
+        """Do nothing: a recorded CPU event has been reached."""
+
+    def elapsed_ns(self, later: Event) -> int:
+        """Nanoseconds to `later`; DeviceError where either was not recorded on a CPU."""
+        end = later._at if isinstance(later, CpuEvent) else None
+        if self._at is None or end is None:
+            raise DeviceError(Diagnostic("GY-DEVICE-003", "an event was not recorded on a CPU"))
+        return end - self._at
+
+
+class CpuDevice(DeviceInterface):
+    """The host processor. `isa` overrides what is found; it cannot exceed what there is."""
+
+    def __init__(self, isa: str | None = None) -> None:
+        self._isa = cpu_isa(isa)
+
+    @property
+    def type(self) -> str:
+        """Return the host's device type."""
+        return "cpu"
+
+    @property
+    def isa(self) -> str:
+        """Instruction set level: "avx512", "avx2" or "plain"."""
+        return self._isa
+
+    def count(self) -> int:
+        """Return 1."""
+        return 1
+
+    def properties(self, index: int = 0) -> DeviceProperties:
+        """Facts about the host; DeviceError for an index other than 0."""
+        self._check(index)
+        return DeviceProperties(_model_name(), self._isa, available_cores(), _meminfo("MemTotal"))
+
+    def memory(self, index: int = 0) -> MemoryInfo:
+        """Memory of the host; `used` is the resident set of this process."""
+        self._check(index)
+        return MemoryInfo(_meminfo("MemTotal"), _meminfo("MemAvailable"), _resident())
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Whether generated kernels compute in `dtype`: not complex, quantised or 8-bit floats."""
+        return dtype in _CPU_DTYPES
+
+    def allocator(self) -> Allocator:
+        """Return torch's quick entry where it has one (0.4 us), else `torch.empty_strided`."""
+        return host_allocator()
+
+    def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
+        """Do nothing, for there is one host."""
+        self._check(index)
+        return contextlib.nullcontext()
+
+    def current_stream(self, index: int = 0) -> Stream:
+        """Return the stream that never waits."""
+        self._check(index)
+        return CpuStream()
+
+    def new_stream(self, index: int = 0) -> Stream:
+        """Return the stream that never waits: the host has one queue."""
+        return self.current_stream(index)
+
+    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
+        """Do nothing but wait for `stream`."""
+        stream.synchronize()
+        return contextlib.nullcontext()
+
+    def new_event(self) -> Event:
+        """Return an event of the monotonic clock."""
+        return CpuEvent()
+
+    def synchronize(self, index: int = 0) -> None:
+        """Do nothing: calls return when their work is done."""
+        self._check(index)
+
+    def _check(self, index: int) -> None:
+        if index != 0:
+            raise DeviceError(
+                Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
+            )
+
+
+_CPU_DTYPES = frozenset(
+    {
+        torch.float64,
+        torch.float32,
+        torch.float16,
+        torch.bfloat16,
+        torch.int64,
+        torch.int32,
+        torch.int16,
+        torch.int8,
+        torch.uint64,
+        torch.uint32,
+        torch.uint16,
+        torch.uint8,
+        torch.bool,
+    }
+)
+
+
+def cpu_isa(override: str | None = None) -> str:
+    """Return the best of ISA_LEVELS that this CPU and torch have, read in process.
+
+    `override` may ask for less; more than there is, or an unknown name, is a DeviceError
+    (GY-DEVICE-004), for the kernels would die of an illegal instruction.
+    """
+    found = _isa_of_flags(cpu_flags())
+    if override is None:
+        return found
+    if override not in ISA_LEVELS or ISA_LEVELS.index(override) > ISA_LEVELS.index(found):
+        usable = ", ".join(ISA_LEVELS[: ISA_LEVELS.index(found) + 1])
+        raise DeviceError(
+            Diagnostic(
+                "GY-DEVICE-004",
+                f"this CPU cannot run instruction set level {override!r}",
+                help=f"ask for one of {usable}",
+            )
+        )
+    return override
+
+
+def host_allocator() -> Allocator:
+    """Return `allocate(size, stride, dtype)` for host memory."""
+    quick: Any = getattr(_guards(), "_empty_strided_cpu", None)
+    if quick is None:
+        return _empty_strided
+    allocate: Allocator = quick
+    return allocate
+
+
+def _empty_strided(
+    size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype)
+
+
+def _guards() -> object:
+    return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+
+
+def cpu_flags() -> frozenset[str]:
+    """Return the processor's features as /proc/cpuinfo names them; empty where it has none.
+
+    The kernel leaves out what it does not save on a task switch, so a flag there is usable.
+    """
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                if line.startswith("flags"):
+                    return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def _isa_of_flags(flags: frozenset[str]) -> str:
+    if not flags:
+        # Not Linux on x86: torch has asked cpuid, though ATEN_CPU_CAPABILITY may lower its answer.
+        capability = torch.backends.cpu.get_cpu_capability()
+        return {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "plain")
+    if not {"avx2", "fma", "f16c"} <= flags:
+        return "plain"
+    return "avx512" if {"avx512f", "avx512bw", "avx512dq", "avx512vl"} <= flags else "avx2"
+
+
+def _model_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return "unknown"
+
+
+def _meminfo(field: str) -> int:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _resident() -> int:
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,0 +1,84 @@
+"""How long things take: a callable on a device, several against one another, kernels of a plan."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+
+from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.native import Launch, Plan
+
+
+@frozen
+class Timing:
+    """Seconds of one call: the least, the median, and of how many samples."""
+
+    least: float
+    median: float
+    samples: int
+
+
+def time_callable(
+    run: Callable[[], object],
+    device: DeviceInterface,
+    *,
+    samples: int = 20,
+    warmup: int = 3,
+    sample_seconds: float = 0.0,
+) -> Timing:
+    """Time `run`, which queues work on `device`. Short calls repeat to fill `sample_seconds`."""
+    return compare({"run": run}, device, samples=samples, warmup=warmup, seconds=sample_seconds)[
+        "run"
+    ]
+
+
+def compare(
+    runs: Mapping[str, Callable[[], object]],
+    device: DeviceInterface,
+    *,
+    samples: int = 20,
+    warmup: int = 3,
+    seconds: float = 0.0,
+) -> dict[str, Timing]:
+    """Time several callables in turn, round after round, so that a busy spell hits all alike."""
+    repeats: dict[str, int] = {}
+    for name, run in runs.items():
+        for _ in range(max(warmup - 1, 0)):
+            run()
+        device.synchronize()
+        once = _sample(run, device, 1)
+        repeats[name] = max(1, min(1_000_000, int(seconds / once))) if once > 0 else 1
+    taken: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(samples):
+        for name, run in runs.items():
+            taken[name].append(_sample(run, device, repeats[name]))
+    return {n: Timing(min(t), statistics.median(t), len(t)) for n, t in taken.items()}
+
+
+@frozen
+class KernelTime:
+    """What a timed plan measured for one of its launches, in nanoseconds."""
+
+    name: str
+    calls: int
+    total: int
+    least: int
+
+
+def kernel_times(plan: Plan, launches: Sequence[Launch]) -> tuple[KernelTime, ...]:
+    """Name the rows of a timed plan; empty where the plan is not timed."""
+    rows = plan.timings()
+    if not rows:
+        return ()
+    named = zip(launches, rows, strict=True)
+    return tuple(KernelTime(launch.name, *row) for launch, row in named)
+
+
+def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> float:
+    device.synchronize()
+    begin = time.perf_counter()
+    for _ in range(repeats):
+        run()
+    device.synchronize()
+    return (time.perf_counter() - begin) / repeats

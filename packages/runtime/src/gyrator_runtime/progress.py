@@ -1,0 +1,114 @@
+"""Progress of long compiles, on a terminal only.
+
+Whoever waits calls `tick` now and then; nothing is drawn before `delay` seconds have passed, so
+short compiles stay silent, and nothing at all where the stream is no terminal.
+"""
+
+import time
+from types import TracebackType
+from typing import Protocol, Self, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+
+class ProgressReporter(Protocol):
+    """What a stage that takes long tells a person."""
+
+    def start(self, what: str, total: int) -> None:
+        """Begin a phase of `total` steps, for example ("compiling kernels", 12)."""
+        ...
+
+    def advance(self, done: int = 1) -> None:
+        """Count `done` more steps of the current phase."""
+        ...
+
+    def tick(self) -> None:
+        """Redraw; call it while waiting, a few times a second."""
+        ...
+
+    def finish(self) -> None:
+        """End the phase and remove what was drawn."""
+        ...
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    def start(self, what: str, total: int) -> None:
+        """Do nothing."""
+
+    def advance(self, done: int = 1) -> None:
+        """Do nothing."""
+
+    def tick(self) -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+
+class TerminalProgress:
+    """A bar on a terminal, drawn once a phase has lasted `delay` seconds."""
+
+    def __init__(self, stream: TextIO, delay: float = 1.0) -> None:
+        self._stream = stream
+        self._delay = delay
+        self._bar: Progress | None = None
+        self._what, self._total, self._done, self._begin = "", 0, 0, 0.0
+
+    def start(self, what: str, total: int) -> None:
+        """Begin a phase of `total` steps."""
+        self.finish()
+        self._what, self._total, self._done = what, total, 0
+        self._begin = time.monotonic()
+
+    def advance(self, done: int = 1) -> None:
+        """Count `done` more steps."""
+        self._done += done
+        self.tick()
+
+    def tick(self) -> None:
+        """Draw the bar where it is due, and bring it up to date."""
+        if self._bar is None:
+            if self._total == 0 or time.monotonic() - self._begin < self._delay:
+                return
+            self._bar = Progress(
+                TextColumn("gyrator: {task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                console=Console(file=self._stream),
+                transient=True,
+                auto_refresh=False,
+            )
+            self._bar.add_task(self._what, total=self._total)
+            self._bar.start()
+        self._bar.update(self._bar.task_ids[0], completed=self._done, refresh=True)
+
+    def finish(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        self._total = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.finish()
+
+
+def make_progress(stream: TextIO, delay: float = 1.0) -> ProgressReporter:
+    """Return a bar where `stream` is a terminal, else something silent."""
+    try:
+        terminal = stream.isatty()
+    except (AttributeError, ValueError):  # closed, or replaced by something odd
+        terminal = False
+    return TerminalProgress(stream, delay) if terminal else SilentProgress()
