@@ -1,0 +1,78 @@
+//% gy_scale_f
+// p * 2^i with one rounding, i integral in [-252, 254] and also given as the float n.
+#if GY_ISA != 0
+template <class T, class I> GY_FN T gy_scale_f(T p, T, I i) {
+  I h = i >> 1, g = i - h;
+  return p * gy_float((h + 127) << 23) * gy_float((g + 127) << 23);
+}
+#if GY_ISA == 512 && !defined(__clang__)
+GY_FN vf32 gy_scale_f(vf32 p, vf32 n, vi32) { return (vf32)__builtin_ia32_scalefps512_mask(p, n, p, (su16)-1, 4); }
+#endif
+#endif
+//% gy_exp_parts_f
+// exp(x) = 2^n (1 + p), |x| small enough for n to be an exponent step; t = 1.5 * 2^23 + n.
+template <class T> GY_FN T gy_exp_parts_f(T x, T &p) {
+  T t = gy_mad(x, T{} + 1.44269502f, T{} + 12582912.0f);
+  T n = t - 12582912.0f;
+  T r = gy_mad(n, T{} - 0.693147182f, x);
+  r = gy_mad(n, T{} + 1.90465430e-9f, r);
+  T q = gy_poly(r, 0.00139432622f, 0.00836939458f, 0.0416663736f, 0.166665152f, 0.5f);
+  p = gy_mad(r * r, q, r);
+  return t;
+}
+//% gy_exp : gy_exp_d
+template <class T> GY_FN T gy_exp_f(T x) {
+  x = gy_sel(x < -104.0f, T{} - 104.0f, x);
+  x = gy_sel(x > 89.0f, T{} + 89.0f, x);
+  T p, t = gy_exp_parts_f(x, p);
+  return gy_scale_f(p + 1.0f, t - 12582912.0f, gy_bits(t) - 0x4b400000);
+}
+GY_VIA_F32(gy_exp)
+GY_PER_LANE(gy_exp, __builtin_exp(x))
+//% gy_exp2 : gy_exp_d
+template <class T> GY_FN T gy_exp2_f(T x) {
+  x = gy_sel(x < -151.0f, T{} - 151.0f, x);
+  x = gy_sel(x > 129.0f, T{} + 129.0f, x);
+  T t = x + 12582912.0f, n = t - 12582912.0f, r = x - n;
+  T q = gy_poly(r, 0.000154628855f, 0.00133909856f, 0.00961806253f, 0.0555035956f, 0.240226507f, 0.693147182f);
+  return gy_scale_f(gy_mad(q, r, T{} + 1.0f), n, gy_bits(t) - 0x4b400000);
+}
+template <class T> GY_FN T gy_exp2_d(T x) {
+  return gy_exp_d(x * 0.6931471805599453);
+}
+GY_VIA_F32(gy_exp2)
+GY_PER_LANE(gy_exp2, __builtin_exp2(x))
+//% gy_expm1 : gy_expm1_d
+GY_VIA_F64(gy_expm1)
+GY_PER_LANE(gy_expm1, __builtin_expm1(x))
+//% gy_sigmoid : gy_exp_d gy_sigmoid_f
+template <class T> GY_FN T gy_sigmoid_d(T x) { return 1.0 / (gy_exp_d(-x) + 1.0); }
+GY_VIA_F32(gy_sigmoid)
+GY_FN sf64 gy_sigmoid(sf64 x) { return 1.0 / (1.0 + gy_exp(-x)); }
+#if GY_VEC
+GY_FN vf64 gy_sigmoid(vf64 x) {
+  vf64 e = gy_exp(-x);
+  return vf64{1.0 / (e.lo + 1.0), 1.0 / (e.hi + 1.0)};
+}
+#endif
+//% gy_sigmoid_f
+// 1 / (1 + exp(-x)): with exp(-x) = 2^n (1 + p), numerator and denominator are divided by 2^max(n, 0);
+// the denominator is kept in two parts and the quotient corrected once.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_sigmoid_f(T x) {
+  T y = gy_sel(x > 104.0f, T{} - 104.0f, -x);
+  y = gy_sel(y > 104.0f, T{} + 104.0f, y);
+  T p, t = gy_exp_parts_f(y, p), n = t - 12582912.0f;
+  auto i = gy_bits(t) - 0x4b400000;
+  auto up = gy_sel(n > 0.0f, i, i - i), small = gy_sel(n > 0.0f, -i, i);
+  T s = gy_float((gy_sel(small < -126, small - small - 126, small) + 127) << 23);
+  T tp = gy_sel(n > 0.0f, p, s * p);
+  T one = s + 1.0f, left = s - (one - 1.0f);
+  T d = one + tp, rest = ((one - d) + tp) + left;
+  T q = 1.0f / d;
+  T e = gy_mad(-q, d, T{} + 1.0f);
+  e = gy_mad(-q, rest, e);
+  q = gy_mad(q, e, q);
+  return gy_scale_f(q, -gy_sel(n > 0.0f, n, n - n), -up);
+}
+#endif

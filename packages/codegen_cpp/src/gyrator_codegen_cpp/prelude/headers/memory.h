@@ -1,0 +1,59 @@
+//% gy_sload
+#define GY_X(n) GY_FN s##n gy_sload(const s##n *p) { return *p; }
+GY_NUMBERS(GY_X) GY_X(bool)
+#undef GY_X
+GY_FN sf32 gy_sload(const gy_bf16 *p) { return gy_bf16_value((su32)p->bits); }
+GY_FN sf32 gy_sload(const gy_f16 *p) { return gy_f16_value((su32)p->bits); }
+//% gy_ssplat
+#define GY_X(n) GY_FN s##n gy_ssplat(s##n x) { return x; }
+GY_NUMBERS(GY_X) GY_X(bool)
+#undef GY_X
+//% gy_siota
+GY_FN si64 gy_siota(si64 base, si64 step = 1) { (void)step; return base; }
+//% gy_siota32
+GY_FN si32 gy_siota32(si32 base, si32 step = 1) { (void)step; return base; }
+//% gy_store
+#define GY_X(n) GY_FN void gy_store(s##n *p, s##n x) { *p = x; }
+GY_NUMBERS(GY_X) GY_X(bool)
+#undef GY_X
+#if GY_VEC
+#define GY_X(n) GY_FN void gy_store(s##n *p, v##n x) { gy_stu(p, x); }
+GY_NUMBERS(GY_X)
+#undef GY_X
+GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, __builtin_convertvector(-x.m, vi8)); }
+GY_FN void gy_store(gy_bf16 *p, vf32 x) { gy_stu(p, __builtin_convertvector(gy_bf16_bits(x), vu16)); }
+GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
+#endif
+GY_FN void gy_store(gy_bf16 *p, sf32 x) { p->bits = (su16)gy_bf16_bits(x); }
+GY_FN void gy_store(gy_f16 *p, sf32 x) { p->bits = (su16)gy_f16_bits(x); }
+//% gy_vload
+#if GY_VEC
+#define GY_X(n) GY_FN v##n gy_vload(const s##n *p) { return gy_ldu<v##n>(p); }
+GY_NUMBERS(GY_X)
+#undef GY_X
+GY_FN vbool gy_vload(const sbool *p) {
+  return vbool{__builtin_convertvector(gy_ldu<vi8>(p), vi32) != 0};
+}
+GY_FN vf32 gy_vload(const gy_bf16 *p) { return gy_bf16_value(gy_ldu<vu16>(p)); }
+GY_FN vf32 gy_vload(const gy_f16 *p) { return gy_f16_value(gy_ldu<vu16>(p)); }
+#endif
+//% gy_vsplat
+#if GY_VEC
+#define GY_X(n) GY_FN v##n gy_vsplat(s##n x) { return x - v##n{}; }
+GY_X(f32) GY_NATIVE_INTS(GY_X)
+#undef GY_X
+#define GY_X(n) GY_FN v##n gy_vsplat(s##n x) { gy_h##n h = x - gy_h##n{}; return v##n{h, h}; }
+GY_X(f64) GY_X(i64) GY_X(u64)
+#undef GY_X
+GY_FN vbool gy_vsplat(sbool x) { return vbool{-(si32)x - vi32{}}; }
+#endif
+//% gy_viota
+#if GY_VEC
+GY_FN vi64 gy_viota(si64 base, si64 step = 1) {
+  return vi64{gy_hi64{GY_IOTA_LO} * step + base, gy_hi64{GY_IOTA_HI} * step + base};
+}
+#endif
+//% gy_viota32
+#if GY_VEC
+GY_FN vi32 gy_viota32(si32 base, si32 step = 1) { return vi32{GY_IOTA} * step + base; }
+#endif

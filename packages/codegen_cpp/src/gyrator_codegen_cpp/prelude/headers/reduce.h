@@ -1,0 +1,142 @@
+//% GY_FOLD
+// Halving folds: the same tree for every lane type, with f of two equal-sized vectors.
+#if GY_ISA == 512
+#define GY_FOLD_8(T, f, y) \
+  y = f(y, __builtin_shufflevector(y, y, 4, 5, 6, 7, 0, 1, 2, 3)); \
+  y = f(y, __builtin_shufflevector(y, y, 2, 3, 0, 1, 6, 7, 4, 5)); \
+  y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2, 5, 4, 7, 6));
+#define GY_FOLD_V(name, f, n) \
+  GY_FN s##n name(v##n x) { \
+    v##n y = f(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+    y = f(y, __builtin_shufflevector(y, y, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+    y = f(y, __builtin_shufflevector(y, y, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+    y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14)); \
+    return y[0]; \
+  }
+#define GY_FOLD_P(name, f, n) \
+  GY_FN s##n name(v##n x) { gy_h##n y = f(x.lo, x.hi); GY_FOLD_8(n, f, y) return y[0]; }
+#elif GY_ISA == 256
+#define GY_FOLD_V(name, f, n) \
+  GY_FN s##n name(v##n x) { \
+    v##n y = f(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3)); \
+    y = f(y, __builtin_shufflevector(y, y, 2, 3, 0, 1, 6, 7, 4, 5)); \
+    y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2, 5, 4, 7, 6)); \
+    return y[0]; \
+  }
+#define GY_FOLD_P(name, f, n) \
+  GY_FN s##n name(v##n x) { \
+    gy_h##n y = f(x.lo, x.hi); \
+    y = f(y, __builtin_shufflevector(y, y, 2, 3, 0, 1)); \
+    y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2)); \
+    return y[0]; \
+  }
+#endif
+#define GY_FOLD_S(name, f, n) GY_FN s##n name(s##n x) { return x; }
+#define GY_FOLD_INT(name, f) \
+  GY_FOLD_S(name, f, i8) GY_FOLD_S(name, f, i16) GY_FOLD_S(name, f, i32) GY_FOLD_S(name, f, i64) \
+  GY_FOLD_S(name, f, u8) GY_FOLD_S(name, f, u16) GY_FOLD_S(name, f, u32) GY_FOLD_S(name, f, u64) \
+  GY_V(GY_FOLD_V(name, f, i8) GY_FOLD_V(name, f, i16) GY_FOLD_V(name, f, i32) GY_FOLD_P(name, f, i64) \
+  GY_FOLD_V(name, f, u8) GY_FOLD_V(name, f, u16) GY_FOLD_V(name, f, u32) GY_FOLD_P(name, f, u64))
+#define GY_FOLD(name, f) \
+  GY_FOLD_INT(name, f) GY_FOLD_S(name, f, f32) GY_FOLD_S(name, f, f64) GY_V(GY_FOLD_V(name, f, f32) GY_FOLD_P(name, f, f64))
+//% gy_hsum
+GY_FOLD(gy_hsum, gy_add)
+//% gy_hprod
+GY_FOLD(gy_hprod, gy_mul)
+//% gy_hmin
+GY_FOLD(gy_hmin, gy_minimum)
+//% gy_hmax
+GY_FOLD(gy_hmax, gy_maximum)
+//% gy_hand
+template <class T> GY_FN T gy_and(T a, T b) { return a & b; }
+GY_FOLD_INT(gy_hand, gy_and)
+//% gy_hor
+template <class T> GY_FN T gy_or(T a, T b) { return a | b; }
+GY_FOLD_INT(gy_hor, gy_or)
+//% gy_hxor
+template <class T> GY_FN T gy_xor(T a, T b) { return a ^ b; }
+GY_FOLD_INT(gy_hxor, gy_xor)
+//% gy_hany
+template <class M> GY_FN sbool gy_hany(M a) { return gy_any(a); }
+//% gy_hall
+template <class M> GY_FN sbool gy_hall(M a) { return gy_all(a); }
+//% gy_argmin_update
+// A NaN beats every number, and an earlier index beats a later one with an equal value.
+template <class T, class I> GY_FN void gy_argmin_update(T &best, I &index, T x, I i) {
+  auto nan = gy_ne(x, x), best_nan = gy_ne(best, best);
+  auto better = (gy_lt(x, best) & gy_not(best_nan)) | (nan & gy_not(best_nan));
+  auto tie = (gy_eq(x, best) | (nan & best_nan)) & gy_lt(i, index);
+  best = gy_select(better | tie, x, best);
+  index = gy_select(better | tie, i, index);
+}
+//% gy_argmax_update
+template <class T, class I> GY_FN void gy_argmax_update(T &best, I &index, T x, I i) {
+  auto nan = gy_ne(x, x), best_nan = gy_ne(best, best);
+  auto better = (gy_gt(x, best) & gy_not(best_nan)) | (nan & gy_not(best_nan));
+  auto tie = (gy_eq(x, best) | (nan & best_nan)) & gy_lt(i, index);
+  best = gy_select(better | tie, x, best);
+  index = gy_select(better | tie, i, index);
+}
+//% GY_HARG : gy_store
+#define GY_HARG_S(name, update, n) GY_FN si64 name(s##n, si64 index) { return index; }
+#if GY_VEC
+#define GY_HARG_V(name, update, n) \
+  GY_FN si64 name(v##n best, vi64 index) { \
+    s##n b[GY_LANES]; \
+    si64 k[GY_LANES]; \
+    gy_store(b, best); \
+    gy_store(k, index); \
+    for (si32 j = 1; j < GY_LANES; j++) update(b[0], k[0], b[j], k[j]); \
+    return k[0]; \
+  }
+#else
+#define GY_HARG_V(name, update, n)
+#endif
+#define GY_HARG_EACH(X, name, update) \
+  X(name, update, f32) X(name, update, f64) X(name, update, i8) X(name, update, i16) X(name, update, i32) \
+  X(name, update, i64) X(name, update, u8) X(name, update, u16) X(name, update, u32) X(name, update, u64) X(name, update, bool)
+//% gy_hargmin
+GY_HARG_EACH(GY_HARG_S, gy_hargmin, gy_argmin_update)
+GY_HARG_EACH(GY_HARG_V, gy_hargmin, gy_argmin_update)
+//% gy_hargmax
+GY_HARG_EACH(GY_HARG_S, gy_hargmax, gy_argmax_update)
+GY_HARG_EACH(GY_HARG_V, gy_hargmax, gy_argmax_update)
+//% gy_welford_add
+template <class T> GY_FN void gy_welford_add(T &mean, T &m2, T &n, T x) {
+  T d = x - mean;
+  n = n + gy_one(T{});
+  mean = mean + d / n;
+  m2 = gy_mad(d, x - mean, m2);
+}
+//% gy_one
+GY_FN sf32 gy_one(sf32) { return 1; }
+GY_FN sf64 gy_one(sf64) { return 1; }
+GY_V(GY_FN vf32 gy_one(vf32) { return vf32{} + 1; })
+GY_V(GY_FN vf64 gy_one(vf64) { return vf64{gy_hf64{} + 1, gy_hf64{} + 1}; })
+//% gy_welford_combine
+// Chan, Golub and LeVeque's pairwise update; an empty side (n = 0) leaves the other unchanged.
+template <class T> GY_FN void gy_welford_combine(T &mean, T &m2, T &n, T mean2, T m22, T n2) {
+  T total = n + n2, d = mean2 - mean;
+  T w = gy_select(gy_eq(total, T{}), T{}, n2 / total);
+  mean = gy_select(gy_eq(n, T{}), mean2, gy_mad(d, w, mean));
+  m2 = gy_select(gy_eq(n2, T{}), m2, gy_select(gy_eq(n, T{}), m22, gy_mad(d * d, n * w, m2 + m22)));
+  n = total;
+}
+//% gy_welford_h : gy_store
+template <class S> GY_FN void gy_welford_h_fold(S *m, S *q, S *k, S &mean, S &m2, S &n) {
+  for (si32 half = GY_LANES / 2; half > 0; half /= 2)
+    for (si32 j = 0; j < half; j++) gy_welford_combine(m[j], q[j], k[j], m[j + half], q[j + half], k[j + half]);
+  mean = m[0];
+  m2 = q[0];
+  n = k[0];
+}
+#define GY_WELFORD_H(t) \
+  GY_FN void gy_welford_h(s##t a, s##t b, s##t c, s##t &mean, s##t &m2, s##t &n) { mean = a; m2 = b; n = c; } \
+  GY_V(GY_FN void gy_welford_h(v##t a, v##t b, v##t c, s##t &mean, s##t &m2, s##t &n) { \
+    s##t m[GY_LANES], q[GY_LANES], k[GY_LANES]; \
+    gy_store(m, a); \
+    gy_store(q, b); \
+    gy_store(k, c); \
+    gy_welford_h_fold(m, q, k, mean, m2, n); \
+  })
+GY_WELFORD_H(f32) GY_WELFORD_H(f64)

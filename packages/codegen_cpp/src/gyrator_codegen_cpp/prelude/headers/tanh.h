@@ -1,0 +1,51 @@
+//% gy_tanh : gy_sigmoid_f
+template <class T> GY_FN T gy_tanh_d(T x) {
+  T t = gy_expm1_d(gy_sel(x > 20.0, T{} + 40.0, x + x));
+  return gy_sel(x == 0, x, t / (t + 2.0));
+}
+template <class T> GY_FN T gy_tanh_f(T x) {
+  T a = gy_abs(x), z = x * x;
+  T p = gy_poly(z, 0.00213934202f, -0.00817705877f, 0.0217024535f, -0.053947553f, 0.133332178f, -0.333333313f);
+  T small = gy_mad(x * z, p, x);
+  T large = gy_mad(gy_sigmoid_f(a * -2.0f), T{} - 2.0f, T{} + 1.0f);
+  return gy_sel(a < 0.65f, small, gy_copysign(large, x));
+}
+GY_VIA_F32(gy_tanh)
+GY_PER_LANE(gy_tanh, __builtin_tanh(x))
+//% gy_sinh
+template <class T> GY_FN T gy_sinh_d(T x) {
+  T t = gy_expm1_d(gy_abs(x));
+  return gy_copysign((t + t / (t + 1.0)) * 0.5, x);
+}
+GY_VIA_F64(gy_sinh)
+GY_PER_LANE(gy_sinh, __builtin_sinh(x))
+//% gy_cosh
+template <class T> GY_FN T gy_cosh_d(T x) {
+  T e = gy_exp_d(gy_abs(x));
+  return (e + 1.0 / e) * 0.5;
+}
+GY_VIA_F64(gy_cosh)
+GY_PER_LANE(gy_cosh, __builtin_cosh(x))
+//% gy_asinh : gy_log1p_d
+template <class T> GY_FN T gy_asinh_d(T x) {
+  T a = gy_abs(x), s = a * a;
+  T r = gy_log1p_d(a + s / (gy_sqrt(s + 1.0) + 1.0));
+  return gy_copysign(gy_sel(a < __builtin_inf(), r, a), x);
+}
+GY_VIA_F64(gy_asinh)
+GY_PER_LANE(gy_asinh, __builtin_asinh(x))
+//% gy_acosh : gy_log1p_d
+template <class T> GY_FN T gy_acosh_d(T x) {
+  T t = x - 1.0;
+  T r = gy_log1p_d(t + gy_sqrt(t * (t + 2.0)));
+  return gy_sel(t < 0, T{} + __builtin_nan(""), r);
+}
+GY_VIA_F64(gy_acosh)
+GY_PER_LANE(gy_acosh, __builtin_acosh(x))
+//% gy_atanh : gy_log1p_d
+template <class T> GY_FN T gy_atanh_d(T x) {
+  T a = gy_abs(x);
+  return gy_copysign(gy_log1p_d((a + a) / (1.0 - a)) * 0.5, x);
+}
+GY_VIA_F64(gy_atanh)
+GY_PER_LANE(gy_atanh, __builtin_atanh(x))

@@ -1,0 +1,93 @@
+//% types GY_FN GY_V GY_RESTRICT GY_PARALLEL_MIN GY_IOTA gy_sel gy_p gy_bits gy_float gy_mask gy_join gy_lo gy_hi gy_lo64 gy_hi64_of gy_ldu gy_stu GY_INTS GY_NATIVE_INTS GY_NUMBERS sf32 sf64 si8 si16 si32 si64 su8 su16 su32 su64 sbool vf32 vf64 vi8 vi16 vi32 vi64 vu8 vu16 vu32 vu64 vbool gy_bf16 gy_f16
+#define GY_FN static inline __attribute__((always_inline))
+#define GY_RESTRICT __restrict__
+#define GY_PARALLEL_MIN 16384
+typedef float sf32;
+typedef double sf64;
+typedef signed char si8;
+typedef short si16;
+typedef int si32;
+typedef long si64;
+typedef unsigned char su8;
+typedef unsigned short su16;
+typedef unsigned su32;
+typedef unsigned long su64;
+typedef bool sbool;
+struct gy_bf16 { su16 bits; };
+struct gy_f16 { su16 bits; };
+GY_FN si32 gy_bits(sf32 x) { si32 r; __builtin_memcpy(&r, &x, 4); return r; }
+GY_FN si64 gy_bits(sf64 x) { si64 r; __builtin_memcpy(&r, &x, 8); return r; }
+GY_FN sf32 gy_float(si32 x) { sf32 r; __builtin_memcpy(&r, &x, 4); return r; }
+GY_FN sf64 gy_float(si64 x) { sf64 r; __builtin_memcpy(&r, &x, 8); return r; }
+template <class T> GY_FN T gy_sel(bool m, T a, T b) { return m ? a : b; }
+#if GY_VEC
+#if GY_ISA == 512
+#define GY_IOTA 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#define GY_IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
+#define GY_IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
+#else
+#define GY_IOTA 0, 1, 2, 3, 4, 5, 6, 7
+#define GY_IOTA_LO 0, 1, 2, 3
+#define GY_IOTA_HI 4, 5, 6, 7
+#endif
+#define GY_TYPE(n) \
+  typedef s##n v##n __attribute__((vector_size(sizeof(s##n) * GY_LANES))); \
+  typedef s##n gy_h##n __attribute__((vector_size(sizeof(s##n) * GY_LANES / 2))); \
+  GY_FN gy_h##n gy_lo(v##n x) { return __builtin_shufflevector(x, x, GY_IOTA_LO); } \
+  GY_FN gy_h##n gy_hi(v##n x) { return __builtin_shufflevector(x, x, GY_IOTA_HI); } \
+  GY_FN v##n gy_join(gy_h##n a, gy_h##n b) { return __builtin_shufflevector(a, b, GY_IOTA); }
+GY_TYPE(f32) GY_TYPE(i32) GY_TYPE(u32) GY_TYPE(i16) GY_TYPE(u16) GY_TYPE(i8) GY_TYPE(u8)
+#undef GY_TYPE
+// A 64-bit lane type is two registers: GCC scalarises comparisons and selections of a vector wider than the machine's.
+template <class H> struct gy_p { H lo, hi; };
+#define GY_TYPE(n) \
+  typedef s##n gy_h##n __attribute__((vector_size(sizeof(s##n) * GY_LANES / 2))); \
+  typedef gy_p<gy_h##n> v##n; \
+  GY_FN gy_h##n gy_lo(v##n x) { return x.lo; } \
+  GY_FN gy_h##n gy_hi(v##n x) { return x.hi; } \
+  GY_FN v##n gy_join(gy_h##n a, gy_h##n b) { return v##n{a, b}; }
+GY_TYPE(f64) GY_TYPE(i64) GY_TYPE(u64)
+#undef GY_TYPE
+#define GY_OP(op) \
+  template <class H> GY_FN gy_p<H> operator op(gy_p<H> a, gy_p<H> b) { \
+    return gy_p<H>{a.lo op b.lo, a.hi op b.hi}; \
+  }
+GY_OP(+) GY_OP(-) GY_OP(*) GY_OP(/) GY_OP(&) GY_OP(|) GY_OP(^)
+#undef GY_OP
+#define GY_OP(op) \
+  template <class H> GY_FN gy_p<H> operator op(gy_p<H> a) { return gy_p<H>{op a.lo, op a.hi}; }
+GY_OP(-) GY_OP(~)
+#undef GY_OP
+struct vbool { vi32 m; };
+GY_FN vbool operator&(vbool a, vbool b) { return vbool{a.m & b.m}; }
+GY_FN vbool operator|(vbool a, vbool b) { return vbool{a.m | b.m}; }
+GY_FN vbool operator^(vbool a, vbool b) { return vbool{a.m ^ b.m}; }
+GY_FN vbool operator~(vbool a) { return vbool{~a.m}; }
+GY_FN gy_hi64 gy_lo64(vbool a) { return __builtin_convertvector(gy_lo(a.m), gy_hi64); }
+GY_FN gy_hi64 gy_hi64_of(vbool a) { return __builtin_convertvector(gy_hi(a.m), gy_hi64); }
+GY_FN vbool gy_mask(vi32 a) { return vbool{a}; }
+GY_FN vbool gy_mask(vi16 a) { return vbool{__builtin_convertvector(a, vi32)}; }
+GY_FN vbool gy_mask(vi8 a) { return vbool{__builtin_convertvector(a, vi32)}; }
+GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) {
+  return vbool{gy_join(__builtin_convertvector(a, gy_hi32), __builtin_convertvector(b, gy_hi32))};
+}
+GY_FN vi32 gy_bits(vf32 x) { return (vi32)x; }
+GY_FN vf32 gy_float(vi32 x) { return (vf32)x; }
+GY_FN gy_hi64 gy_bits(gy_hf64 x) { return (gy_hi64)x; }
+GY_FN gy_hf64 gy_float(gy_hi64 x) { return (gy_hf64)x; }
+GY_FN vi64 gy_bits(vf64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
+GY_FN vf64 gy_float(vi64 x) { return vf64{(gy_hf64)x.lo, (gy_hf64)x.hi}; }
+template <class T> GY_FN T gy_sel(vi32 m, T a, T b) { return m ? a : b; }
+template <class T> GY_FN T gy_sel(gy_hi64 m, T a, T b) { return m ? a : b; }
+#endif
+template <class T> GY_FN T gy_ldu(const void *p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class T> GY_FN void gy_stu(void *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
+
+#define GY_INTS(X) X(i8) X(i16) X(i32) X(i64) X(u8) X(u16) X(u32) X(u64)
+#define GY_NATIVE_INTS(X) X(i8) X(i16) X(i32) X(u8) X(u16) X(u32)
+#define GY_NUMBERS(X) X(f32) X(f64) GY_INTS(X)
+#if GY_VEC
+#define GY_V(...) __VA_ARGS__
+#else
+#define GY_V(...)
+#endif

@@ -1,0 +1,190 @@
+"""Which section of the prelude provides which name, and the assembly of a minimal prelude."""
+
+import enum
+import functools
+import re
+from collections.abc import Collection, Iterable, Mapping
+from importlib import resources
+
+import attrs
+
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
+
+#: Order in which the files are read; inside a prelude a section stands after the sections it needs.
+_HEADERS = (
+    "types",
+    "memory",
+    "compare",
+    "select",
+    "convert",
+    "fma",
+    "arith",
+    "round",
+    "half",
+    "kernels",
+    "exp",
+    "log",
+    "tanh",
+    "erf",
+    "trig",
+    "atrig",
+    "pow",
+    "special",
+    "fmod",
+    "int",
+    "masked",
+    "gather",
+    "reduce",
+    "philox",
+    "omp",
+    "atomic",
+    "transpose",
+)
+
+
+class UnknownPreludeName(ValueError):
+    """A name was asked for that no section provides; the message lists the unknown names."""
+
+
+class Isa(enum.Enum):
+    """The instruction sets the prelude is written for; the value is the macro ``GY_ISA``."""
+
+    AVX512 = 512
+    AVX2 = 256
+    PLAIN = 0
+
+    @property
+    def lanes(self) -> int:
+        """Lanes of a vector of 32-bit elements (``GY_LANES``); 1 where there are no vectors."""
+        return {Isa.AVX512: 16, Isa.AVX2: 8, Isa.PLAIN: 1}[self]
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The compiler's machine flags for this ISA."""
+        return {
+            Isa.AVX512: (
+                "-mavx512f",
+                "-mavx512bw",
+                "-mavx512dq",
+                "-mavx512vl",
+                "-mfma",
+                "-mf16c",
+            ),
+            Isa.AVX2: ("-mavx2", "-mfma", "-mf16c"),
+            Isa.PLAIN: (),
+        }[self]
+
+
+@attrs.frozen
+class Section:
+    """A piece of a header: the names it provides and the names its text needs (its own excluded)."""
+
+    provides: tuple[str, ...]
+    needs: frozenset[str]
+    text: str
+
+
+@attrs.frozen
+class Header:
+    """One file of ``headers/``, by topic."""
+
+    name: str
+    sections: tuple[Section, ...]
+
+    @property
+    def provides(self) -> tuple[str, ...]:
+        """All names of the header, in the order of the file."""
+        return tuple(name for section in self.sections for name in section.provides)
+
+
+@attrs.frozen
+class Manifest:
+    """All headers, and the section that provides each name."""
+
+    headers: tuple[Header, ...]
+    sections: tuple[Section, ...]
+    index: Mapping[str, int]
+
+    def headers_needed_by(self, header: str) -> tuple[str, ...]:
+        """The other headers that ``header`` needs directly, in reading order."""
+        owner = {n: h.name for h in self.headers for n in h.provides}
+        needed = {
+            owner[n]
+            for h in self.headers
+            if h.name == header
+            for section in h.sections
+            for n in section.needs
+        }
+        return tuple(h.name for h in self.headers if h.name in needed and h.name != header)
+
+
+def header_text(name: str) -> str:
+    """The text of ``headers/<name>.h``."""
+    path = resources.files("gyrator_codegen_cpp.prelude") / "headers" / f"{name}.h"
+    return path.read_text(encoding="utf-8")
+
+
+def _split(text: str) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
+    """Cut a header at its ``//%`` lines into (provided names, extra needs, text without comments)."""
+    parts = []
+    for block in re.split(r"^//% ", text, flags=re.MULTILINE)[1:]:
+        head, _, body = block.partition("\n")
+        provides, _, extra = head.partition(":")
+        parts.append((tuple(provides.split()), tuple(extra.split()), _COMMENT.sub("", body)))
+    return parts
+
+
+@functools.cache
+def load_manifest() -> Manifest:
+    """Read all headers (a few milliseconds, once a process) and work out what each section needs."""
+    split = [(name, _split(header_text(name))) for name in _HEADERS]
+    known = {n for _, parts in split for provides, _, _ in parts for n in provides}
+    headers = []
+    for name, parts in split:
+        sections = []
+        for provides, extra, text in parts:
+            used = (set(_WORD.findall(text)) | set(extra)) & known
+            sections.append(Section(provides, frozenset(used.difference(provides)), text))
+        headers.append(Header(name, tuple(sections)))
+    sections = [section for header in headers for section in header.sections]
+    index = {n: i for i, section in enumerate(sections) for n in section.provides}
+    return Manifest(tuple(headers), tuple(sections), index)
+
+
+def names_in(text: str) -> frozenset[str]:
+    """The names of the prelude that occur in a piece of C++ text."""
+    return frozenset(load_manifest().index.keys() & set(_WORD.findall(text)))
+
+
+def assemble(names_used: Collection[str], isa: Isa) -> str:
+    """Return the least prelude that provides ``names_used``, with its types, for ``isa``.
+
+    Raises `UnknownPreludeName` for a name that no section provides.
+    """
+    manifest = load_manifest()
+    unknown = sorted(set(names_used) - manifest.index.keys())
+    if unknown:
+        raise UnknownPreludeName(f"the C++ prelude has no {', '.join(unknown)}")
+    order = _closure(manifest, sorted({"types", *names_used}, key=manifest.index.__getitem__))
+    macros = f"#define GY_ISA {isa.value}\n#define GY_LANES {isa.lanes}\n"
+    macros += f"#define GY_VEC {int(isa.lanes > 1)}\n"
+    return macros + "".join(manifest.sections[i].text for i in order)
+
+
+def _closure(manifest: Manifest, names: Iterable[str]) -> list[int]:
+    """Section numbers in dependence order (depth first, needs before the section itself)."""
+    order: list[int] = []
+    seen: set[int] = set()
+
+    def visit(number: int) -> None:
+        if number in seen:
+            return
+        seen.add(number)
+        for need in sorted({manifest.index[n] for n in manifest.sections[number].needs}):
+            visit(need)
+        order.append(number)
+
+    for name in names:
+        visit(manifest.index[name])
+    return order

@@ -1,0 +1,300 @@
+"""Fit the polynomial coefficients of the prelude's math headers.
+
+Every polynomial in ``prelude/headers/*.h`` is the output of this program: for float64 a Remez exchange on a
+dense grid in 50-digit arithmetic (mpmath), minimising the largest weighted error. For float32 (where
+rounding a coefficient is felt) it is Lawson's reweighted least squares, the lowest power rounded first and
+the higher ones fitted again to what is left.
+
+Run ``python packages/codegen_cpp/tools/fit.py [name ...]``; it prints coefficients from the highest power
+down (the order of ``gy_poly``) and the largest weighted error that remains.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import attrs
+import mpmath as mp
+import numpy as np
+
+Function = Callable[[mp.mpf], mp.mpf]
+
+mp.mp.dps = 50
+
+
+@attrs.frozen
+class Fit:
+    """A target: ``f`` on [low, high] by a polynomial of ``degree``, error times ``weight``."""
+
+    name: str
+    f: Function
+    low: mp.mpf
+    high: mp.mpf
+    degree: int
+    weight: Function
+    dtype: type
+
+
+def _one(_: mp.mpf) -> mp.mpf:
+    return mp.mpf(1)
+
+
+def _nodes(low: mp.mpf, high: mp.mpf, count: int) -> list[mp.mpf]:
+    """Chebyshev extremal points, ascending, in [low, high]."""
+    mid, half = (low + high) / 2, (high - low) / 2
+    return [mid - half * mp.cos(mp.pi * i / (count - 1)) for i in range(count)]
+
+
+def _value(coefficients: list[mp.mpf], x: mp.mpf) -> mp.mpf:
+    total = mp.mpf(0)
+    for c in reversed(coefficients):
+        total = total * x + c
+    return total
+
+
+def _extrema(errors: list[mp.mpf], count: int) -> list[int]:
+    """Indices of the largest error in each run of equal sign, thinned to ``count`` alternating ones."""
+    picks: list[int] = []
+    for i, e in enumerate(errors):
+        if picks and (e > 0) == (errors[picks[-1]] > 0):
+            if abs(e) > abs(errors[picks[-1]]):
+                picks[-1] = i
+        else:
+            picks.append(i)
+    while len(picks) > count:
+        picks.pop(0 if abs(errors[picks[0]]) < abs(errors[picks[-1]]) else -1)
+    return picks
+
+
+def remez(
+    values: list[mp.mpf],
+    grid: list[mp.mpf],
+    weights: list[mp.mpf],
+    first: int,
+    degree: int,
+) -> tuple[list[mp.mpf], mp.mpf]:
+    """Best weighted fit by powers ``first..degree``; returns their coefficients and the error."""
+    terms = degree - first + 1
+    step = (len(grid) - 1) / terms
+    picks = [round(i * step) for i in range(terms + 1)]
+    best: list[mp.mpf] = []
+    largest = mp.mpf("inf")
+    for _ in range(30):
+        matrix = mp.matrix(terms + 1, terms + 1)
+        right = mp.matrix(terms + 1, 1)
+        for row, k in enumerate(picks):
+            for column in range(terms):
+                matrix[row, column] = grid[k] ** (first + column)
+            matrix[row, terms] = (-1) ** row / weights[k]
+            right[row] = values[k]
+        solution = mp.lu_solve(matrix, right)
+        coefficients = [mp.mpf(0)] * first + [solution[i] for i in range(terms)]
+        errors = [
+            (v - _value(coefficients, x)) * w
+            for x, v, w in zip(grid, values, weights, strict=True)
+        ]
+        worst = max(abs(e) for e in errors)
+        if worst < largest:
+            best, largest = coefficients[first:], worst
+        if worst < abs(solution[terms]) * mp.mpf("1.001"):
+            break
+        new = _extrema(errors, terms + 1)
+        if len(new) < terms + 1 or new == picks:
+            break
+        picks = new
+    return best, largest
+
+
+def lawson(
+    values: np.ndarray, grid: np.ndarray, weights: np.ndarray, first: int, degree: int
+) -> np.ndarray:
+    """Near-best weighted fit by powers ``first..degree``: least squares, reweighted by the error.
+
+    Unlike `remez` it does not need the powers to be a Chebyshev system, which they are not on an
+    interval around 0 once the lowest ones are fixed.
+    """
+    powers = np.stack([grid**p for p in range(first, degree + 1)], axis=1)
+    emphasis = np.ones_like(grid)
+    best, largest = np.zeros(powers.shape[1]), np.inf
+    for _ in range(60):
+        scale = weights * np.sqrt(emphasis)
+        solution = np.linalg.lstsq(powers * scale[:, None], values * scale, rcond=None)[0]
+        error = np.abs((values - powers @ solution) * weights)
+        if error.max() < largest:
+            best, largest = solution, float(error.max())
+        emphasis *= error / max(float(error.max()), 1e-300) + 1e-3
+        emphasis /= emphasis.mean()
+    return best
+
+
+def fit(target: Fit) -> tuple[list[float], float]:
+    """Coefficients from the lowest power up, rounded to ``target.dtype``, and the error left."""
+    count = 24 * (target.degree + 2)
+    grid = [x for x in _nodes(target.low, target.high, count) if x != 0]
+    weights = [target.weight(x) for x in grid]
+    values = [target.f(x) for x in grid]
+    if target.dtype is np.float64:
+        coefficients = [float(c) for c in remez(values, grid, weights, 0, target.degree)[0]]
+    else:
+        coefficients = _fit_rounded(values, grid, weights, target.degree)
+    error = max(
+        abs((v - _value([mp.mpf(c) for c in coefficients], x)) * w)
+        for x, v, w in zip(grid, values, weights, strict=True)
+    )
+    return coefficients, float(error)
+
+
+def _fit_rounded(
+    values: list[mp.mpf], grid: list[mp.mpf], weights: list[mp.mpf], degree: int
+) -> list[float]:
+    """Round to float32 from the lowest power up, each time fitting the higher powers again."""
+    points = np.array([float(x) for x in grid])
+    scale = np.array([float(w) for w in weights])
+    rest = np.array([float(v) for v in values])
+    rounded: list[float] = []
+    for power in range(degree + 1):
+        c = float(np.float32(lawson(rest, points, scale, power, degree)[0]))
+        rounded.append(c)
+        rest = rest - c * points**power
+    return rounded
+
+
+def _exp_tail(r: mp.mpf) -> mp.mpf:
+    return (mp.expm1(r) - r) / r**2
+
+
+def _log_tail(f: mp.mpf) -> mp.mpf:
+    return (mp.log1p(f) - f + f * f / 2) / f**3
+
+
+def _log_s(z: mp.mpf) -> mp.mpf:
+    s = mp.sqrt(z)
+    return (2 * mp.atanh(s) - 2 * s) / s**3
+
+
+def _odd_tail(f: Function) -> Function:
+    """(f(x) - x) / x^3 as a function of z = x^2."""
+
+    def tail(z: mp.mpf) -> mp.mpf:
+        x = mp.sqrt(z)
+        return (f(x) - x) / x**3
+
+    return tail
+
+
+def _cos_tail(z: mp.mpf) -> mp.mpf:
+    return (mp.cos(mp.sqrt(z)) - 1 + z / 2) / z**2
+
+
+def _erf_over_x(z: mp.mpf) -> mp.mpf:
+    x = mp.sqrt(z)
+    return mp.erf(x) / x
+
+
+def _erfcx_of_t(t: mp.mpf) -> mp.mpf:
+    """exp(x^2) erfc(x) for t = (x - 2.5) / (x + 2.5)."""
+    x = mp.mpf("2.5") * (1 + t) / (1 - t)
+    return mp.exp(x * x) * mp.erfc(x)
+
+
+def _erfinv_of_w(w: mp.mpf) -> mp.mpf:
+    """erfinv(x) / x for w = -log((1 - x)(1 + x))."""
+    y = mp.sqrt(-mp.expm1(-w))
+    with mp.workdps(60):
+        one_less = mp.exp(-w) / (1 + y)
+        x = mp.sqrt(max(w, mp.mpf("1e-30"))) if w > 4 else y * mp.sqrt(mp.pi) / 2
+        for _ in range(40):
+            error = one_less - mp.erfc(x) if w > 1 else mp.erf(x) - y
+            x -= error * mp.sqrt(mp.pi) / 2 * mp.exp(x * x)
+            if abs(error) < one_less * mp.mpf("1e-40"):
+                break
+    return x / y
+
+
+def targets() -> Iterator[Fit]:
+    """All fits, float32 ones first."""
+    f32, f64 = np.float32, np.float64
+    half_ln2 = mp.log(2) / 2 * mp.mpf("1.01")
+    quarter = mp.pi / 4 * mp.mpf("1.001")
+    third = mp.mpf(1) / 3
+    z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
+    zero = mp.mpf("1e-12")
+    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 4, lambda r: r * r, f32)
+    yield Fit(
+        "exp2_f32",
+        lambda r: (mp.mpf(2) ** r - 1) / r,
+        mp.mpf("-0.5"),
+        mp.mpf("0.5"),
+        5,
+        abs,
+        f32,
+    )
+    yield Fit("log_f32", _log_tail, -third, third, 8, lambda f: abs(f) ** 3 / abs(mp.log1p(f)), f32)
+    yield Fit("tanh_f32", _odd_tail(mp.tanh), zero, mp.mpf("0.4"), 5, lambda z: z, f32)
+    yield Fit(
+        "erf_f32",
+        lambda z: _erf_over_x(z) - 1,
+        zero,
+        mp.mpf("0.87"),
+        6,
+        lambda z: 1 / _erf_over_x(z),
+        f32,
+    )
+    yield Fit(
+        "erfc_exponent_f32",
+        lambda x: -mp.log(mp.erfc(x)),
+        mp.mpf("0.92"),
+        mp.mpf("4.0"),
+        8,
+        mp.erfc,
+        f32,
+    )
+    yield Fit("exp_f64", _exp_tail, -half_ln2, half_ln2, 8, lambda r: r * r, f64)
+    yield Fit("log_f64", _log_s, zero, z_log, 5, lambda z: z, f64)
+    yield Fit("atan_f64", _odd_tail(mp.atan), zero, mp.mpf("0.1717"), 8, lambda z: z, f64)
+    yield Fit("sin_f64", _odd_tail(mp.sin), zero, quarter**2, 4, lambda z: z, f64)
+    yield Fit("cos_f64", _cos_tail, zero, quarter**2, 4, lambda z: z * z, f64)
+    yield Fit("erf_f64", _erf_over_x, zero, mp.mpf(1), 9, _one, f64)
+    # t runs over x in [0.9, 10.3]
+    yield Fit(
+        "erfcx_f64",
+        _erfcx_of_t,
+        mp.mpf("-0.471"),
+        mp.mpf("0.61"),
+        12,
+        lambda t: 1 / _erfcx_of_t(t),
+        f64,
+    )
+    yield Fit(
+        "erfinv_small_f64",
+        lambda u: _erfinv_of_w(u + mp.mpf("2.5")),
+        mp.mpf("-2.5") + zero,
+        mp.mpf("2.5"),
+        13,
+        lambda u: 1 / _erfinv_of_w(u + mp.mpf("2.5")),
+        f64,
+    )
+    yield Fit(
+        "erfinv_large_f64",
+        lambda u: _erfinv_of_w((u + 3) ** 2),
+        mp.sqrt(5) - 3,
+        mp.mpf("4.1") - 3,
+        11,
+        lambda u: 1 / _erfinv_of_w((u + 3) ** 2),
+        f64,
+    )
+
+
+def main(names: list[str]) -> None:
+    """Print the fits called ``names``, or all of them."""
+    for target in targets():
+        if names and target.name not in names:
+            continue
+        coefficients, error = fit(target)
+        suffix = "f" if target.dtype is np.float32 else ""
+        text = ", ".join(f"{c:.9g}f" if suffix else f"{c!r}" for c in reversed(coefficients))
+        sys.stdout.write(f"{target.name}: error 2^{float(mp.log(error, 2)):.1f}\n  {text}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
