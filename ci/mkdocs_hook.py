@@ -1,0 +1,113 @@
+"""What the manual takes from the code itself, so that it cannot fall behind.
+
+- `packages/<name>.md` is the README of that package.
+- A line `<!-- generated: NAME -->` in a page is replaced by what `GENERATORS[NAME]` returns.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from mkdocs.structure.files import File
+
+import gyrator
+from gyrator_ir.host.nodes import INSTRUCTIONS
+from gyrator_ir.kernel import nodes as kernel_nodes
+from gyrator_ir.loop import body, nodes
+from gyrator_ir.loop.ops import OPS
+
+ROOT = Path(__file__).resolve().parent.parent
+MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+LINK = re.compile(r"\]\(\.\./([\w-]+)(?:/README\.md|/)?(#[\w-]+)?\)")
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    escaped = [[cell.replace("|", "\\|").replace("\n", " ") for cell in line] for line in lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in escaped)
+
+
+def prose(member: Any) -> str:
+    """Return the docstring of `member` as one Markdown paragraph per paragraph."""
+    return inspect.cleandoc(member.__doc__ or "")
+
+
+def classes(members: Sequence[type]) -> str:
+    """Return a section for each attrs class: its docstring and its fields."""
+    parts = []
+    for member in members:
+        fields = ", ".join(f"`{a.name}`" for a in getattr(member, "__attrs_attrs__", ()))
+        parts.append(f"### {member.__name__}\n\n{prose(member)}\n\nFields: {fields or 'none'}.")
+    return "\n\n".join(parts)
+
+
+def defined_in(module: ModuleType) -> list[type]:
+    """Return the attrs classes that `module` defines, in the order of its text."""
+    found = [
+        member
+        for member in vars(module).values()
+        if inspect.isclass(member)
+        and member.__module__ == module.__name__
+        and hasattr(member, "__attrs_attrs__")
+    ]
+    return sorted(found, key=lambda member: inspect.getsourcelines(member)[1])
+
+
+def ops() -> str:
+    """Return the op table."""
+    rows = [
+        [f"`{r.name}`", str(r.arity), r.meaning, r.typing.value, r.domain.value, r.numerics.value]
+        for r in OPS.values()
+    ]
+    return table(["op", "operands", "meaning", "typing", "domain", "numerics"], rows)
+
+
+def members(kind: Any) -> str:
+    """Return a table of the values of an enumeration with the line under each as its meaning."""
+    source = inspect.getsource(kind)
+    rows = []
+    for member in kind:
+        found = re.search(rf'^    {member.name} = .*\n(?:    """((?:.|\n)*?)""")?', source, re.M)
+        text = inspect.cleandoc(found[1]) if found and found[1] else ""
+        rows.append([f"`{member.value}`", " ".join(text.split())])
+    return table(["name", "meaning"], rows)
+
+
+def options() -> str:
+    """Return the options of `torch.compile(..., options=...)`."""
+    head = ["option", "type", "default", "meaning"]
+    rows = [
+        [f"`{o.name}`", f"`{o.type}`", f"`{o.default!r}`", o.doc] for o in gyrator.list_options()
+    ]
+    return table(head, rows)
+
+
+GENERATORS: Mapping[str, Callable[[], str]] = {
+    "ops": ops,
+    "instructions": lambda: classes(INSTRUCTIONS),
+    "loop-nodes": lambda: classes(defined_in(nodes)),
+    "statements": lambda: classes(defined_in(body)),
+    "reductions": lambda: members(body.ReduceKind),
+    "scans": lambda: members(body.ScanKind),
+    "kernel-nodes": lambda: classes(defined_in(kernel_nodes)),
+    "options": options,
+}
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the README of every package as a page (called by mkdocs)."""
+    for readme in sorted(ROOT.glob("packages/*/README.md")):
+        text = LINK.sub(r"](\1.md\2)", readme.read_text())
+        text = text.replace("](../../docs/", "](../")
+        page = File.generated(config, f"packages/{readme.parent.name}.md", content=text)
+        files.append(page)
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in the generated parts of a page (called by mkdocs)."""
+    return MARK.sub(lambda match: GENERATORS[match[1]](), markdown)
