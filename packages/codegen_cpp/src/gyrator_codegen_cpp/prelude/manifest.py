@@ -9,6 +9,9 @@ from importlib import resources
 import attrs
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MACRO = re.compile(r"^#define (GY_\w+)", re.MULTILINE)
+_UNDEF = re.compile(r"^#undef (GY_\w+)", re.MULTILINE)
+_FUNCTION = re.compile(r"GY_FN [\w<>*& ]*?\b(gy_\w+)\(")
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
 #: Order in which the files are read; inside a prelude a section stands after the sections it needs.
@@ -78,9 +81,13 @@ class Isa(enum.Enum):
 
 @attrs.frozen
 class Section:
-    """A piece of a header: the names it provides and the names its text needs (its own excluded)."""
+    """A piece of a header: the names it provides and the names its text needs (its own excluded).
+
+    ``internal`` are the helpers that it defines beside them: other sections may need those too.
+    """
 
     provides: tuple[str, ...]
+    internal: tuple[str, ...]
     needs: frozenset[str]
     text: str
 
@@ -108,7 +115,12 @@ class Manifest:
 
     def headers_needed_by(self, header: str) -> tuple[str, ...]:
         """The other headers that ``header`` needs directly, in reading order."""
-        owner = {n: h.name for h in self.headers for n in h.provides}
+        owner = {
+            n: h.name
+            for h in self.headers
+            for section in h.sections
+            for n in (*section.provides, *section.internal)
+        }
         needed = {
             owner[n]
             for h in self.headers
@@ -125,31 +137,47 @@ def header_text(name: str) -> str:
     return path.read_text(encoding="utf-8")
 
 
-def _split(text: str) -> list[tuple[tuple[str, ...], tuple[str, ...], str]]:
-    """Cut a header at its ``//%`` lines into (provided names, extra needs, text without comments)."""
-    parts = []
+@attrs.frozen
+class _Block:
+    provides: tuple[str, ...]
+    needs: tuple[str, ...]
+    text: str
+    defines: tuple[str, ...]
+
+
+def _split(text: str) -> list[_Block]:
+    """Cut a header at its ``//%`` lines; comments are dropped."""
+    blocks = []
     for block in re.split(r"^//% ", text, flags=re.MULTILINE)[1:]:
         head, _, body = block.partition("\n")
-        provides, _, extra = head.partition(":")
-        parts.append((tuple(provides.split()), tuple(extra.split()), _COMMENT.sub("", body)))
-    return parts
+        provides, _, needs = head.partition(":")
+        body = _COMMENT.sub("", body)
+        local = set(_UNDEF.findall(body))
+        found = [n for n in _MACRO.findall(body) if n not in local] + _FUNCTION.findall(body)
+        blocks.append(
+            _Block(tuple(provides.split()), tuple(needs.split()), body, tuple(dict.fromkeys(found)))
+        )
+    return blocks
 
 
 @functools.cache
 def load_manifest() -> Manifest:
     """Read all headers (a few milliseconds, once a process) and work out what each section needs."""
     split = [(name, _split(header_text(name))) for name in _HEADERS]
-    known = {n for _, parts in split for provides, _, _ in parts for n in provides}
-    headers = []
-    for name, parts in split:
-        sections = []
-        for provides, extra, text in parts:
-            used = (set(_WORD.findall(text)) | set(extra)) & known
-            sections.append(Section(provides, frozenset(used.difference(provides)), text))
-        headers.append(Header(name, tuple(sections)))
-    sections = [section for header in headers for section in header.sections]
-    index = {n: i for i, section in enumerate(sections) for n in section.provides}
-    return Manifest(tuple(headers), tuple(sections), index)
+    blocks = [block for _, parts in split for block in parts]
+    index = {n: i for i, block in enumerate(blocks) for n in block.provides}
+    for i, block in enumerate(blocks):
+        for n in block.defines:
+            index.setdefault(n, i)
+    sections = []
+    for i, block in enumerate(blocks):
+        used = (set(_WORD.findall(block.text)) | set(block.needs)) & index.keys()
+        needs = frozenset(n for n in used if index[n] != i)
+        internal = tuple(n for n in block.defines if index[n] == i and n not in block.provides)
+        sections.append(Section(block.provides, internal, needs, block.text))
+    rest = iter(sections)
+    headers = tuple(Header(name, tuple(next(rest) for _ in parts)) for name, parts in split)
+    return Manifest(headers, tuple(sections), index)
 
 
 def names_in(text: str) -> frozenset[str]:
