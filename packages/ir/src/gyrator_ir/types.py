@@ -1,6 +1,7 @@
 """Element types and devices, named as the text form names them."""
 
 from enum import StrEnum
+from types import NoneType
 
 from attrs import field, frozen
 
@@ -82,7 +83,7 @@ class Device:
     """`cpu`, `cuda:1`: a device type as torch spells it, and an ordinal where there are several."""
 
     type: str = field(validator=exactly(str))
-    index: int | None = field(default=None, validator=exactly(int, type(None)))
+    index: int | None = field(default=None, validator=exactly(int, NoneType))
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"
