@@ -33,6 +33,8 @@ from gyrator_ir.expr.conditions import (
     relation,
 )
 from gyrator_ir.expr.division import ceildiv, exact_quotient, floordiv, mod
+from gyrator_ir.expr.facts import ShapeFacts
+from gyrator_ir.expr.facts_text import facts_to_text, parse_facts
 from gyrator_ir.expr.nodes import (
     FALSE,
     ONE,
@@ -72,6 +74,7 @@ from gyrator_ir.expr.printer import (
     to_python,
     to_text,
 )
+from gyrator_ir.expr.prover import Range
 from gyrator_ir.expr.walk import (
     children,
     degree,

@@ -5,13 +5,15 @@ With `F = m // d` and `M = m % d`, so that `m = d*F + M`, and a common cofactor 
 * join:   k*R*M + k*d*R*F          ->  k*R*m
 * round:  k*R*m - k*R*M            ->  k*d*R*F
 * rest:   k*R*m - k*d*R*F          ->  k*R*M
-* nest:   k*R*(x % d) + k*d*R*((x // d) % n)  ->  k*R*(x % (d*n))    for an integer n > 0
+* nest:   k*R*(x % d) + k*d*R*((x // d) % n)  ->  k*R*(x % (d*n))    for n > 0
 
 A rule applies when every term that it takes away is there, with the same sign and at least the
 same coefficient. Each application removes a quotient or a remainder, so the process ends.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from gyrator_ir.expr.nodes import (
     ONE,
@@ -27,8 +29,16 @@ from gyrator_ir.expr.nodes import (
 Terms = dict[Expr, int]
 
 
-def recombine(terms: Terms, const: int) -> tuple[Terms, int] | None:
+def _is_positive_int(value: Expr) -> bool:
+    return isinstance(value, Const) and value.value > 0
+
+
+def recombine(
+    terms: Terms, const: int, positive: Callable[[Expr], bool] = _is_positive_int
+) -> tuple[Terms, int] | None:
     """Apply one rule to the sum; return the new sum, or None when no rule applies.
+
+    `positive` says of a divisor that it is known to be greater than zero.
 
     The monomials are tried in structural order, so the outcome does not depend on how `terms` was
     filled.
@@ -44,7 +54,7 @@ def recombine(terms: Terms, const: int) -> tuple[Terms, int] | None:
                 found = (
                     _join(terms, k, atom, cofactor)
                     or _round(terms, k, atom, cofactor)
-                    or _nest(terms, k, atom, cofactor)
+                    or _nest(terms, k, atom, cofactor, positive)
                 )
             else:
                 found = _rest(terms, k, atom, cofactor)
@@ -171,9 +181,11 @@ def _as_quotient(value: Expr) -> tuple[Expr, Expr] | None:
     return None
 
 
-def _nest(terms: Terms, c: int, mod: Mod, cofactor: Expr) -> Change | None:
+def _nest(
+    terms: Terms, c: int, mod: Mod, cofactor: Expr, positive: Callable[[Expr], bool]
+) -> Change | None:
     quotient = _as_quotient(mod.a)
-    if quotient is None or not isinstance(mod.b, Const):
+    if quotient is None or not positive(mod.b):
         return None
     x, d = quotient
     split = _split_cofactor(c, cofactor, d)

@@ -1,0 +1,336 @@
+"""What is known about the symbols of a program: an immutable value that travels with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import lcm
+from typing import TypeVar
+
+from attrs import evolve, field, frozen
+
+from gyrator_ir.expr.build import minimum
+from gyrator_ir.expr.conditions import eq, ge, le, lt, ne
+from gyrator_ir.expr.nodes import (
+    And,
+    Bool,
+    Cond,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Mod,
+    Sym,
+    expr,
+    expr_error,
+)
+from gyrator_ir.expr.prover import Prover, Range
+from gyrator_ir.expr.simplify import Simplifier
+from gyrator_ir.expr.walk import evaluate, linear, subs
+
+AnyNode = TypeVar("AnyNode", Expr, Cond)
+Value = TypeVar("Value")
+
+
+class _Engine:
+    """The prover and simplifier of one set of facts, made when first asked."""
+
+    __slots__ = ("hints", "prover", "simplify")
+
+    def __init__(self, facts: ShapeFacts) -> None:
+        equal = dict(facts.equalities)
+        ranges = {
+            sym: Range(r.lo, None if r.hi is None else subs(r.hi, equal))
+            for sym, r in facts.ranges
+        }
+        assumed = tuple(subs(cond, equal) for cond in facts.assumed)
+        self.prover = Prover(ranges, dict(facts.divisors), assumed)
+        self.simplify = Simplifier(self.prover)
+        self.hints = dict(facts.hints)
+
+
+class _Slot:
+    """Holds an engine once made; two threads may make one each, which gives the same answers."""
+
+    __slots__ = ("engine",)
+
+    def __init__(self) -> None:
+        self.engine: _Engine | None = None
+
+
+def _ordered(items: Mapping[Sym, Value]) -> tuple[tuple[Sym, Value], ...]:
+    return tuple(sorted(items.items(), key=lambda item: item[0].sort_key))
+
+
+@frozen(slots=True)
+class ShapeFacts:
+    """Ranges, divisibility, equalities, assumed conditions and example values of symbols.
+
+    Build one with `ShapeFacts()` and the `with_*` methods, each of which returns a new value. Loop
+    variables (ITER, REDUCE) are >= 0 without being told; nothing is assumed of sizes.
+    Answers of `known*` are sound and incomplete: False means "not proved".
+
+    All fields are sorted tuples, so equal facts are equal values.
+    """
+
+    ranges: tuple[tuple[Sym, Range], ...] = ()  # inclusive ends
+    divisors: tuple[tuple[Sym, int], ...] = ()  # the symbol is a multiple of the integer
+    equalities: tuple[tuple[Sym, Expr], ...] = ()  # the symbol is replaced by the expression
+    hints: tuple[tuple[Sym, int], ...] = ()  # a typical value: for heuristics, never for proofs
+    assumed: tuple[Cond, ...] = ()  # what fits none of the other fields
+    _slot: _Slot = field(init=False, eq=False, repr=False, order=False, factory=_Slot)
+
+    # -- building -------------------------------------------------------------------------------
+
+    def with_range(self, sym: Sym, lo: int | None = None, hi: Expr | int | None = None) -> ShapeFacts:
+        """Return these facts and `lo <= sym <= hi`, met with what was known of `sym` before."""
+        target = dict(self.equalities).get(sym)
+        if target is not None:
+            return self._with_bounds_of(target, lo, hi)
+        ranges = dict(self.ranges)
+        old = ranges.get(sym, Range(None, None))
+        if old.lo is not None:
+            lo = old.lo if lo is None else max(lo, old.lo)
+        top = None if hi is None else expr(hi)
+        if top is not None and self._depends_on(top, sym):
+            return evolve(self, assumed=_merged(self.assumed, le(sym, top))).with_range(sym, lo)
+        if old.hi is not None:
+            top = old.hi if top is None else minimum(top, old.hi)
+        ranges[sym] = Range(lo, top)
+        return evolve(self, ranges=_ordered(ranges))
+
+    def _with_bounds_of(self, value: Expr, lo: int | None, hi: Expr | int | None) -> ShapeFacts:
+        facts = self
+        if lo is not None:
+            facts = facts.with_cond(ge(value, lo))
+        if hi is not None:
+            facts = facts.with_cond(le(value, hi))
+        return facts
+
+    def _depends_on(self, value: Expr, sym: Sym) -> bool:
+        """Say whether the ranges of the symbols of `value` lead back to `sym`."""
+        ranges = dict(self.ranges)
+        seen: set[Sym] = set()
+        stack = list(value.free_symbols)
+        while stack:
+            current = stack.pop()
+            if current is sym:
+                return True
+            if current in seen:
+                continue
+            seen.add(current)
+            known = ranges.get(current)
+            if known is not None and known.hi is not None:
+                stack.extend(known.hi.free_symbols)
+        return False
+
+    def with_ranges(self, extents: Mapping[Sym, Expr | int]) -> ShapeFacts:
+        """Return these facts and `0 <= sym < extent` for each loop variable.
+
+        Within such loops the extents are positive, and that is noted too.
+        """
+        facts = self
+        ranges = dict(self.ranges)
+        simple = True
+        tops: dict[Sym, Expr] = {}
+        for sym, extent in extents.items():
+            tops[sym] = expr(extent)
+            simple = simple and sym not in ranges and tops[sym].free_symbols.isdisjoint(extents)
+        simple = simple and not self.equalities
+        if simple:
+            known_tops = [r.hi for r in ranges.values() if r.hi is not None]
+            simple = not any(
+                sym in top.free_symbols for top in known_tops for sym in extents
+            )
+        if not simple:
+            for sym, top in tops.items():
+                facts = facts.with_range(sym, 0, top - 1)
+        else:
+            for sym, top in tops.items():
+                ranges[sym] = Range(0, top - 1)
+            facts = evolve(self, ranges=_ordered(ranges))
+        for top in dict.fromkeys(tops.values()):
+            if not isinstance(top, Const):
+                facts = facts.with_cond(ge(top, 1))
+        return facts
+
+    def with_divisible(self, sym: Sym, by: int) -> ShapeFacts:
+        """Return these facts and `sym % by == 0`, for a positive integer.
+
+        Raises:
+            ExprError: GY-EXPR-005, when `by` is not positive.
+        """
+        if by <= 0:
+            raise expr_error("GY-EXPR-005", f"{sym.name} cannot be declared divisible by {by}")
+        target = dict(self.equalities).get(sym)
+        if target is not None:
+            if isinstance(target, Sym):
+                return self.with_divisible(target, by)
+            return evolve(self, assumed=_merged(self.assumed, eq(target % by, 0)))
+        divisors = dict(self.divisors)
+        divisors[sym] = lcm(divisors.get(sym, 1), by)
+        return evolve(self, divisors=_ordered(divisors))
+
+    def with_hint(self, sym: Sym, value: int) -> ShapeFacts:
+        """Return these facts with `value` as the typical value of `sym`."""
+        return evolve(self, hints=_ordered({**dict(self.hints), sym: value}))
+
+    def with_equal(self, a: Expr | int, b: Expr | int) -> ShapeFacts:
+        """Return these facts and `a == b`.
+
+        Where one symbol can be solved for, it is replaced everywhere from now on: the last symbol
+        in order that occurs linearly with coefficient one. Otherwise the condition is noted.
+        """
+        equal = dict(self.equalities)
+        difference = subs(expr(a) - expr(b), equal)
+        cond = eq(difference, 0)
+        if isinstance(cond, Bool):
+            return self if cond.value else evolve(self, assumed=_merged(self.assumed, cond))
+        solved = _solve(difference)
+        if solved is None:
+            return evolve(self, assumed=_merged(self.assumed, cond))
+        sym, value = solved
+        return self._with_substitution(sym, value)
+
+    def _with_substitution(self, sym: Sym, value: Expr) -> ShapeFacts:
+        step = {sym: value}
+        equal = {old: subs(target, step) for old, target in self.equalities}
+        equal[sym] = value
+        ranges, divisors = dict(self.ranges), dict(self.divisors)
+        own, divisor = ranges.pop(sym, None), divisors.pop(sym, None)
+        rebuilt = ShapeFacts(
+            divisors=_ordered(divisors), equalities=_ordered(equal), hints=self.hints
+        )
+        for other, known in _ordered(ranges):
+            top = None if known.hi is None else subs(known.hi, step)
+            rebuilt = rebuilt.with_range(other, known.lo, top)
+        for cond in self.assumed:
+            rebuilt = rebuilt.with_cond(subs(cond, step))
+        if own is not None:
+            top = None if own.hi is None else subs(own.hi, step)
+            rebuilt = rebuilt._with_bounds_of(value, own.lo, top)
+        if divisor is not None:
+            rebuilt = rebuilt.with_divisible(sym, divisor)
+        return rebuilt
+
+    def with_cond(self, cond: Cond) -> ShapeFacts:
+        """Return these facts and `cond`, put into ranges and equalities as far as it goes."""
+        cond = subs(cond, dict(self.equalities))
+        if isinstance(cond, Bool) and cond.value:
+            return self
+        if isinstance(cond, And):
+            facts = self
+            for arg in cond.args:
+                facts = facts.with_cond(arg)
+            return facts
+        if isinstance(cond, Eq):
+            if isinstance(cond.a, Mod) and isinstance(cond.a.a, Sym) and cond.b is expr(0):
+                if isinstance(cond.a.b, Const):
+                    return self.with_divisible(cond.a.a, cond.a.b.value)
+            return self.with_equal(cond.a, cond.b)
+        if isinstance(cond, Le | Lt):
+            strict = 1 if isinstance(cond, Lt) else 0
+            if isinstance(cond.b, Sym) and isinstance(cond.a, Const):
+                return self.with_range(cond.b, cond.a.value + strict)
+            if isinstance(cond.a, Sym) and cond.a not in cond.b.free_symbols:
+                return self.with_range(cond.a, None, cond.b - strict)
+        return evolve(self, assumed=_merged(self.assumed, cond))
+
+    # -- asking ---------------------------------------------------------------------------------
+
+    def _engine(self) -> _Engine:
+        engine = self._slot.engine
+        if engine is None:
+            engine = self._slot.engine = _Engine(self)
+        return engine
+
+    def _resolved(self, node: AnyNode) -> AnyNode:
+        return subs(node, dict(self.equalities)) if self.equalities else node
+
+    def simplify(self, node: AnyNode) -> AnyNode:
+        """Return a simpler node, equal for all values that the facts admit."""
+        return self._engine().simplify(self._resolved(node))
+
+    def bounds(self, value: Expr) -> tuple[int | None, int | None]:
+        """Return inclusive integer bounds of `value`; None on a side without one."""
+        return self._engine().prover.bounds(self.simplify(value))
+
+    def known(self, cond: Cond) -> bool:
+        """Return True when `cond` is proved for all values that the facts admit."""
+        engine = self._engine()
+        cond = self._resolved(cond)
+        if engine.prover.known(cond):
+            return True
+        simpler = engine.simplify(cond)
+        return simpler is not cond and engine.prover.known(simpler)
+
+    def known_eq(self, a: Expr | int, b: Expr | int) -> bool:
+        """Return True when `a == b` is proved."""
+        return a is b or self.known(eq(a, b))
+
+    def known_ne(self, a: Expr | int, b: Expr | int) -> bool:
+        """Return True when `a != b` is proved."""
+        return self.known(ne(a, b))
+
+    def known_lt(self, a: Expr | int, b: Expr | int) -> bool:
+        """Return True when `a < b` is proved."""
+        return self.known(lt(a, b))
+
+    def known_le(self, a: Expr | int, b: Expr | int) -> bool:
+        """Return True when `a <= b` is proved."""
+        return self.known(le(a, b))
+
+    def known_nonnegative(self, value: Expr | int) -> bool:
+        """Return True when `value >= 0` is proved."""
+        return self.known(ge(value, 0))
+
+    def known_positive(self, value: Expr | int) -> bool:
+        """Return True when `value > 0` is proved."""
+        return self.known(ge(value, 1))
+
+    def known_divisible(self, value: Expr | int, by: Expr | int) -> bool:
+        """Return True when `value % by == 0` is proved."""
+        return self.simplify(expr(value) % expr(by)) is expr(0)
+
+    def nonnegative_division(self, node: FloorDiv | Mod) -> bool:
+        """Return True when the numerator is proved >= 0 and the divisor > 0.
+
+        For such a node the truncating `/` and `%` of C agree with ours.
+        """
+        prover = self._engine().prover
+        a, b = self._resolved(node.a), self._resolved(node.b)
+        return prover.nonnegative(a) and prover.positive(b)
+
+    def hint(self, value: Expr | int) -> int | None:
+        """Return a typical value of `value`, or None where some symbol has no hint."""
+        value = expr(value)
+        if isinstance(value, Const):
+            return value.value
+        hints = self._engine().hints
+        for candidate in (value, self._resolved(value)):
+            if all(sym in hints for sym in candidate.free_symbols):
+                try:
+                    return evaluate(candidate, hints)
+                except ZeroDivisionError:
+                    return None
+        return None
+
+
+def _merged(assumed: tuple[Cond, ...], cond: Cond) -> tuple[Cond, ...]:
+    if cond in assumed:
+        return assumed
+    return tuple(sorted((*assumed, cond), key=lambda c: c.sort_key))
+
+
+def _solve(difference: Expr) -> tuple[Sym, Expr] | None:
+    """Solve `difference == 0` for its last symbol that stands alone with coefficient one."""
+    for sym in sorted(difference.free_symbols, key=lambda s: s.sort_key, reverse=True):
+        split = linear(difference, (sym,))
+        if split is None:
+            continue
+        coefficients, rest = split
+        unit = coefficients[sym]
+        if isinstance(unit, Const) and unit.value in (1, -1):
+            return sym, rest * -unit.value
+    return None

@@ -1,0 +1,312 @@
+"""The border to sympy: what torch's SymInts carry comes in here, and oracles look out.
+
+The functions of `torch.utils._sympy.functions` are recognised by the names of their classes, so
+that torch is not needed. This is the only module of the package that imports sympy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import lcm
+from typing import Any, TypeAlias
+
+import sympy
+
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.expr.build import (
+    absolute,
+    maximum,
+    minimum,
+    mul,
+    product_of,
+    sum_of,
+    where,
+)
+from gyrator_ir.expr.conditions import all_of, any_of, negate, relation
+from gyrator_ir.expr.division import ceildiv, exact_quotient, floordiv, mod
+from gyrator_ir.expr.nodes import (
+    FALSE,
+    TRUE,
+    Add,
+    And,
+    Bool,
+    Cond,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Ne,
+    Node,
+    Sym,
+    Where,
+    expr,
+)
+
+Symbols: TypeAlias = "Mapping[Any, Expr] | Callable[[Any], Expr] | None"
+
+_RELATIONS = {
+    "Equality": "==",
+    "Eq": "==",
+    "Unequality": "!=",
+    "Ne": "!=",
+    "StrictLessThan": "<",
+    "LessThan": "<=",
+    "StrictGreaterThan": ">",
+    "GreaterThan": ">=",
+}
+
+
+def _unsupported(value: object, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        Diagnostic("GY-EXPR-006", f"sympy expression cannot be converted: {why}", where=str(value))
+    )
+
+
+def from_sympy(value: Any, symbols: Symbols = None) -> Expr:
+    """Return the integer expression that the sympy expression `value` denotes.
+
+    Args:
+        value: a sympy expression over integers, or an `int`.
+        symbols: what stands for each sympy symbol: a mapping from symbol or name, or a function of
+            the symbol. By default the symbol of the same name (`s0`, `u0`, ...).
+
+    Raises:
+        UnsupportedError: GY-EXPR-006, for what is not integer arithmetic (floats, true division).
+        ExprError: GY-EXPR-001, when a symbol has no entry and its name is not one of ours.
+    """
+    return _Importer(symbols).expr(value)
+
+
+def cond_from_sympy(value: Any, symbols: Symbols = None) -> Cond:
+    """Return the condition that the sympy boolean `value` denotes; errors as for `from_sympy`."""
+    return _Importer(symbols).cond(value)
+
+
+class _Importer:
+    """One conversion; sub-expressions are converted once."""
+
+    def __init__(self, symbols: Symbols) -> None:
+        self._symbols = symbols
+        self._memo: dict[Any, Expr] = {}
+
+    def expr(self, value: Any) -> Expr:
+        if value.__class__ is int:
+            return Const(value)
+        done = self._memo.get(value)
+        if done is None:
+            done = self._memo[value] = self._convert(value)
+        return done
+
+    def _symbol(self, symbol: Any) -> Expr:
+        symbols = self._symbols
+        if symbols is None:
+            return Sym(symbol.name)
+        if isinstance(symbols, Mapping):
+            known = symbols.get(symbol)
+            if known is None:
+                known = symbols.get(symbol.name)
+            return Sym(symbol.name) if known is None else known
+        return symbols(symbol)
+
+    def _convert(self, value: Any) -> Expr:
+        if isinstance(value, sympy.Symbol):
+            return self._symbol(value)
+        if isinstance(value, sympy.Integer):
+            return Const(int(value))
+        if isinstance(value, sympy.Add):
+            return self._sum(value)
+        if isinstance(value, sympy.Mul):
+            return self._product(value)
+        handler = _HANDLERS.get(type(value).__name__)
+        if handler is None:
+            raise _unsupported(value, f"{type(value).__name__} is not integer arithmetic")
+        return handler(self, value)
+
+    def _sum(self, value: Any) -> Expr:
+        """Convert a sum; rational coefficients are allowed where the whole is an integer."""
+        try:
+            return sum_of([self.expr(arg) for arg in value.args])
+        except UnsupportedError:
+            scale = _denominator(value)
+            if scale == 1:
+                raise
+            return self._exact(sympy.expand(value * scale), scale, value)
+
+    def _product(self, value: Any) -> Expr:
+        scale = _denominator(value)
+        if scale != 1:
+            return self._exact(value * scale, scale, value)
+        return product_of([self.expr(arg) for arg in value.args])
+
+    def _exact(self, scaled: Any, scale: int, value: Any) -> Expr:
+        quotient = exact_quotient(self.expr(scaled), Const(scale))
+        if quotient is None:
+            # an integer divided without rest only by its values: floor does not change it
+            return floordiv(self.expr(scaled), Const(scale))
+        return quotient
+
+    def power(self, value: Any) -> Expr:
+        base, exponent = value.args
+        power = self.expr(exponent)
+        if not isinstance(power, Const) or power.value < 0:
+            raise _unsupported(value, "the power is not a natural number")
+        return self.expr(base) ** power.value
+
+    def floor(self, value: Any) -> Expr:
+        """Convert `floor(a / n)`, which sympy writes as a floor of a rational product."""
+        inner, scale = _integral(value.args[0])
+        return floordiv(self.expr(inner), self.expr(scale))
+
+    def ceiling(self, value: Any) -> Expr:
+        inner, scale = _integral(value.args[0])
+        return ceildiv(self.expr(inner), self.expr(scale))
+
+    def select(self, value: Any) -> Expr:
+        cond, a, b = value.args
+        return where(self.cond(cond), self.expr(a), self.expr(b))
+
+    def piecewise(self, value: Any) -> Expr:
+        *cases, last = value.args
+        if self.cond(last.args[1]) is not TRUE:
+            raise _unsupported(value, "no case holds everywhere")
+        result = self.expr(last.args[0])
+        for case in reversed(cases):
+            result = where(self.cond(case.args[1]), self.expr(case.args[0]), result)
+        return result
+
+    def cond(self, value: Any) -> Cond:
+        if value is True or value is sympy.true:
+            return TRUE
+        if value is False or value is sympy.false:
+            return FALSE
+        name = type(value).__name__
+        if name in _RELATIONS:
+            a, b = value.args
+            return relation(_RELATIONS[name], self.expr(a), self.expr(b))
+        if name == "And":
+            return all_of(map(self.cond, value.args))
+        if name == "Or":
+            return any_of(map(self.cond, value.args))
+        if name == "Not":
+            return negate(self.cond(value.args[0]))
+        raise _unsupported(value, f"{name} is not a condition on integers")
+
+
+def _denominator(value: Any) -> int:
+    """Return the least common denominator of the coefficients of a sum or product."""
+    if isinstance(value, sympy.Rational):
+        return int(value.q)
+    if isinstance(value, sympy.Add):
+        return lcm(*map(_denominator, value.args))
+    if isinstance(value, sympy.Mul):
+        product = 1
+        for arg in value.args:
+            product *= _denominator(arg)
+        return product
+    return 1
+
+
+def _integral(value: Any) -> tuple[Any, Any]:
+    """Return the numerator and denominator of a quotient, both without fractions."""
+    numerator, denominator = sympy.fraction(sympy.together(value))
+    return numerator, denominator
+
+
+def _pair(build: Callable[[Expr, Expr], Expr]) -> Callable[[_Importer, Any], Expr]:
+    def convert(importer: _Importer, value: Any) -> Expr:
+        a, b = value.args
+        return build(importer.expr(a), importer.expr(b))
+
+    return convert
+
+
+def _many(build: Callable[..., Expr]) -> Callable[[_Importer, Any], Expr]:
+    return lambda importer, value: build(*map(importer.expr, value.args))
+
+
+def _modular_indexing(base: Expr, divisor: Expr, modulus: Expr) -> Expr:
+    return mod(floordiv(base, divisor), modulus)
+
+
+def _shift_left(a: Expr, b: Expr) -> Expr:
+    if not isinstance(b, Const) or b.value < 0:
+        raise _unsupported(f"{a} << {b}", "the shift is not a natural number")
+    return a * (1 << b.value)
+
+
+def _shift_right(a: Expr, b: Expr) -> Expr:
+    if not isinstance(b, Const) or b.value < 0:
+        raise _unsupported(f"{a} >> {b}", "the shift is not a natural number")
+    return floordiv(a, Const(1 << b.value))
+
+
+# By class name: sympy's own, and those of torch.utils._sympy.functions.
+_HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
+    "FloorDiv": _pair(floordiv),
+    "CleanDiv": _pair(floordiv),
+    "CeilDiv": _pair(ceildiv),
+    "Mod": _pair(mod),
+    "PythonMod": _pair(mod),
+    "ModularIndexing": _many(_modular_indexing),
+    "Min": _many(minimum),
+    "Max": _many(maximum),
+    "Abs": _many(absolute),
+    "Identity": _many(expr),
+    "LShift": _pair(_shift_left),
+    "RShift": _pair(_shift_right),
+    "Pow": _Importer.power,
+    "PowByNatural": _Importer.power,
+    "floor": _Importer.floor,
+    "ceiling": _Importer.ceiling,
+    "Where": _Importer.select,
+    "Piecewise": _Importer.piecewise,
+}
+
+
+def to_sympy(node: Node, symbols: Mapping[Sym, Any] | None = None) -> Any:
+    """Return the sympy expression or boolean of `node`, divisions as `floor`, remainders as `Mod`.
+
+    Symbols without an entry in `symbols` become integer symbols of their name.
+    """
+    given = symbols or {}
+    memo: dict[Node, Any] = {}
+
+    def convert(current: Node) -> Any:
+        done = memo.get(current)
+        if done is None:
+            done = memo[current] = _export(current, convert, given)
+        return done
+
+    return convert(node)
+
+
+def _export(node: Node, f: Callable[[Node], Any], given: Mapping[Sym, Any]) -> Any:
+    if isinstance(node, Sym):
+        return given.get(node, sympy.Symbol(node.name, integer=True))
+    if isinstance(node, Const):
+        return sympy.Integer(node.value)
+    if isinstance(node, Add):
+        return sympy.Add(*(c * f(term) for term, c in node.terms), node.const)
+    if isinstance(node, Mul):
+        return sympy.Mul(*(f(atom) ** power for atom, power in node.factors))
+    if isinstance(node, FloorDiv):
+        return sympy.floor(f(node.a) / f(node.b))
+    if isinstance(node, Mod):
+        return sympy.Mod(f(node.a), f(node.b))
+    if isinstance(node, Min | Max):
+        return (sympy.Min if isinstance(node, Min) else sympy.Max)(*map(f, node.args))
+    if isinstance(node, Where):
+        return sympy.Piecewise((f(node.a), f(node.cond)), (f(node.b), True))
+    if isinstance(node, Bool):
+        return sympy.true if node.value else sympy.false
+    if isinstance(node, Eq | Ne | Lt | Le):
+        relations = {Eq: sympy.Eq, Ne: sympy.Ne, Lt: sympy.Lt, Le: sympy.Le}
+        return relations[type(node)](f(node.a), f(node.b))
+    join = sympy.And if isinstance(node, And) else sympy.Or
+    return join(*map(f, node.args))  # type: ignore[attr-defined]
