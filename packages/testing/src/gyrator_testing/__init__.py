@@ -1,1 +1,1 @@
-"""Reference interpreters, the runner of `.gy` file tests and random well-formed programs."""
+"""Reference interpreters of the three IR levels, the runner of `.gy` files, random programs."""

@@ -1,0 +1,1 @@
+"""The reference meaning of each IR level, evaluated with NumPy."""

@@ -1,0 +1,263 @@
+"""Operations that the host carries out, for Loop IR and Kernel IR alike."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from gyrator_ir.expr import Cond, Expr, Sym
+from gyrator_ir.loop.nodes import (
+    Arg,
+    AssertCond,
+    Buffer,
+    CallOp,
+    CallOperation,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    Constant,
+    DeviceCopy,
+    Extern,
+    Input,
+    ListArg,
+    Literal,
+    OpaqueInput,
+    Output,
+    ScalarRead,
+    SizeInput,
+    Template,
+    TensorInput,
+    TensorRef,
+    TypeArg,
+    UserTritonKernel,
+    WhileOp,
+)
+from gyrator_testing.interp import template
+from gyrator_testing.interp.body import Cell, Frame, blocks
+from gyrator_testing.interp.dtypes import Array
+from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.externs import Externs
+from gyrator_testing.interp.index import Number, integer, truth_of
+from gyrator_testing.interp.memory import Layout, bound, layout, span, view
+
+Subprogram = Callable[[str, Sequence[object]], list[Any]]
+"""Runs the subprogram of this name with these operands."""
+
+
+@define
+class Machine:
+    """Storages and symbols while a program runs; the only thing here that changes."""
+
+    buffers: Mapping[str, Buffer]
+    externs: Externs
+    subprogram: Subprogram
+    storage: dict[str, Array] = field(factory=dict)
+    symbols: dict[Sym, Number] = field(factory=dict)
+
+    def cells(self) -> dict[str, Cell]:
+        """Return the storages as bodies address them."""
+        return {
+            name: Cell(flat, span(self.buffers[name], self.symbols))
+            for name, flat in self.storage.items()
+        }
+
+    def tensor(self, ref: TensorRef) -> Array:
+        """Return the strided view that a reference says, sharing the buffer's memory."""
+        return view(self._flat(ref.buffer), layout(ref, self.symbols), ref.buffer)
+
+    def whole(self, name: str) -> Array:
+        """Return a buffer as a strided array, sharing its memory."""
+        declared = self.buffers[name]
+        shape = tuple(integer(n, self.symbols) for n in declared.shape)
+        strides = tuple(integer(s, self.symbols) for s in declared.strides)
+        return view(self._flat(name), Layout(declared.dtype, shape, strides), name)
+
+    def argument(self, arg: Arg) -> Any:
+        """Return an argument as the functions of `externs` take it."""
+        match arg:
+            case TensorRef():
+                return self.tensor(arg)
+            case Literal(value):
+                return value
+            case ListArg(items):
+                return [self.argument(item) for item in items]
+            case TypeArg():
+                return arg
+        return integer(arg, self.symbols)
+
+    def output(self, value: Output) -> Any:
+        """Return a result of the program."""
+        match value:
+            case TensorRef():
+                return self.tensor(value)
+            case Literal(constant):
+                return constant
+        return integer(value, self.symbols)
+
+    def run(self, op: CallOperation) -> None:
+        """Carry out one operation."""
+        match op:
+            case Extern():
+                self._extern(op)
+            case Template():
+                self._template(op)
+            case UserTritonKernel(_, kernel, _, args, constants):
+                keywords = {k: self.argument(a) for k, a in (*args, *constants)}
+                self._function(kernel)(**keywords)
+            case CollectiveCall(_, target, args, results):
+                values = self._function(target)(*map(self.argument, args))
+                self.assign(results, values)
+            case CollectiveWait():
+                pass
+            case DeviceCopy(_, source, destination):
+                self.fill(destination, self.tensor(source))
+            case ScalarRead(_, source, symbol):
+                self.symbols[symbol] = int(self.tensor(source).item())
+            case AssertCond(_, condition, message):
+                if not truth_of(condition, self.symbols):
+                    raise RuntimeError(message)
+            case CondOp():
+                chosen = op.then if self._decide(op.predicate) else op.otherwise
+                operands = [self.argument(a) for a in op.operands]
+                self.assign(op.results, self.subprogram(chosen, operands))
+            case WhileOp():
+                self._while(op)
+            case CallOp(_, program, operands, results):
+                self.assign(results, self.subprogram(program, [self.argument(a) for a in operands]))
+
+    def fill(self, name: str, value: Any) -> None:
+        """Copy an array to a buffer, whose type and shape it must have (0-d fits one element)."""
+        target = self.whole(name)
+        array = np.asarray(value)
+        fits = array.shape == target.shape or array.size == target.size == 1
+        if array.dtype != target.dtype or not fits:
+            raise interpreter_error(
+                "GY-INTERP-005",
+                f"{name!r} is {target.dtype}{list(target.shape)}, "
+                f"the call gave {array.dtype}{list(array.shape)}",
+            )
+        target[...] = array.reshape(target.shape)
+
+    def assign(self, results: Sequence[str | tuple[str, ...] | Sym | None], values: Any) -> None:
+        """Bind what a call returned: buffers are filled, symbols set."""
+        if not isinstance(values, tuple | list):
+            values = (values,)
+        if len(results) > len(values):
+            raise interpreter_error(
+                "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
+            )
+        for result, value in zip(results, values, strict=False):
+            match result:
+                case str():
+                    self.fill(result, value)
+                case tuple():
+                    self.assign(result, value)
+                case Sym():
+                    self.symbols[result] = int(value)
+
+    def _flat(self, name: str) -> Array:
+        if name not in self.storage:
+            raise interpreter_error("GY-INTERP-001", f"buffer {name!r} has no storage")
+        return self.storage[name]
+
+    def _function(self, target: str) -> Callable[..., Any]:
+        if target not in self.externs:
+            raise interpreter_error(
+                "GY-INTERP-004",
+                f"no function stands for {target!r}",
+                help="pass one in `externs`",
+            )
+        return self.externs[target]
+
+    def _extern(self, op: Extern) -> None:
+        args = [self.argument(a) for a in op.args]
+        keywords = {k: self.argument(a) for k, a in op.kwargs}
+        values = self._function(op.target)(*args, **keywords)
+        if op.results:
+            self.assign(op.results, values)
+
+    def _template(self, op: Template) -> None:
+        attributes = {k: self.argument(a) for k, a in op.attributes}
+        result = template.compute(op.kind, [self.tensor(i) for i in op.inputs], attributes)
+        for block in blocks(op.axes, (), self.symbols):
+            frame = Frame(block.points, self.cells(), self.symbols | block.symbols)
+            at = tuple(np.asarray(block.symbols[a.symbol]) for a in op.axes)
+            frame.values["acc"] = np.asarray(result[at], np.float32)
+            frame.run(op.epilogue)
+
+    def _decide(self, predicate: TensorRef | Cond) -> bool:
+        if isinstance(predicate, TensorRef):
+            return bool(self.tensor(predicate).item())
+        return bool(truth_of(predicate, self.symbols))
+
+    def _while(self, op: WhileOp) -> None:
+        carried: list[Any] = [self.argument(a) for a in op.carried]
+        invariants = [self.argument(a) for a in op.invariants]
+        while bool(np.asarray(self.subprogram(op.condition, [*carried, *invariants])[0]).item()):
+            given = self.subprogram(op.body, [*carried, *invariants])
+            carried = [g.copy() if isinstance(g, np.ndarray) else g for g in given]
+        self.assign(op.results, carried)
+
+
+def bind_inputs(machine: Machine, inputs: Sequence[Input], given: Sequence[object]) -> None:
+    """Give inputs their storages (shared with the caller's arrays) and symbols their values.
+
+    Symbols that no `SizeInput` binds take the sizes, then the strides, that stand for them.
+
+    Raises:
+        InterpreterError: GY-INTERP-002, when the arguments are not what the inputs declare.
+    """
+    if len(inputs) != len(given):
+        raise interpreter_error(
+            "GY-INTERP-002", f"{len(inputs)} inputs are declared, {len(given)} were given"
+        )
+    pairs = list(zip(inputs, given, strict=True))
+    for i, value in pairs:
+        if isinstance(i, SizeInput) and isinstance(i.expr, Sym):
+            _bind_symbol(machine.symbols, i.expr, _size(i, value))
+    for i, value in pairs:
+        if isinstance(i, TensorInput) and isinstance(value, np.ndarray):
+            _bind_layout(machine.symbols, i.buffer, value)
+    for i, value in pairs:
+        match i:
+            case TensorInput(buffer):
+                machine.storage[buffer.name] = bound(value, buffer, machine.symbols)
+            case SizeInput(expr, name):
+                if integer(expr, machine.symbols) != (got := _size(i, value)):
+                    raise interpreter_error("GY-INTERP-002", f"{name!r} is {expr!r}, got {got}")
+            case OpaqueInput():
+                pass
+
+
+def bind_constants(
+    machine: Machine, constants: Sequence[Constant], arrays: Mapping[str, Array]
+) -> None:
+    """Give constants their storages: those of the arrays under their keys."""
+    for c in constants:
+        if c.key not in arrays:
+            raise interpreter_error("GY-INTERP-002", f"no array was given for constant {c.key!r}")
+        machine.storage[c.buffer.name] = bound(arrays[c.key], c.buffer, machine.symbols)
+
+
+def _size(i: SizeInput, value: object) -> int:
+    if not isinstance(value, int | np.integer):
+        raise interpreter_error(
+            "GY-INTERP-002", f"{i.name!r} wants an integer, got {type(value).__name__}"
+        )
+    return int(value)
+
+
+def _bind_symbol(symbols: dict[Sym, Number], symbol: Sym, value: int) -> None:
+    if symbols.setdefault(symbol, value) != value:
+        raise interpreter_error(
+            "GY-INTERP-002", f"{symbol.name!r} is both {symbols[symbol]} and {value}"
+        )
+
+
+def _bind_layout(symbols: dict[Sym, Number], buffer: Buffer, array: Array) -> None:
+    dims: list[tuple[Expr, int]] = list(zip(buffer.shape, array.shape, strict=False))
+    steps = [s // array.itemsize for s in array.strides]
+    for expr, value in (*dims, *zip(buffer.strides, steps, strict=False)):
+        if isinstance(expr, Sym) and expr not in symbols:
+            symbols[expr] = value

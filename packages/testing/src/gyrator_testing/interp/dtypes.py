@@ -1,0 +1,106 @@
+"""Element types as NumPy sees them, conversions as eager does them, and poison."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gyrator_ir.types import DType
+
+Array = np.ndarray[Any, Any]
+
+NUMPY: Mapping[DType, np.dtype[Any]] = MappingProxyType(
+    {
+        DType.F64: np.dtype(np.float64),
+        DType.F32: np.dtype(np.float32),
+        DType.F16: np.dtype(np.float16),
+        DType.BF16: np.dtype(ml_dtypes.bfloat16),
+        DType.F8E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
+        DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),
+        DType.I64: np.dtype(np.int64),
+        DType.I32: np.dtype(np.int32),
+        DType.I16: np.dtype(np.int16),
+        DType.I8: np.dtype(np.int8),
+        DType.U64: np.dtype(np.uint64),
+        DType.U32: np.dtype(np.uint32),
+        DType.U16: np.dtype(np.uint16),
+        DType.U8: np.dtype(np.uint8),
+        DType.BOOL: np.dtype(np.bool_),
+        DType.C64: np.dtype(np.complex64),
+        DType.C128: np.dtype(np.complex128),
+    }
+)
+"""The NumPy type of each element type; those NumPy lacks come from `ml_dtypes`."""
+
+DTYPES: Mapping[np.dtype[Any], DType] = MappingProxyType({n: d for d, n in NUMPY.items()})
+"""The other way round."""
+
+POISON_BYTE = 0xA5
+
+
+def poisoned(dtype: DType, count: int) -> Array:
+    """Return `count` elements that a program must not read before it writes them.
+
+    NaN for floats, a conspicuous bit pattern for integers, `True` for bool.
+    """
+    array: Array = np.empty(count, NUMPY[dtype])
+    poison(array)
+    return array
+
+
+def poison(array: Array) -> None:
+    """Overwrite a flat array in place with what `poisoned` returns."""
+    dtype = DTYPES[array.dtype]
+    if dtype.is_float or dtype.is_complex:
+        array[...] = np.nan
+    elif dtype is DType.BOOL:
+        array[...] = True
+    else:
+        array.view(np.uint8)[...] = POISON_BYTE
+
+
+def scalar(value: bool | int | float, dtype: DType) -> Array:
+    """Return a constant as a 0-d array; integers wrap."""
+    if dtype.is_narrow_float:
+        return cast(np.asarray(value, np.float64), dtype)
+    if dtype.is_int and not isinstance(value, float):
+        bits = int(value) & ((1 << 8 * dtype.size) - 1)
+        return np.asarray(bits, f"u{dtype.size}").view(NUMPY[dtype])
+    return np.asarray(value, NUMPY[dtype])
+
+
+def cast(value: Array, dtype: DType) -> Array:
+    """Convert by value as eager does.
+
+    To and from narrow floats by way of `f32`; floats to integers towards zero; integers wrap;
+    anything but zero is `True`. What eager leaves undefined (a float outside of the range of the
+    integer type) is undefined here.
+    """
+    source, target = DTYPES[value.dtype], NUMPY[dtype]
+    if value.dtype == target:
+        return value
+    with np.errstate(all="ignore"):
+        if source.is_narrow_float:
+            value, source = value.astype(np.float32), DType.F32
+        if dtype.is_narrow_float:
+            return value.astype(np.float32).astype(target)
+        if source.is_float and dtype.is_int:
+            return _truncated(value, dtype)
+        if source.is_complex and not dtype.is_complex and dtype is not DType.BOOL:
+            value = value.real
+        if dtype is DType.BOOL:
+            return np.asarray(value != 0)
+        return value.astype(target)
+
+
+def _truncated(value: Array, dtype: DType) -> Array:
+    target = NUMPY[dtype]
+    if dtype is DType.U64:
+        large = value >= 2.0**63
+        low = np.where(large, 0, value).astype(np.int64).astype(target)
+        return np.where(large, np.where(large, value, 2.0**63).astype(target), low)
+    if dtype in (DType.I64, DType.I32):
+        return value.astype(target)
+    return value.astype(np.int64).astype(target)

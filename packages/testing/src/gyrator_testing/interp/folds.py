@@ -1,0 +1,172 @@
+"""Reductions, scans and sorts along the last axis of an array."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from gyrator_ir.loop.body import ReduceKind, ScanKind
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array
+
+
+def reduce(kind: ReduceKind, args: list[Array], dtype: DType) -> list[Array]:
+    """Fold the last axis of `args` (contiguous, of type `dtype`) as `kind` says."""
+    with np.errstate(all="ignore"):
+        return [np.asarray(r) for r in _REDUCE[kind](args, dtype)]
+
+
+def scan(kind: ScanKind, arg: Array, reverse: bool) -> Array:
+    """Return the inclusive running fold along the last axis, from the end if `reverse`."""
+    with np.errstate(all="ignore"):
+        if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
+            return _running_position(kind, arg, reverse)
+        line = arg[..., ::-1] if reverse else arg
+        result = _SCAN[kind](line)
+        return result[..., ::-1] if reverse else result
+
+
+def sort(arg: Array, descending: bool) -> tuple[Array, Array]:
+    """Return the values in order along the last axis and their `i64` positions.
+
+    Stable; NaN is the largest value.
+    """
+    line = arg[..., ::-1] if descending else arg
+    order = np.argsort(line, axis=-1, kind="stable").astype(np.int64)
+    if descending:
+        order = (arg.shape[-1] - 1 - order)[..., ::-1]
+    return np.take_along_axis(arg, order, axis=-1), order
+
+
+def lowest(dtype: DType) -> Any:
+    """Return the identity of `max`."""
+    if dtype.is_float:
+        return -np.inf
+    return False if dtype is DType.BOOL else np.iinfo(NUMPY[dtype]).min
+
+
+def highest(dtype: DType) -> Any:
+    """Return the identity of `min`."""
+    if dtype.is_float:
+        return np.inf
+    return True if dtype is DType.BOOL else np.iinfo(NUMPY[dtype]).max
+
+
+def _sum(args: list[Array], dtype: DType) -> list[Array]:
+    return [np.sum(args[0], axis=-1, dtype=NUMPY[dtype])]
+
+
+def _prod(args: list[Array], dtype: DType) -> list[Array]:
+    return [np.prod(args[0], axis=-1, dtype=NUMPY[dtype])]
+
+
+def _min(args: list[Array], dtype: DType) -> list[Array]:
+    return [np.minimum.reduce(args[0], axis=-1, initial=highest(dtype))]
+
+
+def _max(args: list[Array], dtype: DType) -> list[Array]:
+    return [np.maximum.reduce(args[0], axis=-1, initial=lowest(dtype))]
+
+
+def _argmin(args: list[Array], _: DType) -> list[Array]:
+    if args[0].shape[-1] == 0:
+        return [np.zeros(args[0].shape[:-1], np.int64)]
+    return [np.argmin(args[0], axis=-1)]
+
+
+def _argmax(args: list[Array], _: DType) -> list[Array]:
+    if args[0].shape[-1] == 0:
+        return [np.zeros(args[0].shape[:-1], np.int64)]
+    return [np.argmax(args[0], axis=-1)]
+
+
+def _any(args: list[Array], _: DType) -> list[Array]:
+    return [np.any(args[0], axis=-1)]
+
+
+def _all(args: list[Array], _: DType) -> list[Array]:
+    return [np.all(args[0], axis=-1)]
+
+
+def _xor(args: list[Array], _: DType) -> list[Array]:
+    return [np.bitwise_xor.reduce(args[0], axis=-1)]
+
+
+def _welford(args: list[Array], dtype: DType) -> list[Array]:
+    x = args[0].astype(np.float64)
+    count = x.shape[-1]
+    mean = np.sum(x, axis=-1) / max(count, 1)
+    squares = np.sum((x - mean[..., None]) ** 2, axis=-1)
+    result = NUMPY[dtype]
+    return [mean.astype(result), squares.astype(result), np.full(mean.shape, count, result)]
+
+
+def _online_softmax(args: list[Array], dtype: DType) -> list[Array]:
+    largest = _max(args, dtype)[0]
+    distance = args[0].astype(np.float64) - np.asarray(largest, np.float64)[..., None]
+    return [largest, np.sum(np.exp(distance), axis=-1).astype(NUMPY[dtype])]
+
+
+def _dot(args: list[Array], dtype: DType) -> list[Array]:
+    return [np.sum(args[0] * args[1], axis=-1, dtype=NUMPY[dtype])]
+
+
+_REDUCE: Mapping[ReduceKind, Callable[[list[Array], DType], list[Array]]] = MappingProxyType(
+    {
+        ReduceKind.SUM: _sum,
+        ReduceKind.PROD: _prod,
+        ReduceKind.MIN: _min,
+        ReduceKind.MAX: _max,
+        ReduceKind.ARGMIN: _argmin,
+        ReduceKind.ARGMAX: _argmax,
+        ReduceKind.ANY: _any,
+        ReduceKind.ALL: _all,
+        ReduceKind.XOR: _xor,
+        ReduceKind.WELFORD: _welford,
+        ReduceKind.ONLINE_SOFTMAX: _online_softmax,
+        ReduceKind.DOT: _dot,
+    }
+)
+
+
+def _running_sum(line: Array) -> Array:
+    return np.add.accumulate(line, axis=-1, dtype=line.dtype)
+
+
+def _running_product(line: Array) -> Array:
+    return np.multiply.accumulate(line, axis=-1, dtype=line.dtype)
+
+
+def _running_min(line: Array) -> Array:
+    return np.minimum.accumulate(line, axis=-1)
+
+
+def _running_max(line: Array) -> Array:
+    return np.maximum.accumulate(line, axis=-1)
+
+
+def _running_logsumexp(line: Array) -> Array:
+    wide = line.astype(np.float64)
+    return np.logaddexp.accumulate(wide, axis=-1).astype(line.dtype)
+
+
+_SCAN: Mapping[ScanKind, Callable[[Array], Array]] = MappingProxyType(
+    {
+        ScanKind.SUM: _running_sum,
+        ScanKind.PROD: _running_product,
+        ScanKind.MIN: _running_min,
+        ScanKind.MAX: _running_max,
+        ScanKind.LOGSUMEXP: _running_logsumexp,
+    }
+)
+
+
+def _running_position(kind: ScanKind, arg: Array, reverse: bool) -> Array:
+    line = arg[..., ::-1] if reverse else arg
+    best = _running_min(line) if kind is ScanKind.ARGMIN else _running_max(line)
+    moves = line == best
+    if DTYPES[arg.dtype].is_float:
+        moves |= np.isnan(line)
+    steps = np.maximum.accumulate(np.where(moves, np.arange(arg.shape[-1]), 0), axis=-1)
+    return (arg.shape[-1] - 1 - steps)[..., ::-1] if reverse else steps

@@ -1,0 +1,402 @@
+"""The reference meaning of Wrapper IR."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import define, field
+
+from gyrator_ir.expr import Cond, Expr, Sym
+from gyrator_ir.host.nodes import (
+    Allocate,
+    AllocateFromPool,
+    AllocatePool,
+    AssertAlignment,
+    AssertNoNan,
+    AssertSizeStride,
+    AssertTrue,
+    BindConstant,
+    BindParameter,
+    BindSize,
+    Branch,
+    CallPartition,
+    CallProgram,
+    CollectiveFinish,
+    CollectiveStart,
+    Comment,
+    Copy,
+    DefineSymbol,
+    ExternCall,
+    Free,
+    HostProgram,
+    Instruction,
+    Launch,
+    ListValue,
+    Loop,
+    MakeEvent,
+    MakeStream,
+    ProfileRange,
+    ReadScalar,
+    RecordEvent,
+    Ref,
+    Return,
+    Reuse,
+    TmaDescriptor,
+    TritonLaunch,
+    Value,
+    View,
+    WaitEvent,
+    WithDevice,
+    WithStream,
+    Workspace,
+)
+from gyrator_ir.loop.nodes import Literal, TypeArg
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
+from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.externs import DEFAULT, Externs
+from gyrator_testing.interp.index import Number, integer, truth_of
+from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.interp.loop import NO_CONSTANTS
+from gyrator_testing.interp.memory import Layout, flat, span_of, view
+
+
+def run_host(
+    program: HostProgram,
+    inputs: Sequence[object],
+    constants: Mapping[str, Array] = NO_CONSTANTS,
+    externs: Externs = DEFAULT,
+) -> list[Any]:
+    """Run a host program and return what it returns.
+
+    Args:
+        program: one that verifies.
+        inputs: an argument for each parameter: an array for a tensor, an int for a size.
+        constants: an array for each key.
+        externs: a function for each target that is called.
+
+    Returns:
+        An array (sharing storage with the tensor returned), int or constant for each value.
+
+    Raises:
+        InterpreterError: when the program or its arguments break a rule.
+        AssertionError: when a tensor is not as an assertion of the program says.
+        IndexError: when a checked index is out of range.
+        RuntimeError: when an `AssertTrue` fails.
+    """
+    if len(inputs) != len(program.parameters):
+        raise interpreter_error(
+            "GY-INTERP-002",
+            f"{len(program.parameters)} parameters are declared, {len(inputs)} were given",
+        )
+    host = _Host(program, constants, externs)
+    host.names.update(zip((p.name for p in program.parameters), map(_tensor, inputs), strict=True))
+    host.run(program.instructions)
+    return [_array(v) for v in host.returned]
+
+
+@define
+class _Tensor:
+    """A strided tensor inside of a flat storage of bytes or elements."""
+
+    storage: Array
+    layout: Layout
+
+    @property
+    def array(self) -> Array:
+        return view(self.storage, self.layout, "tensor")
+
+    def flat(self) -> Array:
+        """Return the memory from the first element to the end of the storage."""
+        size = self.layout.dtype.size
+        raw = self.storage.view(np.uint8)[self.layout.offset * size :]
+        return raw[: raw.size // size * size].view(NUMPY[self.layout.dtype])
+
+    def reshaped(
+        self, dtype: DType, shape: Sequence[int], strides: Sequence[int], offset: int
+    ) -> "_Tensor":
+        """Return a view from `offset` elements of `dtype` after the first element of this one."""
+        start = self.layout.offset * self.layout.dtype.size + offset * dtype.size
+        raw = self.storage.view(np.uint8)
+        if not 0 <= start <= raw.size:
+            raise interpreter_error("GY-INTERP-003", f"a view starts at byte {start} of {raw.size}")
+        tail = raw[start:]
+        whole = tail[: tail.size // dtype.size * dtype.size].view(NUMPY[dtype])
+        made = _Tensor(whole, Layout(dtype, tuple(shape), tuple(strides)))
+        if span_of(shape, strides) > whole.size:
+            raise interpreter_error(
+                "GY-INTERP-003",
+                f"a view spans {span_of(shape, strides)} elements of the {whole.size} there are",
+            )
+        return made
+
+
+def _tensor(value: object) -> object:
+    if not isinstance(value, np.ndarray):
+        return int(value) if isinstance(value, np.integer) else value
+    steps = tuple(s // value.itemsize for s in value.strides)
+    dense = tuple(s if n > 1 else max(s, 0) for n, s in zip(value.shape, steps, strict=True))
+    return _Tensor(flat(value, "argument"), Layout(DTYPES[value.dtype], value.shape, dense))
+
+
+def _array(value: object) -> Any:
+    return value.array if isinstance(value, _Tensor) else value
+
+
+@define
+class _Host:
+    """The names and symbols of a program while it runs; the only thing here that changes."""
+
+    program: HostProgram
+    constants: Mapping[str, Array]
+    externs: Externs
+    names: dict[str, Any] = field(factory=dict)
+    symbols: dict[Sym, Number] = field(factory=dict)
+    returned: list[Any] = field(factory=list)
+
+    def run(self, instructions: Sequence[Instruction]) -> None:
+        """Carry out instructions in order."""
+        for i in instructions:
+            if not (self._sizes(i) or self._memory(i) or self._work(i) or self._structure(i)):
+                raise TypeError(f"no meaning is given for {type(i).__name__}")
+
+    def _get(self, name: str) -> Any:
+        if name not in self.names:
+            raise interpreter_error("GY-INTERP-001", f"{name!r} is not bound (any more)")
+        return self.names[name]
+
+    def _get_tensor(self, name: str) -> _Tensor:
+        found = self._get(name)
+        if not isinstance(found, _Tensor):
+            raise interpreter_error(
+                "GY-INTERP-002", f"{name!r} wants a tensor, got {type(found).__name__}"
+            )
+        return found
+
+    def _ints(self, exprs: Sequence[Expr]) -> tuple[int, ...]:
+        return tuple(integer(e, self.symbols) for e in exprs)
+
+    def _value(self, value: Value) -> Any:
+        match value:
+            case Ref(name):
+                return _array(self._get(name))
+            case Literal(constant):
+                return constant
+            case ListValue(items):
+                return [self._value(item) for item in items]
+            case TypeArg():
+                return value
+        return integer(value, self.symbols)
+
+    def _sizes(self, i: Instruction) -> bool:
+        match i:
+            case BindSize(symbol, tensor, dim, stride):
+                where = self._get_tensor(tensor).layout
+                self.symbols[symbol] = (where.strides if stride else where.shape)[dim]
+            case BindParameter(symbol, name):
+                self.symbols[symbol] = int(self._get(name))
+            case DefineSymbol(symbol, expr):
+                self.symbols[symbol] = integer(expr, self.symbols)
+            case BindConstant(name, key):
+                if key not in self.constants:
+                    raise interpreter_error(
+                        "GY-INTERP-002", f"no array was given for constant {key!r}"
+                    )
+                self.names[name] = _tensor(self.constants[key])
+            case AssertSizeStride():
+                self._assert_layout(i)
+            case AssertAlignment(tensor, count):
+                found = self._get_tensor(tensor)
+                address = found.flat().__array_interface__["data"][0]
+                if 0 not in found.layout.shape and address % count:
+                    raise AssertionError(f"{tensor} is not aligned to {count} bytes")
+            case AssertNoNan(tensor, what):
+                array = self._get_tensor(tensor).array
+                wide = cast(array, DTYPES[array.dtype].compute)
+                if DTYPES[array.dtype].is_float and not np.all(np.isfinite(wide)):
+                    raise AssertionError(f"{tensor} holds NaN or infinity: {what}")
+            case AssertTrue(condition, message):
+                if not truth_of(condition, self.symbols):
+                    raise RuntimeError(message)
+            case _:
+                return False
+        return True
+
+    def _assert_layout(self, i: AssertSizeStride) -> None:
+        where = self._get_tensor(i.tensor).layout
+        shape, strides = self._ints(i.shape), self._ints(i.strides)
+        same = shape == where.shape and (
+            0 in shape
+            or all(n < 2 or a == b for n, a, b in zip(shape, strides, where.strides, strict=True))
+        )
+        if not same:
+            raise AssertionError(
+                f"{i.tensor} has sizes {where.shape}, strides {where.strides}; "
+                f"expected {shape}, {strides}. {i.what}"
+            )
+
+    def _memory(self, i: Instruction) -> bool:
+        match i:
+            case Allocate(name, dtype, _, shape, strides):
+                sizes, steps = self._ints(shape), self._ints(strides)
+                storage = poisoned(dtype, span_of(sizes, steps))
+                self.names[name] = _Tensor(storage, Layout(dtype, sizes, steps))
+            case AllocatePool(name, count):
+                storage = np.full(integer(count, self.symbols), POISON_BYTE, np.uint8)
+                self.names[name] = _Tensor(storage, Layout(DType.U8, (storage.size,), (1,)))
+            case AllocateFromPool(name, pool, offset, dtype, shape, strides):
+                start = self._get_tensor(pool).reshaped(
+                    DType.U8, (0,), (1,), integer(offset, self.symbols)
+                )
+                made = start.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
+                self.names[name] = made
+            case Workspace(name, count, _, zeroed):
+                fill = 0 if zeroed else POISON_BYTE
+                storage = np.full(integer(count, self.symbols), fill, np.uint8)
+                self.names[name] = _Tensor(storage, Layout(DType.U8, (storage.size,), (1,)))
+            case Free(name):
+                self._get(name)
+                del self.names[name]
+            case Reuse(name, source, dtype, shape, strides):
+                old = self._get_tensor(source)
+                made = old.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
+                del self.names[source]
+                self.names[name] = made
+            case View(name, source, dtype, shape, strides, offset):
+                self.names[name] = self._get_tensor(source).reshaped(
+                    dtype,
+                    self._ints(shape),
+                    self._ints(strides),
+                    integer(offset, self.symbols),
+                )
+            case _:
+                return False
+        return True
+
+    def _work(self, i: Instruction) -> bool:
+        match i:
+            case Launch(kernel, tensors, sizes):
+                self._launch(kernel, tensors, sizes)
+            case ExternCall():
+                self._extern(i)
+            case TmaDescriptor(name, tensor):
+                self.names[name] = self._get(tensor)
+            case TritonLaunch(kernel, _, args, constants):
+                keywords = {k: self._value(v) for k, v in (*args, *constants)}
+                self._function(kernel)(**keywords)
+            case Copy(destination, source):
+                self._get_tensor(destination).array[...] = self._get_tensor(source).array
+            case ReadScalar(symbol, tensor):
+                self.symbols[symbol] = int(self._get_tensor(tensor).array.item())
+            case CollectiveStart(target, args, results):
+                self._bind(results, self._function(target)(*map(self._value, args)))
+            case CollectiveFinish(tensor):
+                self._get(tensor)
+            case MakeStream(name) | MakeEvent(name):
+                self.names[name] = i
+            case RecordEvent(event, stream) | WaitEvent(event, stream):
+                self._get(event)
+                self._get(stream)
+            case _:
+                return False
+        return True
+
+    def _launch(self, name: str, tensors: Sequence[str], sizes: Sequence[Expr]) -> None:
+        kernel = next((k for k in self.program.kernels if k.name == name), None)
+        if kernel is None:
+            raise interpreter_error("GY-INTERP-001", f"there is no kernel {name!r}")
+        given = [self._get_tensor(t).flat() for t in tensors]
+        buffers = dict(zip((p.name for p in kernel.parameters), given, strict=True))
+        values = dict(zip((s.name for s in kernel.sizes), self._ints(sizes), strict=True))
+        run_kernel(kernel, buffers, values)
+
+    def _function(self, target: str) -> Callable[..., Any]:
+        if target not in self.externs:
+            raise interpreter_error(
+                "GY-INTERP-004",
+                f"no function stands for {target!r}",
+                help="pass one in `externs`",
+            )
+        return self.externs[target]
+
+    def _extern(self, i: ExternCall) -> None:
+        keywords = {k: self._value(v) for k, v in i.kwargs}
+        values = self._function(i.target)(*map(self._value, i.args), **keywords)
+        if i.out is None:
+            if i.results:
+                self._bind(i.results, values)
+            return
+        many = values if isinstance(values, tuple | list) else (values,)
+        for name, value in zip(i.results, many, strict=True):
+            if isinstance(name, str):
+                target = self._get_tensor(name).array
+                if target.dtype != value.dtype or target.shape != value.shape:
+                    raise interpreter_error(
+                        "GY-INTERP-005",
+                        f"{name!r} is {target.dtype}{list(target.shape)}, "
+                        f"the call gave {value.dtype}{list(value.shape)}",
+                    )
+                target[...] = value
+
+    def _bind(self, results: Sequence[str | tuple[str, ...] | Sym | None], values: Any) -> None:
+        if not isinstance(values, tuple | list):
+            values = (values,)
+        if len(results) > len(values):
+            raise interpreter_error(
+                "GY-INTERP-005", f"the call gave {len(values)} results, not {len(results)}"
+            )
+        for result, value in zip(results, values, strict=False):
+            match result:
+                case str():
+                    self.names[result] = _tensor(value)
+                case tuple():
+                    self._bind(result, value)
+                case Sym():
+                    self.symbols[result] = int(value)
+
+    def _structure(self, i: Instruction) -> bool:
+        match i:
+            case WithDevice(_, body) | WithStream(_, body) | ProfileRange(_, body):
+                self.run(body)
+            case Branch():
+                chosen = self._decide(i.condition)
+                self.run(i.then if chosen else i.otherwise)
+                values = i.then_values if chosen else i.otherwise_values
+                found = [self._get(v) for v in values]
+                self.names.update(zip(i.results, found, strict=True))
+            case Loop():
+                self._loop(i)
+            case CallProgram(name, args, results) | CallPartition(name, args, results):
+                self._bind(results, self._call(name, [self._value(a) for a in args]))
+            case Comment():
+                pass
+            case Return(values):
+                self.returned = [self._returned(v) for v in values]
+            case _:
+                return False
+        return True
+
+    def _returned(self, value: Value) -> Any:
+        return self._get(value.name) if isinstance(value, Ref) else self._value(value)
+
+    def _decide(self, condition: Ref | Cond) -> bool:
+        if isinstance(condition, Ref):
+            return bool(self._get_tensor(condition.name).array.item())
+        return bool(truth_of(condition, self.symbols))
+
+    def _loop(self, i: Loop) -> None:
+        values = [self._get(name) for name in i.initial]
+        while True:
+            self.names.update(zip(i.carried, values, strict=True))
+            self.run(i.condition)
+            if not bool(self._get_tensor(i.test).array.item()):
+                break
+            self.run(i.body)
+            values = [self._get(name) for name in i.next]
+        self.names.update(zip(i.results, values, strict=True))
+
+    def _call(self, name: str, args: Sequence[object]) -> list[Any]:
+        for sub in self.program.subprograms:
+            if sub.name == name:
+                return run_host(sub, args, self.constants, self.externs)
+        raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")

@@ -1,0 +1,115 @@
+"""The reference meaning of Loop IR: operations in order, each at all its points at once."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from attrs import define
+
+from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement, Store
+from gyrator_ir.loop.nodes import (
+    LoopProgram,
+    Operation,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+)
+from gyrator_testing.interp.body import Frame, blocks
+from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs
+from gyrator_testing.interp.dtypes import Array
+from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.externs import DEFAULT, Externs
+from gyrator_testing.interp.memory import created
+
+NO_CONSTANTS: Mapping[str, Array] = MappingProxyType({})
+
+
+def run_loop(
+    program: LoopProgram,
+    inputs: Sequence[object],
+    constants: Mapping[str, Array] = NO_CONSTANTS,
+    externs: Externs = DEFAULT,
+) -> list[Any]:
+    """Run a program and return its outputs.
+
+    Args:
+        program: one that verifies.
+        inputs: for each input an array of exactly its dtype, shape and strides (mutations are seen
+            by the caller), an int, or anything for an `OpaqueInput`.
+        constants: an array for each key.
+        externs: a function for each target that is called.
+
+    Returns:
+        For each output an array that shares the storage of its buffer, an int, or a constant.
+
+    Raises:
+        InterpreterError: when the program or its arguments break a rule.
+        IndexError: when a checked index is out of range.
+        RuntimeError: when an assertion fails.
+    """
+    machine = Machine(
+        {b.name: b for b in program.all_buffers}, externs, _Caller(program, constants, externs)
+    )
+    bind_inputs(machine, program.inputs, inputs)
+    bind_constants(machine, program.constants, constants)
+    pending = {b.name: b for b in program.buffers}
+    for op in program.operations:
+        known = [n for n, b in pending.items() if _bound(b.shape + b.strides, machine)]
+        for name in known:
+            machine.storage[name] = created(pending.pop(name), machine.symbols)
+        _operation(op, machine)
+    return [machine.output(o) for o in program.outputs]
+
+
+@define
+class _Caller:
+    """Runs subprograms."""
+
+    program: LoopProgram
+    constants: Mapping[str, Array]
+    externs: Externs
+
+    def __call__(self, name: str, operands: Sequence[object]) -> list[Any]:
+        for sub in self.program.subprograms:
+            if sub.name == name:
+                return run_loop(sub, operands, self.constants, self.externs)
+        raise interpreter_error("GY-INTERP-001", f"there is no subprogram {name!r}")
+
+
+def _bound(exprs: Sequence[Any], machine: Machine) -> bool:
+    return all(s in machine.symbols for e in exprs for s in e.free_symbols)
+
+
+def _operation(op: Operation, machine: Machine) -> None:
+    match op:
+        case Pointwise(_, axes, body) | Scatter(_, axes, body):
+            _loop(machine, axes, (), body, None, ())
+        case Reduction(_, axes, inner, body, fold, stores):
+            _loop(machine, axes, inner, body, fold, stores)
+        case Scan(_, axes, line, body, scan, stores):
+            _loop(machine, axes, (line,), body, scan, stores)
+        case Sort(_, axes, line, body, sort, stores):
+            _loop(machine, axes, (line,), body, sort, stores)
+        case _:
+            machine.run(op)
+
+
+def _loop(
+    machine: Machine,
+    axes: tuple[Axis, ...],
+    inner: tuple[Axis, ...],
+    body: tuple[Statement, ...],
+    step: Reduce | ScanStep | SortStep | None,
+    stores: tuple[Store, ...],
+) -> None:
+    cells = machine.cells()
+    for block in blocks(axes, inner, machine.symbols):
+        frame = Frame(block.points + block.line, cells, machine.symbols | block.symbols)
+        frame.run(body)
+        if step is not None:
+            frame.collect(step, len(axes))
+        if isinstance(step, Reduce):
+            frame.space = block.points + (1,) * len(inner)
+        frame.run(stores)
