@@ -1,0 +1,96 @@
+"""The command line: `gyrator doctor | opt | options | modes | cache | demo`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gyrator.config import read_config
+from gyrator.doctor import examine
+from gyrator.doctor import table as doctor_table
+from gyrator.opt import OptRequest, list_passes, run_opt
+from gyrator.options import list_modes, list_options
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_runtime.cache import Cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit status: 0, 1 for a finding, 2 for bad input."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except GyratorError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"gyrator: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gyrator", description="A compiler for PyTorch programs.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    doctor = commands.add_parser("doctor", help="what works on this machine, what to install")
+    doctor.set_defaults(run=_doctor)
+    options = commands.add_parser("options", help="every option of torch.compile's options=")
+    options.set_defaults(run=_options)
+    modes = commands.add_parser("modes", help="what each mode sets")
+    modes.set_defaults(run=_modes)
+    cache = commands.add_parser("cache", help="where the cache is, how large, and emptying it")
+    cache.add_argument("--prune", type=int, metavar="BYTES", help="shrink it to this size")
+    cache.set_defaults(run=_cache)
+    opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
+    opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
+    opt.add_argument("--passes", default="", help="a pipeline, `fuse{limit=4},drop-dead-buffers`")
+    opt.add_argument("--from", dest="start", default="", help="level of the text: loop, kernel, host")
+    opt.add_argument("--to", default="", help="run stages up to: loop, kernel, host, c++, python")
+    opt.add_argument("--list", action="store_true", help="list the passes")
+    opt.set_defaults(run=_opt)
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    findings = examine()
+    Console().print(doctor_table(findings))
+    return 0 if all(f.ok for f in findings) else 1
+
+
+def _options(_: argparse.Namespace) -> int:
+    table = Table("option", "default", "meaning")
+    for name, facts in list_options().items():
+        table.add_row(name, repr(facts["default"]), facts["meaning"])
+    Console().print(table)
+    return 0
+
+
+def _modes(_: argparse.Namespace) -> int:
+    table = Table("mode", "sets")
+    for name, options in list_modes().items():
+        table.add_row(name, ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing")
+    Console().print(table)
+    return 0
+
+
+def _cache(args: argparse.Namespace) -> int:
+    config = read_config()
+    if args.prune is not None:
+        removed = Cache(config.cache_root, config.cache_bytes).prune(args.prune)
+        print(f"removed {removed} entries")
+    files = [p for p in config.cache_root.rglob("*") if p.is_file()]
+    size = sum(p.stat().st_size for p in files)
+    print(f"{config.cache_root}: {size / 2**20:.1f} MiB in {len(files)} files")
+    return 0
+
+
+def _opt(args: argparse.Namespace) -> int:
+    if args.list:
+        for name, meaning in list_passes():
+            print(f"{name:28} {meaning}")
+        return 0
+    text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    print(run_opt(text, OptRequest(args.passes, args.start, args.to)), end="")
+    return 0

@@ -1,0 +1,200 @@
+"""From an ATen graph to a callable: every stage in order, on one screen (`Engine.compile`)."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+
+from gyrator.config import Config
+from gyrator.fallback import eager_graph, warn_fallback
+from gyrator.frontend import Boxed, Phase
+from gyrator.graph_key import graph_bytes
+from gyrator.options import Options
+from gyrator.product import product_hash, rules_hash
+from gyrator.programs import StoredProgram, host_runner, load_program, store_program
+from gyrator.records import GraphRecord, Observer
+from gyrator.summary import summarise
+from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition
+from gyrator.tracing import Trace
+from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.source import TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.stage import lower
+from gyrator_lowering.table import LoweringTable
+from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.progress import SilentProgress, make_progress
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import plan_host, schedule
+
+
+@define
+class Stopwatch:
+    """Seconds of each named stage."""
+
+    seconds: dict[str, float] = field(factory=dict)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a `with` block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@frozen(kw_only=True, eq=False)
+class Engine:
+    """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
+
+    options: Options
+    config: Config
+    rules: LoweringTable
+    targets: Mapping[str, tuple[TargetDefinition, Target]]
+    wrappers: Mapping[str, WrapperBackend]
+    cache: Cache
+    observer: Observer
+    _loaders: dict[str, KernelLoader] = field(factory=dict)
+
+    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> Boxed:
+        """Return a callable for the graph: compiled, or eager with a warning where that fails."""
+        try:
+            return self._compile(gm, phase)
+        except Exception as error:
+            if self.options.strict:
+                raise
+            warn_fallback(error, phase)
+            calls = sum(n.op == "call_function" for n in gm.graph.nodes)
+            self.observer(GraphRecord("main", phase, calls, fallback=str(error)))
+            return eager_graph(gm)
+
+    def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> Boxed:
+        self._check_devices(gm)
+        watch = Stopwatch()
+        with watch.stage("key"):
+            key = self._key(gm)
+        if self.options.cache:
+            with watch.stage("load"):
+                stored = load_program(
+                    self.cache, host_runner(self.cache), key, gm, self.options.timed
+                )
+            if stored is not None:
+                return self._finish(gm, stored, phase, watch, cached=True)
+        stored = self._build(gm, key, phase, watch)
+        return self._finish(gm, stored, phase, watch, cached=False)
+
+    def _build(
+        self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
+    ) -> StoredProgram:
+        targets = {device: target for device, (_, target) in self.targets.items()}
+        trace = Trace.open(self.options.trace_dir, phase)
+        trace.write("graph.py", lambda: gm.print_readable(print_output=False))
+        with watch.stage("lower"):
+            program = lower(gm, self.rules, self._lowering_options(), targets)
+        trace.ir("loop", program)
+        with watch.stage("schedule"):
+            planned = schedule(program, self._scheduler_options(), targets)
+        trace.ir("kernel", planned)
+        with watch.stage("host"):
+            host = plan_host(planned, self._scheduler_options(), targets)
+        trace.ir("host", host)
+        with watch.stage("emit"):
+            units = self._emit(host, targets)
+        building = {device: self._loader(device).submit(part) for device, part in units.items()}
+        with watch.stage("wrap"):
+            wrapper = self.wrappers[self.options.wrapper].emit(host)
+        for part in units.values():
+            for unit in part:
+                trace.write(f"{unit.name}.{unit.language.replace('+', 'p')}", lambda u=unit: u.text)
+        trace.write("host.py", lambda: wrapper.text)
+        summary = summarise(gm, planned, host, units)
+        with watch.stage("build"):
+            return store_program(
+                self.cache if self.options.cache else None, host_runner(self.cache),
+                key, gm, wrapper, units, building, summary, self.options.timed,
+            )  # fmt: skip
+
+    def _finish(
+        self,
+        gm: torch.fx.GraphModule,
+        stored: StoredProgram,
+        phase: Phase,
+        watch: Stopwatch,
+        cached: bool,
+    ) -> Boxed:
+        record = stored.record(phase, cached, tuple(watch.seconds.items()))
+        self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
+        return stored.call
+
+    def _emit(
+        self, host: Any, targets: Mapping[str, Target]
+    ) -> dict[str, tuple[TranslationUnit, ...]]:
+        units: dict[str, tuple[TranslationUnit, ...]] = {}
+        for device in dict.fromkeys(k.device.type for k in host.kernels):
+            definition, target = self.targets[device]
+            kernels = tuple(k for k in host.kernels if k.device.type == device)
+            for kernel in kernels:
+                if (refusal := definition.kernels.refuses(kernel, target)) is not None:
+                    raise UnsupportedError(refusal)
+            units[device] = definition.kernels.emit(kernels, host.facts, host.origins, target)
+        return units
+
+    def _loader(self, device: str) -> KernelLoader:
+        if device not in self._loaders:
+            definition, target = self.targets[device]
+            context = LoaderContext(
+                cache=self.cache,
+                progress=make_progress(sys.stderr) if self.options.progress else SilentProgress(),
+                threads=self.options.threads,
+            )
+            self._loaders[device] = definition.loader(target, context)
+        return self._loaders[device]
+
+    def _check_devices(self, gm: torch.fx.GraphModule) -> None:
+        for node in gm.graph.nodes:
+            val = node.meta.get("val")
+            if isinstance(val, torch.Tensor) and val.device.type not in self.targets:
+                known = ", ".join(self.targets) or "none"
+                raise UnsupportedError(
+                    Diagnostic(
+                        "GY-TARGET-003",
+                        f"no target for device type {val.device.type!r}",
+                        provenance=(f"%{node.name} = {node.target}",),
+                        help=f"targets found: {known}; `gyrator doctor` shows what is installed",
+                    )
+                )
+
+    def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
+        wrapper = self.wrappers[self.options.wrapper]
+        fields = {
+            "graph": graph_bytes(gm),
+            "options": repr(self.options.code_fields()).encode(),
+            "rules": rules_hash(self.rules).encode(),
+            "wrapper": wrapper.content_hash.encode(),
+            "torch": torch.__version__.encode(),
+            "product": product_hash().encode(),
+        }
+        for device, (definition, target) in self.targets.items():
+            fields[f"target {device}"] = repr(target).encode()
+            fields[f"kernels {device}"] = definition.kernels.content_hash.encode()
+        return make_key("programs", fields)
+
+    def _lowering_options(self) -> LoweringOptions:
+        return LoweringOptions(fallback_random=self.options.fallback_random)
+
+    def _scheduler_options(self) -> SchedulerOptions:
+        options = self.options
+        return SchedulerOptions(
+            fusion=options.fusion,
+            numerics=Numerics(options.numerics),
+            size_asserts=options.size_asserts,
+            nan_asserts=options.nan_asserts,
+            profile=options.profile,
+        )

@@ -1,0 +1,82 @@
+"""`gyrator.explain`: compile a function, run it once, and say what became of it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gyrator.options import make_options
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+
+
+@frozen
+class Explanation:
+    """What `explain` found. Print it, or read the records."""
+
+    graphs: tuple[GraphRecord, ...]
+    result: Any
+    """What the function returned."""
+
+    @property
+    def extern_calls(self) -> Counter[str]:
+        """How often each ATen op is called by the host programs."""
+        return Counter(e.target for g in self.graphs for e in g.externs)
+
+    @property
+    def unlowered(self) -> Counter[tuple[str, str]]:
+        """ATen calls that are not library work, as (op, reason)."""
+        return Counter(
+            (e.target, e.reason) for g in self.graphs for e in g.externs if e.reason != "library"
+        )
+
+    @property
+    def kernels(self) -> int:
+        """Number of generated kernels."""
+        return sum(len(g.kernels) for g in self.graphs)
+
+    def __str__(self) -> str:
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            console.print(self.__rich__())
+        return captured.get()
+
+    def __rich__(self) -> RenderableType:
+        summary = Table("graph", "ATen calls", "kernels", "launches", "extern calls", "from cache")
+        for g in self.graphs:
+            cells = (g.nodes, len(g.kernels), g.launches, len(g.externs))
+            state = "eager" if g.fallback else ("yes" if g.cached else "no")
+            summary.add_row(g.phase, *map(str, cells), state)
+        parts: list[RenderableType] = [summary]
+        for g in self.graphs:
+            if g.fallback:
+                parts.append(Text(f"{g.phase} runs eagerly:\n{g.fallback}"))
+        externs = Table("extern call", "count", "reason")
+        rows = Counter((e.target, e.reason) for g in self.graphs for e in g.externs)
+        for (target, reason), count in rows.most_common():
+            externs.add_row(target, str(count), reason)
+        return Group(*parts, externs) if rows else Group(*parts)
+
+
+def explain(
+    fn: Callable[..., Any],
+    *args: Any,
+    options: Mapping[str, Any] | None = None,
+    dynamic: bool | None = None,
+    **kwargs: Any,
+) -> Explanation:
+    """Compile `fn` in a session of its own, run it once on the arguments, and describe the result.
+
+    For a training step, pass a function that calls `backward`.
+    """
+    records: list[GraphRecord] = []
+    chosen = evolve(make_options(options=options), timed=True)
+    with Session(options=chosen, observer=records.append) as session:
+        compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
+        result = compiled(*args, **kwargs)
+    return Explanation(tuple(records), result)

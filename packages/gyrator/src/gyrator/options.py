@@ -1,0 +1,152 @@
+"""What a user may choose, with its default and meaning: one attrs field an option."""
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Literal
+
+import attrs
+from attrs import field, frozen
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
+
+class OptionError(GyratorError):
+    """An option or mode that does not exist, or a value that it does not take."""
+
+
+def _option(default: Any, meaning: str, choices: tuple[Any, ...] = (), code: bool = True) -> Any:
+    """Declare an option. `code`: it can change what is generated, so it is part of cache keys."""
+    metadata = {"meaning": meaning, "choices": choices, "code": code}
+    return field(default=default, metadata=metadata)
+
+
+@frozen(kw_only=True)
+class Options:
+    """The options of `torch.compile(..., backend="gyrator", options={...})`."""
+
+    numerics: Literal["eager", "fast"] = _option(
+        "eager",
+        "'eager': every ATen op's result is rounded to its dtype, as eager rounds it. 'fast': "
+        "roundings between fused ops may be skipped.",
+        ("eager", "fast"),
+    )
+    wrapper: str = _option("python", "Language of the host program.", ("python",))
+    fusion: bool = _option(True, "Fuse operations into common kernels.")
+    inline: bool = _option(True, "Compute cheap values again where they are used.")
+    fallback_random: bool = _option(
+        False, "Draw random numbers with ATen's ops, in eager's stream, instead of in kernels."
+    )
+    min_cut: bool = _option(
+        True, "Choose what a training step saves for the backward pass by minimum cut."
+    )
+    max_autotune: bool = _option(
+        False, "Build kernels for every vector width of this machine, measure, and keep the best."
+    )
+    device_graphs: bool = _option(
+        False, "Capture device graphs and replay them, on devices that can."
+    )
+    size_asserts: bool = _option(
+        False, "Check the sizes and strides of what ATen ops return."
+    )
+    nan_asserts: bool = _option(
+        False, "Raise where a kernel or an ATen op first gives NaN or infinity."
+    )
+    profile: bool = _option(False, "Mark every kernel and call as a range in torch.profiler.")
+    timed: bool = _option(
+        False, "Keep the time of every kernel, for `gyrator.explain` and reports.", code=False
+    )
+    strict: bool = _option(
+        False, "Raise what the compiler cannot do, instead of running that graph eagerly.", code=False
+    )
+    cache: bool = _option(True, "Keep compiled programs on disk, and look there first.", code=False)
+    threads: int = _option(
+        0, "Compiler processes that run at once; 0 means one a core.", code=False
+    )
+    progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)
+    trace_dir: str = _option(
+        "", "A folder for the FX graph, every IR and all generated text of each compile.", code=False
+    )
+
+    def code_fields(self) -> dict[str, Any]:
+        """Return the options that can change generated code, for cache keys."""
+        return {
+            f.name: getattr(self, f.name)
+            for f in attrs.fields(Options)
+            if f.metadata["code"]
+        }
+
+
+MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType({
+    "default": MappingProxyType({}),
+    "reduce-overhead": MappingProxyType({"device_graphs": True}),
+    "max-autotune": MappingProxyType({"max_autotune": True, "device_graphs": True}),
+    "max-autotune-no-cudagraphs": MappingProxyType({"max_autotune": True}),
+})  # fmt: skip
+"""The options that each mode sets."""
+
+
+def list_options() -> dict[str, dict[str, Any]]:
+    """Return every option's default, choices (empty: any value of the type) and meaning."""
+    return {
+        f.name: {
+            "default": f.default,
+            "choices": f.metadata["choices"],
+            "meaning": f.metadata["meaning"],
+        }
+        for f in attrs.fields(Options)
+    }
+
+
+def list_modes() -> dict[str, dict[str, Any]]:
+    """Return the options that each mode sets."""
+    return {name: dict(options) for name, options in MODES.items()}
+
+
+def make_options(
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    base: Options | None = None,
+) -> Options:
+    """Return the options of a mode, with single ones replaced.
+
+    Raises `OptionError` (GY-OPTION-001 to 003) for an unknown mode or option, or a bad value.
+    """
+    chosen = dict(_mode(mode or "default"))
+    known = {f.name: f for f in attrs.fields(Options)}
+    for name, value in (options or {}).items():
+        if name not in known:
+            raise OptionError(
+                Diagnostic("GY-OPTION-001", f"unknown option {name!r}", help=_near(name, known))
+            )
+        chosen[name] = _checked(known[name], value)
+    return attrs.evolve(base or Options(), **chosen)
+
+
+def _mode(mode: str) -> Mapping[str, Any]:
+    if mode not in MODES:
+        raise OptionError(
+            Diagnostic("GY-OPTION-002", f"unknown mode {mode!r}", help=_near(mode, MODES))
+        )
+    return MODES[mode]
+
+
+def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
+    choices = option.metadata["choices"]
+    wanted = type(option.default)
+    if type(value) is not wanted:
+        wrong = f"takes a {wanted.__name__}, got {value!r}"
+    elif choices and value not in choices:
+        wrong = f"takes one of {', '.join(map(repr, choices))}, got {value!r}"
+    else:
+        return value
+    raise OptionError(
+        Diagnostic(
+            "GY-OPTION-003", f"option {option.name!r} {wrong}", help=option.metadata["meaning"]
+        )
+    )
+
+
+def _near(name: str, known: Mapping[str, Any]) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"

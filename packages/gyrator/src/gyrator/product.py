@@ -1,0 +1,51 @@
+"""Hashes of what can change generated code: our own source, and rules that a user added."""
+
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from types import CodeType
+
+from gyrator_lowering.table import LoweringTable
+
+_PACKAGES = (
+    "gyrator", "gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_codegen",
+    "gyrator_codegen_cpp", "gyrator_wrapper_python", "gyrator_runtime",
+)  # fmt: skip
+
+
+@cache
+def product_hash() -> str:
+    """A digest of the source of every package that takes part in a compile."""
+    digest = hashlib.sha256()
+    for package in _PACKAGES:
+        spec = find_spec(package)
+        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+            root = Path(folder)
+            for path in sorted(root.rglob("*")):
+                if path.suffix in (".py", ".h", ".cpp", ".c"):
+                    digest.update(str(path.relative_to(root)).encode())
+                    digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def rules_hash(table: LoweringTable) -> str:
+    """A digest of which rule lowers what; rules from elsewhere count with their code."""
+    digest = hashlib.sha256()
+    for target, rule in sorted(table.rules.items()):
+        module = getattr(rule, "__module__", "")
+        digest.update(f"{target} {module} {getattr(rule, '__qualname__', rule)}\n".encode())
+        code = getattr(rule, "__code__", None)
+        if code is not None and module.partition(".")[0] not in _PACKAGES:
+            _code(code, digest)
+    return digest.hexdigest()
+
+
+def _code(code: CodeType, digest: "hashlib._Hash") -> None:
+    """Add a function's bytecode and constants, those of nested functions included."""
+    digest.update(code.co_code + repr(code.co_names).encode())
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _code(constant, digest)
+        else:
+            digest.update(repr(constant).encode())

@@ -1,0 +1,157 @@
+"""Programs in memory and in the cache: what a compile leaves, and how it becomes a callable."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache as once
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from gyrator.frontend import Boxed
+from gyrator.records import GraphRecord
+from gyrator.summary import extern_records, kernel_records
+from gyrator.targets import Building
+from gyrator_ir.source import Failure, Program, TranslationUnit
+from gyrator_runtime.artifact import Artifact, load_artifact, save_artifact
+from gyrator_runtime.cache import Cache, CacheKey
+from gyrator_runtime.device import cpu_isa
+from gyrator_runtime.native import Plan, Runner, load_runner
+from gyrator_runtime.record import HostRuntime, LoadedKernel
+from gyrator_runtime.toolchain import ToolchainError, find_toolchain
+
+_EXCEPTIONS: Mapping[str, type[BaseException]] = {
+    Failure.INDEX: IndexError,
+    Failure.RUNTIME: RuntimeError,
+}
+
+
+@frozen(eq=False)
+class StoredProgram:
+    """A compiled graph, ready to run, and the facts stored with it."""
+
+    call: Boxed
+    summary: Mapping[str, Any]
+    host_text: str
+    timings: Callable[[], dict[str, tuple[int, int]]] | None
+
+    def record(
+        self, phase: str, cached: bool, seconds: tuple[tuple[str, float], ...]
+    ) -> GraphRecord:
+        """Describe this program for observers."""
+        return GraphRecord(
+            name=self.summary.get("name", "main"),
+            phase=phase,
+            nodes=self.summary["nodes"],
+            kernels=kernel_records(self.summary),
+            externs=extern_records(self.summary),
+            launches=self.summary["launches"],
+            cached=cached,
+            seconds=seconds,
+            host_text=self.host_text,
+            timings=self.timings,
+        )
+
+
+def store_program(
+    cache: Cache | None,
+    runner: Runner,
+    key: CacheKey,
+    gm: torch.fx.GraphModule,
+    wrapper: Program,
+    units: Mapping[str, Sequence[TranslationUnit]],
+    building: Mapping[str, Building],
+    summary: Mapping[str, Any],
+    timed: bool,
+) -> StoredProgram:
+    """Wait for the kernels, put the program into the cache, and make it callable."""
+    addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
+    metadata = {"summary": dict(summary), "kernels": _kernel_rows(units), "constants": list(wrapper.constants), "entry": wrapper.entry}
+    if cache is not None:
+        libraries = tuple(lib for b in building.values() for lib in b.libraries())
+        save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
+    return _load(wrapper.text, addresses, metadata, runner, gm, timed)
+
+
+def load_program(
+    cache: Cache, runner: Runner, key: CacheKey, gm: torch.fx.GraphModule, timed: bool
+) -> StoredProgram | None:
+    """Return the program stored under `key`, or None: no pass and no compiler runs."""
+    found = load_artifact(cache, key)
+    if found is None:
+        return None
+    return _load(found.host_source, found.symbols, found.metadata, runner, gm, timed)
+
+
+def _load(
+    text: str,
+    addresses: Mapping[str, int],
+    metadata: Mapping[str, Any],
+    runner: Runner,
+    gm: torch.fx.GraphModule,
+    timed: bool,
+) -> StoredProgram:
+    kernels = {
+        row["name"]: LoadedKernel(
+            row["name"],
+            addresses[row["symbol"]],
+            tuple((_EXCEPTIONS[f], message) for f, message in row["checks"]),
+        )
+        for row in metadata["kernels"]
+    }
+    constants = {key: _attribute(gm, key) for key in metadata["constants"]}
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "<gyrator host program>", "exec"), namespace)
+    rt = HostRuntime(runner, kernels, constants, timed)
+    recorded = namespace[metadata["entry"]](rt)
+    timings = (lambda: _timings(rt.launches)) if timed else None
+    return StoredProgram(_boxed(recorded.plan), metadata["summary"], text, timings)
+
+
+def _boxed(plan: Plan) -> Boxed:
+    def run(args: list[Any]) -> Sequence[Any]:
+        return plan(args)  # type: ignore[return-value]  # a boxed plan returns a tuple
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    return run
+
+
+def _kernel_rows(units: Mapping[str, Sequence[TranslationUnit]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": k.kernel,
+            "symbol": k.symbol,
+            "checks": [[c.failure, c.message] for c in sorted(k.checks, key=lambda c: c.code)],
+        }
+        for part in units.values()
+        for u in part
+        for k in u.kernels
+    ]
+
+
+def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
+    found: Any = gm
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found.detach() if isinstance(found, torch.Tensor) else found
+
+
+def _timings(launches: Sequence[tuple[str, Plan, int]]) -> dict[str, tuple[int, int]]:
+    """Return calls and total nanoseconds of each kernel."""
+    result: dict[str, tuple[int, int]] = {}
+    rows: dict[int, list[tuple[int, int, int]]] = {}
+    for name, plan, row in launches:
+        times = rows.setdefault(id(plan), plan.timings())
+        calls, total = result.get(name, (0, 0))
+        result[name] = (calls + times[row][0], total + times[row][1])
+    return result
+
+
+@once
+def host_runner(cache: Cache) -> Runner:
+    """Return the runner of host programs for this process: native if it can be built."""
+    try:
+        toolchain = find_toolchain(os.environ, cache)
+    except ToolchainError:
+        toolchain = None
+    return load_runner(cache, toolchain)

@@ -1,0 +1,66 @@
+"""What one compile did, for explain, reports and tests."""
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import field, frozen
+
+
+@frozen
+class ExternRecord:
+    """A call into ATen, and why it is one."""
+
+    target: str
+    reason: str
+    """`library` for a dense product or attention, else a sentence."""
+    source: str = ""
+    """The user's line."""
+
+
+@frozen
+class KernelRecord:
+    """A generated kernel."""
+
+    name: str
+    language: str
+    text: str
+    ops: tuple[str, ...]
+    """ATen ops fused into it."""
+    sources: tuple[str, ...]
+    """The user's lines they came from."""
+    bytes_moved: int = 0
+    """Bytes read and written by one run, sizes at their hints."""
+    refusals: tuple[str, ...] = ()
+    """Why neighbouring work is in other kernels."""
+
+
+@frozen
+class GraphRecord:
+    """One compiled graph."""
+
+    name: str
+    phase: str
+    nodes: int
+    """Calls in the ATen graph."""
+    kernels: tuple[KernelRecord, ...] = ()
+    externs: tuple[ExternRecord, ...] = ()
+    launches: int = 0
+    """Kernel launches in one run; a kernel may be launched several times."""
+    cached: bool = False
+    """Loaded from the cache: no pass and no compiler ran."""
+    fallback: str = ""
+    """Why the whole graph runs eagerly; empty if it does not."""
+    seconds: tuple[tuple[str, float], ...] = ()
+    """Time of each stage."""
+    fx_text: str = ""
+    host_text: str = ""
+    timings: Callable[[], dict[str, tuple[int, int]]] | None = field(default=None, eq=False)
+    """With the option `timed`: calls and total nanoseconds of each kernel so far."""
+
+
+Observer = Callable[[GraphRecord], Any]
+"""Called after every compiled graph."""
+
+
+def ignore_record(record: GraphRecord) -> None:
+    """The default observer."""

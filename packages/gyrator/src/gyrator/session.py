@@ -1,0 +1,103 @@
+"""A session: one compiler instance with its tables, its cache and its builders."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from gyrator.compiler import Engine
+from gyrator.config import Config, read_config
+from gyrator.frontend import compile_dynamo_graph
+from gyrator.options import Options, make_options
+from gyrator.records import Observer, ignore_record
+from gyrator.targets import TargetDefinition, discover
+from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.target import Target
+from gyrator_lowering.default import default_table
+from gyrator_lowering.table import LoweringTable
+from gyrator_runtime.cache import Cache
+from gyrator_wrapper_python.stage import PythonWrapper
+
+
+@define(kw_only=True, eq=False)
+class Session:
+    """Owns the tables, the cache and the builders of one compiler. Use as a context manager.
+
+        with Session(options={"numerics": "fast"}) as session:
+            fast = torch.compile(model, backend=session.backend)
+
+    Two sessions share nothing but the cache folder; they may work in two threads at once.
+    """
+
+    options: Options = field(factory=Options, converter=lambda o: _as_options(o))
+    config: Config = field(factory=read_config)
+    rules: LoweringTable = field(factory=default_table)
+    targets: Mapping[str, tuple[TargetDefinition, Target]] = field(default=None)
+    wrappers: Mapping[str, WrapperBackend] = field(factory=lambda: {"python": PythonWrapper()})
+    observer: Observer = ignore_record
+    _cache: Cache | None = None
+    _engines: dict[Options, Engine] = field(factory=dict)
+    _lock: threading.Lock = field(factory=threading.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        if self.targets is None:
+            self.targets = discover(self.config)
+
+    def backend(
+        self,
+        gm: torch.fx.GraphModule,
+        example_inputs: Sequence[Any],
+        *,
+        mode: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Callable[..., Any]:
+        """Compile a graph of Dynamo's: what `torch.compile(model, backend=session.backend)` calls."""
+        chosen = make_options(mode, options, self.options)
+        return compile_dynamo_graph(gm, example_inputs, self.engine(chosen).compile, chosen)
+
+    def engine(self, options: Options) -> Engine:
+        """Return the compiler of ATen graphs for these options."""
+        with self._lock:
+            found = self._engines.get(options)
+            if found is None:
+                found = self._engines[options] = Engine(
+                    options=options,
+                    config=self.config,
+                    rules=self.rules,
+                    targets=self.targets,
+                    wrappers=self.wrappers,
+                    cache=self.cache,
+                    observer=self.observer,
+                )
+            return found
+
+    @property
+    def cache(self) -> Cache:
+        """The cache folder, opened at first use."""
+        if self._cache is None:
+            self._cache = Cache(self.config.cache_root, self.config.cache_bytes)
+        return self._cache
+
+    def close(self) -> None:
+        """Wait for builders and forget the engines. Compiled functions stay usable."""
+        with self._lock:
+            self._engines.clear()
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _as_options(options: Options | Mapping[str, Any] | None) -> Options:
+    return options if isinstance(options, Options) else make_options(options=options)
+
+
+@cache
+def default_session() -> Session:
+    """Return the session that serves `torch.compile(backend="gyrator")`, opened at first use."""
+    return Session()

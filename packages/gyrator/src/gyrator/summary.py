@@ -1,0 +1,96 @@
+"""What a compiled graph consists of, as JSON data that is stored beside it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from gyrator.records import ExternRecord, KernelRecord
+from gyrator_ir.host.nodes import HostProgram, Launch
+from gyrator_ir.host.walk import walk
+from gyrator_ir.kernel.nodes import Kernel, Schedule
+from gyrator_ir.loop.nodes import Buffer, Extern
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import TranslationUnit
+
+
+def summarise(
+    gm: torch.fx.GraphModule,
+    schedule: Schedule,
+    host: HostProgram,
+    units: Mapping[str, Sequence[TranslationUnit]],
+) -> dict[str, Any]:
+    """Return the summary of a fresh compile."""
+    texts = {
+        k.kernel: (k.text, u.language) for part in units.values() for u in part for k in u.kernels
+    }
+    refusals = _refusals(schedule)
+    kernels = [
+        {
+            "name": k.name,
+            "language": texts[k.name][1],
+            "text": texts[k.name][0],
+            "ops": _unique(host.origins[o].target for o in k.origins),
+            "sources": _unique(_line(host.origins[o]) for o in k.origins),
+            "bytes_moved": _bytes(k, host),
+            "refusals": refusals.get(k.origins, []),
+        }
+        for k in host.kernels
+    ]
+    externs = [
+        {"target": n.out or n.target, "reason": n.reason, "source": _source(n, schedule)}
+        for s in (schedule, *schedule.subschedules)
+        for n in s.nodes
+        if isinstance(n, Extern)
+    ]
+    programs = (*host.subprograms, host)
+    launches = sum(isinstance(i, Launch) for p in programs for i in walk(p.instructions))
+    calls = sum(node.op == "call_function" for node in gm.graph.nodes)
+    return {"nodes": calls, "launches": launches, "kernels": kernels, "externs": externs}
+
+
+def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
+    """Return the kernels of a stored summary."""
+    lists = ("ops", "sources", "refusals")
+    return tuple(
+        KernelRecord(**{k: tuple(v) if k in lists else v for k, v in row.items()})
+        for row in summary["kernels"]
+    )
+
+
+def extern_records(summary: Mapping[str, Any]) -> tuple[ExternRecord, ...]:
+    """Return the extern calls of a stored summary."""
+    return tuple(ExternRecord(**row) for row in summary["externs"])
+
+
+def _refusals(schedule: Schedule) -> dict[tuple[int, ...], list[str]]:
+    return {
+        n.origins: [f"{r.other}: {r.reason}" for r in n.refusals]
+        for n in schedule.nodes
+        if isinstance(n, Kernel)
+    }
+
+
+def _source(node: Extern, schedule: Schedule) -> str:
+    return _line(schedule.origins[node.origins[0]]) if node.origins else ""
+
+
+def _line(origin: Origin) -> str:
+    return f"{origin.location}: {origin.code}" if origin.location else ""
+
+
+def _unique(items: Any) -> list[str]:
+    return list(dict.fromkeys(i for i in items if i))
+
+
+def _bytes(kernel: Kernel, host: HostProgram) -> int:
+    return sum(_buffer_bytes(b, host) for b in kernel.parameters)
+
+
+def _buffer_bytes(buffer: Buffer, host: HostProgram) -> int:
+    total = buffer.dtype.size
+    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
+        extent = host.facts.hint(size)
+        if host.facts.hint(stride) != 0:
+            total *= extent if extent is not None else 1
+    return total

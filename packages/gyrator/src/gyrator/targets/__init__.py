@@ -1,0 +1,108 @@
+"""Targets: what binds a kernel language, a device and its loader for one device type.
+
+A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.targets`:
+
+    [project.entry-points."gyrator.targets"]
+    mydev = "gyrator_mydev:TARGET"
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any, Protocol
+
+from attrs import field, frozen
+
+from gyrator.config import Config
+from gyrator_ir.backend import KernelBackend
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.source import TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_runtime.artifact import Library
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.progress import ProgressReporter
+
+API = 1
+"""Raised when a field of `TargetDefinition` changes meaning."""
+GROUP = "gyrator.targets"
+
+
+class TargetError(GyratorError):
+    """An installed target cannot be used."""
+
+
+class Building(Protocol):
+    """Units being built, perhaps in other processes."""
+
+    def libraries(self) -> tuple[Library, ...]:
+        """Wait, and return what a cache entry needs to hold."""
+        ...
+
+    def addresses(self) -> Mapping[str, int]:
+        """Wait, load, and return the address of each kernel's function by its symbol."""
+        ...
+
+
+class KernelLoader(Protocol):
+    """Turns a kernel language's text into functions in memory."""
+
+    @property
+    def identity(self) -> bytes:
+        """Bytes that differ where the same text may give other machine code."""
+        ...
+
+    def submit(self, units: Sequence[TranslationUnit]) -> Building:
+        """Start building."""
+        ...
+
+
+@frozen(kw_only=True)
+class LoaderContext:
+    """What a session lends to a loader."""
+
+    cache: Cache
+    progress: ProgressReporter
+    threads: int
+    """Compiler processes at once; 0 means one a core."""
+
+
+@frozen(kw_only=True, eq=False)
+class TargetDefinition:
+    """Everything the pipeline asks of a device type. Adding a device adds one of these."""
+
+    name: str
+    api: int
+    probe: Callable[[Config], Target | None]
+    """Describe the device as this machine has it; None if there is none."""
+    kernels: KernelBackend
+    device: Callable[[Target], DeviceInterface]
+    loader: Callable[[Target, LoaderContext], KernelLoader]
+    """May raise a `GyratorError`, as for a missing compiler: the session then runs eagerly."""
+    variants: Callable[[Target], tuple[Target, ...]] = field(default=lambda target: (target,))
+    """Targets whose kernels the same device runs too: what `max_autotune` measures."""
+
+
+def discover(
+    config: Config, found: Iterable[EntryPoint] | None = None
+) -> Mapping[str, tuple[TargetDefinition, Target]]:
+    """Load every installed target and probe it, in name order: device type to definition."""
+    table: dict[str, tuple[TargetDefinition, Target]] = {}
+    origin: dict[str, str] = {}
+    points = entry_points(group=GROUP) if found is None else found
+    for point in sorted(points, key=lambda e: (e.name, e.value)):
+        definition: Any = point.load()
+        if definition.api != API:
+            why = f"target {point.name!r} speaks API {definition.api}; this gyrator speaks {API}"
+            raise TargetError(Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older"))
+        target = definition.probe(config)
+        if target is None:
+            continue
+        if target.device in table:
+            why = f"two targets claim device type {target.device!r}"
+            both = (origin[target.device], point.value)
+            raise TargetError(
+                Diagnostic("GY-TARGET-002", why, provenance=both, help="uninstall one")
+            )
+        table[target.device], origin[target.device] = (definition, target), point.value
+    return MappingProxyType(table)

@@ -1,0 +1,109 @@
+"""The CPU: C++ kernels with vector extensions, built by the machine's own compiler."""
+
+import os
+from collections.abc import Mapping, Sequence
+
+from attrs import frozen
+
+from gyrator.config import Config
+from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.source import TranslationUnit
+from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.types import DType
+from gyrator_runtime.artifact import Library, libraries_of
+from gyrator_runtime.build import Builder, BuildHandle, available_cores
+from gyrator_runtime.build import TranslationUnit as Unit
+from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceInterface, cpu_isa
+from gyrator_runtime.toolchain import find_toolchain
+
+VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
+"""Width of a vector register at each instruction set level."""
+
+_INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
+_FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
+_DTYPES = frozenset((*_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL))
+
+
+def probe(config: Config) -> Target:
+    """Describe this machine's processor, at the level that `GYRATOR_ISA` allows."""
+    return cpu_target(cpu_isa(config.isa or None), available_cores())
+
+
+def cpu_target(isa: str, cores: int) -> Target:
+    """Return the target for one instruction set level and number of cores."""
+    return Target(
+        device="cpu",
+        arch=isa,
+        kernel_backend="c++",
+        wrapper_backends=("python",),
+        capabilities=Capabilities(
+            dtypes=_DTYPES,
+            atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
+            libraries=frozenset({"mkl", "onednn"}),
+        ),
+        heuristics=Heuristics(vector_bytes=VECTOR_BYTES[isa], cores=cores),
+    )
+
+
+def narrower(target: Target) -> tuple[Target, ...]:
+    """Return the target, and those of the narrower vector levels that its processor has too."""
+    levels = ISA_LEVELS[1 : ISA_LEVELS.index(target.arch) + 1]
+    return tuple(cpu_target(isa, target.heuristics.cores) for isa in reversed(levels))
+
+
+@frozen(eq=False)
+class _Building:
+    handle: BuildHandle
+
+    def libraries(self) -> tuple[Library, ...]:
+        return libraries_of(self.handle.built())
+
+    def addresses(self) -> Mapping[str, int]:
+        return self.handle.result()
+
+
+@frozen(eq=False)
+class CppLoader:
+    """Builds translation units with the machine's C++ compiler and maps them into the process."""
+
+    builder: Builder
+
+    @property
+    def identity(self) -> bytes:
+        """The compiler's version."""
+        return self.builder.toolchain.identity
+
+    def submit(self, units: Sequence[TranslationUnit]) -> _Building:
+        """Start compiling."""
+        return _Building(
+            self.builder.submit(
+                tuple(Unit(u.name, u.text, tuple(k.symbol for k in u.kernels)) for u in units)
+            )
+        )
+
+
+def make_loader(target: Target, context: LoaderContext) -> CppLoader:
+    """Find a compiler. ToolchainError (GY-BUILD-001) where there is none."""
+    toolchain = find_toolchain(os.environ, context.cache)
+    jobs = context.threads or None
+    return CppLoader(
+        Builder(toolchain, context.cache, target.arch, jobs=jobs, progress=context.progress)
+    )
+
+
+def make_device(target: Target) -> DeviceInterface:
+    """Return the host's device interface."""
+    return CpuDevice(target.arch)
+
+
+CPU = TargetDefinition(
+    name="cpu",
+    api=API,
+    probe=probe,
+    kernels=CppBackend(),
+    device=make_device,
+    loader=make_loader,
+    variants=narrower,
+)
