@@ -13,7 +13,7 @@ from typing import Any
 
 from mkdocs.structure.files import File
 
-import gyrator
+from gyrator.options import list_modes, list_options
 from gyrator_ir.host.nodes import INSTRUCTIONS
 from gyrator_ir.kernel import nodes as kernel_nodes
 from gyrator_ir.loop import body, nodes
@@ -79,11 +79,25 @@ def members(kind: Any) -> str:
 
 def options() -> str:
     """Return the options of `torch.compile(..., options=...)`."""
-    head = ["option", "type", "default", "meaning"]
     rows = [
-        [f"`{o.name}`", f"`{o.type}`", f"`{o.default!r}`", o.doc] for o in gyrator.list_options()
+        [
+            f"`{name}`",
+            f"`{about['default']!r}`",
+            ", ".join(f"`{c!r}`" for c in about["choices"]) or type(about["default"]).__name__,
+            about["meaning"],
+        ]
+        for name, about in list_options().items()
     ]
-    return table(head, rows)
+    return table(["option", "default", "takes", "meaning"], rows)
+
+
+def modes() -> str:
+    """Return what each mode sets."""
+    rows = [
+        [f"`{name}`", ", ".join(f"`{k}={v!r}`" for k, v in sets.items()) or "nothing"]
+        for name, sets in list_modes().items()
+    ]
+    return table(["mode", "sets"], rows)
 
 
 GENERATORS: Mapping[str, Callable[[], str]] = {
@@ -94,6 +108,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "reductions": lambda: members(body.ReduceKind),
     "scans": lambda: members(body.ScanKind),
     "kernel-nodes": lambda: classes(defined_in(kernel_nodes)),
+    "modes": modes,
     "options": options,
 }
 
