@@ -4,6 +4,7 @@ Cheap ones only, since a node is built thousands of times. Our own rather than `
 whose exceptions carry the Attribute object and so print as tuples.
 """
 
+import struct
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
 from typing import Any
@@ -61,6 +62,16 @@ def one_of(names: Collection[str]) -> Validator:
             raise TypeError(_says(instance, attribute, "a known name", value) + hint)
 
     return check
+
+
+def bits(value: object) -> object:
+    """Key by which constants compare: by type and bits, so that 1, 1.0 and True differ, -0.0 is
+    not 0.0, and a NaN equals itself. For `field(eq=bits)`."""
+    if type(value) is float:
+        return struct.pack("<d", value)
+    if type(value) is complex:
+        return struct.pack("<dd", value.real, value.imag)
+    return type(value), value
 
 
 def _any_of(types: tuple[type, ...]) -> str:

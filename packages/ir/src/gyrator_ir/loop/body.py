@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from attrs import field, frozen
 
-from gyrator_ir.checks import a_tuple, exactly, instance_of, one_of
+from gyrator_ir.checks import a_tuple, bits, exactly, instance_of, one_of
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.loop.ops import OPS
 from gyrator_ir.types import DType
@@ -103,7 +103,7 @@ class Const:
     """`c: f32 = const 0.5`. Floats print so that they parse back to the same bits."""
 
     name: str
-    value: bool | int | float = field(validator=exactly(bool, int, float))
+    value: bool | int | float = field(validator=exactly(bool, int, float), eq=bits)
     dtype: DType = field(validator=exactly(DType))
 
 

@@ -6,11 +6,12 @@ stage border.
 """
 
 from enum import StrEnum
+from types import NoneType
 from typing import Union
 
 from attrs import field, frozen
 
-from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
+from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of, natural
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.provenance import Origin
@@ -50,7 +51,9 @@ class TensorRef:
 class Literal:
     """A constant argument of a call: None, a Python scalar or a string."""
 
-    value: None | bool | int | float | complex | str
+    value: None | bool | int | float | complex | str = field(
+        validator=exactly(NoneType, bool, int, float, complex, str), eq=bits
+    )
 
 
 @frozen
