@@ -1,0 +1,430 @@
+import errno
+import json
+import multiprocessing
+import os
+import signal
+import stat
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from gyrator_runtime.cache import (
+    MANIFEST,
+    Cache,
+    CacheError,
+    default_root,
+    explain_miss,
+    make_key,
+)
+from gyrator_runtime.warn import GyratorWarning
+
+KEY = make_key("thing", {"text": b"int x;", "flags": b"-O3"})
+
+
+def test_default_root():
+    assert default_root({"GYRATOR_CACHE_DIR": "/a", "XDG_CACHE_HOME": "/b"}) == Path("/a")
+    assert default_root({"XDG_CACHE_HOME": "/b", "HOME": "/c"}) == Path("/b/gyrator")
+    assert default_root({"HOME": "/c"}) == Path("/c/.cache/gyrator")
+
+
+def test_keys():
+    assert make_key("thing", {"flags": b"-O3", "text": b"int x;"}) == KEY
+    others = [
+        make_key("thang", {"text": b"int x;", "flags": b"-O3"}),
+        make_key("thing", {"text": b"int x;", "flags": b"-O2"}),
+        make_key("thing", {"text": b"int x;flags-O3"}),
+        make_key("thing", {"textflags": b"int x;-O3"}),
+        make_key("thing", {"text": b"int x;", "flags": b"-O3", "more": b""}),
+    ]
+    assert len({k.hex for k in (KEY, *others)}) == 6
+    assert len(KEY.hex) == 64
+
+
+def test_explain_miss():
+    a = {"text": b"1", "flags": b"2", "only a": b""}
+    b = {"text": b"1", "flags": b"3", "only b": b""}
+    assert explain_miss(a, b) == ("flags", "only a", "only b")
+    assert explain_miss(a, a) == ()
+
+
+def test_nearest_names_the_fields_that_differ(tmp_path):
+    cache = Cache(tmp_path / "c")
+    assert cache.nearest(KEY) is None
+    cache.put(make_key("thing", {"text": b"other", "flags": b"-O1"}), {"f": b""})
+    cache.put(make_key("thing", {"text": b"int x;", "flags": b"-O2"}), {"f": b""})
+    assert cache.nearest(KEY) == ("flags",)
+    cache.put(KEY, {"f": b""})
+    assert cache.nearest(KEY) == ()
+
+
+def test_round_trip_and_privacy(tmp_path):
+    cache = Cache(tmp_path / "c")
+    assert cache.get(KEY) is None
+    entry = cache.put(KEY, {"a.txt": b"one", "b.bin": bytes(range(256))})
+    assert entry.read("a.txt") == b"one"
+    again = Cache(tmp_path / "c").get(KEY)
+    assert again is not None
+    assert again.read("b.bin") == bytes(range(256))
+    with pytest.raises(KeyError):
+        again.file("c")
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+    cache.remove(KEY)
+    assert cache.get(KEY) is None
+
+
+def test_open_folder_is_closed_to_others(tmp_path):
+    (tmp_path / "c").mkdir(mode=0o777)
+    (tmp_path / "c").chmod(0o777)
+    Cache(tmp_path / "c")
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+
+
+def test_relocatable(tmp_path):
+    Cache(tmp_path / "c").put(KEY, {"a": b"one"})
+    for file in (tmp_path / "c").rglob("*"):
+        if file.is_file():
+            assert str(tmp_path).encode() not in file.read_bytes()
+    (tmp_path / "c").rename(tmp_path / "d")
+    entry = Cache(tmp_path / "d").get(KEY)
+    assert entry is not None
+    assert entry.read("a") == b"one"
+
+
+def test_first_writer_wins(tmp_path):
+    cache = Cache(tmp_path / "c")
+    cache.put(KEY, {"a": b"one"})
+    assert cache.put(KEY, {"a": b"two"}).read("a") == b"one"
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+
+
+def _truncate(folder):
+    (folder / "a").write_bytes(b"on")
+
+
+def _flip(folder):
+    (folder / "a").write_bytes(b"onf")
+
+
+def _lose_file(folder):
+    (folder / "a").unlink()
+
+
+def _lose_manifest(folder):
+    (folder / MANIFEST).unlink()
+
+
+def _garble_manifest(folder):
+    (folder / MANIFEST).write_text("{")
+
+
+def _strange_manifest(folder):
+    (folder / MANIFEST).write_text("[1, 2]")
+
+
+def _other_manifest(folder):
+    text = json.loads((folder / MANIFEST).read_text())
+    text["about"]["key"] = "0" * 64
+    (folder / MANIFEST).write_text(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _truncate,
+        _flip,
+        _lose_file,
+        _lose_manifest,
+        _garble_manifest,
+        _strange_manifest,
+        _other_manifest,
+    ],
+)
+def test_damaged_entry_is_a_miss_with_one_warning(tmp_path, damage):
+    cache = Cache(tmp_path / "c")
+    damage(cache.put(KEY, {"a": b"one"}).path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert cache.get(KEY) is None
+        assert cache.get(KEY) is None
+    assert [w.category for w in caught] == [GyratorWarning]
+    assert "GY-CACHE-001" in str(caught[0].message)
+    assert cache.put(KEY, {"a": b"one"}).read("a") == b"one"
+    assert cache.get(KEY) is not None
+
+
+def test_a_file_in_place_of_the_folder(tmp_path):
+    (tmp_path / "c").write_text("in the way")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        cache = Cache(tmp_path / "c")
+        cache.put(KEY, {"a": b"one"})
+    assert [w.category for w in caught] == [GyratorWarning]
+    assert "GY-CACHE-002" in str(caught[0].message)
+    entry = cache.get(KEY)
+    assert entry is not None
+    assert entry.read("a") == b"one"
+    assert stat.S_IMODE(cache.root.stat().st_mode) == 0o700
+    assert (tmp_path / "c").read_text() == "in the way"
+
+
+def test_a_folder_that_cannot_be_written():
+    # Nobody, root included, makes folders there.
+    with pytest.warns(GyratorWarning, match="GY-CACHE-002"):
+        cache = Cache(Path("/proc/self/gyrator"))
+    assert cache.put(KEY, {"a": b"one"}).read("a") == b"one"
+
+
+def test_a_folder_of_another_user(tmp_path, monkeypatch):
+    (tmp_path / "c").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.warns(GyratorWarning, match="belongs to user"):
+        cache = Cache(tmp_path / "c")
+    assert cache.root != tmp_path / "c"
+
+
+def test_disk_full_falls_back_then_fails_clearly(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "c")
+    written = Path.write_bytes
+    full = [str(tmp_path)]
+
+    def write_bytes(self, data):
+        if any(str(self).startswith(f) for f in full):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return written(self, data)
+
+    monkeypatch.setattr(Path, "write_bytes", write_bytes)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        entry = cache.put(KEY, {"a": b"one"})
+        cache.put(make_key("thing", {}), {"a": b"two"})
+    assert [w.category for w in caught] == [GyratorWarning]
+    assert "No space left" in str(caught[0].message)
+    assert entry.read("a") == b"one"
+    assert cache.get(KEY) is not None
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+    full.append("/")
+    with pytest.raises(CacheError) as error:
+        cache.put(make_key("more", {}), {"a": b"one"})
+    assert error.value.diagnostic.code == "GY-CACHE-003"
+
+
+def test_real_full_disk(tmp_path):
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("this system has no /dev/full")
+    cache = Cache(tmp_path / "c")
+
+    def build(folder):
+        if folder.is_relative_to(tmp_path):
+            os.symlink(full, folder / "a")
+            (folder / "a").write_bytes(b"one")
+        (folder / "a").write_bytes(b"one")
+
+    with pytest.warns(GyratorWarning, match="No space left"):
+        assert cache.get_or_build(KEY, build).read("a") == b"one"
+
+
+def test_failing_build_leaves_nothing(tmp_path):
+    cache = Cache(tmp_path / "c")
+
+    def build(folder):
+        (folder / "half").write_bytes(b"x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cache.get_or_build(KEY, build)
+    assert cache.get(KEY) is None
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+    assert not (tmp_path / "c" / "entries" / "thing").exists()
+
+
+def test_prune_drops_the_least_recently_used(tmp_path):
+    cache = Cache(tmp_path / "c")
+    keys = [make_key("thing", {"n": bytes([n])}) for n in range(4)]
+    for age, key in enumerate(keys):
+        entry = cache.put(key, {"a": bytes(10_000)})
+        os.utime(entry.path, (1000.0 + age, 1000.0 + age))
+    assert cache.get(keys[0]) is not None  # used just now
+    left = cache.prune(limit=25_000)
+    assert left <= 25_000
+    assert [cache.get(k) is not None for k in keys] == [True, False, False, True]
+
+
+def test_prune_happens_by_itself(tmp_path):
+    cache = Cache(tmp_path / "c", limit=50_000_000)
+    for n in range(5):
+        cache.put(make_key("thing", {"n": bytes([n])}), {"a": bytes(40_000_000)})
+    assert sum(f.stat().st_size for f in tmp_path.rglob("a")) < 200_000_000
+
+
+def test_prune_sweeps_what_dead_writers_left(tmp_path):
+    cache = Cache(tmp_path / "c")
+    context = multiprocessing.get_context("spawn")
+    child = context.Process(target=_die_while_writing, args=(tmp_path / "c", -1.0))
+    child.start()
+    child.join(60)
+    assert len(list((tmp_path / "c" / "tmp").iterdir())) == 1
+    with cache.scratch() as mine:
+        cache.prune()
+        assert list((tmp_path / "c" / "tmp").iterdir()) == [mine]
+
+
+def _die_while_writing(root, delay):
+    def build(folder):
+        (folder / "a").write_bytes(b"half")
+        if delay >= 0:
+            (root / "started").touch()
+            time.sleep(delay)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    Cache(root).get_or_build(KEY, build)
+
+
+def _count_builds(root, log, barrier):
+    def build(folder):
+        with open(log, "a") as out:
+            out.write("built\n")
+        time.sleep(0.3)
+        (folder / "a").write_bytes(b"one")
+
+    cache = Cache(root)
+    barrier.wait(60)
+    if cache.get_or_build(KEY, build).read("a") != b"one":
+        os._exit(3)
+
+
+def test_processes_build_a_key_once(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(3)
+    args = (tmp_path / "c", tmp_path / "log", barrier)
+    children = [context.Process(target=_count_builds, args=args) for _ in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    assert [c.exitcode for c in children] == [0, 0, 0]
+    assert (tmp_path / "log").read_text() == "built\n"
+
+
+def test_threads_build_a_key_once(tmp_path):
+    cache = Cache(tmp_path / "c")
+    builds = []
+
+    def build(folder):
+        builds.append(folder)
+        time.sleep(0.1)
+        (folder / "a").write_bytes(b"one")
+
+    got = []
+    threads = [
+        threading.Thread(target=lambda: got.append(cache.get_or_build(KEY, build).read("a")))
+        for _ in range(8)
+    ]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert got == [b"one"] * 8
+    assert len(builds) == 1
+
+
+def test_kill_9_of_a_builder_blocks_nobody(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    root = tmp_path / "c"
+    child = context.Process(target=_die_while_writing, args=(root, 600.0))
+    child.start()
+    deadline = time.monotonic() + 60
+    while not (root / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert (root / "started").exists()
+    cache = Cache(root, lock_timeout=3600.0)
+    got = []
+
+    def build(folder):
+        (folder / "a").write_bytes(b"whole")
+
+    waiting = threading.Thread(target=lambda: got.append(cache.get_or_build(KEY, build)))
+    waiting.start()
+    waiting.join(0.3)
+    assert waiting.is_alive()  # the other one holds the lock
+    child.kill()
+    child.join()
+    waiting.join(60)
+    assert got[0].read("a") == b"whole"
+
+
+def test_a_holder_that_never_ends_is_waited_for_only_so_long(tmp_path):
+    root = tmp_path / "c"
+    held, done = threading.Event(), threading.Event()
+
+    def slow(folder):
+        held.set()
+        done.wait(60)
+        (folder / "a").write_bytes(b"slow")
+
+    holder = threading.Thread(target=lambda: Cache(root).get_or_build(KEY, slow))
+    holder.start()
+    held.wait(60)
+    entry = Cache(root, lock_timeout=0.2).get_or_build(
+        KEY, lambda folder: (folder / "a").write_bytes(b"quick") and None
+    )
+    assert entry.read("a") == b"quick"
+    done.set()
+    holder.join()
+    assert Cache(root).get(KEY).read("a") == b"quick"
+
+
+def test_fork_while_a_thread_builds(tmp_path):
+    cache = Cache(tmp_path / "c")
+    held = threading.Event()
+
+    def slow(folder):
+        held.set()
+        time.sleep(0.5)
+        (folder / "a").write_bytes(b"parent")
+
+    holder = threading.Thread(target=lambda: cache.get_or_build(KEY, slow))
+    holder.start()
+    held.wait(60)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            entry = cache.get_or_build(KEY, lambda _: os._exit(2))
+            other = cache.get_or_build(
+                make_key("mine", {}), lambda folder: (folder / "a").write_bytes(b"x") and None
+            )
+            status = 0 if (entry.read("a"), other.read("a")) == (b"parent", b"x") else 4
+        finally:
+            os._exit(status)
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_locks_that_do_not_work_are_done_without(tmp_path, monkeypatch):
+    from gyrator_runtime import cache as module
+
+    class NoLock:
+        def __init__(self, *_, **__):
+            raise OSError(errno.ENOLCK, "no locks here")
+
+    monkeypatch.setattr(module, "FileLock", NoLock)
+    cache = Cache(tmp_path / "c")
+    entry = cache.get_or_build(KEY, lambda folder: (folder / "a").write_bytes(b"x") and None)
+    assert entry.read("a") == b"x"
+
+
+def test_the_cache_removed_under_a_running_process(tmp_path):
+    import shutil
+
+    cache = Cache(tmp_path / "c")
+    cache.put(KEY, {"a": b"one"})
+    shutil.rmtree(tmp_path / "c")
+    assert cache.get(KEY) is None
+    entry = cache.get_or_build(KEY, lambda folder: (folder / "a").write_bytes(b"x") and None)
+    assert entry.read("a") == b"x"
