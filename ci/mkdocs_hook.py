@@ -1,9 +1,11 @@
 """What the manual takes from the code itself, so that it cannot fall behind.
 
 - `packages/<name>.md` is the README of that package.
-- A line `<!-- generated: NAME -->` in a page is replaced by what `GENERATORS[NAME]` returns.
+- A line `<!-- generated: NAME -->` in a page is replaced by what `GENERATORS[NAME]` returns, a line
+  `<!-- rules: FAMILY -->` by the ATen ops that a family of lowering rules covers.
 """
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -18,9 +20,12 @@ from gyrator_ir.host.nodes import INSTRUCTIONS
 from gyrator_ir.kernel import nodes as kernel_nodes
 from gyrator_ir.loop import body, nodes
 from gyrator_ir.loop.ops import OPS
+from gyrator_lowering.table import TableBuilder
 
+KINDS = {"library": "a library call", "kept": "a call of ATen"}
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+RULES = re.compile(r"^<!-- rules: (\w+) -->$", re.MULTILINE)
 LINK = re.compile(r"\]\(\.\./([\w-]+)(?:/README\.md|/)?(#[\w-]+)?\)")
 
 
@@ -100,6 +105,22 @@ def modes() -> str:
     return table(["mode", "sets"], rows)
 
 
+def rules(family: str) -> str:
+    """Return the ATen ops that the rules of `family` lower, and what each becomes."""
+    builder = TableBuilder()
+    importlib.import_module(f"gyrator_lowering.rules.{family}").register(builder)
+    found: dict[tuple[str, str], list[str]] = {}
+    for target, rule in builder.build().rules.items():
+        _, packet, *overload = target.split(".")
+        kind = KINDS.get(rule.__qualname__.partition(".")[0], "generated code")
+        found.setdefault((packet, kind), []).extend(overload)
+    rows = [
+        [f"`{packet}`", ", ".join(f"`{o}`" for o in sorted(overloads)) or "all", kind]
+        for (packet, kind), overloads in sorted(found.items())
+    ]
+    return table(["aten op", "overloads", "becomes"], rows)
+
+
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "ops": ops,
     "instructions": lambda: classes(INSTRUCTIONS),
@@ -125,4 +146,5 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the generated parts of a page (called by mkdocs)."""
+    markdown = RULES.sub(lambda match: rules(match[1]), markdown)
     return MARK.sub(lambda match: GENERATORS[match[1]](), markdown)
