@@ -218,7 +218,7 @@ def targets() -> Iterator[Fit]:
     third = mp.mpf(1) / 3
     z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
     zero = mp.mpf("1e-12")
-    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 4, lambda r: r * r, f32)
+    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 5, lambda r: r * r, f32)
     yield Fit(
         "exp2_f32",
         lambda r: (mp.mpf(2) ** r - 1) / r,
@@ -278,7 +278,7 @@ def targets() -> Iterator[Fit]:
         lambda u: _erfinv_of_w((u + 3) ** 2),
         mp.sqrt(5) - 3,
         mp.mpf("4.1") - 3,
-        11,
+        17,
         lambda u: 1 / _erfinv_of_w((u + 3) ** 2),
         f64,
     )

@@ -16,7 +16,7 @@ template <class T> GY_FN T gy_exp_parts_f(T x, T &p) {
   T n = t - 12582912.0f;
   T r = gy_mad(n, T{} - 0.693147182f, x);
   r = gy_mad(n, T{} + 1.90465430e-9f, r);
-  T q = gy_poly(r, 0.00139432622f, 0.00836939458f, 0.0416663736f, 0.166665152f, 0.5f);
+  T q = gy_poly(r, 0.000199442729f, 0.00139359443f, 0.00833320804f, 0.0416664556f, 0.166666672f, 0.5f);
   p = gy_mad(r * r, q, r);
   return t;
 }

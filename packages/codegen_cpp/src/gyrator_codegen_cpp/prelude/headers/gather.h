@@ -1,0 +1,122 @@
+//% gy_lane_index
+#if GY_VEC
+GY_FN void gy_lane_index(si64 *t, vi64 i) { gy_stu(t, i); }
+GY_FN void gy_lane_index(si64 *t, vi32 i) {
+  vi64 w = {__builtin_convertvector(gy_lo(i), gy_hi64), __builtin_convertvector(gy_hi(i), gy_hi64)};
+  gy_stu(t, w);
+}
+#endif
+//% gy_hard_gather
+// The machine's gather for elements of 32 and 64 bits; lanes outside the mask are not read.
+#if GY_ISA == 512
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi64 i, vbool m) {
+  su32 k = gy_lane_bits(m);
+  typedef long long Q __attribute__((vector_size(64)));
+  return gy_join((gy_hf32)__builtin_ia32_gatherdiv16sf(gy_hf32{}, p, (Q)i.lo, (su8)k, 4),
+    (gy_hf32)__builtin_ia32_gatherdiv16sf(gy_hf32{}, p, (Q)i.hi, (su8)(k >> 8), 4));
+}
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi32 i, vbool m) {
+  return (vf32)__builtin_ia32_gathersiv16sf(vf32{}, p, i, (su16)gy_lane_bits(m), 4);
+}
+GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
+  su32 k = gy_lane_bits(m);
+  typedef long long Q __attribute__((vector_size(64)));
+  return vf64{(gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.lo, (su8)k, 8),
+    (gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.hi, (su8)(k >> 8), 8)};
+}
+#elif GY_ISA == 256
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi64 i, vbool m) {
+  typedef long long Q __attribute__((vector_size(32)));
+  return gy_join((gy_hf32)__builtin_ia32_gatherdiv4sf256(gy_hf32{}, p, (Q)i.lo, (gy_hf32)gy_lo(m.m), 4),
+    (gy_hf32)__builtin_ia32_gatherdiv4sf256(gy_hf32{}, p, (Q)i.hi, (gy_hf32)gy_hi(m.m), 4));
+}
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi32 i, vbool m) {
+  return (vf32)__builtin_ia32_gathersiv8sf(vf32{}, p, i, (vf32)m.m, 4);
+}
+GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
+  typedef long long Q __attribute__((vector_size(32)));
+  return vf64{(gy_hf64)__builtin_ia32_gatherdiv4df(gy_hf64{}, p, (Q)i.lo, (gy_hf64)gy_lo64(m), 8),
+    (gy_hf64)__builtin_ia32_gatherdiv4df(gy_hf64{}, p, (Q)i.hi, (gy_hf64)gy_hi64_of(m), 8)};
+}
+#endif
+#if GY_VEC
+GY_FN vf64 gy_hard_gather(const sf64 *p, vi32 i, vbool m) {
+  return gy_hard_gather(p, vi64{__builtin_convertvector(gy_lo(i), gy_hi64), __builtin_convertvector(gy_hi(i), gy_hi64)}, m);
+}
+#endif
+//% gy_gather_set
+// Lanes in the mask from memory, the others zero.
+#if GY_VEC
+template <class I> GY_FN vf32 gy_gather_set(const sf32 *p, I i, vbool m) { return gy_hard_gather(p, i, m); }
+template <class I> GY_FN vi32 gy_gather_set(const si32 *p, I i, vbool m) { return (vi32)gy_hard_gather((const sf32 *)p, i, m); }
+template <class I> GY_FN vu32 gy_gather_set(const su32 *p, I i, vbool m) { return (vu32)gy_hard_gather((const sf32 *)p, i, m); }
+template <class I> GY_FN vf64 gy_gather_set(const sf64 *p, I i, vbool m) { return gy_hard_gather(p, i, m); }
+template <class I> GY_FN vi64 gy_gather_set(const si64 *p, I i, vbool m) {
+  vf64 r = gy_hard_gather((const sf64 *)p, i, m);
+  return vi64{(gy_hi64)r.lo, (gy_hi64)r.hi};
+}
+template <class I> GY_FN vu64 gy_gather_set(const su64 *p, I i, vbool m) {
+  vf64 r = gy_hard_gather((const sf64 *)p, i, m);
+  return vu64{(gy_hu64)r.lo, (gy_hu64)r.hi};
+}
+template <class V, class P, class I> GY_FN V gy_gather_lanes(const P *p, I i, vbool m) {
+  V r = {};
+  si64 t[GY_LANES];
+  gy_lane_index(t, i);
+  su32 bits = gy_lane_bits(m);
+  for (si32 j = 0; j < GY_LANES; j++) if (bits >> j & 1) __builtin_memcpy((char *)&r + j * sizeof(P), p + t[j], sizeof(P));
+  return r;
+}
+template <class I> GY_FN vi16 gy_gather_set(const si16 *p, I i, vbool m) { return gy_gather_lanes<vi16>(p, i, m); }
+template <class I> GY_FN vu16 gy_gather_set(const su16 *p, I i, vbool m) { return gy_gather_lanes<vu16>(p, i, m); }
+template <class I> GY_FN vi8 gy_gather_set(const si8 *p, I i, vbool m) { return gy_gather_lanes<vi8>(p, i, m); }
+template <class I> GY_FN vu8 gy_gather_set(const su8 *p, I i, vbool m) { return gy_gather_lanes<vu8>(p, i, m); }
+template <class I> GY_FN vbool gy_gather_set(const sbool *p, I i, vbool m) { return gy_mask(gy_gather_lanes<vi8>(p, i, m) != 0); }
+template <class I> GY_FN vf32 gy_gather_set(const gy_bf16 *p, I i, vbool m) { return gy_bf16_value(gy_gather_lanes<vu16>(p, i, m)); }
+template <class I> GY_FN vf32 gy_gather_set(const gy_f16 *p, I i, vbool m) { return gy_f16_value(gy_gather_lanes<vu16>(p, i, m)); }
+#endif
+//% gy_gather
+template <class P> GY_FN auto gy_gather(const P *p, si64 i) { return gy_sload(p + i); }
+#if GY_VEC
+template <class P> GY_FN auto gy_gather(const P *p, vi64 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
+template <class P> GY_FN auto gy_gather(const P *p, vi32 i) { return gy_gather_set(p, i, vbool{vi32{} - 1}); }
+#endif
+//% gy_gather_mask
+template <class P, class S> GY_FN S gy_gather_mask(const P *p, si64 i, sbool m, S other) { return m ? gy_sload(p + i) : other; }
+#if GY_VEC
+template <class P, class I, class V> GY_FN V gy_gather_mask(const P *p, I i, vbool m, V other) {
+  return gy_select(m, gy_gather_set(p, i, m), other);
+}
+#endif
+//% gy_scatter_mask
+template <class P, class S> GY_FN void gy_scatter_mask(P *p, si64 i, S x, sbool m) { if (m) gy_store(p + i, x); }
+#if GY_VEC
+template <class P, class I, class V> GY_FN void gy_scatter_mask(P *p, I i, V x, vbool m) {
+  si64 t[GY_LANES];
+  P u[GY_LANES];
+  gy_lane_index(t, i);
+  gy_store(u, x);
+  su32 bits = gy_lane_bits(m);
+  for (si32 j = 0; j < GY_LANES; j++) if (bits >> j & 1) p[t[j]] = u[j];
+}
+#endif
+//% gy_scatter
+template <class P, class S> GY_FN void gy_scatter(P *p, si64 i, S x) { gy_store(p + i, x); }
+#if GY_VEC
+template <class P, class V> GY_FN void gy_scatter(P *p, vi64 i, V x) { gy_scatter_mask(p, i, x, vbool{vi32{} - 1}); }
+template <class P, class V> GY_FN void gy_scatter(P *p, vi32 i, V x) { gy_scatter_mask(p, i, x, vbool{vi32{} - 1}); }
+#endif
+//% gy_vload_strided
+#if GY_VEC
+template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
+  P u[GY_LANES];
+  for (si32 j = 0; j < GY_LANES; j++) u[j] = p[j * stride];
+  return gy_vload(u);
+}
+#endif
+//% gy_store_strided
+template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) {
+  P u[GY_LANES];
+  gy_store(u, x);
+  for (si32 j = 0; j < GY_LANES; j++) p[j * stride] = u[j];
+}

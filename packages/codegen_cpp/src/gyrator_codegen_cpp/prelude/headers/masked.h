@@ -1,0 +1,125 @@
+//% gy_lane_mask
+#if GY_VEC
+GY_FN vbool gy_lane_mask(si64 n) { return vbool{vi32{GY_IOTA} < (n > GY_LANES ? GY_LANES : (si32)n)}; }
+#endif
+//% gy_bit_load gy_bit_store
+// Loads and stores of the lanes in a mask, by element size; other elements are not touched.
+#if GY_ISA == 512
+typedef long long gy_q __attribute__((vector_size(64)));
+typedef char gy_c16 __attribute__((vector_size(16)));
+GY_FN vi32 gy_bit_load(const si32 *p, su32 k) { return (vi32)__builtin_ia32_loaddqusi512_mask(p, vi32{}, (su16)k); }
+GY_FN vi16 gy_bit_load(const si16 *p, su32 k) { return (vi16)__builtin_ia32_loaddquhi256_mask(p, vi16{}, (su16)k); }
+GY_FN vi8 gy_bit_load(const si8 *p, su32 k) {
+  return (vi8)__builtin_ia32_loaddquqi128_mask((const char *)p, gy_c16{}, (su16)k);
+}
+GY_FN vi64 gy_bit_load(const si64 *p, su32 k) {
+  return vi64{(gy_hi64)__builtin_ia32_loaddqudi512_mask((const long long *)p, gy_q{}, (su8)k),
+    (gy_hi64)__builtin_ia32_loaddqudi512_mask((const long long *)(p + 8), gy_q{}, (su8)(k >> 8))};
+}
+GY_FN void gy_bit_store(si32 *p, vi32 x, su32 k) { __builtin_ia32_storedqusi512_mask(p, x, (su16)k); }
+GY_FN void gy_bit_store(si16 *p, vi16 x, su32 k) { __builtin_ia32_storedquhi256_mask(p, x, (su16)k); }
+GY_FN void gy_bit_store(si8 *p, vi8 x, su32 k) { __builtin_ia32_storedquqi128_mask((char *)p, (gy_c16)x, (su16)k); }
+GY_FN void gy_bit_store(si64 *p, vi64 x, su32 k) {
+  __builtin_ia32_storedqudi512_mask((long long *)p, (gy_q)x.lo, (su8)k);
+  __builtin_ia32_storedqudi512_mask((long long *)(p + 8), (gy_q)x.hi, (su8)(k >> 8));
+}
+#elif GY_ISA == 256
+typedef long long gy_q __attribute__((vector_size(32)));
+GY_FN vi32 gy_bit_load(const si32 *p, vbool k) { return __builtin_ia32_maskloadd256((const vi32 *)p, k.m); }
+GY_FN vi64 gy_bit_load(const si64 *p, vbool k) {
+  return vi64{(gy_hi64)__builtin_ia32_maskloadq256((const gy_q *)p, (gy_q)gy_lo64(k)),
+    (gy_hi64)__builtin_ia32_maskloadq256((const gy_q *)(p + 4), (gy_q)gy_hi64_of(k))};
+}
+GY_FN void gy_bit_store(si32 *p, vi32 x, vbool k) { __builtin_ia32_maskstored256((vi32 *)p, k.m, x); }
+GY_FN void gy_bit_store(si64 *p, vi64 x, vbool k) {
+  __builtin_ia32_maskstoreq256((gy_q *)p, (gy_q)gy_lo64(k), (gy_q)x.lo);
+  __builtin_ia32_maskstoreq256((gy_q *)(p + 4), (gy_q)gy_hi64_of(k), (gy_q)x.hi);
+}
+// AVX2 has no masked access of 8 and 16 bits.
+#define GY_X(n) \
+  GY_FN v##n gy_bit_load(const s##n *p, vbool k) { \
+    v##n r = {}; \
+    su32 bits = gy_lane_bits(k); \
+    for (si32 i = 0; i < GY_LANES; i++) if (bits >> i & 1) r[i] = p[i]; \
+    return r; \
+  } \
+  GY_FN void gy_bit_store(s##n *p, v##n x, vbool k) { \
+    su32 bits = gy_lane_bits(k); \
+    for (si32 i = 0; i < GY_LANES; i++) if (bits >> i & 1) p[i] = x[i]; \
+  }
+GY_X(i8) GY_X(i16)
+#undef GY_X
+#endif
+//% gy_k_of gy_k_n
+// The form of a mask that gy_bit_load takes.
+#if GY_ISA == 512
+GY_FN su32 gy_k_of(vbool m) { return gy_lane_bits(m); }
+GY_FN su32 gy_k_n(si64 n) { return n >= GY_LANES ? 0xffffu : (1u << n) - 1; }
+#elif GY_ISA == 256
+GY_FN vbool gy_k_of(vbool m) { return m; }
+GY_FN vbool gy_k_n(si64 n) { return gy_lane_mask(n); }
+#endif
+//% gy_kload
+// Zero where the mask is not set.
+#if GY_VEC
+#define GY_X(n, i) template <class K> GY_FN v##n gy_kload(const s##n *p, K k) { return (v##n)gy_bit_load((const s##i *)p, k); }
+GY_X(f32, i32) GY_X(i32, i32) GY_X(u32, i32) GY_X(i16, i16) GY_X(u16, i16) GY_X(i8, i8) GY_X(u8, i8)
+#undef GY_X
+#define GY_X(n) \
+  template <class K> GY_FN v##n gy_kload(const s##n *p, K k) { \
+    vi64 r = gy_bit_load((const si64 *)p, k); \
+    return v##n{(gy_h##n)r.lo, (gy_h##n)r.hi}; \
+  }
+GY_X(f64) GY_X(i64) GY_X(u64)
+#undef GY_X
+template <class K> GY_FN vbool gy_kload(const sbool *p, K k) {
+  return gy_mask(gy_bit_load((const si8 *)p, k) != 0);
+}
+template <class K> GY_FN vf32 gy_kload(const gy_bf16 *p, K k) { return gy_bf16_value((vu16)gy_bit_load((const si16 *)p, k)); }
+template <class K> GY_FN vf32 gy_kload(const gy_f16 *p, K k) { return gy_f16_value((vu16)gy_bit_load((const si16 *)p, k)); }
+#endif
+//% gy_kstore
+#if GY_VEC
+#define GY_X(n, i) \
+  template <class K> GY_FN void gy_kstore(s##n *p, v##n x, K k) { gy_bit_store((s##i *)p, (v##i)x, k); }
+GY_X(f32, i32) GY_X(i32, i32) GY_X(u32, i32) GY_X(i16, i16) GY_X(u16, i16) GY_X(i8, i8) GY_X(u8, i8)
+#undef GY_X
+#define GY_X(n) \
+  template <class K> GY_FN void gy_kstore(s##n *p, v##n x, K k) { \
+    gy_bit_store((si64 *)p, vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}, k); \
+  }
+GY_X(f64) GY_X(i64) GY_X(u64)
+#undef GY_X
+template <class K> GY_FN void gy_kstore(sbool *p, vbool x, K k) {
+  gy_bit_store((si8 *)p, __builtin_convertvector(-x.m, vi8), k);
+}
+template <class K> GY_FN void gy_kstore(gy_bf16 *p, vf32 x, K k) {
+  gy_bit_store((si16 *)p, __builtin_convertvector(gy_bf16_bits(x), vi16), k);
+}
+template <class K> GY_FN void gy_kstore(gy_f16 *p, vf32 x, K k) { gy_bit_store((si16 *)p, (vi16)gy_f16_bits(x), k); }
+#endif
+//% gy_vload_n
+#if GY_VEC
+template <class P> GY_FN auto gy_vload_n(const P *p, si64 n) { return gy_kload(p, gy_k_n(n)); }
+#endif
+//% gy_store_n
+#if GY_VEC
+template <class P, class V> GY_FN void gy_store_n(P *p, V x, si64 n) { gy_kstore(p, x, gy_k_n(n)); }
+#endif
+//% gy_vload_mask
+#if GY_VEC
+template <class P, class V> GY_FN V gy_vload_mask(const P *p, vbool m, V other) {
+  return gy_select(m, gy_kload(p, gy_k_of(m)), other);
+}
+#endif
+//% gy_sload_mask
+template <class P, class S> GY_FN S gy_sload_mask(const P *p, sbool m, S other) { return m ? gy_sload(p) : other; }
+//% gy_store_mask
+#if GY_VEC
+template <class P, class V> GY_FN void gy_store_mask(P *p, V x, vbool m) { gy_kstore(p, x, gy_k_of(m)); }
+#endif
+template <class P, class S> GY_FN void gy_store_mask(P *p, S x, sbool m) { if (m) gy_store(p, x); }
+//% gy_combine_n
+#if GY_VEC
+template <class V> GY_FN V gy_combine_n(V a, V b, si64 n) { return gy_select(gy_lane_mask(n), a, b); }
+#endif

@@ -1,0 +1,101 @@
+//% GY_PER_LANE_F32
+// float32 overloads of a scalar double expression of x, lane by lane.
+#define GY_PER_LANE_F32(name, call) \
+  GY_FN sf32 name(sf32 v) { sf64 x = v; return (sf32)call; } \
+  GY_V(static __attribute__((noinline)) vf32 name(vf32 v) { \
+    sf32 t[GY_LANES]; \
+    gy_stu(t, v); \
+    _Pragma("GCC unroll 1") for (si32 i = 0; i < GY_LANES; i++) { sf64 x = t[i]; t[i] = (sf32)call; } \
+    return gy_ldu<vf32>(t); \
+  })
+//% gy_lgamma
+// lgamma_r, as lgamma writes a global sign.
+static __attribute__((noinline)) sf64 gy_lgamma_d(sf64 x) { si32 sign; return __builtin_lgamma_r(x, &sign); }
+GY_PER_LANE_F32(gy_lgamma, gy_lgamma_d(x))
+GY_PER_LANE(gy_lgamma, gy_lgamma_d(x))
+//% gy_digamma
+// Reflection below 0, recurrence up to 10, then the asymptotic series in Bernoulli numbers.
+static __attribute__((noinline)) sf64 gy_digamma_d(sf64 x) {
+  if (x == 0) return __builtin_copysign(__builtin_inf(), -x);
+  sf64 r = 0;
+  if (x < 0) {
+    sf64 f = x - __builtin_rint(x);
+    if (f == 0 || x == -__builtin_inf()) return __builtin_nan("");
+    r = -3.141592653589793 / __builtin_tan(3.141592653589793 * f);
+    x = 1 - x;
+  }
+  for (; x < 10; x += 1) r -= 1 / x;
+  if (!(x < 1e17)) return r + __builtin_log(x);
+  sf64 z = 1 / (x * x);
+  sf64 s = z * (1.0 / 12 - z * (1.0 / 120 - z * (1.0 / 252 - z * (1.0 / 240 - z * (1.0 / 132 - z * (691.0 / 32760 - z / 12))))));
+  return r + (__builtin_log(x) - 0.5 / x - s);
+}
+GY_PER_LANE_F32(gy_digamma, gy_digamma_d(x))
+GY_PER_LANE(gy_digamma, gy_digamma_d(x))
+//% gy_nextafter
+GY_FN sf32 gy_nextafter(sf32 a, sf32 b) {
+  si32 i = gy_bits(a);
+  i += ((b > a) == (a > 0)) ? 1 : -1;
+  sf32 r = a == 0 ? gy_copysign(1.40129846e-45f, b) : gy_float(i);
+  return a != a || b != b ? a + b : a == b ? b : r;
+}
+#if GY_VEC
+GY_FN vf32 gy_nextafter(vf32 a, vf32 b) {
+  vi32 away = ~((b > a) ^ (a > 0.0f));
+  vf32 r = (vf32)((vi32)a - 1 - 2 * away);
+  r = a == 0 ? gy_copysign(vf32{} + 1.40129846e-45f, b) : r;
+  return (a != a) | (b != b) ? a + b : (a == b ? b : r);
+}
+#endif
+GY_PER_LANE_2(gy_nextafter, __builtin_nextafter(x, y))
+//% gy_ldexp
+// x * 2^n for an integral n, rounded once.
+GY_FN sf64 gy_pow2_d(sf32 n) {
+  n = n < -300.0f ? -300.0f : n;
+  n = n > 300.0f ? 300.0f : n;
+  return gy_scale_bits(1.0, gy_pow2_bits((sf64)n + 6755399441055744.0));
+}
+GY_FN sf32 gy_ldexp(sf32 x, sf32 n) { return n != n ? n : (sf32)((sf64)x * gy_pow2_d(n)); }
+#if GY_VEC
+GY_FN gy_hf64 gy_pow2_d(gy_hf32 n) {
+  n = n < -300.0f ? gy_hf32{} - 300.0f : n;
+  n = n > 300.0f ? gy_hf32{} + 300.0f : n;
+  return gy_scale_bits(gy_hf64{} + 1.0, gy_pow2_bits(GY_C(n, gy_hf64) + 6755399441055744.0));
+}
+GY_FN vf32 gy_ldexp(vf32 x, vf32 n) {
+  vf32 r = gy_join(GY_C(GY_C(gy_lo(x), gy_hf64) * gy_pow2_d(gy_lo(n)), gy_hf32),
+    GY_C(GY_C(gy_hi(x), gy_hf64) * gy_pow2_d(gy_hi(n)), gy_hf32));
+  return n != n ? n : r;
+}
+#endif
+static __attribute__((noinline)) sf64 gy_ldexp_one(sf64 x, sf64 n) {
+  return n != n ? n : __builtin_ldexp(x, (si32)(n < -5000.0 ? -5000.0 : n > 5000.0 ? 5000.0 : n));
+}
+GY_PER_LANE_2(gy_ldexp, gy_ldexp_one(x, y))
+//% gy_frexp_d
+static __attribute__((noinline)) sf64 gy_frexp_d(sf64 x, si32 &e) {
+  e = 0;
+  return x - x == 0 ? __builtin_frexp(x, &e) : x;
+}
+//% gy_frexp_mantissa
+GY_FN sf64 gy_frexp_mantissa_d(sf64 x) { si32 e; return gy_frexp_d(x, e); }
+GY_PER_LANE_F32(gy_frexp_mantissa, gy_frexp_mantissa_d(x))
+GY_PER_LANE(gy_frexp_mantissa, gy_frexp_mantissa_d(x))
+//% gy_frexp_exponent
+GY_FN si32 gy_frexp_exponent(sf64 x) { si32 e; gy_frexp_d(x, e); return e; }
+GY_FN si32 gy_frexp_exponent(sf32 x) { return gy_frexp_exponent((sf64)x); }
+#if GY_VEC
+GY_FN vi32 gy_frexp_exponent(vf32 x) {
+  vi32 r = {};
+  for (si32 i = 0; i < GY_LANES; i++) r[i] = gy_frexp_exponent(x[i]);
+  return r;
+}
+GY_FN vi32 gy_frexp_exponent(vf64 x) {
+  vi32 r = {};
+  for (si32 i = 0; i < GY_LANES / 2; i++) {
+    r[i] = gy_frexp_exponent(x.lo[i]);
+    r[i + GY_LANES / 2] = gy_frexp_exponent(x.hi[i]);
+  }
+  return r;
+}
+#endif

@@ -8,7 +8,7 @@ template <class T> GY_FN T gy_tanh_f(T x) {
   T p = gy_poly(z, 0.00213934202f, -0.00817705877f, 0.0217024535f, -0.053947553f, 0.133332178f, -0.333333313f);
   T small = gy_mad(x * z, p, x);
   T large = gy_mad(gy_sigmoid_f(a * -2.0f), T{} - 2.0f, T{} + 1.0f);
-  return gy_sel(a < 0.65f, small, gy_copysign(large, x));
+  return gy_copysign(gy_sel(a < 0.65f, small, large), x);
 }
 GY_VIA_F32(gy_tanh)
 GY_PER_LANE(gy_tanh, __builtin_tanh(x))

@@ -1,0 +1,68 @@
+//% GY_TRIG_MAX gy_trig_parts_d
+// x - n pi/2 in three parts of pi/2. Without FMA n times the first two parts must be exact (n < 2^20);
+// with it only n itself. Beyond GY_TRIG_MAX libm's double function is called lane by lane.
+#if GY_ISA == 0
+#define GY_TRIG_MAX 1.0e6f
+#else
+#define GY_TRIG_MAX 5.0e8f
+#endif
+template <class T> GY_FN auto gy_trig_parts_d(T x, T &s, T &c) {
+  T t = gy_mad(x, T{} + 0.6366197723675814, T{} + 6755399441055744.0);
+  T n = t - 6755399441055744.0;
+  T r = gy_mad(n, T{} - 1.5707963267341256, x);
+  r = gy_mad(n, T{} - 6.077100506303966e-11, r);
+  r = gy_mad(n, T{} - 2.0222662487959506e-21, r);
+  T z = r * r;
+  T p = gy_poly(z, -2.4761107795619613e-08, 2.7555350390363914e-06, -0.00019841263789088367,
+    0.008333333325211389, -0.16666666666631266);
+  s = gy_mad(r * z, p, r);
+  T q = gy_poly(z, 2.0647286128119297e-09, -2.755556021094907e-07, 2.4801580934151677e-05,
+    -0.0013888888878190377, 0.04166666666660162);
+  c = gy_mad(z * z, q, gy_mad(z, T{} - 0.5, T{} + 1.0));
+  return gy_bits(t);
+}
+//% gy_flip_sign
+// Changes the sign of x where bit 1 of i is set.
+GY_FN sf64 gy_flip_sign(sf64 x, si64 i) { return gy_float(gy_bits(x) ^ (si64)((su64)(i & 2) << 62)); }
+GY_V(GY_FN gy_hf64 gy_flip_sign(gy_hf64 x, gy_hi64 i) { return (gy_hf64)((gy_hi64)x ^ ((i & 2) << 62)); })
+//% GY_TRIG : GY_C
+#define GY_TRIG(name, call) \
+  GY_FN sf32 name(sf32 v) { \
+    if (__builtin_expect(!(gy_abs(v) < GY_TRIG_MAX), 0)) { sf64 x = v; return (sf32)call; } \
+    return (sf32)name##_d((sf64)v); \
+  } \
+  GY_V(static __attribute__((noinline, cold)) vf32 name##_far(vf32 v, vf32 r) { \
+    for (si32 i = 0; i < GY_LANES; i++) \
+      if (!(gy_abs(v[i]) < GY_TRIG_MAX)) { sf64 x = v[i]; r[i] = (sf32)call; } \
+    return r; \
+  } \
+  GY_FN vf32 name(vf32 v) { \
+    vf32 r = gy_join(GY_C(name##_d(GY_C(gy_lo(v), gy_hf64)), gy_hf32), GY_C(name##_d(GY_C(gy_hi(v), gy_hf64)), gy_hf32)); \
+    if (__builtin_expect(!gy_all(gy_mask(gy_abs(v) < GY_TRIG_MAX)), 0)) r = name##_far(v, r); \
+    return r; \
+  })
+//% gy_sin
+template <class T> GY_FN T gy_sin_d(T x) {
+  T s, c;
+  auto i = gy_trig_parts_d(x, s, c);
+  return gy_sel(x == 0, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
+}
+GY_TRIG(gy_sin, __builtin_sin(x))
+GY_PER_LANE(gy_sin, __builtin_sin(x))
+//% gy_cos
+template <class T> GY_FN T gy_cos_d(T x) {
+  T s, c;
+  auto i = gy_trig_parts_d(x, s, c);
+  return gy_flip_sign(gy_sel((i & 1) != 0, s, c), i + 1);
+}
+GY_TRIG(gy_cos, __builtin_cos(x))
+GY_PER_LANE(gy_cos, __builtin_cos(x))
+//% gy_tan
+template <class T> GY_FN T gy_tan_d(T x) {
+  T s, c;
+  auto i = gy_trig_parts_d(x, s, c);
+  auto odd = (i & 1) != 0;
+  return gy_sel(x == 0, x, gy_sel(odd, -c, s) / gy_sel(odd, s, c));
+}
+GY_TRIG(gy_tan, __builtin_tan(x))
+GY_PER_LANE(gy_tan, __builtin_tan(x))
