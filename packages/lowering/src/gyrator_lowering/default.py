@@ -1,0 +1,38 @@
+"""The table we ship: an explicit list of families, in the order they are read."""
+
+from gyrator_lowering.rules import (
+    activation,
+    attention,
+    conv,
+    creation,
+    index,
+    matmul,
+    norm,
+    pointwise,
+    reduction,
+    softmax,
+    view,
+)
+from gyrator_lowering.table import LoweringTable, TableBuilder
+
+FAMILIES = (
+    pointwise.register,
+    activation.register,
+    creation.register,
+    view.register,
+    reduction.register,
+    softmax.register,
+    norm.register,
+    index.register,
+    matmul.register,
+    conv.register,
+    attention.register,
+)
+
+
+def default_table() -> LoweringTable:
+    """Build the table afresh; cheap, and safe to extend without touching anyone else's."""
+    table = TableBuilder()
+    for register in FAMILIES:
+        register(table)
+    return table.build()

@@ -1,0 +1,42 @@
+"""What torch's `ShapeEnv` knows of the symbols of a graph, as `ShapeFacts`."""
+
+from typing import Any
+
+import sympy
+
+from gyrator_ir.expr import ShapeFacts, Sym
+from gyrator_lowering.symbols import Symbols
+
+_UNBOUNDED = 1 << 62
+
+
+def facts_of(symbols: Symbols) -> ShapeFacts:
+    """Return ranges and hints of every symbol that the graph's sizes mention; adds no guard."""
+    facts = ShapeFacts()
+    environment = symbols.environment
+    if environment is None:
+        return facts
+    for symbol in sorted(symbols.seen(), key=lambda s: s.name):
+        ours = symbols.expression(symbol)
+        if not isinstance(ours, Sym):
+            continue
+        bounds = environment.var_to_range.get(symbol)
+        if bounds is not None:
+            facts = facts.with_range(ours, _finite(bounds.lower), _finite(bounds.upper))
+        hint = _hints(environment).get(symbol)
+        if hint is not None and getattr(hint, "is_Integer", isinstance(hint, int)):
+            facts = facts.with_hint(ours, int(hint))
+    return facts
+
+
+def _hints(environment: Any) -> Any:
+    """Return the example value of each symbol; torch renamed the table in 2.11."""
+    found = getattr(environment, "backed_var_to_val", None)
+    return environment.var_to_val if found is None else found
+
+
+def _finite(bound: Any) -> int | None:
+    """Return a bound that is an ordinary integer, else None."""
+    if isinstance(bound, int) or (isinstance(bound, sympy.Basic) and bound.is_Integer is True):
+        return int(bound) if abs(int(bound)) < _UNBOUNDED else None
+    return None

@@ -1,0 +1,17 @@
+"""Everything that lowering may choose."""
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class LoweringOptions:
+    """Options of `lower`. Part of the cache key of whatever is compiled."""
+
+    name: str = "main"
+    """Name of the program."""
+    fallback_random: bool = False
+    """Random numbers come from ATen's own generator, in eager's order, by extern calls."""
+    extern_ops: frozenset[str] = frozenset()
+    """Overloads (`aten.cumsum.default`) that stay ATen calls although a rule exists."""
+    assume_aligned: int = 1
+    """Alignment in bytes that the caller promises for the data pointer of every tensor input."""

@@ -1,0 +1,1 @@
+"""Lowering rules, one family a file; each has `register(table)`."""

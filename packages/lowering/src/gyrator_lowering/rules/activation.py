@@ -1,0 +1,327 @@
+"""Activations, elementwise losses and dropout masks, and their gradients: each rounded once."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import Arg
+from gyrator_lowering.rules.pointwise import elementwise, simple
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+ROOT_HALF = math.sqrt(0.5)
+ROOT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+CUBIC = 0.044715
+
+
+def relu(ops: Tracer, x: Value) -> Value:
+    """Return x where it is positive or NaN, else 0."""
+    if x.dtype is DType.BOOL:
+        return x
+    return ops.where(ops.le(x, 0), ops.const(0, x.dtype), x)
+
+
+def silu(ops: Tracer, x: Value) -> Value:
+    """Return `x / (1 + exp(-x))`."""
+    return x / (1.0 + ops.exp(-x))
+
+
+def silu_backward(ops: Tracer, grad: Value, x: Value) -> Value:
+    """Return the gradient of silu."""
+    s = 1.0 / (1.0 + ops.exp(-x))
+    return grad * s * (1.0 + x * (1.0 - s))
+
+
+def gelu(b: LoopBuilder, x: TensorValue, *, approximate: str = "none") -> TensorValue:
+    """`x * Phi(x)`, by erf or by its tanh approximation."""
+
+    def exact(ops: Tracer, v: Value) -> Value:
+        return v * 0.5 * (1.0 + ops.erf(v * ROOT_HALF))
+
+    def by_tanh(ops: Tracer, v: Value) -> Value:
+        inner = ROOT_2_OVER_PI * (v + CUBIC * (v * v * v))
+        return 0.5 * v * (1.0 + ops.tanh(inner))
+
+    return elementwise(b, by_tanh if approximate == "tanh" else exact, (x,))
+
+
+def gelu_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, *, approximate: str = "none"
+) -> TensorValue:
+    """Gradient of gelu."""
+
+    def exact(ops: Tracer, g: Value, v: Value) -> Value:
+        cdf = 0.5 * (1.0 + ops.erf(v * ROOT_HALF))
+        pdf = ops.exp(v * v * -0.5) * (1.0 / math.sqrt(2.0 * math.pi))
+        return g * (cdf + v * pdf)
+
+    def by_tanh(ops: Tracer, g: Value, v: Value) -> Value:
+        square = v * v
+        t = ops.tanh(ROOT_2_OVER_PI * (v + CUBIC * (square * v)))
+        slope = ROOT_2_OVER_PI * (1.0 + 3.0 * CUBIC * square)
+        left = 0.5 * (1.0 + t)
+        right = 0.5 * v * (1.0 - t * t) * slope
+        return g * (left + right)
+
+    return elementwise(b, by_tanh if approximate == "tanh" else exact, (grad, x))
+
+
+def softplus(ops: Tracer, x: Value, beta: float, threshold: float) -> Value:
+    """Return `log(1 + exp(beta * x)) / beta`, x itself above the threshold."""
+    scaled = x * beta
+    return ops.where(ops.gt(scaled, threshold), x, ops.log1p(ops.exp(scaled)) / beta)
+
+
+def softplus_rule(
+    b: LoopBuilder, x: TensorValue, beta: float = 1, threshold: float = 20
+) -> TensorValue:
+    """Softplus."""
+    return elementwise(b, lambda ops, v: softplus(ops, v, float(beta), float(threshold)), (x,))
+
+
+def softplus_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, beta: float, threshold: float
+) -> TensorValue:
+    """Gradient of softplus."""
+
+    def body(ops: Tracer, g: Value, v: Value) -> Value:
+        z = ops.exp(v * float(beta))
+        return ops.where(ops.gt(v * float(beta), float(threshold)), g, g * z / (z + 1.0))
+
+    return elementwise(b, body, (grad, x))
+
+
+def mish(ops: Tracer, x: Value) -> Value:
+    """Return `x * tanh(softplus(x))`."""
+    return x * ops.tanh(ops.log1p(ops.exp(x)))
+
+
+def mish_backward(ops: Tracer, grad: Value, x: Value) -> Value:
+    """Return the gradient of mish."""
+    s = ops.sigmoid(x)
+    t = ops.tanh(ops.log1p(ops.exp(x)))
+    return grad * (t + x * s * (1.0 - t * t))
+
+
+def elu(
+    b: LoopBuilder, x: TensorValue, alpha: float = 1, scale: float = 1, input_scale: float = 1
+) -> TensorValue:
+    """`scale * x` above 0, else `scale * alpha * (exp(input_scale * x) - 1)`."""
+
+    def body(ops: Tracer, v: Value) -> Value:
+        low = ops.expm1(v * float(input_scale)) * float(alpha * scale)
+        return ops.where(ops.lt(v, 0.0), low, v * float(scale))
+
+    return elementwise(b, body, (x,))
+
+
+def elu_backward(
+    b: LoopBuilder, grad: TensorValue, alpha: float, scale: float, input_scale: float,
+    is_result: bool, value: TensorValue,
+) -> TensorValue:
+    """Gradient of elu, from its argument or from its result."""
+
+    def body(ops: Tracer, g: Value, v: Value) -> Value:
+        slope = float(alpha * scale)
+        if is_result:
+            low = g * float(input_scale) * (v + slope)
+        else:
+            low = g * (float(input_scale) * slope) * ops.exp(v * float(input_scale))
+        return ops.where(ops.le(v, 0.0), low, g * float(scale))
+
+    return elementwise(b, body, (grad, value))
+
+
+def leaky_relu(b: LoopBuilder, x: TensorValue, slope: float = 0.01) -> TensorValue:
+    """`x` above 0, else `slope * x`."""
+    return elementwise(b, lambda ops, v: ops.where(ops.gt(v, 0.0), v, v * float(slope)), (x,))
+
+
+def leaky_relu_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, slope: float, *_: Any
+) -> TensorValue:
+    """Gradient of leaky relu."""
+    return elementwise(
+        b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * float(slope)), (grad, x)
+    )
+
+
+def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> TensorValue:
+    """Limit to [low, high]."""
+    return elementwise(b, lambda ops, v: ops.minimum(ops.maximum(v, low), high), (x,))
+
+
+def hardtanh_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, low: float, high: float
+) -> TensorValue:
+    """Gradient of hardtanh."""
+
+    def body(ops: Tracer, g: Value, v: Value) -> Value:
+        outside = ops.le(v, low) | ops.ge(v, high)
+        return ops.where(outside, ops.const(0, g.dtype), g)
+
+    return elementwise(b, body, (grad, x))
+
+
+def relu6(ops: Tracer, x: Value) -> Value:
+    """Limit `x + 3` to [0, 6]."""
+    return ops.minimum(ops.maximum(x + 3.0, 0.0), 6.0)
+
+
+def hardswish_backward(ops: Tracer, g: Value, x: Value) -> Value:
+    """Return the gradient of hardswish."""
+    middle = g * (x / 3.0 + 0.5)
+    zero = ops.const(0.0, g.dtype)
+    return ops.where(ops.lt(x, -3.0), zero, ops.where(ops.le(x, 3.0), middle, g))
+
+
+def hardsigmoid_backward(ops: Tracer, g: Value, x: Value) -> Value:
+    """Return the gradient of hardsigmoid."""
+    inside = ops.gt(x, -3.0) & ops.lt(x, 3.0)
+    return ops.where(inside, g * (1.0 / 6.0), 0.0)
+
+
+def log_sigmoid(b: LoopBuilder, x: TensorValue) -> tuple[TensorValue | None, ...]:
+    """`-log(1 + exp(-x))`, and the buffer that eager keeps for the gradient."""
+    out, kept = b.outs
+    assert out is not None and kept is not None
+
+    def body(ops: Tracer, v: Value) -> Value:
+        return ops.minimum(v, 0.0) - ops.log1p(ops.exp(-ops.abs(v)))
+
+    def result(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return body(ops, ops.wide(ops.load(x, index)))
+
+    def buffer(ops: Tracer, index: Sequence[Expr]) -> Value:
+        if len(kept.shape) != x.ndim:
+            return ops.const(0.0, kept.dtype.compute)
+        return ops.exp(-ops.abs(ops.wide(ops.load(x, index))))
+
+    return b.pointwise(result, out), b.pointwise(buffer, kept) if 1 in b.used_results else None
+
+
+def log_sigmoid_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, _: TensorValue
+) -> TensorValue:
+    """Gradient of log_sigmoid."""
+
+    def body(ops: Tracer, g: Value, v: Value) -> Value:
+        z = ops.exp(-ops.abs(v))
+        negative = ops.lt(v, 0.0)
+        deriv = ops.where(negative, ops.const(1.0, v.dtype), 0.0)
+        side = ops.where(negative, ops.const(1.0, v.dtype), -1.0)
+        return (deriv - side * (z / (1.0 + z))) * g
+
+    return elementwise(b, body, (grad, x))
+
+
+def threshold(b: LoopBuilder, x: TensorValue, limit: Arg, value: Arg) -> TensorValue:
+    """`value` where x is at most the limit, else x."""
+    return elementwise(
+        b, lambda ops, v: ops.where(ops.le(v, limit), ops.const(value, v.dtype), v), (x,)
+    )
+
+
+def threshold_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, limit: float
+) -> TensorValue:
+    """Gradient of threshold and of relu."""
+    return elementwise(
+        b, lambda ops, g, v: ops.where(ops.le(v, limit), ops.const(0, g.dtype), g), (grad, x)
+    )
+
+
+def logit(b: LoopBuilder, x: TensorValue, eps: float | None = None) -> TensorValue:
+    """`log(x / (1 - x))`, x limited to [eps, 1 - eps] if eps is given."""
+
+    def body(ops: Tracer, v: Value) -> Value:
+        if eps is not None:
+            v = ops.minimum(ops.maximum(v, float(eps)), 1.0 - float(eps))
+        return ops.log(v / (1.0 - v))
+
+    return elementwise(b, body, (x,))
+
+
+def prelu(ops: Tracer, x: Value, weight: Value) -> Value:
+    """Return x above 0, else `weight * x`."""
+    return ops.where(ops.gt(x, 0.0), x, weight * x)
+
+
+def prelu_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, weight: TensorValue
+) -> tuple[TensorValue, ...]:
+    """Gradients of prelu with respect to its argument and, elementwise, to its weight."""
+    dx, dw = b.outs
+    assert dx is not None and dw is not None
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> tuple[Value, Value]:
+        g, v, w = (ops.wide(ops.get(t, index)) for t in (grad, x, weight))
+        positive = ops.gt(v, 0.0)
+        return ops.where(positive, g, w * g), ops.where(positive, ops.const(0.0, g.dtype), v * g)
+
+    return b.pointwise_many(body, (dx, dw))
+
+
+def shrink(soft: bool) -> Any:
+    """Return the rule of softshrink or hardshrink."""
+
+    def rule(b: LoopBuilder, x: TensorValue, limit: float = 0.5) -> TensorValue:
+        width = float(limit)
+
+        def body(ops: Tracer, v: Value) -> Value:
+            inside = ops.ge(v, -width) & ops.le(v, width)
+            zero = v * 0.0 if soft else ops.const(0.0, v.dtype)
+            outer = ops.where(ops.gt(v, width), v - width, v + width) if soft else v
+            return ops.where(inside, zero, outer)
+
+        return elementwise(b, body, (x,))
+
+    return rule
+
+
+def dropout_backward(
+    b: LoopBuilder, grad: TensorValue, mask: TensorValue, scale: float
+) -> TensorValue:
+    """`grad * mask * scale`."""
+    return elementwise(b, lambda ops, g, m: g * (m * float(scale)), (grad, mask))
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.relu.default")(simple(relu, 1))
+    table.rule("aten.silu.default")(simple(silu, 1))
+    table.rule("aten.silu_backward.default")(simple(silu_backward, 2))
+    table.rule("aten.gelu.default")(gelu)
+    table.rule("aten.gelu_backward.default")(gelu_backward)
+    table.rule("aten.softplus.default")(softplus_rule)
+    table.rule("aten.softplus_backward.default")(softplus_backward)
+    table.rule("aten.mish.default")(simple(mish, 1))
+    table.rule("aten.mish_backward.default")(simple(mish_backward, 2))
+    table.rule("aten.elu.default")(elu)
+    table.rule("aten.elu_backward.default")(elu_backward)
+    table.rule("aten.leaky_relu.default")(leaky_relu)
+    table.rule("aten.leaky_relu_backward.default")(leaky_relu_backward)
+    table.rule("aten.hardtanh.default")(hardtanh)
+    table.rule("aten.hardtanh_backward.default")(hardtanh_backward)
+    table.rule("aten.hardswish.default")(simple(lambda ops, x: x * relu6(ops, x) / 6.0, 1))
+    table.rule("aten.hardswish_backward.default")(simple(hardswish_backward, 2))
+    table.rule("aten.hardsigmoid.default")(simple(lambda ops, x: relu6(ops, x) / 6.0, 1))
+    table.rule("aten.hardsigmoid_backward.default")(simple(hardsigmoid_backward, 2))
+    table.rule("aten.log_sigmoid_forward.default")(log_sigmoid)
+    table.rule("aten.log_sigmoid_backward.default")(log_sigmoid_backward)
+    table.rule("aten.threshold.default")(threshold)
+    table.rule("aten.threshold_backward.default")(threshold_backward)
+    table.rule("aten.logit.default")(logit)
+    table.rule("aten._prelu_kernel.default")(simple(prelu, 2))
+    table.rule("aten._prelu_kernel_backward.default")(prelu_backward)
+    table.rule("aten.softshrink.default")(shrink(soft=True))
+    table.rule("aten.hardshrink.default")(shrink(soft=False))
+    table.rule("aten.native_dropout_backward.default")(dropout_backward)
+    table.rule("aten.sigmoid_backward.default")(
+        simple(lambda ops, g, y: g * (1.0 - y) * y, 2)
+    )
+    table.rule("aten.tanh_backward.default")(simple(lambda ops, g, y: g * (1.0 - y * y), 2))

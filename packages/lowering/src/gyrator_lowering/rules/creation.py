@@ -1,0 +1,191 @@
+"""Tensors made from numbers, copies, and conversions of type."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import Const, Expr
+from gyrator_ir.loop.nodes import DeviceCopy
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import operand
+from gyrator_lowering.rules.pointwise import as_bool
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+
+
+def filled(b: LoopBuilder, value: Any) -> TensorValue:
+    """Return a tensor of one value in the form of the node's result."""
+    out = b.out
+    return b.pointwise(lambda ops, _: operand(ops, value, (), _number_type(out.dtype)), out)
+
+
+def _number_type(dtype: DType) -> DType:
+    return dtype.compute
+
+
+def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
+    """A tensor of one value; the first argument gives sizes only."""
+    out = b.out
+    if isinstance(value, float) and out.dtype.is_int:
+        value = int(value)
+    return filled(b, value)
+
+
+def constant(value: int) -> Rule:
+    """Return the rule of `zeros`, `ones` and their `_like` and `new_` forms."""
+
+    def rule(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+        return filled(b, value)
+
+    return rule
+
+
+def scalar_tensor(b: LoopBuilder, value: Any, **_: Any) -> TensorValue:
+    """A 0-d tensor."""
+    return full(b, (), value)
+
+
+def fill(b: LoopBuilder, x: TensorValue, value: Any) -> TensorValue:
+    """A tensor in the form of `x` of one value, a number or a 0-d tensor."""
+    out = b.out
+    return b.pointwise(lambda ops, index: operand(ops, value, index, out.dtype.compute), out)
+
+
+def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+    """`empty` gives zeros: the values of fresh memory are nobody's to rely on."""
+    return filled(b, 0)
+
+
+def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
+    """`start + step * i`; in `i64` for integers, in `f64` otherwise, as eager computes it."""
+    start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
+    out = b.out
+    if all(isinstance(v, (int, Expr)) for v in (start, step)):
+        first, stride = b.symbols.size(start), b.symbols.size(step)
+        return b.pointwise(
+            lambda ops, index: ops.cast(ops.index(first + index[0] * stride), out.dtype.compute),
+            out,
+        )
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        place = ops.cast(ops.index(index[0]), DType.F64)
+        value = operand(ops, start, (), DType.F64) + place * operand(ops, step, (), DType.F64)
+        return ops.cast(value, out.dtype.compute)
+
+    return b.pointwise(body, out)
+
+
+def linspace(b: LoopBuilder, start: Any, end: Any, steps: Any, **_: Any) -> TensorValue:
+    """Evenly spaced numbers, counted from the nearer end as eager does."""
+    if not all(isinstance(v, (int, float)) for v in (start, end, steps)) or not b.out.dtype.is_float:
+        return NotImplemented
+    out = b.out
+    dtype = out.dtype.compute
+    step = (float(end) - float(start)) / (steps - 1) if steps > 1 else 0.0
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        place = ops.index(index[0])
+        forth = float(start) + ops.cast(place, dtype) * step
+        back = float(end) - ops.cast(ops.index(Const(steps - 1) - index[0]), dtype) * step
+        return ops.where(ops.lt(place, steps // 2), forth, back) if steps > 1 else forth
+
+    return b.pointwise(body, out)
+
+
+def eye(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+    """Ones on the diagonal."""
+    out = b.out
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        same = ops.eq(ops.index(index[0]), ops.index(index[1]))
+        return ops.cast(same, out.dtype.compute)
+
+    return b.pointwise(body, out)
+
+
+def to_copy(b: LoopBuilder, x: TensorValue, **_: Any) -> TensorValue:
+    """A copy of another type, layout or device."""
+    out = b.out
+    if x.device == out.device:
+        return convert(b, x, out)
+    here = Spec(out.dtype, x.device, out.shape, out.strides)
+    source = x if (x.dtype, x.strides) == (out.dtype, out.strides) else convert(b, x, here)
+    result = b.buffer(out)
+    b.operations.append(
+        DeviceCopy(b.op_name(), source.ref, result.buffer, origins=b.origin)
+    )
+    return result
+
+
+def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
+    """Copy `x` to a new buffer, each element converted as eager converts."""
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.get(x, index)
+        return as_bool(ops, value) if out.dtype is DType.BOOL else value
+
+    return b.pointwise(body, out)
+
+
+def copy_(b: LoopBuilder, into: TensorValue, value: Any, *_: Any) -> TensorValue:
+    """Write `value` to an existing tensor, after all reads that come before."""
+    if not isinstance(value, TensorValue):
+        b.pointwise_into(into, lambda ops, index: operand(ops, value, index, into.dtype.compute))
+        return into
+    if value.device != into.device:
+        return _copy_across(b, into, value)
+    if value.buffer == into.buffer:
+        if value == into:
+            return into
+        value = b.copy(value)
+    b.pointwise_into(into, lambda ops, index: _converted(ops, ops.get(value, index), into.dtype))
+    return into
+
+
+def _converted(ops: Tracer, value: Value, dtype: DType) -> Value:
+    return as_bool(ops, value) if dtype is DType.BOOL else value
+
+
+def _copy_across(b: LoopBuilder, into: TensorValue, value: TensorValue) -> TensorValue:
+    """Copy to another device: convert here, move, then write there."""
+    form = Spec(into.dtype, value.device, into.shape, contiguous_strides(into.shape))
+    source = convert(b, value, form)
+    moved = b.buffer(Spec(into.dtype, into.device, form.shape, form.strides))
+    b.operations.append(
+        DeviceCopy(b.op_name(), source.ref, moved.buffer, origins=b.origin)
+    )
+    b.pointwise_into(into, lambda ops, index: ops.load(moved, index))
+    return into
+
+
+def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
+    """A tensor in the form of `x` with the elements of `source`."""
+    out = b.out
+    return b.pointwise(
+        lambda ops, index: operand(ops, source, index, out.dtype)
+        if isinstance(source, TensorValue)
+        else operand(ops, source, index, out.dtype.compute),
+        out,
+    )
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")(full)
+    for op, value in (("zeros", 0), ("ones", 1)):
+        table.rule(f"aten.{op}.default", f"aten.{op}_like.default", f"aten.new_{op}.default")(
+            constant(value)
+        )
+    table.rule(
+        "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_strided.default",
+        "aten.new_empty.default", "aten.new_empty_strided.default", "aten.empty_permuted.default",
+    )(uninitialised)
+    table.rule("aten.scalar_tensor.default")(scalar_tensor)
+    table.rule("aten.fill.Scalar", "aten.fill.Tensor")(fill)
+    table.rule("aten.arange.default", "aten.arange.start", "aten.arange.start_step")(arange)
+    table.rule("aten.linspace.default")(linspace)
+    table.rule("aten.eye.default", "aten.eye.m")(eye)
+    table.rule("aten._to_copy.default")(to_copy)
+    table.rule("aten.copy.default")(copy)
+    table.rule("aten.copy_.default")(copy_)

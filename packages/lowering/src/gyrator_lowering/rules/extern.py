@@ -1,0 +1,151 @@
+"""Calls of ATen: by schema, for whatever has no rule, and for what a library does best."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
+from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.promote import ScalarValue
+from gyrator_lowering.schema import info_of
+from gyrator_lowering.table import Rule
+from gyrator_lowering.values import Spec, TensorValue
+
+LIBRARY = "library"
+"""The reason of calls that are dense products, convolutions or attention."""
+
+
+def argument(b: LoopBuilder, value: Any) -> Arg:
+    """Return an argument of a call.
+
+    Raises:
+        UnsupportedError: GY-LOWER-004, for a value that a call cannot be handed.
+    """
+    if isinstance(value, TensorValue):
+        return value.ref
+    if type(value) is Const:
+        return Literal(value.value)
+    if isinstance(value, Expr):
+        return value
+    if value is None or isinstance(value, (bool, int, float, complex, str)):
+        return Literal(value)
+    if isinstance(value, (list, tuple)):
+        return ListArg(tuple(argument(b, item) for item in value))
+    if isinstance(value, torch.dtype):
+        return TypeArg("dtype", str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return TypeArg("device", str(value))
+    if isinstance(value, torch.layout):
+        return TypeArg("layout", str(value).removeprefix("torch."))
+    if isinstance(value, torch.memory_format):
+        return TypeArg("memory_format", str(value).removeprefix("torch."))
+    what = "a run-time float" if isinstance(value, ScalarValue) else type(value).__name__
+    raise b.unsupported(
+        "GY-LOWER-004",
+        f"{b.node.target} takes {what} as an argument, which calls cannot be handed",
+        help="the graph runs in eager mode; report the op if it should not",
+    )
+
+
+def call(
+    b: LoopBuilder,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    reason: str,
+    out: str | None = None,
+    out_names: tuple[str, ...] = (),
+) -> Any:
+    """Emit the current node as a call by its schema, and return its results.
+
+    A result that aliases an argument becomes a view of that argument: no storage is ever owned by
+    two buffers. A result that is an argument written in place is that argument.
+    """
+    op = b.node.target
+    info = info_of(op)
+    given = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
+    fakes = b.node.meta.get("val")
+    fakes = (fakes,) if info.returns == 1 else tuple(fakes or ())
+    used = b.used_results
+    names: list[Any] = []
+    values: list[Any] = []
+    for place, fake in enumerate(fakes):
+        source = info.results_written[place]
+        if source is not None:
+            names.append(None)
+            values.append(given[source])
+        elif info.views[place] is not None:
+            names.append(None)
+            values.append(b.views(given[info.views[place]], info.views[place], fake))
+        else:
+            wanted = out is not None or info.returns == 1 or place in used
+            name, value = _result(b, fake) if wanted else (None, None)
+            names.append(name)
+            values.append(value)
+    written = [t for place in info.writes for t in each(given[place])]
+    b.operations.append(
+        Extern(
+            b.op_name(),
+            info.name,
+            tuple(argument(b, a) for a in args),
+            tuple((name, argument(b, a)) for name, a in kwargs.items()),
+            tuple(names),
+            out,
+            out_names,
+            tuple(dict.fromkeys(t.buffer for t in written if isinstance(t, TensorValue))),
+            reason,
+            b.origin,
+        )
+    )
+    return values[0] if info.returns == 1 else tuple(values)
+
+
+def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
+    """Return the name that receives a result, and its value."""
+    if fake is None:
+        return None, None
+    if isinstance(fake, torch.Tensor):
+        value = b.buffer(b.exact_spec(fake))
+        return value.buffer, value
+    if isinstance(fake, (list, tuple)):
+        pairs = [_result(b, item) for item in fake]
+        return tuple(name for name, _ in pairs), [value for _, value in pairs]
+    if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
+        size = b.symbols.size(fake)
+        return (size if isinstance(size, Sym) else None), size
+    raise b.unsupported(
+        "GY-LOWER-005",
+        f"{b.node.target} returns a {type(fake).__name__}, which a program cannot hold",
+        help="the graph runs in eager mode",
+    )
+
+
+def library(out: str | None = None) -> Rule:
+    """Return the rule of an op that is a call of a library, with an out-variant if it has one."""
+
+    def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
+        names = () if out is None else ("out",)
+        return call(b, args, kwargs, LIBRARY, out, names)
+
+    return rule
+
+
+def kept(reason: str) -> Rule:
+    """Return the rule of an op that is left to ATen on purpose, and why."""
+
+    def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
+        return call(b, args, kwargs, reason)
+
+    return rule
+
+
+def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
+    """The value of a one-element tensor: an integer waits for the device, a float stays there."""
+    fake = b.node.meta["val"]
+    size = b.symbols.size(fake) if isinstance(fake, torch.SymInt) else None
+    if isinstance(size, Sym) and x.dtype.is_int:
+        b.operations.append(ScalarRead(b.op_name(), x.ref, size, b.origin))
+        return size
+    saved = b.copy(x, Spec(x.dtype, x.device, (), ()))
+    return ScalarValue(x.dtype, lambda ops: ops.load(saved, ()))

@@ -1,0 +1,309 @@
+"""Reading at places that tensors hold: embedding, gather, index, select; and joining tensors."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, sum_of
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+
+def embedding(
+    b: LoopBuilder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any
+) -> TensorValue:
+    """Rows of `weight`; a place outside raises eager's IndexError."""
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        row = ops.bind(ops.load(indices, index[:-1]), weight.shape[0])
+        return ops.load(weight, (row, index[-1]))
+
+    return b.pointwise(body)
+
+
+def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) -> TensorValue:
+    """Slices of `x` at the places of a vector."""
+    if x.ndim == 0:
+        return NotImplemented
+    d = dim % x.ndim
+    flat = places if places.ndim else None
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        at = ops.load(places, (index[d],) if flat is not None else ())
+        row = ops.bind(at, x.shape[d])
+        return ops.load(x, (*index[:d], row, *index[d + 1 :]))
+
+    return b.pointwise(body)
+
+
+def gather(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any
+) -> TensorValue:
+    """`x[..., places[i], ...]` along one dimension."""
+    if x.ndim == 0 or places.ndim == 0:
+        return NotImplemented
+    d = dim % x.ndim
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        row = ops.bind(ops.load(places, index), x.shape[d])
+        return ops.load(x, (*index[:d], row, *index[d + 1 :]))
+
+    return b.pointwise(body)
+
+
+def advanced(
+    x: TensorValue, places: Sequence[TensorValue | None], rank: int
+) -> tuple[int, bool, list[int]]:
+    """Return where indexed dimensions go in the result, whether they are adjacent, and which."""
+    dims = [d for d, p in enumerate(places) if p is not None]
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    return (dims[0] if adjacent else 0), adjacent, dims
+
+
+def indexed(
+    ops: Tracer, x: TensorValue, places: Sequence[TensorValue | None], index: Sequence[Expr],
+    check: bool,
+) -> tuple[Expr, ...]:
+    """Return the index into `x` for a point of `x[places]`, as NumPy's advanced indexing."""
+    rank = max(p.ndim for p in places if p is not None)
+    start, _, dims = advanced(x, places, rank)
+    block = index[start : start + rank]
+    rest = iter((*index[:start], *index[start + rank :]))
+    result: list[Expr] = []
+    for d in range(x.ndim):
+        if d in dims:
+            place = places[d]
+            assert place is not None
+            at = ops.get(place, block)
+            result.append(ops.bind(at, x.shape[d], wrap=True, check=check))
+        else:
+            result.append(next(rest))
+    return tuple(result)
+
+
+def with_masks(places: Sequence[TensorValue | None]) -> bool:
+    """Whether a boolean or byte mask is among the indices: its size depends on its values."""
+    return any(p is not None and p.dtype in (DType.BOOL, DType.U8) for p in places)
+
+
+def index_tensor(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None]
+) -> TensorValue:
+    """`x[places]`."""
+    if with_masks(places) or all(p is None for p in places):
+        return NotImplemented
+    return b.pointwise(
+        lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True))
+    )
+
+
+def unsafe_index(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None]
+) -> TensorValue:
+    """`x[places]`, the places known to lie inside."""
+    if with_masks(places) or all(p is None for p in places):
+        return NotImplemented
+    return b.pointwise(
+        lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False))
+    )
+
+
+def below(ops: Tracer, index: Expr, limit: Expr) -> Value:
+    """Return whether an index is less than a size."""
+    return ops.lt(ops.index(index), ops.index(limit))
+
+
+def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorValue:
+    """Tensors one after another along a dimension."""
+    out = b.out
+    d = dim % max(1, len(out.shape))
+    parts = [t for t in tensors if not (t.ndim == 1 and len(out.shape) != 1)]
+    parts = [t for t in parts if t.shape[d] is not ZERO]
+    if not parts:
+        return b.copy(tensors[0], out)
+    ends: list[Expr] = [ZERO]
+    for part in parts:
+        ends.append(sum_of([ends[-1], part.shape[d]]))
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return joined_at(ops, parts, ends, d, index, out.dtype)
+
+    return b.pointwise(body, out)
+
+
+def joined_at(
+    ops: Tracer, parts: Sequence[TensorValue], ends: Sequence[Expr], d: int,
+    index: Sequence[Expr], dtype: DType,
+) -> Value:
+    """Return the element of the joined tensors at a point; each part is read under its mask."""
+    at = index[d]
+    result: Value | None = None
+    for k in range(len(parts) - 1, -1, -1):
+        inside = (*index[:d], at - ends[k], *index[d + 1 :])
+        if len(parts) == 1:
+            return ops.cast(ops.load(parts[0], inside), dtype)
+        mask = below(ops, at, ends[k + 1]) if k < len(parts) - 1 else None
+        if k > 0:
+            above = ops.ge(ops.index(at), ops.index(ends[k]))
+            mask = above if mask is None else above & mask
+        value = ops.cast(ops.load(parts[k], inside, mask), dtype)
+        if result is None:
+            result = value
+        else:
+            result = ops.where(below(ops, at, ends[k + 1]), value, result)
+    assert result is not None
+    return result
+
+
+def inside(
+    ops: Tracer, index: Sequence[Expr], shape: Sequence[Expr], dims: Sequence[int]
+) -> Value | None:
+    """Return whether an index lies in `shape` in each of `dims`; None where it surely does."""
+    mask: Value | None = None
+    for d in dims:
+        low = ops.ge(ops.index(index[d]), 0)
+        both = low & below(ops, index[d], shape[d])
+        mask = both if mask is None else mask & both
+    return mask
+
+
+def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
+    """`x` with a border of one value; negative widths cut."""
+    before = [ZERO] * x.ndim
+    dims = []
+    for k in range(len(pad) // 2):
+        d = x.ndim - 1 - k
+        before[d] = b.symbols.size(pad[2 * k])
+        if pad[2 * k] != 0 or pad[2 * k + 1] != 0:
+            dims.append(d)
+    out = b.out
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        at = [i - low for i, low in zip(index, before, strict=True)]
+        mask = inside(ops, at, x.shape, dims)
+        if mask is None:
+            return ops.load(x, at)
+        return ops.masked_load(x, at, mask, value)
+
+    return b.pointwise(body, out)
+
+
+def slice_range(b: LoopBuilder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr] | None:
+    """Return a slice's bounds inside [0, size], or None where they are not decided yet."""
+    bounds: list[Expr] = []
+    for given, missing in ((start, ZERO), (end, size)):
+        if given is None:
+            bounds.append(missing)
+            continue
+        value = b.symbols.size(given)
+        if type(value) is not Const:
+            bounds.append(value)
+            continue
+        if type(size) is not Const:
+            if value.value >= 1 << 62:
+                bounds.append(size)
+            elif value.value < 0:
+                bounds.append(size + value)
+            elif value is ZERO:
+                bounds.append(value)
+            else:
+                bounds.append(value)
+            continue
+        n = value.value + size.value if value.value < 0 else value.value
+        bounds.append(Const(min(max(n, 0), size.value)))
+    return bounds[0], bounds[1]
+
+
+def flip(b: LoopBuilder, x: TensorValue, dims: Sequence[int]) -> TensorValue:
+    """`x` read backwards along the given dimensions."""
+    turned = {d % x.ndim for d in dims} if x.ndim else set()
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        at = [x.shape[d] - 1 - i if d in turned else i for d, i in enumerate(index)]
+        return ops.load(x, at)
+
+    return b.pointwise(body)
+
+
+def repeat(b: LoopBuilder, x: TensorValue, times: Sequence[Any]) -> TensorValue:
+    """`x` again and again along each dimension."""
+    lead = len(times) - x.ndim
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        at = [i % s if s is not ONE else ZERO for i, s in zip(index[lead:], x.shape, strict=True)]
+        return ops.load(x, at)
+
+    return b.pointwise(body)
+
+
+def roll(
+    b: LoopBuilder, x: TensorValue, shifts: Sequence[Any], dims: Sequence[int] = ()
+) -> TensorValue:
+    """`x` shifted round along the given dimensions."""
+    if not dims or x.ndim == 0:
+        return NotImplemented
+    moved: dict[int, Expr] = {}
+    for shift, dim in zip(shifts, dims, strict=True):
+        d = dim % x.ndim
+        moved[d] = moved.get(d, ZERO) + b.symbols.size(shift)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        at = list(index)
+        for d, shift in moved.items():
+            at[d] = (index[d] - shift) % x.shape[d]
+        return ops.load(x, at)
+
+    return b.pointwise(body)
+
+
+def triangle(upper: bool) -> Any:
+    """Return the rule of `triu` or `tril`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, diagonal: Any = 0) -> TensorValue:
+        shift = b.symbols.size(diagonal)
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            row, column = ops.index(index[-2] + shift), ops.index(index[-1])
+            keep = ops.le(row, column) if upper else ops.ge(row, column)
+            return ops.load(x, index, keep)
+
+        return b.pointwise(body)
+
+    return rule
+
+
+def take(b: LoopBuilder, x: TensorValue, places: TensorValue) -> TensorValue:
+    """Elements of `x` at places counted in row-major order."""
+    total: Expr = ONE
+    for size in x.shape:
+        total = total * size
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        flat = ops.bind(ops.load(places, index), total, wrap=True)
+        at: list[Expr] = []
+        step: Expr = ONE
+        for size in reversed(x.shape):
+            at.append((flat // step) % size)
+            step = step * size
+        return ops.load(x, tuple(reversed(at)))
+
+    return b.pointwise(body)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.embedding.default")(embedding)
+    table.rule("aten.index_select.default")(index_select)
+    table.rule("aten.gather.default")(gather)
+    table.rule("aten.index.Tensor")(index_tensor)
+    table.rule("aten._unsafe_index.Tensor")(unsafe_index)
+    table.rule("aten.cat.default")(cat)
+    table.rule("aten.constant_pad_nd.default")(constant_pad)
+    table.rule("aten.flip.default")(flip)
+    table.rule("aten.repeat.default")(repeat)
+    table.rule("aten.roll.default")(roll)
+    table.rule("aten.triu.default")(triangle(upper=True))
+    table.rule("aten.tril.default")(triangle(upper=False))
+    table.rule("aten.take.default")(take)

@@ -1,0 +1,349 @@
+"""Layer norm, RMS norm and group norm, and their gradients."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gyrator_ir.expr import ONE, Expr, product_of
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import operand
+from gyrator_lowering.rules.reduction import (
+    count,
+    fold_into,
+    joined,
+    split,
+    with_ones,
+    without,
+)
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
+
+At = Callable[[Tracer, Sequence[Expr]], Value]
+
+
+def rounded(b: LoopBuilder, value: TensorValue, out: Spec | None) -> TensorValue | None:
+    """Return a statistic in the form of a result: itself where dtype and strides are the same."""
+    if out is None:
+        return None
+    if value.dtype is out.dtype and value.shape == out.shape and value.strides == out.strides:
+        return value
+    return b.copy(value, out)
+
+
+def layer_norm(
+    b: LoopBuilder, x: TensorValue, shape: Sequence[Any], weight: TensorValue | None,
+    bias: TensorValue | None, eps: float,
+) -> tuple[TensorValue | None, ...]:
+    """`(x - mean) / sqrt(var + eps) * weight + bias` over the last dimensions; mean and 1/sqrt."""
+    out, out_mean, out_rstd = b.outs
+    assert out is not None
+    dtype = x.dtype.compute
+    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    kept, _ = split(x, dims)
+    stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
+    mean, squares, rstd = (b.temp(stat, dtype, x) for _ in range(3))
+    into = [without(mean, dims), without(squares, dims), None]
+    fold_into(b, ReduceKind.WELFORD, x, dims, into, dtype)
+    n = count(x, dims)
+
+    def inverse(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.rsqrt(ops.get(squares, index) / operand(ops, n, (), dtype) + eps)
+
+    b.pointwise_into(rstd, inverse)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype)
+        value = (value - ops.get(mean, index)) * ops.get(rstd, index)
+        return affine(ops, value, weight, bias, index)
+
+    result = b.pointwise(body, out)
+    used = b.used_results
+    return (
+        result,
+        rounded(b, mean, out_mean) if 1 in used else None,
+        rounded(b, rstd, out_rstd) if 2 in used else None,
+    )
+
+
+def affine(
+    ops: Tracer, value: Value, weight: TensorValue | None, bias: TensorValue | None,
+    index: Sequence[Expr],
+) -> Value:
+    """Return `value * weight + bias`, either of which may be missing."""
+    if weight is not None:
+        value = value * ops.cast(ops.get(weight, index), value.dtype)
+    if bias is not None:
+        value = value + ops.cast(ops.get(bias, index), value.dtype)
+    return value
+
+
+def _sum_of(
+    b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At
+) -> TensorValue:
+    """Sum `at(ops, index)` over `dims` of the index space of `like`, which then broadcast."""
+    kept, folded = split(like, dims)
+    result = b.temp(kept, dtype, like)
+    b.reduction(
+        ReduceKind.SUM,
+        lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
+        kept, folded, [result], dtype,
+    )
+    return with_ones(result, like.ndim, dims)
+
+
+def _sum_to(
+    b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At, out: Spec
+) -> TensorValue:
+    """Sum `at` over the leading dimensions `dims`, rounded to the form of a parameter's gradient."""
+    kept, folded = split(like, dims)
+    direct = out.dtype is dtype
+    result = b.buffer(out) if direct else b.temp(kept, dtype, like)
+    b.reduction(
+        ReduceKind.SUM,
+        lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
+        kept, folded, [result], dtype,
+    )
+    return result if direct else b.copy(result, out)
+
+
+def layer_norm_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, shape: Sequence[Any], mean: TensorValue,
+    rstd: TensorValue, weight: TensorValue | None, bias: TensorValue | None, mask: Sequence[bool],
+) -> tuple[TensorValue | None, ...]:
+    """Gradients of layer norm with respect to input, weight and bias."""
+    outs = b.outs
+    dtype = x.dtype.compute
+    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    lead = tuple(range(x.ndim - len(shape)))
+
+    def centred(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype)
+        scale = ops.cast(ops.get(rstd, index), dtype)
+        return (value - ops.cast(ops.get(mean, index), dtype)) * scale
+
+    def plain(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.cast(ops.load(grad, index), dtype)
+
+    return _norm_gradients(b, x, dims, lead, centred, plain, rstd, weight, outs, mask)
+
+
+def _norm_gradients(
+    b: LoopBuilder, x: TensorValue, dims: Sequence[int], lead: Sequence[int], centred: At,
+    plain: At, rstd: TensorValue, weight: TensorValue | None, outs: Sequence[Spec | None],
+    mask: Sequence[bool], subtract_mean: bool = True,
+) -> tuple[TensorValue | None, ...]:
+    """dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight; dw; db."""
+    dtype = x.dtype.compute
+    n = count(x, dims)
+    used = b.used_results
+
+    def weighted(ops: Tracer, index: Sequence[Expr]) -> Value:
+        g = plain(ops, index)
+        return g if weight is None else g * ops.cast(ops.get(weight, index), dtype)
+
+    results: list[TensorValue | None] = [None] * len(outs)
+    if mask[0] and outs[0] is not None and 0 in used:
+        total = _sum_of(b, x, dims, dtype, weighted) if subtract_mean else None
+        along = _sum_of(
+            b, x, dims, dtype, lambda ops, i: weighted(ops, i) * centred(ops, i)
+        )
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            size = operand(ops, n, (), dtype)
+            value = weighted(ops, index)
+            if total is not None:
+                value = value - ops.get(total, index) / size
+            value = value - centred(ops, index) * (ops.get(along, index) / size)
+            return value * ops.cast(ops.get(rstd, index), dtype)
+
+        results[0] = b.pointwise(body, outs[0])
+    if mask[1] and outs[1] is not None and 1 in used:
+        results[1] = _sum_to(
+            b, x, lead, dtype, lambda ops, i: plain(ops, i) * centred(ops, i), outs[1]
+        )
+    if len(outs) > 2 and mask[2] and outs[2] is not None and 2 in used:
+        results[2] = _sum_to(b, x, lead, dtype, plain, outs[2])
+    return tuple(results)
+
+
+def rms_norm(
+    b: LoopBuilder, x: TensorValue, shape: Sequence[Any], weight: TensorValue | None,
+    eps: float | None,
+) -> tuple[TensorValue | None, ...]:
+    """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt."""
+    out, out_rstd = b.outs
+    assert out is not None
+    dtype = x.dtype.compute
+    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
+    total, rstd = b.temp(stat, dtype, x), b.temp(stat, dtype, x)
+    fold_into(
+        b, ReduceKind.SUM, x, dims, [without(total, dims)], dtype,
+        lambda ops, v: ops.wide(v) * ops.wide(v),
+    )
+    n = count(x, dims)
+    least = EPSILON[x.dtype.compute] if eps is None else eps
+    b.pointwise_into(
+        rstd,
+        lambda ops, i: ops.rsqrt(ops.get(total, i) / operand(ops, n, (), dtype) + least),
+    )
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype) * ops.get(rstd, index)
+        return affine(ops, value, weight, None, index)
+
+    result = b.pointwise(body, out)
+    return result, rounded(b, rstd, out_rstd) if 1 in b.used_results else None
+
+
+EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
+"""The machine epsilon, which RMS norm adds where no other is given."""
+
+
+def rms_norm_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, shape: Sequence[Any], rstd: TensorValue,
+    weight: TensorValue | None, mask: Sequence[bool],
+) -> tuple[TensorValue | None, ...]:
+    """Gradients of RMS norm with respect to input and weight."""
+    dtype = x.dtype.compute
+    dims = tuple(range(x.ndim - len(shape), x.ndim))
+    lead = tuple(range(x.ndim - len(shape)))
+
+    def scaled(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.cast(ops.load(x, index), dtype) * ops.cast(ops.get(rstd, index), dtype)
+
+    def plain(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.cast(ops.load(grad, index), dtype)
+
+    return _norm_gradients(
+        b, x, dims, lead, scaled, plain, rstd, weight, b.outs, mask, subtract_mean=False
+    )
+
+
+def group_norm(
+    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
+    n: Any, c: Any, hw: Any, groups: int, eps: float,
+) -> tuple[TensorValue | None, ...]:
+    """Normalise over the channels of a group and all positions."""
+    out, out_mean, out_rstd = b.outs
+    assert out is not None
+    dtype = x.dtype.compute
+    batch, channels, *space = x.shape
+    size = channels // groups
+    stat = (batch, b.symbols.size(groups))
+    mean, squares, rstd = (b.temp(stat, dtype, x) for _ in range(3))
+    b.reduction(
+        ReduceKind.WELFORD,
+        lambda ops, i, r: ops.load(x, (i[0], i[1] * size + r[0], *r[1:])),
+        stat, (size, *space), [mean, squares, None], dtype,
+    )
+    total = product_of((size, *space))
+    b.pointwise_into(
+        rstd,
+        lambda ops, i: ops.rsqrt(ops.get(squares, i) / operand(ops, total, (), dtype) + eps),
+    )
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        group = (index[0], index[1] // size)
+        value = ops.cast(ops.load(x, index), dtype)
+        value = (value - ops.load(mean, group)) * ops.load(rstd, group)
+        channel = index[1:2]
+        return affine(ops, value, weight, bias, channel)
+
+    result = b.pointwise(body, out)
+    used = b.used_results
+    return (
+        result,
+        rounded(b, mean, out_mean) if 1 in used else None,
+        rounded(b, rstd, out_rstd) if 2 in used else None,
+    )
+
+
+def group_norm_backward(
+    b: LoopBuilder, grad: TensorValue, x: TensorValue, mean: TensorValue, rstd: TensorValue,
+    weight: TensorValue | None, n: Any, c: Any, hw: Any, groups: int, mask: Sequence[bool],
+) -> tuple[TensorValue | None, ...]:
+    """Gradients of group norm, from sums over positions of grad and grad * x a channel."""
+    outs = b.outs
+    dtype = x.dtype.compute
+    batch, channels, *space = x.shape
+    size = channels // groups
+    dims = tuple(range(2, x.ndim))
+
+    def gradient(ops: Tracer, index: Sequence[Expr]) -> Value:
+        return ops.cast(ops.load(grad, index), dtype)
+
+    def stat(ops: Tracer, value: TensorValue, index: Sequence[Expr]) -> Value:
+        return ops.cast(ops.load(value, (index[0], index[1] // size)), dtype)
+
+    def centred(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype) - stat(ops, mean, index)
+        return value * stat(ops, rstd, index)
+
+    plain = without(_sum_of(b, x, dims, dtype, gradient), dims)
+    along = without(
+        _sum_of(b, x, dims, dtype, lambda ops, i: gradient(ops, i) * centred(ops, i)), dims
+    )
+    results: list[TensorValue | None] = [None, None, None]
+    used = b.used_results
+    if mask[0] and outs[0] is not None and 0 in used:
+        results[0] = _group_input_gradient(
+            b, x, plain, along, weight, (gradient, centred, stat), rstd, size, groups, outs[0]
+        )
+    for place, total in ((1, along), (2, plain)):
+        out = outs[place]
+        if mask[place] and out is not None and place in used:
+            result = b.temp((channels,), dtype, x)
+            fold_into(b, ReduceKind.SUM, total, (0,), [result], dtype)
+            results[place] = rounded(b, result, out)
+    return tuple(results)
+
+
+def _group_input_gradient(
+    b: LoopBuilder, x: TensorValue, plain: TensorValue, along: TensorValue,
+    weight: TensorValue | None, at: tuple[At, At, Any], rstd: TensorValue, size: Expr,
+    groups: int, out: Spec,
+) -> TensorValue:
+    gradient, centred, stat = at
+    dtype = x.dtype.compute
+    batch, _, *space = x.shape
+    shape = (batch, b.symbols.size(groups))
+
+    def over_group(source: TensorValue) -> TensorValue:
+        total = b.temp(shape, dtype, x)
+
+        def term(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Value:
+            channel = i[1] * size + r[0]
+            value = ops.load(source, (i[0], channel))
+            return value if weight is None else value * ops.cast(
+                ops.load(weight, (channel,)), dtype
+            )
+
+        b.reduction(ReduceKind.SUM, term, shape, (size,), [total], dtype)
+        return total
+
+    first, second = over_group(plain), over_group(along)
+    n = product_of((size, *space))
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        g = gradient(ops, index)
+        if weight is not None:
+            g = g * ops.cast(ops.load(weight, index[1:2]), dtype)
+        total = operand(ops, n, (), dtype)
+        value = g - stat(ops, first, index) / total
+        value = value - centred(ops, index) * (stat(ops, second, index) / total)
+        return value * stat(ops, rstd, index)
+
+    return b.pointwise(body, out)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.native_layer_norm.default")(layer_norm)
+    table.rule("aten.native_layer_norm_backward.default")(layer_norm_backward)
+    table.rule("aten._fused_rms_norm.default")(rms_norm)
+    table.rule("aten._fused_rms_norm_backward.default")(rms_norm_backward)
+    table.rule("aten.native_group_norm.default")(group_norm)
+    table.rule("aten.native_group_norm_backward.default")(group_norm_backward)

@@ -1,0 +1,496 @@
+"""Arithmetic, comparisons, logic and elementary functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import Arg, computed_in, operand
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+Scalar = Callable[..., Value]
+"""`fn(ops, a, b, ...)`, from values of one type to a value."""
+
+UNARY_FLOAT = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan "
+    "asinh acosh atanh erf erfc erfinv lgamma digamma sigmoid"
+)
+"""Ops that turn integers into floats and are rows of the op table."""
+
+COMPARISONS = "eq ne lt le gt ge"
+FLOAT_BINARY = "atan2 hypot copysign nextafter"
+
+
+def elementwise(
+    b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], dtype: DType | None = None
+) -> TensorValue:
+    """Apply `fn` to arguments as `dtype` (by default what the result's type is computed in)."""
+    out = b.out
+    kind = out.dtype.compute if dtype is None else dtype.compute
+
+    def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+        return fn(ops, *[operand(ops, a, index, kind) for a in args])
+
+    return b.pointwise(body, out)
+
+
+def _row(op: str) -> Scalar:
+    return lambda ops, *args: ops.let(op, *args)
+
+
+def simple(fn: Scalar, arity: int) -> Rule:
+    """Return the rule of an op whose arguments and result are all computed in the result's type."""
+
+    def rule(b: LoopBuilder, *args: Arg) -> TensorValue:
+        return elementwise(b, fn, args[:arity])
+
+    return rule
+
+
+def comparison(op: str) -> Rule:
+    """Return the rule of a comparison: computed in the promoted type of its arguments."""
+
+    def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+        return elementwise(b, _row(op), (x, y), computed_in((x, y)))
+
+    return rule
+
+
+def predicate(on_float: Scalar, otherwise: bool) -> Rule:
+    """Return the rule of a test of one value that is constant for integers."""
+
+    def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
+        if x.dtype.is_float:
+            return elementwise(b, on_float, (x,), x.dtype)
+        return b.pointwise(lambda ops, _: ops.const(otherwise, DType.BOOL))
+
+    return rule
+
+
+def unchanged_for_integers(op: str) -> Rule:
+    """Return the rule of a rounding function."""
+
+    def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
+        if x.dtype.is_float:
+            return elementwise(b, _row(op), (x,))
+        return b.copy(x, b.out)
+
+    return rule
+
+
+def truth(fn: Scalar) -> Rule:
+    """Return the rule of a logical op: its arguments are compared with 0 first."""
+
+    def rule(b: LoopBuilder, *args: TensorValue) -> TensorValue:
+        def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+            return fn(ops, *[as_bool(ops, ops.get(a, index)) for a in args])
+
+        return b.pointwise(body)
+
+    return rule
+
+
+def as_bool(ops: Tracer, value: Value) -> Value:
+    """Return `value != 0`."""
+    return value if value.dtype is DType.BOOL else ops.ne(value, 0)
+
+
+def scaled(ops: Tracer, value: Value, alpha: Arg) -> Value:
+    """Return `value * alpha`, and `value` itself where `alpha` is 1."""
+    if isinstance(alpha, (bool, int, float)) and alpha == 1:
+        return value
+    return ops.let("mul", value, operand(ops, alpha, (), value.dtype))
+
+
+def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
+    """`x + alpha * y`; of booleans, their or."""
+    if more:
+        alpha = more[0]
+    if b.out.dtype is DType.BOOL:
+        return elementwise(b, _row("bit_or"), (x, y)) if alpha else elementwise(
+            b, lambda ops, p, _: p, (x, y)
+        )
+    return elementwise(b, lambda ops, p, q: p + scaled(ops, q, alpha), (x, y))
+
+
+def sub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
+    """`x - alpha * y`."""
+    if more:
+        alpha = more[0]
+    return elementwise(b, lambda ops, p, q: p - scaled(ops, q, alpha), (x, y))
+
+
+def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
+    """`y - alpha * x`."""
+    if more:
+        alpha = more[0]
+    return elementwise(b, lambda ops, p, q: q - scaled(ops, p, alpha), (x, y))
+
+
+def mul(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+    """`x * y`; of booleans, their and."""
+    op = "bit_and" if b.out.dtype is DType.BOOL else "mul"
+    return elementwise(b, _row(op), (x, y))
+
+
+def floor_quotient(ops: Tracer, x: Value, y: Value) -> Value:
+    """Return `floor(x / y)` of floats as eager rounds it, from the exact remainder."""
+    rest = ops.fmod(x, y)
+    quotient = (x - rest) / y
+    differs = ops.ne(rest, 0.0) & (ops.lt(y, 0.0) ^ ops.lt(rest, 0.0))
+    quotient = ops.where(differs, quotient - 1.0, quotient)
+    down = ops.floor(quotient)
+    nearest = ops.where(ops.gt(quotient - down, 0.5), down + 1.0, down)
+    plain = x / y
+    exact = ops.where(ops.ne(quotient, 0.0), nearest, ops.copysign(ops.const(0.0, x.dtype), plain))
+    return ops.where(ops.eq(y, 0.0), plain, exact)
+
+
+def _integer_divisor(y: Arg) -> int | None:
+    """Return a divisor that is a known integer other than 0: all that kernels divide by."""
+    value = getattr(y, "value", y)
+    return int(value) if isinstance(value, (bool, int)) and value != 0 else None
+
+
+def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> TensorValue:
+    """Quotient: true, truncated or floored. ATen reports integer division by a zero element."""
+    if rounding_mode is None:
+        return elementwise(b, _row("div"), (x, y))
+    if b.out.dtype.is_float:
+        if rounding_mode == "floor":
+            return elementwise(b, floor_quotient, (x, y))
+        return elementwise(b, lambda ops, p, q: ops.trunc(p / q), (x, y))
+    divisor = _integer_divisor(y)
+    if divisor is None or b.out.dtype is DType.BOOL:
+        return NotImplemented
+    if divisor == -1:
+        return elementwise(b, _row("neg"), (x,))
+    return elementwise(b, _row("floordiv" if rounding_mode == "floor" else "truncdiv"), (x, divisor))
+
+
+def floor_divide(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+    """`floor(x / y)`."""
+    return div(b, x, y, rounding_mode="floor")
+
+
+def modulo(float_op: str, integer_op: str) -> Rule:
+    """Return the rule of `remainder` or `fmod`."""
+
+    def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+        if b.out.dtype.is_float:
+            return elementwise(b, _row(float_op), (x, y))
+        divisor = _integer_divisor(y)
+        if divisor is None or b.out.dtype is DType.BOOL:
+            return NotImplemented
+        if divisor == -1:
+            return elementwise(b, lambda ops, p: ops.const(0, p.dtype), (x,))
+        return elementwise(b, _row(integer_op), (x, divisor))
+
+    return rule
+
+
+def power(ops: Tracer, x: Value, n: float) -> Value:
+    """Return `x**n` for a constant `n`, by products and roots for the exponents where eager does."""
+    if n == 0:
+        return ops.const(1, x.dtype)
+    if n == 1:
+        return x
+    if n == 2:
+        return x * x
+    if n == 3:
+        return x * x * x
+    if x.dtype.is_float:
+        if n == 0.5:
+            return ops.sqrt(x)
+        if n == -0.5:
+            return 1.0 / ops.sqrt(x)
+        if n == -1:
+            return 1.0 / x
+        if n == -2:
+            return 1.0 / (x * x)
+        return ops.pow(x, float(n))
+    result: Value | None = None
+    square, rest = x, int(n)
+    while rest:
+        if rest & 1:
+            result = square if result is None else result * square
+        rest >>= 1
+        if rest:
+            square = square * square
+    return x if result is None else result
+
+
+def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
+    """`x**exponent` for a number."""
+    if not isinstance(exponent, (bool, int, float)):
+        return pow_tensor(b, x, exponent)
+    if b.out.dtype is DType.BOOL or (not b.out.dtype.is_float and not 0 <= exponent <= 64):
+        return NotImplemented
+    return elementwise(b, lambda ops, p: power(ops, p, exponent), (x,))
+
+
+def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
+    """`x**exponent`, C's pow; integer powers of integers stay in ATen."""
+    if not b.out.dtype.is_float:
+        return NotImplemented
+    return elementwise(b, _row("pow"), (x, exponent))
+
+
+def absolute(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """`|x|`."""
+    if x.dtype.is_signed:
+        return elementwise(b, _row("abs"), (x,))
+    return b.copy(x, b.out)
+
+
+def extremum(op: str) -> Rule:
+    """Return the rule of `maximum`, `minimum`, `fmax` or `fmin`."""
+    plain = {"fmax": "maximum", "fmin": "minimum"}.get(op, op)
+    boolean = "bit_or" if plain == "maximum" else "bit_and"
+
+    def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+        dtype = b.out.dtype
+        chosen = boolean if dtype is DType.BOOL else op if dtype.is_float else plain
+        return elementwise(b, _row(chosen), (x, y))
+
+    return rule
+
+
+def sign(ops: Tracer, x: Value) -> Value:
+    """Return -1, 0 or 1 (0 for NaN)."""
+    if not x.dtype.is_signed:
+        return x if x.dtype is DType.BOOL else ops.where(ops.gt(x, 0), ops.const(1, x.dtype), 0)
+    one, zero = ops.const(1, x.dtype), ops.const(0, x.dtype)
+    return ops.where(ops.gt(x, 0), one, ops.where(ops.lt(x, 0), ops.const(-1, x.dtype), zero))
+
+
+def round_(b: LoopBuilder, x: TensorValue, *, decimals: int = 0) -> TensorValue:
+    """Round halves to even, at a decimal place."""
+    if not x.dtype.is_float:
+        return b.copy(x, b.out)
+    if decimals == 0:
+        return elementwise(b, _row("round"), (x,))
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return elementwise(b, lambda ops, p: ops.round(p * scale) / scale, (x,))
+    return elementwise(b, lambda ops, p: ops.round(p / scale) * scale, (x,))
+
+
+def clamp(
+    b: LoopBuilder, x: TensorValue, low: Arg | None = None, high: Arg | None = None,
+    **named: Arg | None,
+) -> TensorValue:
+    """Limit to [low, high]; NaN stays NaN, and `high` wins where the two cross."""
+    low = named.get("min", low)
+    high = named.get("max", high)
+    args = tuple(a for a in (low, high) if a is not None)
+
+    def body(ops: Tracer, p: Value, *limits: Value) -> Value:
+        rest = list(limits)
+        if low is not None:
+            p = ops.maximum(p, rest.pop(0))
+        if high is not None:
+            p = ops.minimum(p, rest.pop(0))
+        return p
+
+    return elementwise(b, body, (x, *args))
+
+
+def clamp_min(b: LoopBuilder, x: TensorValue, low: Arg) -> TensorValue:
+    """Limit from below."""
+    return clamp(b, x, low)
+
+
+def clamp_max(b: LoopBuilder, x: TensorValue, high: Arg) -> TensorValue:
+    """Limit from above."""
+    return clamp(b, x, None, high)
+
+
+def bitwise(op: str) -> Rule:
+    """Return the rule of a bitwise op."""
+    return simple(_row(op), 1 if op == "bit_not" else 2)
+
+
+def where(b: LoopBuilder, condition: TensorValue, x: Arg, y: Arg) -> TensorValue:
+    """`x` where the condition holds, else `y`."""
+    dtype = b.out.dtype
+
+    def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+        cond = as_bool(ops, ops.get(condition, index))
+        return ops.where(
+            cond, operand(ops, x, index, dtype), operand(ops, y, index, dtype)
+        )
+
+    return b.pointwise(body)
+
+
+def masked_fill(b: LoopBuilder, x: TensorValue, mask: TensorValue, value: Arg) -> TensorValue:
+    """`value` where the mask is set, else `x`."""
+    return where(b, mask, value, x)
+
+
+def lerp(b: LoopBuilder, x: Arg, end: Arg, weight: Arg) -> TensorValue:
+    """`x + weight * (end - x)`, computed from the nearer end as eager does."""
+
+    def body(ops: Tracer, p: Value, q: Value, w: Value) -> Value:
+        near = ops.lt(ops.abs(w), 0.5)
+        return ops.where(near, p + w * (q - p), q - (q - p) * (1.0 - w))
+
+    return elementwise(b, body, (x, end, weight))
+
+
+def addcmul(b: LoopBuilder, x: Arg, p: Arg, q: Arg, *, value: Arg = 1) -> TensorValue:
+    """`x + value * p * q`."""
+    return elementwise(b, lambda ops, a, c, d: a + scaled(ops, c, value) * d, (x, p, q))
+
+
+def addcdiv(b: LoopBuilder, x: Arg, p: Arg, q: Arg, *, value: Arg = 1) -> TensorValue:
+    """`x + value * p / q`."""
+    return elementwise(b, lambda ops, a, c, d: a + scaled(ops, c, value) / d, (x, p, q))
+
+
+def nan_to_num(
+    b: LoopBuilder,
+    x: TensorValue,
+    nan: float | None = None,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> TensorValue:
+    """Replace NaN and infinities by numbers: 0 and the largest ones of the type by default."""
+    if not x.dtype.is_float:
+        return b.copy(x, b.out)
+    largest = LARGEST[x.dtype]
+    above = largest if posinf is None else posinf
+    below = -largest if neginf is None else neginf
+
+    def body(ops: Tracer, p: Value) -> Value:
+        infinite = ops.isinf(p)
+        bound = ops.where(ops.gt(p, 0.0), ops.const(above, p.dtype), below)
+        return ops.where(ops.isnan(p), 0.0 if nan is None else nan, ops.where(infinite, bound, p))
+
+    return elementwise(b, body, (x,))
+
+
+LARGEST = {
+    DType.F64: 1.7976931348623157e308,
+    DType.F32: 3.4028234663852886e38,
+    DType.F16: 65504.0,
+    DType.BF16: 3.3895313892515355e38,
+    DType.F8E4M3: 448.0,
+    DType.F8E5M2: 57344.0,
+}
+"""The largest finite number of each float type."""
+
+
+def xlogy(ops: Tracer, x: Value, y: Value) -> Value:
+    """Return `x * log(y)`, 0 where x is 0 and y is not NaN."""
+    product = ops.where(ops.eq(x, 0.0), ops.const(0.0, x.dtype), x * ops.log(y))
+    return ops.where(ops.isnan(y), y, product)
+
+
+def logaddexp(ops: Tracer, x: Value, y: Value) -> Value:
+    """Return `log(exp(x) + exp(y))` without overflow."""
+    top = ops.maximum(x, y)
+    same = ops.isinf(x) & ops.eq(x, y)
+    return ops.where(same, x, top + ops.log1p(ops.exp(-ops.abs(x - y))))
+
+
+def is_finite(ops: Tracer, x: Value) -> Value:
+    """Return whether `x` is neither infinite nor NaN."""
+    return ~(ops.isinf(x) | ops.isnan(x))
+
+
+def signed_infinity(positive: bool) -> Scalar:
+    """Return the test for one infinity."""
+    return lambda ops, x: ops.isinf(x) & (ops.gt(x, 0.0) if positive else ops.lt(x, 0.0))
+
+
+def signbit(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """Whether the sign bit is set."""
+    if x.dtype.is_float:
+        return elementwise(b, _row("signbit"), (x,), x.dtype)
+    if not x.dtype.is_signed:
+        return b.pointwise(lambda ops, _: ops.const(0, DType.BOOL))
+    return elementwise(b, lambda ops, p: ops.lt(p, 0), (x,), x.dtype)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    for op in UNARY_FLOAT.split():
+        table.rule(f"aten.{op}")(simple(_row(op), 1))
+    for op in COMPARISONS.split():
+        table.rule(f"aten.{op}.Tensor", f"aten.{op}.Scalar")(comparison(op))
+    for op in FLOAT_BINARY.split():
+        table.rule(f"aten.{op}.default", f"aten.{op}.Tensor", f"aten.{op}.Scalar")(
+            simple(_row(op), 2)
+        )
+    for op in ("floor", "ceil", "trunc"):
+        table.rule(f"aten.{op}")(unchanged_for_integers(op))
+    for op in ("maximum", "minimum", "fmax", "fmin"):
+        table.rule(f"aten.{op}.default")(extremum(op))
+    _register_arithmetic(table)
+    _register_logic(table)
+
+
+def _register_arithmetic(table: TableBuilder) -> None:
+    table.rule("aten.add.Tensor", "aten.add.Scalar")(add)
+    table.rule("aten.sub.Tensor", "aten.sub.Scalar")(sub)
+    table.rule("aten.rsub.Tensor", "aten.rsub.Scalar")(rsub)
+    table.rule("aten.mul.Tensor", "aten.mul.Scalar")(mul)
+    modes = [f"aten.div.{kind}{mode}" for kind in ("Tensor", "Scalar") for mode in ("", "_mode")]
+    table.rule(*modes)(div)
+    table.rule("aten.floor_divide.default", "aten.floor_divide.Scalar")(floor_divide)
+    kinds = ("Tensor", "Scalar", "Scalar_Tensor")
+    table.rule(*(f"aten.remainder.{kind}" for kind in kinds))(modulo("remainder", "mod"))
+    table.rule(*(f"aten.fmod.{kind}" for kind in kinds[:2]))(modulo("fmod", "rem"))
+    table.rule("aten.pow.Tensor_Scalar")(pow_scalar)
+    table.rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")(pow_tensor)
+    table.rule("aten.abs.default")(absolute)
+    table.rule("aten.neg.default")(simple(_row("neg"), 1))
+    table.rule("aten.reciprocal.default")(simple(lambda ops, x: 1.0 / x, 1))
+    table.rule("aten.square.default")(simple(lambda ops, x: x * x, 1))
+    table.rule("aten.frac.default")(simple(lambda ops, x: x - ops.trunc(x), 1))
+    table.rule("aten.sign.default", "aten.sgn.default")(simple(sign, 1))
+    table.rule("aten.positive.default")(simple(lambda ops, x: x, 1))
+    table.rule("aten.round.default", "aten.round.decimals")(round_)
+    table.rule("aten.clamp.default", "aten.clamp.Tensor")(clamp)
+    table.rule("aten.clamp_min.default", "aten.clamp_min.Tensor")(clamp_min)
+    table.rule("aten.clamp_max.default", "aten.clamp_max.Tensor")(clamp_max)
+    table.rule("aten.lerp.Scalar", "aten.lerp.Tensor")(lerp)
+    table.rule("aten.addcmul.default")(addcmul)
+    table.rule("aten.addcdiv.default")(addcdiv)
+    table.rule("aten.xlogy")(simple(xlogy, 2))
+    table.rule("aten.logaddexp.default")(simple(logaddexp, 2))
+    table.rule("aten.nan_to_num.default")(nan_to_num)
+
+
+def _register_logic(table: TableBuilder) -> None:
+    for name, op in (("and", "bit_and"), ("or", "bit_or"), ("xor", "bit_xor")):
+        overloads = [
+            f"aten.{target}.{kind}"
+            for target in (f"bitwise_{name}", f"__{name}__")
+            for kind in ("Tensor", "Scalar", "Scalar_Tensor")
+        ]
+        table.rule(*overloads)(bitwise(op))
+        table.rule(f"aten.logical_{name}.default")(truth(_row(op)))
+    for name, op in (("left", "shl"), ("right", "shr")):
+        overloads = [
+            f"aten.{target}.{kind}"
+            for target in (f"bitwise_{name}_shift", f"__{name[0]}shift__")
+            for kind in ("Tensor", "Scalar", "Tensor_Scalar", "Scalar_Tensor")
+        ]
+        table.rule(*overloads)(bitwise(op))
+    table.rule("aten.bitwise_not.default")(bitwise("bit_not"))
+    table.rule("aten.logical_not.default")(truth(lambda ops, x: ~x))
+    table.rule("aten.isnan.default")(predicate(_row("isnan"), otherwise=False))
+    table.rule("aten.isinf.default")(predicate(_row("isinf"), otherwise=False))
+    table.rule("aten.isfinite.default")(predicate(is_finite, otherwise=True))
+    table.rule("aten.isposinf.default")(predicate(signed_infinity(positive=True), otherwise=False))
+    table.rule("aten.isneginf.default")(predicate(signed_infinity(positive=False), otherwise=False))
+    table.rule("aten.signbit.default")(signbit)
+    table.rule(
+        "aten.where.self", "aten.where.ScalarSelf", "aten.where.ScalarOther", "aten.where.Scalar"
+    )(where)
+    table.rule("aten.masked_fill.Scalar", "aten.masked_fill.Tensor")(masked_fill)

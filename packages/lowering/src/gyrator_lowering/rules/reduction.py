@@ -1,0 +1,335 @@
+"""Folds over dimensions: sums, extrema, logic, moments, norms."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from gyrator_ir.expr import ONE, ZERO, Expr, product_of
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder, dims_of
+from gyrator_lowering.promote import operand
+from gyrator_lowering.rules.pointwise import as_bool, power
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+
+Map = Callable[[Tracer, Value], Value]
+
+
+def split(x: TensorValue, dims: Sequence[int]) -> tuple[tuple[Expr, ...], tuple[Expr, ...]]:
+    """Return the sizes of the dimensions that stay, and of those that are folded."""
+    kept = tuple(s for d, s in enumerate(x.shape) if d not in dims)
+    return kept, tuple(x.shape[d] for d in dims)
+
+
+def joined(ndim: int, dims: Sequence[int], kept: Sequence[Expr], folded: Sequence[Expr]) -> list[Expr]:
+    """Return the whole index from its parts over the dimensions that stay and that are folded."""
+    outer, inner = iter(kept), iter(folded)
+    return [next(inner) if d in dims else next(outer) for d in range(ndim)]
+
+
+def without(value: TensorValue, dims: Sequence[int]) -> TensorValue:
+    """Return the view without the given dimensions, each of size 1."""
+    stay = [d for d in range(value.ndim) if d not in dims]
+    return evolve(
+        value,
+        shape=tuple(value.shape[d] for d in stay),
+        strides=tuple(value.strides[d] for d in stay),
+    )
+
+
+def with_ones(value: TensorValue, ndim: int, dims: Sequence[int]) -> TensorValue:
+    """Return the view with dimensions of size 1 put in, so that it broadcasts along `dims`."""
+    sizes, strides = iter(value.shape), iter(value.strides)
+    return evolve(
+        value,
+        shape=tuple(ONE if d in dims else next(sizes) for d in range(ndim)),
+        strides=tuple(ZERO if d in dims else next(strides) for d in range(ndim)),
+    )
+
+
+def fold_into(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    x: TensorValue,
+    dims: Sequence[int],
+    into: Sequence[TensorValue | None],
+    dtype: DType,
+    fn: Map | None = None,
+) -> None:
+    """Fold `fn(x)` over `dims` into views that have the other dimensions."""
+    kept, folded = split(x, dims)
+
+    def body(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Value:
+        value = ops.load(x, joined(x.ndim, dims, index, rindex))
+        return value if fn is None else fn(ops, value)
+
+    b.reduction(kind, body, kept, folded, into, dtype)
+
+
+def fold(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    x: TensorValue,
+    dims: Sequence[int],
+    dtype: DType,
+    fn: Map | None = None,
+) -> TensorValue:
+    """Fold `fn(x)` over `dims` into a new contiguous buffer of `dtype`."""
+    kept, _ = split(x, dims)
+    result = b.temp(kept, dtype, x)
+    fold_into(b, kind, x, dims, [result], dtype, fn)
+    return result
+
+
+def reduced(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    x: TensorValue,
+    dims: Sequence[int],
+    before: Map | None = None,
+    after: Map | None = None,
+    dtype: DType | None = None,
+    gives: DType | None = None,
+    out: Spec | None = None,
+) -> TensorValue:
+    """Emit a whole reduction op: fold in `dtype`, then `after`, rounded once to the result's type.
+
+    `gives` is the type of the fold's result where it is not `dtype`.
+    """
+    out = b.out if out is None else out
+    dtype = out.dtype.compute if dtype is None else dtype
+    gives = dtype if gives is None else gives
+    keeps = len(out.shape) == x.ndim
+    if after is None and out.dtype is gives:
+        result = b.buffer(out)
+        fold_into(b, kind, x, dims, [without(result, dims) if keeps else result], dtype, before)
+        return result
+    kept, _ = split(x, dims)
+    raw = b.temp(kept, gives, x)
+    fold_into(b, kind, x, dims, [raw], dtype, before)
+    source = with_ones(raw, x.ndim, dims) if keeps else raw
+    return b.pointwise(
+        lambda ops, index: ops.get(source, index) if after is None else after(
+            ops, ops.get(source, index)
+        ),
+        out,
+    )
+
+
+def count(x: TensorValue, dims: Sequence[int]) -> Expr:
+    """Return how many elements are folded at each point."""
+    return product_of(x.shape[d] for d in dims)
+
+
+def sum_(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+    """Sum; integers and booleans in `i64`."""
+    return reduced(b, ReduceKind.SUM, x, dims_of(dim, x.ndim), _to_result(b))
+
+
+def _to_result(b: LoopBuilder) -> Map:
+    """Return the conversion of elements to the type of the result, before the fold."""
+    dtype = b.out.dtype
+
+    def convert(ops: Tracer, value: Value) -> Value:
+        return value if dtype.is_narrow_float else ops.cast(value, dtype)
+
+    return convert
+
+
+def mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+    """Arithmetic mean."""
+    dims = dims_of(dim, x.ndim)
+    n = count(x, dims)
+    return reduced(
+        b, ReduceKind.SUM, x, dims, _to_result(b),
+        lambda ops, total: total / operand(ops, n, (), total.dtype),
+    )
+
+
+def prod(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+    """Product; integers and booleans in `i64`."""
+    return reduced(b, ReduceKind.PROD, x, dims_of(dim, x.ndim), _to_result(b))
+
+
+def extreme(kind: ReduceKind) -> Rule:
+    """Return the rule of `amax`, `amin`, and of `max` and `min` over everything."""
+    boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+        chosen = boolean if x.dtype is DType.BOOL else kind
+        return reduced(b, chosen, x, dims_of(dim, x.ndim))
+
+    return rule
+
+
+def extreme_of_dim(kind: ReduceKind, position: ReduceKind) -> Rule:
+    """Return the rule of `max.dim` or `min.dim`: values and positions."""
+    boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> Any:
+        dims = dims_of(dim, x.ndim)
+        values, places = b.outs
+        chosen = boolean if x.dtype is DType.BOOL else kind
+        used = b.used_results
+        return (
+            reduced(b, chosen, x, dims, out=values) if 0 in used else None,
+            _position(b, position, x, dims, places) if 1 in used else None,
+        )
+
+    return rule
+
+
+def _position(
+    b: LoopBuilder, kind: ReduceKind, x: TensorValue, dims: Sequence[int], out: Spec | None
+) -> TensorValue:
+    dtype = DType.U8 if x.dtype is DType.BOOL else x.dtype.compute
+    return reduced(b, kind, x, dims, dtype=dtype, gives=DType.I64, out=out)
+
+
+def position(kind: ReduceKind) -> Rule:
+    """Return the rule of `argmax` or `argmin`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int | None = None, *_: Any, **__: Any) -> Any:
+        return _position(b, kind, x, dims_of(dim, x.ndim), b.out)
+
+    return rule
+
+
+def logical(kind: ReduceKind) -> Rule:
+    """Return the rule of `any` or `all`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+        empty = isinstance(dim, (list, tuple)) and not dim
+        dims = () if empty and b.out.shape == x.shape else dims_of(dim, x.ndim)
+        return reduced(b, kind, x, dims, as_bool, dtype=DType.BOOL)
+
+    return rule
+
+
+def _moments(
+    b: LoopBuilder, x: TensorValue, dims: Sequence[int], dtype: DType
+) -> tuple[TensorValue, TensorValue]:
+    """Return mean and sum of squared deviations over `dims`."""
+    kept, _ = split(x, dims)
+    middle, squares = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
+    fold_into(b, ReduceKind.WELFORD, x, dims, [middle, squares, None], dtype)
+    return middle, squares
+
+
+def _spread(
+    b: LoopBuilder, x: TensorValue, dims: Sequence[int], squares: TensorValue,
+    correction: Any, root: bool, out: Spec,
+) -> TensorValue:
+    n = count(x, dims)
+    source = with_ones(squares, x.ndim, dims) if len(out.shape) == x.ndim else squares
+    less = 1 if correction is None else correction
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        total = ops.get(source, index)
+        free = ops.maximum(operand(ops, n, (), total.dtype) - float(less), 0.0)
+        return ops.sqrt(total / free) if root else total / free
+
+    return b.pointwise(body, out)
+
+
+def variance(root: bool, with_mean: bool) -> Rule:
+    """Return the rule of `var`, `std`, `var_mean` or `std_mean`."""
+
+    def rule(
+        b: LoopBuilder, x: TensorValue, dim: Any = None, *, correction: Any = None,
+        keepdim: bool = False,
+    ) -> Any:
+        dims = dims_of(dim, x.ndim)
+        specs = b.outs if with_mean else (b.out,)
+        out = specs[0]
+        assert out is not None
+        middle, squares = _moments(b, x, dims, out.dtype.compute)
+        first = _spread(b, x, dims, squares, correction, root, out)
+        if not with_mean:
+            return first
+        source = with_ones(middle, x.ndim, dims) if keepdim else middle
+        return first, b.pointwise(lambda ops, index: ops.get(source, index), specs[1])
+
+    return rule
+
+
+def logsumexp(b: LoopBuilder, x: TensorValue, dim: Any, keepdim: bool = False) -> TensorValue:
+    """`log(sum(exp(x)))` without overflow."""
+    out = b.out
+    dims = dims_of(dim, x.ndim)
+    kept, _ = split(x, dims)
+    dtype = out.dtype.compute
+    top, total = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
+    fold_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
+    if keepdim:
+        top, total = with_ones(top, x.ndim, dims), with_ones(total, x.ndim, dims)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        m = ops.get(top, index)
+        return ops.where(ops.isinf(m), m, m + ops.log(ops.get(total, index)))
+
+    return b.pointwise(body, out)
+
+
+def vector_norm(
+    b: LoopBuilder, x: TensorValue, ord: float = 2, dim: Any = None, keepdim: bool = False,
+    *, dtype: Any = None,
+) -> TensorValue:
+    """The p-norm of the elements of `dim`."""
+    dims = dims_of(dim, x.ndim)
+    kind = b.out.dtype.compute
+
+    def magnitude(ops: Tracer, value: Value) -> Value:
+        return ops.abs(ops.cast(value, kind))
+
+    if ord == math.inf:
+        return reduced(b, ReduceKind.MAX, x, dims, magnitude)
+    if ord == -math.inf:
+        return reduced(b, ReduceKind.MIN, x, dims, magnitude)
+    if ord == 0:
+        return reduced(
+            b, ReduceKind.SUM, x, dims, lambda ops, v: ops.cast(as_bool(ops, v), kind)
+        )
+    if ord == 1:
+        return reduced(b, ReduceKind.SUM, x, dims, magnitude)
+    if ord == 2:
+        return reduced(
+            b, ReduceKind.SUM, x, dims,
+            lambda ops, v: power(ops, ops.cast(v, kind), 2), lambda ops, v: ops.sqrt(v),
+        )
+    return reduced(
+        b, ReduceKind.SUM, x, dims,
+        lambda ops, v: power(ops, magnitude(ops, v), float(ord)),
+        lambda ops, v: ops.pow(v, 1.0 / float(ord)),
+    )
+
+
+def reduced_spec(x: TensorValue, dims: Sequence[int], dtype: DType) -> Spec:
+    """Return the contiguous form of a result that keeps folded dimensions as size 1."""
+    shape = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
+    return Spec(dtype, x.device, shape, contiguous_strides(shape))
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.sum.default", "aten.sum.dim_IntList")(sum_)
+    table.rule("aten.mean.default", "aten.mean.dim")(mean)
+    table.rule("aten.prod.default", "aten.prod.dim_int")(prod)
+    table.rule("aten.amax.default", "aten.max.default")(extreme(ReduceKind.MAX))
+    table.rule("aten.amin.default", "aten.min.default")(extreme(ReduceKind.MIN))
+    table.rule("aten.max.dim")(extreme_of_dim(ReduceKind.MAX, ReduceKind.ARGMAX))
+    table.rule("aten.min.dim")(extreme_of_dim(ReduceKind.MIN, ReduceKind.ARGMIN))
+    table.rule("aten.argmax.default")(position(ReduceKind.ARGMAX))
+    table.rule("aten.argmin.default")(position(ReduceKind.ARGMIN))
+    table.rule("aten.any.default", "aten.any.dim", "aten.any.dims")(logical(ReduceKind.ANY))
+    table.rule("aten.all.default", "aten.all.dim", "aten.all.dims")(logical(ReduceKind.ALL))
+    table.rule("aten.var.correction")(variance(root=False, with_mean=False))
+    table.rule("aten.std.correction")(variance(root=True, with_mean=False))
+    table.rule("aten.var_mean.correction")(variance(root=False, with_mean=True))
+    table.rule("aten.std_mean.correction")(variance(root=True, with_mean=True))
+    table.rule("aten.logsumexp.default")(logsumexp)
+    table.rule("aten.linalg_vector_norm.default")(vector_norm)

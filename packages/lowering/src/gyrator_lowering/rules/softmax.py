@@ -1,0 +1,111 @@
+"""Softmax, its logarithm, and their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.rules.reduction import fold_into, joined, split, with_ones
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+NEGATIVE_INFINITY = float("-inf")
+
+
+def _dims(x: TensorValue, dim: int) -> tuple[int, ...]:
+    return (dim % x.ndim,) if x.ndim else ()
+
+
+def _statistics(
+    b: LoopBuilder, x: TensorValue, dims: tuple[int, ...], dtype: DType
+) -> tuple[TensorValue, TensorValue]:
+    """Return max and sum of exp(x - max) along `dims`, in the form that broadcasts against x."""
+    kept, _ = split(x, dims)
+    top, total = b.temp(kept, dtype, x), b.temp(kept, dtype, x)
+    fold_into(b, ReduceKind.ONLINE_SOFTMAX, x, dims, [top, total], dtype)
+    return with_ones(top, x.ndim, dims), with_ones(total, x.ndim, dims)
+
+
+def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
+    """`exp(x - max) / sum(exp(x - max))`, in the compute type, rounded once."""
+    out = b.out
+    dtype = out.dtype.compute
+    top, total = _statistics(b, x, _dims(x, dim), dtype)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype)
+        return ops.exp(value - ops.get(top, index)) / ops.get(total, index)
+
+    return b.pointwise(body, out)
+
+
+def safe_softmax(b: LoopBuilder, x: TensorValue, dim: int, dtype: Any = None) -> TensorValue:
+    """Softmax that is 0 where every element is minus infinity."""
+    out = b.out
+    kind = out.dtype.compute
+    top, total = _statistics(b, x, _dims(x, dim), kind)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        m = ops.get(top, index)
+        value = ops.exp(ops.cast(ops.load(x, index), kind) - m) / ops.get(total, index)
+        return ops.where(ops.eq(m, NEGATIVE_INFINITY), ops.const(0.0, kind), value)
+
+    return b.pointwise(body, out)
+
+
+def log_softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
+    """`x - max - log(sum(exp(x - max)))`."""
+    out = b.out
+    dtype = out.dtype.compute
+    top, total = _statistics(b, x, _dims(x, dim), dtype)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.cast(ops.load(x, index), dtype)
+        return value - ops.get(top, index) - ops.log(ops.get(total, index))
+
+    return b.pointwise(body, out)
+
+
+def backward(logarithm: bool) -> Rule:
+    """Return the rule of the gradient of softmax (or of its logarithm), from its result `y`."""
+
+    def rule(
+        b: LoopBuilder, grad: TensorValue, y: TensorValue, dim: int, *_: Any, **__: Any
+    ) -> TensorValue:
+        out = b.out
+        dtype = y.dtype.compute
+        dims = _dims(y, dim)
+        kept, folded = split(y, dims)
+        total = b.temp(kept, dtype, y)
+
+        def terms(ops: Tracer, index: Sequence[Expr], rindex: Sequence[Expr]) -> Any:
+            whole = joined(y.ndim, dims, index, rindex)
+            g = ops.cast(ops.load(grad, whole), dtype)
+            return g if logarithm else (g, ops.load(y, whole))
+
+        kind = ReduceKind.SUM if logarithm else ReduceKind.DOT
+        b.reduction(kind, terms, kept, folded, [total], dtype)
+        spread = with_ones(total, y.ndim, dims)
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            g = ops.cast(ops.load(grad, index), dtype)
+            p = ops.cast(ops.load(y, index), dtype)
+            if logarithm:
+                return g - ops.exp(p) * ops.get(spread, index)
+            return (g - ops.get(spread, index)) * p
+
+        return b.pointwise(body, out)
+
+    return rule
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten._softmax.default")(softmax)
+    table.rule("aten._safe_softmax.default")(safe_softmax)
+    table.rule("aten._log_softmax.default")(log_softmax)
+    table.rule("aten._softmax_backward_data.default")(backward(logarithm=False))
+    table.rule("aten._log_softmax_backward_data.default")(backward(logarithm=True))

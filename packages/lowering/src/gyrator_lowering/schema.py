@@ -1,0 +1,60 @@
+"""What the dispatcher's schema says of an overload, in the form that lowering asks for."""
+
+from functools import lru_cache
+
+import torch
+from attrs import frozen
+
+
+@frozen
+class OpInfo:
+    """Facts of one overload."""
+
+    name: str
+    """`aten.add.Tensor`."""
+    arguments: tuple[str, ...]
+    """Names of all arguments in the order of the schema."""
+    views: tuple[int | None, ...]
+    """For each result that aliases an argument without writing to it, the argument's place."""
+    results_written: tuple[int | None, ...]
+    """For each result that is an argument written in place, the argument's place."""
+    writes: tuple[int, ...]
+    """Places of the arguments that the op writes to."""
+    returns: int
+    """Number of results."""
+
+    @property
+    def is_view(self) -> bool:
+        """Whether all results are views of arguments, and nothing is written."""
+        return bool(self.views) and None not in self.views and not self.writes
+
+
+@lru_cache(4096)
+def info_of(op: torch._ops.OpOverload) -> OpInfo:
+    """Return the facts of an overload. A pure function of the op: the cache holds no meaning."""
+    schema = op._schema
+    sets: dict[str, int] = {}
+    writes: list[int] = []
+    for place, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        if alias is not None:
+            for name in alias.before_set:
+                sets[name] = place
+            if alias.is_write:
+                writes.append(place)
+    views: list[int | None] = []
+    written: list[int | None] = []
+    for result in schema.returns:
+        alias = result.alias_info
+        base = next((sets[n] for n in alias.before_set if n in sets), None) if alias else None
+        is_write = alias is not None and alias.is_write
+        views.append(None if is_write else base)
+        written.append(base if is_write else None)
+    return OpInfo(
+        name=str(op),
+        arguments=tuple(a.name for a in schema.arguments),
+        views=tuple(views),
+        results_written=tuple(written),
+        writes=tuple(writes),
+        returns=len(schema.returns),
+    )

@@ -1,0 +1,329 @@
+"""FX graph in, Loop IR out."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import define, field
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    Constant,
+    DeviceCopy,
+    Extern,
+    Input,
+    Literal,
+    LoopProgram,
+    OpaqueInput,
+    Output,
+    SizeInput,
+    TensorInput,
+)
+from gyrator_ir.target import Target
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.default import default_table
+from gyrator_lowering.dtypes import FROM_TORCH
+from gyrator_lowering.facts import facts_of
+from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.origins import Locator
+from gyrator_lowering.promote import ScalarValue
+from gyrator_lowering.rules.extern import call
+from gyrator_lowering.scalars import scalar_of
+from gyrator_lowering.schema import OpInfo, info_of
+from gyrator_lowering.symbols import Symbols
+from gyrator_lowering.table import LoweringTable, Rule
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+
+
+def lower(
+    gm: GraphModule,
+    options: LoweringOptions,
+    targets: Mapping[str, Target],
+    table: LoweringTable | None = None,
+) -> LoopProgram:
+    """Lower an AOTAutograd graph of aten ops to Loop IR.
+
+    Args:
+        gm: a graph whose nodes carry `meta["val"]`: fake tensors, with static or symbolic sizes.
+        options: what lowering may choose.
+        targets: a target for each device type that the graph names.
+        table: the rules; `default_table()` if not given.
+
+    Raises:
+        UnsupportedError: with a code `GY-LOWER-...`, when the graph cannot be expressed; the
+            caller runs it in eager mode.
+    """
+    return _Lowering.of(gm, options, targets, default_table() if table is None else table).run()
+
+
+@define
+class _Lowering:
+    """One run of `lower`: the graph, what its nodes became, and the program so far."""
+
+    gm: GraphModule
+    b: LoopBuilder
+    table: LoweringTable
+    env: dict[Node, Any] = field(factory=dict)
+    inputs: list[Input] = field(factory=list)
+    constants: dict[str, tuple[Constant, TensorValue]] = field(factory=dict)
+    _rules: dict[str, Rule | None] = field(factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        gm: GraphModule,
+        options: LoweringOptions,
+        targets: Mapping[str, Target],
+        table: LoweringTable,
+    ) -> "_Lowering":
+        builder = LoopBuilder(options, Symbols(), dict(targets), locate=Locator().origin)
+        return cls(gm, builder, table)
+
+    def run(self) -> LoopProgram:
+        outputs: tuple[Output, ...] = ()
+        for node in self.gm.graph.nodes:
+            self.b.begin(node)
+            if node.op == "output":
+                outputs = self._outputs(node)
+            else:
+                self.env[node] = self._node(node)
+        b = self.b
+        return LoopProgram(
+            name=b.options.name,
+            inputs=tuple(self.inputs),
+            constants=tuple(constant for constant, _ in self.constants.values()),
+            buffers=tuple(b.buffers),
+            operations=tuple(b.operations),
+            outputs=outputs,
+            facts=facts_of(b.symbols),
+            origins=tuple(b.origins),
+        )
+
+    def _node(self, node: Node) -> Any:
+        match node.op:
+            case "placeholder":
+                return self._placeholder(node)
+            case "get_attr":
+                return self._attribute(node)
+            case "call_function":
+                return self._call(node)
+        raise self.b.unsupported(
+            "GY-LOWER-001", f"an FX node of kind {node.op!r} in a graph of aten ops"
+        )
+
+    # Inputs and outputs ---------------------------------------------------------------------
+
+    def _placeholder(self, node: Node) -> Any:
+        fake = node.meta.get("val")
+        name = self.b.reserve(_identifier(node.name))
+        if isinstance(fake, torch.Tensor):
+            buffer, value = self._given(name, fake)
+            self.inputs.append(TensorInput(buffer, self.b.options.assume_aligned))
+            return value
+        if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
+            size = self.b.symbols.size(fake)
+            self.inputs.append(SizeInput(size, name))
+            return size
+        self.inputs.append(OpaqueInput(name))
+        return fake
+
+    def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
+        """Return the buffer and the view of a tensor that exists before the program runs."""
+        if fake.layout is not torch.strided or fake.is_quantized or fake.dtype not in FROM_TORCH:
+            raise self.b.unsupported(
+                "GY-LOWER-002",
+                f"{name} is a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
+                help="the graph runs in eager mode",
+            )
+        spec = self.b.exact_spec(fake)
+        buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
+        return buffer, TensorValue(
+            name, spec.dtype, spec.device, spec.shape, spec.strides,
+            self.b.symbols.size(0), spec.dtype,
+        )
+
+    def _attribute(self, node: Node) -> Any:
+        key = str(node.target)
+        value: Any = self.gm
+        for part in key.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if key not in self.constants:
+            name = self.b.reserve(_identifier(node.name))
+            buffer, view = self._given(name, value)
+            self.constants[key] = (Constant(buffer, key), view)
+        node.meta.setdefault("val", value)
+        return self.constants[key][1]
+
+    def _outputs(self, node: Node) -> tuple[Output, ...]:
+        (given,) = node.args
+        items = given if isinstance(given, (list, tuple)) else (given,)
+        return tuple(self._output(self._argument(item)) for item in items)
+
+    def _output(self, value: Any) -> Output:
+        if isinstance(value, TensorValue):
+            return value.ref
+        if isinstance(value, Expr):
+            return value
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            return Literal(value)
+        raise self.b.unsupported(
+            "GY-LOWER-007", f"the graph returns a {type(value).__name__}",
+            help="the graph runs in eager mode",
+        )
+
+    # Calls ----------------------------------------------------------------------------------
+
+    def _argument(self, value: Any) -> Any:
+        if isinstance(value, Node):
+            return self.env[value]
+        if isinstance(value, (list, tuple)):
+            return [self._argument(item) for item in value]
+        if isinstance(value, dict):
+            return {key: self._argument(item) for key, item in value.items()}
+        return value
+
+    def _call(self, node: Node) -> Any:
+        target = node.target
+        if target is operator.getitem:
+            source, place = node.args
+            return self.env[source][place]  # type: ignore[index]
+        fake = node.meta.get("val")
+        if isinstance(target, torch._ops.OpOverload):
+            if _is_size(fake) and not any(isinstance(a, TensorValue) for a in self._leaves(node)):
+                return self._scalar(node, fake)
+            return self._op(node, target)
+        if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._scalar(node, fake)
+        raise self.b.unsupported(
+            "GY-LOWER-001",
+            f"{target} is not an op of the dispatcher",
+            help="the graph runs in eager mode",
+        )
+
+    def _leaves(self, node: Node) -> list[Any]:
+        return [self._argument(a) for a in each((node.args, node.kwargs))]
+
+    def _scalar(self, node: Node, fake: Any) -> Any:
+        if isinstance(fake, (bool, float)):
+            return fake
+        if isinstance(fake, (int, torch.SymInt)):
+            return self.b.symbols.size(fake)
+        leaves = {
+            a.meta["val"].node.expr: self.env[a]
+            for a in node.all_input_nodes
+            if isinstance(self.env[a], ScalarValue) and hasattr(a.meta["val"], "node")
+        }
+        return scalar_of(self.b, fake, leaves)
+
+    def _op(self, node: Node, op: torch._ops.OpOverload) -> Any:
+        info = info_of(op)
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        rule = self._rule(info)
+        if rule is None and info.is_view:
+            return self._view(info, args, node)
+        reason = self._why_call(info, rule, node, args, kwargs)
+        if not reason and rule is not None:
+            result = rule(
+                self.b, *[self._ready(a) for a in args],
+                **{k: self._ready(v) for k, v in kwargs.items()},
+            )
+            if result is not NotImplemented:
+                return result
+            reason = f"{info.name} has no rule for these arguments"
+        return call(self.b, args, kwargs, reason)
+
+    def _rule(self, info: OpInfo) -> Rule | None:
+        if info.name not in self._rules:
+            self._rules[info.name] = self.table.find(info.name)
+        return self._rules[info.name]
+
+    def _view(self, info: OpInfo, args: list[Any], node: Node) -> Any:
+        fake = node.meta["val"]
+        if info.returns == 1:
+            place = info.views[0]
+            return self.b.views(args[place], place, fake)
+        return tuple(
+            self.b.views(args[place], place, one)
+            for place, one in zip(info.views, fake, strict=True)
+        )
+
+    def _why_call(
+        self, info: OpInfo, rule: Rule | None, node: Node, args: list[Any], kwargs: dict[str, Any]
+    ) -> str:
+        """Return why the node must be a call of ATen, or an empty string."""
+        if rule is None:
+            return f"{info.name} has no rule"
+        if info.name in self.b.options.extern_ops:
+            return f"{info.name} is among the options' extern_ops"
+        if info.name in _ANY_DTYPE:
+            return ""
+        for fake in each(node.meta.get("val")):
+            if isinstance(fake, torch.Tensor):
+                dtype = FROM_TORCH.get(fake.dtype)
+                if dtype is None or not self._computes(dtype, fake.device.type):
+                    return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
+        for value in each((args, kwargs)):
+            if isinstance(value, TensorValue) and not self._computes(
+                value.dtype, value.device.type
+            ):
+                return f"kernels on {value.device.type} do not compute on {value.dtype}"
+        return ""
+
+    def _computes(self, dtype: DType, device: str) -> bool:
+        target = self.b.targets.get(device)
+        return target is not None and dtype in target.capabilities.dtypes
+
+    def _ready(self, value: Any) -> Any:
+        """Return an argument as kernels can read it: no change of element size, on one device."""
+        if isinstance(value, TensorValue):
+            return self._moved(value) if value.dtype.size == value.stored.size else (
+                self._materialised(value)
+            )
+        if isinstance(value, list):
+            return [self._ready(item) for item in value]
+        return value
+
+    def _moved(self, value: TensorValue) -> TensorValue:
+        fake = self.b.node.meta.get("val")
+        if value.shape or not isinstance(fake, torch.Tensor):
+            return value
+        if fake.device.type == value.device.type or self.b.node.target in _MOVES:
+            return value
+        spec = self.b.spec(fake)
+        result = self.b.buffer(Spec(value.dtype, spec.device, (), ()))
+        self.b.operations.append(
+            DeviceCopy(self.b.op_name(), value.ref, result.buffer, origins=self.b.origin)
+        )
+        return result
+
+    def _materialised(self, value: TensorValue) -> TensorValue:
+        """Copy a view that reads elements of another size to a buffer of its own type."""
+        spec = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
+        result = self.b.buffer(spec)
+        self.b.operations.append(
+            Extern(
+                self.b.op_name(), "aten.clone.default", (value.ref,),
+                (), (result.buffer,), reason="kernels read elements of the stored size only",
+                origins=self.b.origin,
+            )
+        )
+        return result
+
+
+_ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
+_MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
+def _is_size(fake: Any) -> bool:
+    return isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool))
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() else "x" + "".join(c if c.isalnum() else "_" for c in name)

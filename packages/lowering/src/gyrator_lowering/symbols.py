@@ -1,0 +1,55 @@
+"""torch's symbolic integers as expressions of the IR, and what torch knows about them."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import sympy
+import torch
+from attrs import define, field
+
+from gyrator_ir.expr import Const, Expr
+from gyrator_ir.expr.sympy_bridge import from_sympy
+
+
+@define
+class Symbols:
+    """Translates sizes of one graph. Each sympy expression is translated once."""
+
+    _memo: dict[sympy.Basic, Expr] = field(factory=dict)
+    environment: Any = None
+    """The `ShapeEnv` of the first symbolic size seen, or None."""
+
+    def size(self, value: Any) -> Expr:
+        """Return an `int` or `torch.SymInt` as an expression; adds no guard."""
+        if value.__class__ is int:
+            return Const(value)
+        if isinstance(value, torch.SymInt):
+            node = value.node
+            if self.environment is None:
+                self.environment = node.shape_env
+            return self.expression(node.expr)
+        if isinstance(value, Expr):
+            return value
+        return Const(int(value))
+
+    def expression(self, given: sympy.Basic) -> Expr:
+        """Return a sympy expression over torch's size symbols as an expression of the IR."""
+        found = self._memo.get(given)
+        if found is None:
+            found = self._memo[given] = (
+                Const(int(given)) if given.is_Integer else from_sympy(given)
+            )
+        return found
+
+    def seen(self) -> set[sympy.Symbol]:
+        """Return the symbols of all expressions translated so far."""
+        found: set[sympy.Symbol] = set()
+        for given in self._memo:
+            found |= given.free_symbols
+        return found
+
+    def sizes(self, values: Iterable[Any]) -> tuple[Expr, ...]:
+        """Return sizes or strides as expressions."""
+        return tuple(
+            [Const(v) if v.__class__ is int else self.size(v) for v in values]
+        )

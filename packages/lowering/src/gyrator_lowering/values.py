@@ -1,0 +1,70 @@
+"""What rules receive and return: strided views of buffers, and the wanted form of a result."""
+
+from attrs import evolve, frozen
+
+from gyrator_ir.expr import ONE, Expr
+from gyrator_ir.loop.nodes import TensorRef
+from gyrator_ir.types import Device, DType
+
+
+@frozen
+class Spec:
+    """What a result must look like: eager's dtype, device, sizes and strides (in elements)."""
+
+    dtype: DType
+    device: Device
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+
+
+@frozen
+class TensorValue:
+    """A strided view of a buffer. Sizes, strides and offset count elements of `dtype`.
+
+    `stored` is the element type of the buffer; where the two differ the view reads the same bits
+    as another type.
+    """
+
+    buffer: str
+    dtype: DType
+    device: Device
+    shape: tuple[Expr, ...]
+    strides: tuple[Expr, ...]
+    offset: Expr
+    stored: DType
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def ref(self) -> TensorRef:
+        """The view as an argument of a call or a result of a program."""
+        return TensorRef(self.buffer, self.dtype, self.shape, self.strides, self.offset)
+
+    def permuted(self, dims: tuple[int, ...]) -> "TensorValue":
+        """Return the view with dimension `dims[k]` at place `k`."""
+        return evolve(
+            self,
+            shape=tuple(self.shape[d] for d in dims),
+            strides=tuple(self.strides[d] for d in dims),
+        )
+
+
+def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return row-major strides, in elements, as eager computes them.
+
+    A size of 0 counts as 1 where it is a constant; a symbolic size never is 0 or 1 in eager's
+    strides either, except where it is proved so.
+    """
+    strides: list[Expr] = []
+    step: Expr = ONE
+    for size in reversed(shape):
+        strides.append(step)
+        step = step * size if not _is_zero(size) else step
+    return tuple(reversed(strides))
+
+
+def _is_zero(size: Expr) -> bool:
+    return getattr(size, "value", None) == 0
