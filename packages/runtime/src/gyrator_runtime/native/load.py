@@ -23,7 +23,7 @@ from gyrator_runtime.native.pure import PurePlan
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
 
-_FLAGS = ("-O2", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
+_FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
 
 
 class Plan(Protocol):

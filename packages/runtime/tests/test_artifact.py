@@ -1,0 +1,127 @@
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from gyrator_runtime import artifact as module
+from gyrator_runtime.artifact import (
+    Artifact,
+    ArtifactError,
+    Library,
+    libraries_of,
+    load_artifact,
+    save_artifact,
+)
+from gyrator_runtime.build import Builder, BuildError, TranslationUnit
+from gyrator_runtime.cache import Cache, make_key
+from gyrator_runtime.warn import GyratorWarning
+
+KEY = make_key("program", {"graph": b"g"})
+UNIT = TranslationUnit(
+    "unit0",
+    'extern "C" long gy_inc(void *const *b, const long *s) {\n'
+    "  for (long i = 0; i < s[0]; i++) ((float *)b[0])[i] += 1.0f;\n"
+    "  return 0;\n}\n",
+)
+HOST = """
+launcher = Launcher([Launch(SYMBOLS["gy_inc"], (Buffer(0),), (SizeArg(1),))])
+def call(x, n):
+    launcher(x, n)
+    return (x,)
+"""
+
+
+@pytest.fixture
+def stored(tmp_path, toolchain):
+    cache = Cache(tmp_path / "c")
+    builder = Builder(toolchain, cache, "plain")
+    libraries = libraries_of(builder.submit([UNIT]).built())
+    builder.close()
+    metadata = {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
+    save_artifact(cache, KEY, Artifact(HOST, libraries, metadata, "plain", {"schedule.gy": "text"}))
+    return cache
+
+
+def test_round_trip(stored, runner):
+    from gyrator_runtime import host
+    from gyrator_runtime.device import CpuDevice
+
+    loaded = load_artifact(stored, KEY)
+    assert loaded is not None
+    assert loaded.metadata == {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
+    assert loaded.text("schedule.gy") == "text"
+    with pytest.raises(KeyError):
+        loaded.text("other")
+    names = {**host.namespace(runner, {"cpu": CpuDevice()}), "SYMBOLS": loaded.symbols}
+    exec(loaded.host_source, names)
+    assert names["call"](torch.zeros(3), 2)[0].tolist() == [1.0, 1.0, 0.0]
+    assert load_artifact(stored, make_key("program", {})) is None
+
+
+def test_moved_to_another_folder_and_process_without_a_compiler(stored, tmp_path):
+    stored.root.rename(tmp_path / "moved")
+    code = f"""
+import ctypes
+from pathlib import Path
+import torch
+from gyrator_runtime.artifact import load_artifact
+from gyrator_runtime.cache import Cache, make_key
+cache = Cache(Path({str(tmp_path / "moved")!r}))
+loaded = load_artifact(cache, make_key("program", {{"graph": b"g"}}))
+x = torch.zeros(2)
+kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+kind(loaded.symbols["gy_inc"])((ctypes.c_void_p * 1)(x.data_ptr()), (ctypes.c_int64 * 1)(2))
+assert x.tolist() == [1.0, 1.0]
+"""
+    env = {"PATH": "", "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], check=True, env=env)
+
+
+def test_damage_is_a_miss(stored):
+    entry = stored.get(KEY)
+    library = entry.file("lib0.so")
+    data = bytearray(library.read_bytes())
+    data[len(data) // 2] ^= 1
+    library.write_bytes(data)
+    with pytest.warns(GyratorWarning, match="lib0.so has another hash"):
+        assert load_artifact(stored, KEY) is None
+
+
+def test_another_machine(stored, monkeypatch):
+    monkeypatch.setattr(module.platform, "machine", lambda: "vax")
+    with pytest.raises(ArtifactError, match="this is vax") as caught:
+        load_artifact(stored, KEY)
+    assert caught.value.diagnostic.code == "GY-CACHE-004"
+
+
+def test_lesser_cpu(tmp_path, monkeypatch):
+    cache = Cache(tmp_path / "c")
+    save_artifact(cache, KEY, Artifact("", (), {}, "avx512"))
+    monkeypatch.setattr(module, "cpu_isa", lambda: "avx2")
+    with pytest.raises(ArtifactError, match="built for avx512, this CPU has avx2"):
+        load_artifact(cache, KEY)
+
+
+def test_other_schema(tmp_path):
+    cache = Cache(tmp_path / "c")
+    cache.put(KEY, {"artifact.json": json.dumps({"schema": 0}).encode()})
+    with pytest.raises(ArtifactError, match="schema 0"):
+        load_artifact(cache, KEY)
+
+
+def test_library_that_is_none(tmp_path):
+    cache = Cache(tmp_path / "c")
+    save_artifact(cache, KEY, Artifact("", (Library("x", b"junk", ("gy_x",)),), {}, "plain"))
+    with pytest.raises(BuildError):
+        load_artifact(cache, KEY)
+
+
+def test_refusals(tmp_path):
+    cache = Cache(tmp_path / "c")
+    with pytest.raises(TypeError):
+        save_artifact(cache, KEY, Artifact("", (), {"x": object()}, "plain"))
+    for name in ("../x", ".hidden", "a/b"):
+        with pytest.raises(ValueError):
+            save_artifact(cache, KEY, Artifact("", (), {}, "plain", {name: ""}))

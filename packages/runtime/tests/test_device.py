@@ -1,0 +1,96 @@
+import pytest
+import torch
+
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_runtime import device as module
+from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceError, cpu_isa
+
+
+def test_isa_agrees_with_torch_and_obeys_the_override():
+    found = cpu_isa()
+    assert found in ISA_LEVELS
+    capability = torch.backends.cpu.get_cpu_capability()
+    torchs = {"AVX512": "avx512", "AVX2": "avx2"}.get(capability, "plain")
+    assert ISA_LEVELS.index(found) >= ISA_LEVELS.index(torchs)
+    assert cpu_isa("plain") == "plain"
+    assert CpuDevice("plain").properties().arch == "plain"
+    with pytest.raises(DeviceError) as caught:
+        cpu_isa("sse9")
+    assert caught.value.diagnostic.code == "GY-DEVICE-004"
+
+
+@pytest.mark.parametrize(
+    ("flags", "isa"),
+    [
+        ("avx2 fma f16c avx512f avx512bw avx512dq avx512vl", "avx512"),
+        ("avx2 fma f16c avx512f", "avx2"),
+        ("avx2 fma", "plain"),
+        ("sse2", "plain"),
+    ],
+)
+def test_isa_of_flags(monkeypatch, flags, isa):
+    monkeypatch.setattr(module, "cpu_flags", lambda: frozenset(flags.split()))
+    assert cpu_isa() == isa
+    for level in ISA_LEVELS[ISA_LEVELS.index(isa) + 1 :]:
+        with pytest.raises(DeviceError):
+            cpu_isa(level)
+
+
+def test_without_proc_cpuinfo_torch_decides(monkeypatch):
+    monkeypatch.setattr(module, "cpu_flags", frozenset)
+    for said, isa in (("AVX512", "avx512"), ("AVX2", "avx2"), ("DEFAULT", "plain")):
+        monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda said=said: said)
+        assert cpu_isa() == isa
+
+
+def test_cpu_facts():
+    cpu = CpuDevice()
+    assert (cpu.type, cpu.count()) == ("cpu", 1)
+    facts, memory = cpu.properties(), cpu.memory()
+    assert facts.cores >= 1
+    assert facts.total_memory == memory.total
+    assert 0 < memory.used < memory.total
+    assert 0 < memory.free <= memory.total
+    for call in (cpu.properties, cpu.memory, cpu.guard, cpu.current_stream, cpu.synchronize):
+        with pytest.raises(DeviceError) as caught:
+            call(1)
+        assert caught.value.diagnostic.code == "GY-DEVICE-001"
+
+
+def test_cpu_dtypes():
+    cpu = CpuDevice()
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.bool, torch.uint64):
+        assert cpu.supports(dtype)
+    for dtype in (torch.complex64, torch.qint8, torch.float8_e4m3fn):
+        assert not cpu.supports(dtype)
+
+
+def test_cpu_allocator(monkeypatch):
+    for _ in range(2):
+        made = CpuDevice().allocator()((2, 3), (1, 2), torch.float64)
+        assert (made.shape, made.stride(), made.dtype) == ((2, 3), (1, 2), torch.float64)
+        monkeypatch.setattr(module, "_guards", lambda: None)
+
+
+def test_streams_and_events():
+    cpu = CpuDevice()
+    first, second = cpu.new_event(), cpu.new_event()
+    with pytest.raises(DeviceError):
+        first.elapsed_ns(second)
+    stream = cpu.new_stream()
+    with cpu.stream_guard(stream), cpu.guard(0):
+        first.record(stream)
+        stream.wait_event(first)
+        sum(range(10000))
+        second.record()
+    cpu.current_stream().synchronize()
+    second.synchronize()
+    assert first.elapsed_ns(second) > 0
+
+
+def test_no_graphs_on_the_cpu():
+    cpu = CpuDevice()
+    assert not cpu.supports_graphs()
+    with pytest.raises(UnsupportedError) as caught:
+        cpu.capture(lambda: None)
+    assert caught.value.diagnostic.code == "GY-DEVICE-002"

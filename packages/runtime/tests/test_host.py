@@ -1,0 +1,240 @@
+import pytest
+import torch
+
+from gyrator_ir.types import DType
+from gyrator_runtime import externs, host
+from gyrator_runtime.device import CpuDevice
+from gyrator_runtime.externs import PUBLIC_ENTRY, ExternError, extern, overload
+from gyrator_runtime.native import Buffer, Launch, Plan
+
+
+def test_every_dtype_has_its_torch_twin():
+    assert set(host.DTYPES) == set(DType)
+    for name, dtype in host.DTYPES.items():
+        assert dtype.itemsize == DType(name).size
+        assert dtype.is_complex == DType(name).is_complex
+        assert dtype.is_floating_point == DType(name).is_float
+    assert host.DTYPES["u8"] == torch.uint8
+
+
+@pytest.mark.parametrize("dtype", list(host.DTYPES.values()))
+@pytest.mark.parametrize(
+    ("size", "stride"), [((), ()), ((0,), (1,)), ((2, 3), (1, 2)), ((4, 1), (7, 9))]
+)
+def test_empty_strided(dtype, size, stride):
+    made = host.empty_strided(size, stride, dtype, "cpu")
+    assert (tuple(made.shape), made.stride(), made.dtype) == (size, stride, dtype)
+
+
+def test_empty_strided_elsewhere():
+    made = host.empty_strided((2, 3), (3, 1), torch.float32, "meta")
+    assert made.device.type == "meta"
+    assert made.stride() == (3, 1)
+
+
+def test_pool_and_what_lies_in_it():
+    pool = host.empty_pool(256, "cpu")
+    assert (pool.numel(), pool.dtype) == (256, torch.uint8)
+    assert pool.data_ptr() % 64 == 0
+    part = host.over_storage(pool, (2, 3), (3, 1), torch.float32, 64)
+    assert part.data_ptr() == pool.data_ptr() + 64
+    part.fill_(1.5)
+    assert pool[64:88].view(torch.float32).tolist() == [1.5] * 6
+    odd = host.over_storage(host.empty_pool(9, "cpu"), (1,), (1,), torch.int64, 0)
+    odd.fill_(7)
+    assert odd.item() == 7
+
+
+@pytest.mark.parametrize("requires_grad", [False, True])
+def test_views(requires_grad):
+    whole = torch.arange(24.0)
+    base = whole[4:].requires_grad_(requires_grad)
+    seen = host.view(base, (2, 3), (6, 2), 1, torch.float32)
+    assert torch.equal(seen, torch.as_strided(whole, (2, 3), (6, 2), 5))
+    assert seen.data_ptr() == base.data_ptr() + 4
+    assert not seen.requires_grad
+    halves = host.view(base, (4,), (1,), 2, torch.int32)
+    assert halves.data_ptr() == base.data_ptr() + 8
+    assert torch.equal(halves, whole[6:10].view(torch.int32))
+    wide = host.view(whole, (2,), (1,), 1, torch.int64)
+    assert wide.data_ptr() == whole.data_ptr() + 8
+
+
+def test_view_without_torchs_quick_entry():
+    base = torch.arange(10.0, requires_grad=True)[2:]
+    quick = host._reinterpret(base, (2, 2), (3, 1), 1)
+    slow = host._as_strided_reinterpret(base, (2, 2), (3, 1), 1)
+    assert torch.equal(quick, slow)
+    assert quick.data_ptr() == slow.data_ptr()
+    assert not slow.requires_grad
+
+
+def test_as_strided_counts_from_the_storage():
+    assert host.as_strided(torch.arange(5.0)[2:], (2,), (1,), 1).tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("check", [host.assert_size_stride, host._assert_size_stride])
+def test_assert_size_stride(check):
+    x = torch.zeros(1, 3, 2)
+    check(x, (1, 3, 2), (6, 2, 1), "x")
+    check(x, (1, 3, 2), (99, 2, 1), "x")  # the stride of a size-1 dimension means nothing
+    for size, stride in (((1, 2, 2), (6, 2, 1)), ((1, 3, 2), (6, 1, 3)), ((3, 2), (2, 1))):
+        with pytest.raises(AssertionError):
+            check(x, size, stride, "x")
+
+
+@pytest.mark.parametrize("check", [host.assert_alignment, host._assert_alignment])
+def test_assert_alignment(check):
+    pool = host.empty_pool(128, "cpu")
+    check(pool, 64, "pool")
+    with pytest.raises(AssertionError):
+        check(pool[1:], 16, "pool")
+
+
+def test_check_nan():
+    for fine in (torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(0)):
+        host.check_nan(fine, "fine")
+    for bad in (torch.tensor([1.0, float("nan")]), torch.tensor([complex(0, float("inf"))])):
+        with pytest.raises(AssertionError, match="GY-RUNTIME-003"):
+            host.check_nan(bad, "bad")
+    with pytest.raises(host.NanError, match="t holds 2 NaN and 1 infinite of 4"):
+        host.check_nan(torch.tensor([float("nan"), 0.0, float("nan"), float("-inf")]), "t")
+
+
+def test_scalars_and_copies():
+    assert host.read_scalar(torch.tensor(7)) == 7
+    assert host.read_scalar(torch.tensor([2.5])) == 2.5
+    target = torch.zeros(2, 2)
+    assert host.copy(target, torch.tensor([[1, 2], [3, 4]]).t()) is target
+    assert target.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+    assert host.identity(target) is target
+    assert host.pack(1, target)[1] is target
+
+
+def test_profile_range_shows_in_the_profiler():
+    with host.profile_range("outside"):
+        pass
+    with torch.profiler.profile() as profiler, host.profile_range("gyrator-range"):
+        torch.zeros(3)
+    assert "gyrator-range" in [e.key for e in profiler.key_averages()]
+
+
+def test_device_guard_of_the_host():
+    with host.device_guard("cpu"), host.device_guard(torch.device("cpu", 0)):
+        pass
+
+
+def test_namespace_is_what_a_program_runs_in(runner, kernels):
+    names = host.namespace(runner, {"cpu": CpuDevice()})
+    for function in host.__all__:
+        if function not in ("make_launcher", "namespace", "NanError"):
+            assert function in names
+    text = f"""
+alloc, extra = allocator(DTYPES["f32"], "cpu")
+mm = extern("aten.mm.out")
+axpy = Launcher([Launch({kernels["gy_axpy"]}, (Buffer(0), Buffer(1)), (SizeArg(2), 2))])
+
+def call(x, y, n):
+    assert_size_stride(x, (n, n), (n, 1), "x")
+    with profile_range("program"), device("cpu").guard(0):
+        out = alloc((n, n), (n, 1), *extra)
+        mm(x, y, out=out)
+        axpy(x, out, n * n)
+    return (out,)
+"""
+    exec(text, names)
+    x, y = torch.randn(5, 5), torch.randn(5, 5)
+    (out,) = names["call"](x, y, 5)
+    torch.testing.assert_close(out, x @ y + 2 * x)
+    event = names["new_event"]("cpu")
+    event.record(names["current_stream"]("cpu"))
+    with names["stream_guard"]("cpu", names["new_stream"]("cpu")):
+        names["synchronize"]("cpu")
+
+
+def test_launcher_is_one_callable(runner, kernels):
+    steps = [Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (4, 1))]
+    plan: Plan = host.make_launcher(runner, steps, timed=True)
+    plan(torch.ones(4), torch.ones(4))
+    assert plan.timings()[0][0] == 1
+
+
+def arguments(name):
+    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
+    bias = torch.randn(2, 3, 5)
+    made = {
+        "mm": (a[0], b[0]),
+        "bmm": (a, b),
+        "addmm": (bias[0], a[0], b[0]),
+        "baddbmm": (bias, a, b),
+        "convolution": (
+            torch.randn(2, 4, 9, 9),
+            torch.randn(6, 2, 3, 3),
+            torch.randn(6),
+            [2, 1],
+            [1, 0],
+            [1, 2],
+            False,
+            [0, 0],
+            2,
+        ),
+    }
+    return made[name]
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC_ENTRY))
+def test_public_entries_are_the_same_operator(name):
+    op = name.split(".")[1]
+    args = arguments(op)
+    want = overload(name.replace(".out", ".default"))(*args)
+    if name.endswith(".out"):
+        for out in (torch.empty_like(want), torch.empty_like(want.mT).mT):
+            assert extern(name)(*args, out=out) is out
+            assert torch.equal(out, want)
+    else:
+        assert torch.equal(extern(name)(*args), want)
+    scaled = {"addmm", "baddbmm"}
+    if op in scaled and name.endswith(".default"):
+        got = extern(name)(*args, beta=0.5, alpha=2)
+        assert torch.equal(got, overload(name)(*args, beta=0.5, alpha=2))
+
+
+def test_public_entries_dispatch_to_the_overload():
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Seen(TorchDispatchMode):
+        def __init__(self):
+            super().__init__()
+            self.names = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.names.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    for name in PUBLIC_ENTRY:
+        args = arguments(name.split(".")[1])
+        out = overload(name.replace(".out", ".default"))(*args)
+        with Seen() as seen:
+            extern(name)(*args, **({"out": out} if name.endswith(".out") else {}))
+        assert seen.names == [name]
+
+
+def test_extern_by_name():
+    assert extern("aten.sin.default")(torch.zeros(2)).tolist() == [0.0, 0.0]
+    assert extern("aten.sin.default") is torch.ops.aten.sin.default
+    for bad in ("aten.no_such_op.default", "aten.sin.no_such_overload", "sin", "no.such.thing"):
+        with pytest.raises(ExternError) as caught:
+            extern(bad)
+        assert caught.value.diagnostic.code == "GY-RUNTIME-002"
+
+
+def test_custom_operators():
+    with torch.library._scoped_library("gyrator_test", "FRAGMENT") as library:
+        library.define("twice(Tensor x) -> Tensor")
+        library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+        assert extern("gyrator_test.twice.default")(torch.ones(1)).item() == 2.0
+
+
+def test_public_entry_that_torch_lacks(monkeypatch):
+    monkeypatch.setattr(externs, "PUBLIC_ENTRY", {"aten.sin.default": "no_such_binding"})
+    assert extern("aten.sin.default") is torch.ops.aten.sin.default

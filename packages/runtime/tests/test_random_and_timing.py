@@ -1,0 +1,86 @@
+import pytest
+import torch
+
+from gyrator_runtime.device import CpuDevice
+from gyrator_runtime.native import Buffer, Launch, PlanProgram
+from gyrator_runtime.philox import seed_offset, seed_tensor
+from gyrator_runtime.profile import compare, kernel_times, time_callable
+from gyrator_runtime.tuning import choose
+
+
+def test_seeds_follow_torchs_generator():
+    torch.manual_seed(5)
+    first = [seed_offset() for _ in range(4)]
+    torch.manual_seed(5)
+    assert [seed_offset() for _ in range(4)] == first
+    assert len(set(first)) == 4
+    assert all(0 <= seed < 2**63 and offset == 0 for seed, offset in first)
+    torch.manual_seed(6)
+    assert seed_offset() not in first
+
+
+def test_saved_states_give_the_same_seed():
+    state = torch.get_rng_state()
+    first = seed_offset()
+    with torch.random.fork_rng():
+        seed_offset()
+    second = seed_offset()
+    torch.set_rng_state(state)
+    assert [seed_offset(), seed_offset()] == [first, second]
+
+
+def test_own_generators_leave_the_default_alone():
+    mine = torch.Generator().manual_seed(1)
+    state = torch.get_rng_state()
+    drawn = seed_tensor(3, mine)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(drawn, seed_tensor(3, torch.Generator().manual_seed(1)))
+    assert drawn.dtype == torch.int64
+    assert len(set(drawn.tolist())) == 3
+
+
+def test_time_and_compare():
+    cpu = CpuDevice()
+    calls = []
+    timing = time_callable(lambda: calls.append(0), cpu, samples=4, warmup=2)
+    assert 0 <= timing.least <= timing.median
+    assert timing.samples == 4
+    assert len(calls) == 2 + 4
+    order = []
+    compare(
+        {"a": lambda: order.append("a"), "b": lambda: order.append("b")}, cpu, samples=3, warmup=1
+    )
+    assert "".join(order) == "ab" + "ab" * 3
+
+
+def test_short_calls_repeat():
+    calls = []
+    time_callable(lambda: calls.append(0), CpuDevice(), samples=2, sample_seconds=0.01)
+    assert len(calls) > 100
+
+
+def test_choose_takes_the_quickest_and_says_who_failed():
+    def fail():
+        raise RuntimeError("too much shared memory")
+
+    work = torch.randn(300, 300)
+    chosen = choose(
+        {"slow": lambda: [work @ work for _ in range(20)], "bad": fail, "quick": lambda: None},
+        CpuDevice(),
+        samples=3,
+    )
+    assert chosen.best == "quick"
+    assert set(chosen.timings) == {"slow", "quick"}
+    assert chosen.failures == {"bad": "RuntimeError: too much shared memory"}
+    with pytest.raises(ValueError, match="no candidate runs"):
+        choose({"bad": fail}, CpuDevice())
+
+
+def test_kernel_times_have_names(runner, kernels):
+    launch = Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (4, 1), name="axpy")
+    plan = runner.plan(PlanProgram(2, 2, (launch,), timed=True))
+    plan(torch.ones(4), torch.ones(4))
+    (row,) = kernel_times(plan, (launch,))
+    assert (row.name, row.calls) == ("axpy", 1)
+    assert 0 < row.least == row.total
+    assert kernel_times(runner.plan(PlanProgram(2, 2, (launch,))), (launch,)) == ()
