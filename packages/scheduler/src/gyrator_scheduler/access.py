@@ -1,0 +1,207 @@
+"""What an operation reads and writes, whatever its class."""
+
+from collections.abc import Iterable, Iterator
+
+from attrs import frozen
+
+from gyrator_ir.expr import Cond, Expr, Sym, SymKind
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Axis, Load, Store
+from gyrator_ir.loop.nodes import (
+    Arg,
+    AssertCond,
+    CallOp,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    DeviceCopy,
+    Extern,
+    ListArg,
+    LoopOperation,
+    Operation,
+    Pointwise,
+    Reduction,
+    ScalarRead,
+    Scan,
+    Scatter,
+    Sort,
+    Template,
+    TensorRef,
+    UserTritonKernel,
+    WhileOp,
+)
+from gyrator_ir.loop.rewrite import expressions
+
+LOOPS = (Pointwise, Scatter, Reduction, Scan, Sort)
+"""Classes of the operations that become kernels."""
+
+
+@frozen
+class Access:
+    """Buffers that an operation reads, creates and overwrites; symbols it needs and defines."""
+
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+    needs: tuple[Sym, ...] = ()
+    defines: tuple[Sym, ...] = ()
+
+
+def points_of(op: LoopOperation) -> tuple[Axis, ...]:
+    """Return the axes whose points are independent."""
+    return op.axes
+
+
+def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
+    """Return the axes that are folded, scanned or sorted; none for pointwise operations."""
+    match op:
+        case Reduction(inner=inner):
+            return inner
+        case Scan(inner=inner) | Sort(inner=inner):
+            return (inner,)
+        case _:
+            return ()
+
+
+def statements_of(op: LoopOperation) -> tuple[KernelStatement, ...]:
+    """Return body, collective and stores as one sequence."""
+    match op:
+        case Reduction(body=body, reduce=reduce, stores=stores):
+            return (*body, reduce, *stores)
+        case Scan(body=body, scan=scan, stores=stores):
+            return (*body, scan, *stores)
+        case Sort(body=body, sort=sort, stores=stores):
+            return (*body, sort, *stores)
+        case _:
+            return op.body
+
+
+def refs_in(args: Iterable[Arg | Cond]) -> Iterator[TensorRef]:
+    """Yield the tensor arguments, in order, also those in lists."""
+    for arg in args:
+        if isinstance(arg, TensorRef):
+            yield arg
+        elif isinstance(arg, ListArg):
+            yield from refs_in(arg.items)
+
+
+def exprs_in(args: Iterable[Arg | Cond]) -> Iterator[Expr | Cond]:
+    """Yield the integers and conditions among the arguments, and those that shape tensors."""
+    for arg in args:
+        if isinstance(arg, (Expr, Cond)):
+            yield arg
+        elif isinstance(arg, TensorRef):
+            yield from arg.shape
+            yield from arg.strides
+            yield arg.offset
+        elif isinstance(arg, ListArg):
+            yield from exprs_in(arg.items)
+
+
+def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
+    """Return every argument of a call operation, keywords included; nothing for loops."""
+    match op:
+        case Extern(args=args, kwargs=kwargs):
+            return (*args, *(a for _, a in kwargs))
+        case Template(inputs=inputs, attributes=attributes):
+            return (*inputs, *(a for _, a in attributes))
+        case UserTritonKernel(args=args, constants=constants, grid=grid):
+            given = (*(a for _, a in args), *(a for _, a in constants))
+            return (*given, *(e for row in grid for e in row))
+        case CollectiveCall(args=args):
+            return args
+        case DeviceCopy(source=source) | ScalarRead(source=source):
+            return (source,)
+        case AssertCond(condition=condition):
+            return (condition,)
+        case CondOp(predicate=predicate, operands=operands):
+            return (predicate, *operands)
+        case WhileOp(carried=carried, invariants=invariants):
+            return (*carried, *invariants)
+        case CallOp(operands=operands):
+            return operands
+        case _:
+            return ()
+
+
+def results_of(op: Operation) -> tuple[str, ...]:
+    """Return the buffers that a call operation fills or creates, in order."""
+    match op:
+        case Extern(results=results):
+            names: list[str] = []
+            for r in results:
+                if isinstance(r, str):
+                    names.append(r)
+                elif isinstance(r, tuple):
+                    names.extend(r)
+            return tuple(names)
+        case CollectiveCall(results=names) | CondOp(results=names) | WhileOp(results=names):
+            return names
+        case CallOp(results=names):
+            return names
+        case Template(output=output, epilogue=epilogue):
+            stored = tuple(s.buffer for s in epilogue if isinstance(s, Store))
+            return tuple(dict.fromkeys((*stored, *(() if stored else (output,)))))
+        case DeviceCopy(destination=destination):
+            return (destination,)
+        case _:
+            return ()
+
+
+def mutated_by(op: Operation) -> tuple[str, ...]:
+    """Return the buffers among a call's arguments that it writes."""
+    match op:
+        case Extern(mutates=m) | UserTritonKernel(mutates=m) | CollectiveCall(mutates=m):
+            return m
+        case CollectiveWait(buffer=buffer):
+            return (buffer,)
+        case _:
+            return ()
+
+
+def defined_symbols(op: Operation) -> tuple[Sym, ...]:
+    """Return the symbols whose values an operation finds out."""
+    match op:
+        case ScalarRead(symbol=symbol):
+            return (symbol,)
+        case Extern(results=results):
+            return tuple(r for r in results if isinstance(r, Sym))
+        case _:
+            return ()
+
+
+def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
+    """Return what `op` touches. `shapes` gives the unbacked symbols in each buffer's shape."""
+    needs: dict[Sym, None] = {}
+
+    def need(node: Expr | Cond) -> None:
+        for s in node.free_symbols:
+            if s.kind is SymKind.UNBACKED:
+                needs[s] = None
+
+    if isinstance(op, LOOPS):
+        body = statements_of(op)
+        reads = tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Load)))
+        writes = tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Store)))
+        if shapes:
+            for axis in (*points_of(op), *inner_of(op)):
+                need(axis.extent)
+            for s in body:
+                for e in expressions(s):
+                    need(e)
+    else:
+        arguments = arguments_of(op)
+        epilogue = op.epilogue if isinstance(op, Template) else ()
+        loaded = (s.buffer for s in epilogue if isinstance(s, Load))
+        reads = tuple(dict.fromkeys((*(r.buffer for r in refs_in(arguments)), *loaded)))
+        writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
+        if isinstance(op, CollectiveWait):
+            reads = (op.buffer,)
+        if shapes:
+            for e in exprs_in(arguments):
+                need(e)
+    if shapes:
+        for name in (*reads, *writes):
+            for s in shapes.get(name, ()):
+                needs[s] = None
+    defines = defined_symbols(op)
+    return Access(reads, writes, tuple(s for s in needs if s not in defines), defines)

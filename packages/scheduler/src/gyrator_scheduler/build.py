@@ -1,0 +1,197 @@
+"""From an improved Loop IR program to a schedule: fusion, order, lives, partitions."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import evolve, frozen
+
+from gyrator_ir.kernel.nodes import Kernel, Refusal, Schedule, ScheduleNode
+from gyrator_ir.loop.body import Store
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
+from gyrator_ir.passes import Step
+from gyrator_ir.target import Heuristics, Target
+from gyrator_ir.types import Device
+from gyrator_scheduler.access import LOOPS, statements_of
+from gyrator_scheduler.dependences import Dependences, dependences
+from gyrator_scheduler.errors import target_for
+from gyrator_scheduler.fusion.cluster import Cluster
+from gyrator_scheduler.fusion.fuse import Fusion, fuse
+from gyrator_scheduler.fusion.kernels import kernel_of, numbered, short_name
+from gyrator_scheduler.fusion.stages import assemble
+from gyrator_scheduler.memory import lifetimes, peak, touched, with_reuse
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.order import first_member, last_member, ordered
+from gyrator_scheduler.partitions import partitions
+from gyrator_scheduler.ranges import Ranges
+
+
+@frozen
+class _Context:
+    """What every step looks up."""
+
+    program: LoopProgram
+    options: SchedulerOptions
+    targets: Mapping[str, Target]
+    buffers: Mapping[str, Buffer]
+    devices: tuple[Device | None, ...]
+    """Device of each loop operation, None for calls."""
+    dependences: Dependences
+    ranges: Ranges
+
+    def heuristics(self, index: int) -> Heuristics | None:
+        """Return the numbers for the device of an operation, None for calls."""
+        device = self.devices[index]
+        return None if device is None else target_for(device, self.targets).heuristics
+
+
+def build(
+    program: LoopProgram,
+    options: SchedulerOptions,
+    targets: Mapping[str, Target],
+    trace: Callable[[Step], None],
+) -> Schedule:
+    """Fuse, order, and plan memory."""
+    buffers = {b.name: b for b in program.all_buffers}
+    context = _Context(
+        program,
+        options,
+        targets,
+        buffers,
+        tuple(_device(op, buffers) for op in program.operations),
+        dependences(program.operations, program.all_buffers),
+        Ranges(program.facts),
+    )
+    fusion = _fusion(context, options)
+    trace(Step("fuse", program, fusion))
+    nodes = _nodes(context, fusion)
+    created = _created(program, nodes)
+    lives = lifetimes(nodes, created, program.outputs)
+    if options.reuse:
+        lives = with_reuse(lives, nodes, buffers)
+    return Schedule(
+        name=program.name,
+        inputs=program.inputs,
+        constants=program.constants,
+        buffers=created,
+        nodes=nodes,
+        outputs=program.outputs,
+        lifetimes=lives,
+        partitions=partitions(nodes, buffers, targets),
+        facts=program.facts,
+        origins=program.origins,
+        subschedules=tuple(build(p, options, targets, trace) for p in program.subprograms),
+        user_kernels=program.user_kernels,
+    )
+
+
+def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
+    if not isinstance(op, LOOPS):
+        return None
+    stored = next(s.buffer for s in statements_of(op) if isinstance(s, Store))
+    return buffers[stored].device
+
+
+def _fusion(context: _Context, options: SchedulerOptions) -> Fusion:
+    count = len(context.program.operations)
+    return fuse(
+        context.program.operations,
+        context.dependences,
+        [context.heuristics(n) for n in range(count)],
+        options,
+        context.ranges,
+    )
+
+
+def _nodes(context: _Context, fusion: Fusion) -> tuple[ScheduleNode, ...]:
+    """Turn clusters into nodes, in the order with the least peak of those tried."""
+    wanted = _wanted(context, fusion.clusters)
+    nodes = {c.id: _node(context, c, wanted[c.id]) for c in fusion.clusters}
+    if not context.options.reorder:
+        return _finished(context, fusion.clusters, nodes)
+    best: tuple[int, Sequence[Cluster]] | None = None
+    for key in (first_member, last_member):
+        order = ordered(fusion.clusters, key)
+        listed = [nodes[c.id] for c in order]
+        lives = lifetimes(listed, _created(context.program, listed), context.program.outputs)
+        most = peak(lives, context.buffers, context.program.facts)
+        if best is None or most < best[0]:
+            best = most, order
+    assert best is not None
+    return _finished(context, best[1], nodes)
+
+
+def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str]]:
+    """Return for each cluster which of the buffers it stores others need."""
+    program = context.program
+    home: dict[int, int] = {}
+    for c in clusters:
+        for m in c.members:
+            home[m.index] = c.id
+    everywhere = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+    created = {b.name for b in program.buffers}
+    readers: dict[str, set[int]] = {}
+    for index, found in enumerate(context.dependences.accesses):
+        for name in found.reads:
+            readers.setdefault(name, set()).add(home.get(index, index))
+    writers: dict[str, int] = {}
+    for found in context.dependences.accesses:
+        for name in found.writes:
+            writers[name] = writers.get(name, 0) + 1
+    wanted: dict[int, set[str]] = {}
+    for c in clusters:
+        wanted[c.id] = {
+            b
+            for b in c.stores
+            if b in everywhere
+            or b not in created
+            or writers[b] > 1
+            or readers.get(b, set()) - {c.id}
+            or not c.stores[b].plain
+        }
+    return wanted
+
+
+def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
+    if c.call is not None:
+        return c.call
+    index = c.members[0].index
+    device, heuristics = context.devices[index], context.heuristics(index)
+    assert device is not None and heuristics is not None
+    made = assemble(c, wanted, context.buffers, heuristics, context.ranges)
+    origins = tuple(sorted({o for m in c.members for o in m.op.origins}))
+    return kernel_of("k", device, made, context.buffers, origins, context.options.numerics)
+
+
+def _finished(
+    context: _Context, order: Sequence[Cluster], nodes: Mapping[int, ScheduleNode]
+) -> tuple[ScheduleNode, ...]:
+    """Name kernels by their place and tell each why its neighbours are not part of it."""
+    names: dict[int, str] = {}
+    number = 0
+    for c in order:
+        node = nodes[c.id]
+        if isinstance(node, Kernel) and node.stages:
+            name = numbered(number, short_name(node.origins, context.program.origins))
+            names.update(dict.fromkeys((m.index for m in c.members), name))
+            number += 1
+    result: list[ScheduleNode] = []
+    for c in order:
+        node = nodes[c.id]
+        if isinstance(node, Kernel):
+            if not node.stages:
+                continue
+            name = names[c.members[0].index]
+            refused = {names[i]: r for i, r in c.refusals.items() if names.get(i, name) != name}
+            refusals = tuple(Refusal(other, reason) for other, reason in refused.items())
+            node = evolve(node, name=name, refusals=refusals)
+        result.append(node)
+    return tuple(result)
+
+
+def _created(program: LoopProgram, nodes: Sequence[ScheduleNode]) -> tuple[Buffer, ...]:
+    """Return the program's own buffers that are still in memory."""
+    used: set[str] = set()
+    for node in nodes:
+        reads, writes = touched(node)
+        used.update(reads, writes)
+    used.update(o.buffer for o in program.outputs if isinstance(o, TensorRef))
+    return tuple(b for b in program.buffers if b.name in used)

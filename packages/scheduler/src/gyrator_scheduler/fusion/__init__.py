@@ -1,0 +1,1 @@
+"""From operations to kernels: which run together, in which iteration space, in which stages."""

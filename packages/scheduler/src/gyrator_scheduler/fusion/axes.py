@@ -1,0 +1,128 @@
+"""One iteration space for two operations: axes are split until both sides agree."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from attrs import frozen
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, exact_quotient, linear, sum_of
+from gyrator_ir.expr import evaluate as evaluate_expr
+from gyrator_ir.loop.body import Axis
+
+GUESS = 8192
+"""Stands for a symbol when strides are sorted. Only an order is guessed, and it is checked later."""
+
+
+def guess(value: Expr) -> int:
+    """Return a typical value of a size, for choosing between things that are all right."""
+    if isinstance(value, Const):
+        return value.value
+    try:
+        return evaluate_expr(value, {s: GUESS for s in value.free_symbols})
+    except ZeroDivisionError:
+        return GUESS
+
+
+@frozen
+class Refinement:
+    """The common axes of two lists, and what each old symbol is in terms of them."""
+
+    dims: tuple[Axis, ...]
+    left: Mapping[Sym, Expr]
+    right: Mapping[Sym, Expr]
+    left_parts: Mapping[Sym, tuple[Sym, ...]]
+    """The common axes that make up each axis of the left list, outermost first."""
+    right_parts: Mapping[Sym, tuple[Sym, ...]]
+
+
+def refine(
+    left: Sequence[Axis], right: Sequence[Axis], fresh: Callable[[], Sym]
+) -> Refinement | None:
+    """Split axes of both lists, read row-major, into one list; None if extents do not divide.
+
+    An axis of `left` that stays whole keeps its symbol.
+    """
+    dims: list[Axis] = []
+    lefts: dict[Sym, list[tuple[Sym, Expr]]] = {a.symbol: [] for a in left}
+    rights: dict[Sym, list[tuple[Sym, Expr]]] = {a.symbol: [] for a in right}
+    ls = [a for a in left if a.extent is not ONE]
+    rs = [a for a in right if a.extent is not ONE]
+    whole = True
+    left_weight = right_weight = ONE
+    left_extent = ls[-1].extent if ls else ONE
+    right_extent = rs[-1].extent if rs else ONE
+    while ls and rs:
+        if left_extent is right_extent:
+            extent, more_left, more_right = left_extent, None, None
+        elif (q := exact_quotient(left_extent, right_extent)) is not None and q is not ZERO:
+            extent, more_left, more_right = right_extent, q, None
+        elif (q := exact_quotient(right_extent, left_extent)) is not None and q is not ZERO:
+            extent, more_left, more_right = left_extent, None, q
+        else:
+            return None
+        symbol = ls[-1].symbol if whole and more_left is None else fresh()
+        dims.append(Axis(symbol, extent))
+        lefts[ls[-1].symbol].append((symbol, left_weight))
+        rights[rs[-1].symbol].append((symbol, right_weight))
+        if more_left is None:
+            ls.pop()
+            left_weight, left_extent, whole = ONE, (ls[-1].extent if ls else ONE), True
+        else:
+            left_weight, left_extent, whole = left_weight * extent, more_left, False
+        if more_right is None:
+            rs.pop()
+            right_weight, right_extent = ONE, (rs[-1].extent if rs else ONE)
+        else:
+            right_weight, right_extent = right_weight * extent, more_right
+    if ls or rs:
+        return None
+    dims.reverse()
+    return Refinement(
+        tuple(dims),
+        _substitution(lefts),
+        _substitution(rights),
+        {s: tuple(p for p, _ in reversed(parts)) for s, parts in lefts.items()},
+        {s: tuple(p for p, _ in reversed(parts)) for s, parts in rights.items()},
+    )
+
+
+def _substitution(parts: dict[Sym, list[tuple[Sym, Expr]]]) -> dict[Sym, Expr]:
+    return {s: sum_of(d * w for d, w in found) for s, found in parts.items()}
+
+
+def joined(first: Refinement, second: Refinement) -> Refinement:
+    """Return two refinements of disjoint axes as one."""
+    return Refinement(
+        first.dims + second.dims,
+        {**first.left, **second.left},
+        {**first.right, **second.right},
+        {**first.left_parts, **second.left_parts},
+        {**first.right_parts, **second.right_parts},
+    )
+
+
+NOTHING = Refinement((), {}, {}, {}, {})
+
+
+def strides_in(address: Expr, axes: Sequence[Axis]) -> dict[Sym, Expr] | None:
+    """Return the stride of each axis in an address that is linear in all of them, else None."""
+    split = linear(address, [a.symbol for a in axes])
+    return None if split is None else split[0]
+
+
+def by_stride(
+    axes: Sequence[Axis], strides: Mapping[Sym, Expr]
+) -> tuple[list[Axis], list[Axis]]:
+    """Split axes into those that an address moves along, largest stride first, and the rest."""
+    moving = [a for a in axes if strides[a.symbol] is not ZERO]
+    rest = [a for a in axes if strides[a.symbol] is ZERO]
+    if len(moving) > 1:
+        moving.sort(key=lambda a: -abs(guess(strides[a.symbol])))
+    return moving, rest
+
+
+def space(axes: Sequence[Axis]) -> int:
+    """Return a guess of how many points a list of axes has."""
+    total = 1
+    for a in axes:
+        total *= guess(a.extent)
+    return total

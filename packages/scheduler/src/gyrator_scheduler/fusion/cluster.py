@@ -1,0 +1,139 @@
+"""A cluster: operations that become one kernel, seen from outside."""
+
+from collections.abc import Mapping
+
+from attrs import define, field, frozen
+
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, subs
+from gyrator_ir.loop.body import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
+from gyrator_scheduler.access import LOOPS, inner_of, points_of, statements_of
+from gyrator_scheduler.ranges import Ranges
+
+ORDERED_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+"""Folds that number the positions they walk, so that the order of axes is part of their meaning."""
+
+
+@frozen
+class Written:
+    """How a cluster writes a buffer."""
+
+    address: Expr
+    inner: bool
+    """Stored for every value of the inner axes, rather than once a point."""
+    plain: bool
+    """Every element is simply set, at an address known from the axes: readers can be handed the
+    value instead."""
+
+
+@define(eq=False)
+class Member:
+    """One operation of a cluster, and its axes in terms of the cluster's."""
+
+    index: int
+    """Position in the program."""
+    op: LoopOperation
+    axes: dict[Sym, Expr]
+    inner: bool
+    """Runs for every value of the inner axes (always true of reductions, scans and sorts)."""
+
+
+@define(eq=False)
+class Cluster:
+    """Operations in one iteration space, points × inner. Mutable: fusion's working state."""
+
+    id: int
+    call: Operation | None = None
+    """The operation, when it is not a loop and so stays alone."""
+    points: tuple[Axis, ...] = ()
+    inner: tuple[Axis, ...] = ()
+    members: list[Member] = field(factory=list)
+    loads: dict[str, dict[Expr, bool]] = field(factory=dict)
+    """For each buffer the addresses read, and whether at inner level."""
+    stores: dict[str, Written] = field(factory=dict)
+    size: int = 0
+    ordered: bool = False
+    """A member cares for the order of the inner axes."""
+    scans: bool = False
+    sorts: bool = False
+    mutates: bool = False
+    """Reads and overwrites one buffer."""
+    before: dict[int, None] = field(factory=dict)
+    after: dict[int, None] = field(factory=dict)
+    refusals: dict[int, str] = field(factory=dict)
+    """Reason by position of an operation in the other cluster."""
+
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        """Points, then inner axes."""
+        return self.points + self.inner
+
+    @property
+    def first(self) -> int:
+        """Position of the member that comes first in the program."""
+        return min(m.index for m in self.members) if self.members else self.id
+
+
+def singleton(index: int, op: Operation) -> Cluster:
+    """Return a cluster of one operation. Axes of extent 1 disappear."""
+    if not isinstance(op, LOOPS):
+        return Cluster(index, call=op)
+    inner_axes = inner_of(op)
+    ones = {a.symbol: ZERO for a in (*op.axes, *inner_axes) if a.extent is ONE}
+    if isinstance(op, (Scan, Sort)):
+        ones.pop(inner_axes[0].symbol, None)
+    inner = tuple(a for a in inner_axes if a.symbol not in ones)
+    if inner_axes and not inner:
+        inner = inner_axes[:1]
+        ones.pop(inner[0].symbol)
+    c = Cluster(index, points=tuple(a for a in points_of(op) if a.symbol not in ones), inner=inner)
+    c.members.append(Member(index, op, dict(ones), bool(inner)))
+    c.scans = isinstance(op, Scan)
+    c.sorts = isinstance(op, Sort)
+    indirect = isinstance(op, Scatter)
+    below = bool(inner)
+    for s in statements_of(op):
+        c.size += 1
+        match s:
+            case Load(_, buffer, address):
+                address = subs(address, ones) if ones else address
+                c.loads.setdefault(buffer, {})[address] = below
+            case Store(buffer, address, _, mode, mask):
+                address = subs(address, ones) if ones else address
+                plain = (
+                    mode is StoreMode.SET and mask is None and not indirect
+                    and buffer not in c.stores
+                    and not any(x.kind is SymKind.INDIRECT for x in address.free_symbols)
+                )  # fmt: skip
+                here = below and not isinstance(op, Reduction)
+                c.stores[buffer] = Written(address, here, plain)
+            case Reduce(kind=kind) if kind in ORDERED_KINDS:
+                c.ordered = True
+            case Bind():
+                pass
+            case _:
+                pass
+    c.mutates = any(b in c.loads for b in c.stores)
+    return c
+
+
+def moved(
+    c: Cluster, mapping: Mapping[Sym, Expr], axes: tuple[Axis, ...], ranges: Ranges, inner: bool
+) -> None:
+    """Rewrite a cluster's addresses for new axes; with `inner`, its members run at inner level."""
+    changed = any(new is not old for old, new in mapping.items())
+
+    def at(e: Expr) -> Expr:
+        return ranges.simplify(subs(e, mapping), axes) if changed else e
+
+    if changed:
+        for m in c.members:
+            m.axes = {**mapping, **{s: at(e) for s, e in m.axes.items()}}
+    if not (changed or inner):
+        return
+    for m in c.members:
+        m.inner = m.inner or inner
+    for buffer, found in c.loads.items():
+        c.loads[buffer] = {at(e): level or inner for e, level in found.items()}
+    for buffer, w in c.stores.items():
+        c.stores[buffer] = Written(at(w.address), w.inner or inner, w.plain)

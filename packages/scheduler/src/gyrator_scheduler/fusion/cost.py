@@ -1,0 +1,34 @@
+"""What statements cost, by the op table: for choosing between computing again and keeping."""
+
+from collections.abc import Iterable
+
+from gyrator_ir.expr import SymKind
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Bind, Let, Load, ScanStep, SortStep
+from gyrator_ir.loop.ops import OPS
+
+NEVER = 1 << 30
+"""Cost of what must not be computed again."""
+CHEAP = 10
+"""Up to this cost, a pass over a row computes a value again rather than keep it."""
+
+
+def statement_cost(s: KernelStatement) -> int:
+    """Return the cost of one evaluation, an addition being 1."""
+    match s:
+        case Let(op=op):
+            return OPS[op].cost
+        case Load(index=index):
+            gathers = any(x.kind is SymKind.INDIRECT for x in index.free_symbols)
+            return 4 if gathers else 1
+        case Bind():
+            return 2
+        case ScanStep() | SortStep():
+            return NEVER
+        case _:
+            return 0
+
+
+def cost(body: Iterable[KernelStatement]) -> int:
+    """Return the cost of running a body once."""
+    return sum(statement_cost(s) for s in body)

@@ -1,0 +1,156 @@
+"""Greedy fusion: every operation, in program order, tries to join the kernels next to it."""
+
+from collections.abc import Sequence
+from itertools import count
+
+from attrs import frozen
+
+from gyrator_ir.expr import Sym
+from gyrator_ir.loop.nodes import Operation
+from gyrator_ir.target import Heuristics
+from gyrator_scheduler.dependences import Dependences, Why
+from gyrator_scheduler.fusion.cluster import Cluster, moved, singleton
+from gyrator_scheduler.fusion.line import Line
+from gyrator_scheduler.fusion.match import Joint, Refused, match
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.ranges import Ranges
+
+SIBLINGS = 2
+"""Kernels that read the same buffer and are tried, for each buffer."""
+MAX_REFUSALS = 8
+
+
+@frozen
+class Fusion:
+    """Clusters in an order in which they can run; `steps` counts the work it took."""
+
+    clusters: tuple[Cluster, ...]
+    steps: int
+
+
+def fuse(
+    operations: Sequence[Operation],
+    dependences: Dependences,
+    heuristics: Sequence[Heuristics | None],
+    options: SchedulerOptions,
+    ranges: Ranges,
+) -> Fusion:
+    """Put operations into clusters. `heuristics` has those of each loop's device, None for calls.
+
+    Greedy in program order: the operation, alone in a cluster, is joined with clusters that produce
+    what it reads (the nearest first), then with clusters that read the same. Work per operation is
+    bounded by `options`, so the whole is near-linear.
+    """
+    line = Line()
+    fresh = _Symbols()
+    readers: dict[str, list[int]] = {}
+    for index, op in enumerate(operations):
+        c = singleton(index, op)
+        needed = dependences.before[index]
+        c.before = dict.fromkeys(line.find(d.before) for d in needed)
+        line.append(c)
+        given = heuristics[index]
+        if given is None or not options.fusion:
+            continue
+        producers = [d.before for d in needed if d.why is Why.RAW]
+        siblings = [r for b in tuple(c.loads) for r in readers.get(b, ())]
+        tried: set[int] = set()
+        for other in _nearest(line, producers, siblings, options.merge_candidates):
+            mine, theirs = line.find(index), line.find(other)
+            if mine == theirs or theirs in tried:
+                continue
+            tried.add(theirs)
+            if line.clusters[theirs].call is not None or heuristics[other] is not given:
+                continue
+            _try(line, mine, theirs, fresh, given, options, ranges)
+        for b in dependences.accesses[index].reads:
+            recent = readers.setdefault(b, [])
+            recent.append(index)
+            if len(recent) > SIBLINGS:
+                del recent[0]
+    return Fusion(tuple(line.in_order()), line.steps)
+
+
+class _Symbols:
+    """Symbols for axes that come from splitting others; each is given once."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1000)
+
+    def __call__(self) -> Sym:
+        return Sym(f"i{next(self._numbers)}")
+
+
+def _nearest(
+    line: Line, producers: Sequence[int], siblings: Sequence[int], limit: int
+) -> list[int]:
+    """Return up to `limit` operations to join, producers first, the latest cluster first."""
+    chosen: list[int] = []
+    seen: set[int] = set()
+    for group in (producers, siblings):
+        roots: dict[int, int] = {}
+        for p in group:
+            root = line.find(p)
+            if root not in seen:
+                roots[root] = p
+        ordered = sorted(roots, key=line.label, reverse=True)
+        line.steps += len(ordered)
+        seen.update(ordered)
+        chosen.extend(roots[r] for r in ordered[: limit - len(chosen)])
+    return chosen
+
+
+def _try(
+    line: Line,
+    a: int,
+    b: int,
+    fresh: _Symbols,
+    heuristics: Heuristics,
+    options: SchedulerOptions,
+    ranges: Ranges,
+) -> None:
+    """Join two clusters if that is legal and worth it; else note why not."""
+    low, high = (a, b) if line.label(a) < line.label(b) else (b, a)
+    first, second = line.clusters[low], line.clusters[high]
+    line.steps += 1
+    joint = match(first, second, fresh, ranges, heuristics)
+    if isinstance(joint, Refused):
+        _note(first, second, joint.reason)
+        return
+    between = line.between(low, high, options.search_steps)
+    if between is None:
+        _note(first, second, "what runs between them needs the first and is needed by the second")
+        return
+    line.move_before(between, low)
+    _join(line, first, second, joint, ranges)
+
+
+def _note(first: Cluster, second: Cluster, reason: str) -> None:
+    if len(first.refusals) < MAX_REFUSALS:
+        first.refusals[second.members[-1].index] = reason
+    if len(second.refusals) < MAX_REFUSALS:
+        second.refusals[first.members[-1].index] = reason
+
+
+def _join(line: Line, first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> None:
+    """Make one cluster of two, in the place of the first; the smaller one is rewritten."""
+    axes = joint.points + joint.inner
+    moved(first, joint.first, axes, ranges, joint.first_inner)
+    moved(second, joint.second, axes, ranges, joint.second_inner)
+    kept, gone = (first, second) if first.size >= second.size else (second, first)
+    mutates = any(b in first.loads for b in second.stores) or any(
+        c.mutates and (bool(c.inner) or not joint.inner) for c in (first, second)
+    )
+    kept.points, kept.inner, kept.mutates = joint.points, joint.inner, mutates
+    kept.members.extend(gone.members)
+    line.steps += len(gone.members)
+    for b, found in gone.loads.items():
+        kept.loads.setdefault(b, {}).update(found)
+    kept.stores.update(gone.stores)
+    kept.size += gone.size
+    kept.ordered |= gone.ordered
+    kept.scans |= gone.scans
+    for index, reason in gone.refusals.items():
+        if len(kept.refusals) < MAX_REFUSALS:
+            kept.refusals[index] = reason
+    line.absorb(kept.id, gone.id, first.id)

@@ -1,0 +1,275 @@
+"""Whether two clusters fit into one iteration space, and how."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from attrs import frozen
+
+from gyrator_ir.expr import Expr, Sym, SymKind, subs
+from gyrator_ir.loop.body import Axis
+from gyrator_ir.target import Heuristics
+from gyrator_scheduler.fusion.axes import (
+    NOTHING,
+    Refinement,
+    by_stride,
+    joined,
+    refine,
+    space,
+    strides_in,
+)
+from gyrator_scheduler.fusion.cluster import Cluster
+from gyrator_scheduler.ranges import Ranges
+
+MAX_ANCHORS = 4
+MAX_BUFFERS = 96
+
+
+@frozen
+class Joint:
+    """The common space of two clusters, `first` running before `second`."""
+
+    points: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    first: Mapping[Sym, Expr]
+    second: Mapping[Sym, Expr]
+    first_inner: bool
+    """The first had no inner axes and now runs along those of the second."""
+    second_inner: bool
+
+
+@frozen
+class Refused:
+    """Two clusters stay apart."""
+
+    reason: str
+
+
+@frozen
+class _Layout:
+    """Axes in common, before memory is looked at."""
+
+    points: tuple[Axis, ...]
+    inner: tuple[Axis, ...]
+    left_inner: bool
+    right_inner: bool
+
+
+def match(
+    first: Cluster,
+    second: Cluster,
+    fresh: Callable[[], Sym],
+    ranges: Ranges,
+    heuristics: Heuristics,
+) -> Joint | Refused:
+    """Find a common space in which every value passed from `first` to `second` is passed at one
+    point, trying the layouts of the buffers that both touch."""
+    problem = _never(first, second, heuristics)
+    if problem:
+        return Refused(problem)
+    swap = _keeps_axes(second, first)
+    left, right = (second, first) if swap else (first, second)
+    problem = "the iteration spaces have different extents"
+    for anchor in _anchors(first, second):
+        pair = None if anchor is None else (anchor[::-1] if swap else anchor)
+        refinement = _refined(left, right, pair, fresh)
+        if refinement is None:
+            continue
+        layout = _laid_out(left, right, refinement)
+        if isinstance(layout, str):
+            problem = layout
+            continue
+        maps = (refinement.right, refinement.left) if swap else (refinement.left, refinement.right)
+        levels = (layout.left_inner, layout.right_inner)
+        joint = Joint(layout.points, layout.inner, *maps, *(levels[::-1] if swap else levels))
+        conflict = _conflict(first, second, joint, ranges) or _unprofitable(
+            first, second, joint, ranges, heuristics
+        )
+        if conflict is None:
+            return joint
+        problem = conflict
+    return Refused(problem)
+
+
+def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
+    if first.sorts or second.sorts:
+        return "a sort stays alone"
+    if first.size + second.size > heuristics.fusion_statements:
+        return f"together they exceed {heuristics.fusion_statements} statements"
+    if len(first.loads) + len(second.loads) + len(first.stores) + len(second.stores) > MAX_BUFFERS:
+        return f"together they touch more than {MAX_BUFFERS} buffers"
+    if first.inner and second.inner and (first.scans or second.scans):
+        return "a scan shares its axis with pointwise operations only"
+    return None
+
+
+def _keeps_axes(second: Cluster, first: Cluster) -> bool:
+    """Whether the axes of `second`, and not those of `first`, shall be kept."""
+    if bool(first.inner) != bool(second.inner):
+        return bool(second.inner)
+    if first.ordered != second.ordered:
+        return second.ordered
+    return second.size > first.size
+
+
+def _anchors(first: Cluster, second: Cluster) -> Iterator[tuple[Expr, Expr] | None]:
+    """Yield pairs of addresses of buffers that both touch, best ones first; then None, for
+    matching axes by order alone."""
+    seen: set[tuple[Expr, Expr]] = set()
+    passed = []
+    if len(first.stores) <= len(second.loads):
+        passed = [b for b in first.stores if b in second.loads]
+    else:
+        passed = [b for b in second.loads if b in first.stores]
+    for b in passed[:MAX_ANCHORS]:
+        address = next(iter(second.loads[b]))
+        pair = (first.stores[b].address, address)
+        if pair not in seen:
+            seen.add(pair)
+            yield pair
+    for n, b in enumerate(_shared(first, second)):
+        if n == MAX_ANCHORS:
+            break
+        pair = (next(iter(first.loads[b])), next(iter(second.loads[b])))
+        if pair not in seen:
+            seen.add(pair)
+            yield pair
+    yield None
+
+
+def _shared(first: Cluster, second: Cluster) -> list[str]:
+    few, many = first.loads, second.loads
+    if len(few) > len(many):
+        few, many = many, few
+    return [b for b in few if b in many]
+
+
+def _refined(
+    left: Cluster,
+    right: Cluster,
+    anchor: tuple[Expr, Expr] | None,
+    fresh: Callable[[], Sym],
+) -> Refinement | None:
+    """Refine along the addresses of an anchor, and what they do not move along in order."""
+    if anchor is None:
+        whole = refine(left.axes, right.axes, fresh)
+        if whole is not None or bool(left.inner) == bool(right.inner):
+            return whole
+        return refine(left.points, right.points, fresh)
+    left_strides = strides_in(anchor[0], left.axes)
+    right_strides = strides_in(anchor[1], right.axes)
+    if left_strides is None or right_strides is None:
+        return None
+    left_moving, left_rest = by_stride(left.axes, left_strides)
+    right_moving, right_rest = by_stride(right.axes, right_strides)
+    moving = refine(left_moving, right_moving, fresh)
+    if moving is None:
+        return None
+    rest = refine(left_rest, right_rest, fresh) if left_rest and right_rest else NOTHING
+    return None if rest is None else joined(moving, rest)
+
+
+def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
+    """Give every common axis its role. `left` has inner axes if either has."""
+    if any(a.symbol not in r.right_parts for a in right.points):
+        return "the other has axes that this one lacks"
+    extents = {d.symbol: d for d in r.dims}
+
+    def spread(axes: Sequence[Axis]) -> tuple[Axis, ...]:
+        result: list[Axis] = []
+        for a in axes:
+            if a.symbol in r.left_parts:
+                result.extend(extents[p] for p in r.left_parts[a.symbol])
+            else:
+                result.append(a)
+        return tuple(result)
+
+    points, inner = spread(left.points), spread(left.inner)
+    missing = [a for a in left.axes if a.symbol not in r.left_parts]
+    if right.inner:
+        if missing or any(a.symbol not in r.right_parts for a in right.inner):
+            return "the reductions run over different ranges"
+        folded = [p for a in right.inner for p in r.right_parts[a.symbol]]
+        if set(folded) != {a.symbol for a in inner}:
+            return "the reductions run over different axes"
+        if right.ordered and folded != [a.symbol for a in inner]:
+            return "the positions that a reduction numbers would change"
+        return _Layout(points, inner, False, False)
+    if not left.inner:
+        if missing:
+            return "this one has axes that the other lacks"
+        return _Layout(points, (), False, False)
+    if not missing:
+        if left.scans and len(inner) > 1:
+            return "the scanned axis would be split"
+        return _Layout(points, inner, False, True)
+    if {a.symbol for a in missing} == {a.symbol for a in left.inner}:
+        if left.scans:
+            return "a scan shares its axis with pointwise operations only"
+        return _Layout(points, inner, False, False)
+    return "the points of the reduction are not the points of the other"
+
+
+def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> str | None:
+    """Return why memory forbids one kernel, or None."""
+    axes = joint.points + joint.inner
+
+    def at(e: Expr, mapping: Mapping[Sym, Expr]) -> Expr:
+        new = subs(e, mapping)
+        return new if new is e else ranges.simplify(new, axes)
+
+    for b in _common(first.stores, second.loads):
+        w = first.stores[b]
+        if not w.plain:
+            return f"{b} is not simply set at each point before it is read"
+        place = at(w.address, joint.first)
+        if any(at(e, joint.second) is not place for e in second.loads[b]):
+            return f"{b} is read at other points than those that write it"
+    for b in _common(second.stores, first.loads):
+        w = second.stores[b]
+        if not w.plain or joint.inner:
+            return f"{b} is still read when it is overwritten"
+        place = at(w.address, joint.second)
+        if any(at(e, joint.first) is not place for e in first.loads[b]):
+            return f"{b} is overwritten at other points than those that read it"
+    for b in _common(first.stores, second.stores):
+        return f"both write {b}"
+    for c, becomes_inner in ((first, joint.first_inner), (second, joint.second_inner)):
+        if joint.inner and c.mutates and (c.inner or becomes_inner):
+            return "one of them overwrites what it reads, and walks its axis more than once"
+    return None
+
+
+def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
+    return [x for x in a if x in b] if len(a) <= len(b) else [x for x in b if x in a]
+
+
+def _unprofitable(
+    first: Cluster, second: Cluster, joint: Joint, ranges: Ranges, heuristics: Heuristics
+) -> str | None:
+    """Return why one kernel would be slower than two, or None."""
+    if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
+        work = space(joint.points + joint.inner)
+        if space(joint.points) < heuristics.cores and work > heuristics.parallel_grain:
+            return "the reduction has too few points to share the work among threads"
+    if _common(first.stores, second.loads):
+        return None
+    axes = joint.points + joint.inner
+    for b in _shared(first, second):
+        for e in first.loads[b]:
+            here = subs(e, joint.first)
+            if any(s.kind is SymKind.INDIRECT for s in here.free_symbols):
+                continue
+            here = ranges.simplify(here, axes)
+            for f in second.loads[b]:
+                if ranges.simplify(subs(f, joint.second), axes) is not here:
+                    continue
+                if sum(a.symbol in here.free_symbols for a in axes) == len(axes):
+                    return None
+                if not joint.inner and len(here.free_symbols) and _most(here, axes):
+                    return None
+    return "they share no data worth reading once"
+
+
+def _most(address: Expr, axes: tuple[Axis, ...]) -> bool:
+    """Whether an address moves along all but few of the points."""
+    moving = [a for a in axes if a.symbol in address.free_symbols]
+    return space(axes) <= 4 * space(moving)

@@ -1,0 +1,159 @@
+"""Instructions of the operations that are not kernels."""
+
+from collections.abc import Mapping, Sequence
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.host.nodes import (
+    AssertSizeStride,
+    AssertTrue,
+    Branch,
+    CallProgram,
+    CollectiveFinish,
+    CollectiveStart,
+    Copy,
+    ExternCall,
+    Instruction,
+    Loop,
+    ReadScalar,
+    Ref,
+    TritonLaunch,
+    Value,
+)
+from gyrator_ir.loop.nodes import (
+    AssertCond,
+    Buffer,
+    CallOp,
+    CallOperation,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    DeviceCopy,
+    Extern,
+    ScalarRead,
+    Template,
+    TensorRef,
+    UserTritonKernel,
+    WhileOp,
+)
+from gyrator_scheduler.access import results_of
+from gyrator_scheduler.errors import SchedulerError
+from gyrator_scheduler.host.names import Names
+from gyrator_scheduler.options import SchedulerOptions
+
+
+def calls(
+    node: CallOperation,
+    names: Names,
+    buffers: Mapping[str, Buffer],
+    options: SchedulerOptions,
+    before: list[Instruction],
+    work: list[Instruction],
+) -> None:
+    """Append to `before` the views that a call needs, and to `work` the call.
+
+    Raises:
+        SchedulerError: GY-SCHED-002, when a loop carries something that is not a tensor;
+            GY-SCHED-003, when a template has no library call to fall back on.
+    """
+    match node:
+        case Extern():
+            _extern(node, names, buffers, options, before, work)
+        case Template(fallback=fallback):
+            if fallback is None:
+                raise _no_fallback(node)
+            _extern(fallback, names, buffers, options, before, work)
+        case UserTritonKernel(kernel=kernel, grid=grid, args=args, constants=constants):
+            given = tuple((k, names.value(a, before)) for k, a in args)
+            fixed = tuple((k, names.value(a, before)) for k, a in constants)
+            work.append(TritonLaunch(kernel, grid, given, fixed))
+        case CollectiveCall(target=target, args=args, results=results):
+            work.append(CollectiveStart(target, _values(args, names, before), results))
+        case CollectiveWait(buffer=buffer):
+            work.append(CollectiveFinish(buffer))
+        case DeviceCopy(source=source, destination=destination, non_blocking=non_blocking):
+            work.append(Copy(destination, names.tensor(source, before), non_blocking))
+        case ScalarRead(source=source, symbol=symbol):
+            work.append(ReadScalar(symbol, names.tensor(source, before)))
+        case AssertCond(condition=condition, message=message):
+            work.append(AssertTrue(condition, message))
+        case CondOp():
+            _branch(node, names, before, work)
+        case WhileOp():
+            _loop(node, names, before, work)
+        case CallOp(program=program, operands=operands, results=results):
+            work.append(CallProgram(program, _values(operands, names, before), results))
+
+
+def _values(args: Sequence[object], names: Names, before: list[Instruction]) -> tuple[Value, ...]:
+    return tuple(names.value(a, before) for a in args)  # type: ignore[arg-type]
+
+
+def _extern(
+    node: Extern,
+    names: Names,
+    buffers: Mapping[str, Buffer],
+    options: SchedulerOptions,
+    before: list[Instruction],
+    work: list[Instruction],
+) -> None:
+    args = _values(node.args, names, before)
+    kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
+    work.append(
+        ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names)
+    )
+    if options.size_asserts and node.out is None:
+        for name in results_of(node):
+            b = buffers[name]
+            work.append(AssertSizeStride(name, b.shape, b.strides, node.target))
+
+
+def _branch(
+    node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]
+) -> None:
+    test = node.predicate
+    condition = Ref(names.tensor(test, before)) if isinstance(test, TensorRef) else test
+    args = _values(node.operands, names, before)
+    arms: list[tuple[tuple[Instruction, ...], tuple[str, ...]]] = []
+    for program in (node.then, node.otherwise):
+        values = tuple(names.fresh("arm") for _ in node.results)
+        arms.append(((CallProgram(program, args, values),), values))
+    work.append(Branch(condition, *arms[0], *arms[1], node.results))
+
+
+def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
+    initial: list[str] = []
+    for arg in node.carried:
+        if not isinstance(arg, TensorRef):
+            raise SchedulerError(
+                Diagnostic(
+                    "GY-SCHED-002",
+                    f"the loop {node.name} carries {arg!r}, which is not a tensor",
+                    help="lower carried integers to one-element tensors",
+                )
+            )
+        initial.append(names.tensor(arg, before))
+    carried = tuple(names.fresh("carried") for _ in initial)
+    following = tuple(names.fresh("next") for _ in initial)
+    test = names.fresh("test")
+    args = (*(Ref(c) for c in carried), *_values(node.invariants, names, before))
+    work.append(
+        Loop(
+            carried,
+            tuple(initial),
+            (CallProgram(node.condition, args, (test,)),),
+            test,
+            (CallProgram(node.body, args, following),),
+            following,
+            node.results,
+        )
+    )
+
+
+def _no_fallback(node: Template) -> SchedulerError:
+    return SchedulerError(
+        Diagnostic(
+            "GY-SCHED-003",
+            f"the template {node.name} ({node.kind}) has no library call to fall back on",
+            help="give the template a fallback, or a target whose kernels can hold it",
+        )
+    )

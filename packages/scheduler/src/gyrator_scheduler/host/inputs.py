@@ -1,0 +1,88 @@
+"""Parameters of a host program, and the symbols that they bind."""
+
+from collections.abc import Iterable
+
+from gyrator_ir.expr import Const, Expr, Sym, SymKind, eq, linear
+from gyrator_ir.host.nodes import (
+    AssertTrue,
+    BindParameter,
+    BindSize,
+    DefineSymbol,
+    Instruction,
+    Parameter,
+)
+from gyrator_ir.loop.nodes import Buffer, Input, OpaqueInput, SizeInput, TensorInput
+
+
+def parameters(inputs: Iterable[Input]) -> tuple[Parameter, ...]:
+    """Return what the caller passes, in order."""
+    result: list[Parameter] = []
+    for given in inputs:
+        match given:
+            case TensorInput(buffer=buffer):
+                result.append(Parameter(buffer.name, "tensor"))
+            case SizeInput(name=name):
+                result.append(Parameter(name, "size"))
+            case OpaqueInput(name=name):
+                result.append(Parameter(name, "opaque"))
+    return tuple(result)
+
+
+def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
+    """Return instructions that bind size symbols, from integer parameters first, else from sizes and
+    strides of tensors, and the symbols they bind."""
+    inputs = tuple(inputs)
+    bound: set[Sym] = set()
+    result: list[Instruction] = []
+    checks: list[SizeInput] = []
+    for given in inputs:
+        if isinstance(given, SizeInput):
+            if isinstance(given.expr, Sym) and given.expr not in bound:
+                bound.add(given.expr)
+                result.append(BindParameter(given.expr, given.name))
+            else:
+                checks.append(given)
+    tensors = [g.buffer for g in inputs if isinstance(g, TensorInput)]
+    for strides in (False, True):
+        for b in tensors:
+            for dim, e in enumerate(b.strides if strides else b.shape):
+                if isinstance(e, Sym) and e not in bound:
+                    bound.add(e)
+                    result.append(BindSize(e, b.name, dim, strides))
+    result.extend(_solved(tensors, bound))
+    for given in checks:
+        value = Sym(f"s_{given.name}")
+        result.append(BindParameter(value, given.name))
+        bound.add(value)
+        result.append(AssertTrue(eq(given.expr, value), f"the integer {given.name} is not {given.expr!r}"))
+    return result, bound
+
+
+def _solved(tensors: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
+    """Bind symbols that occur only in sizes such as `2*s0 + 1`, by solving for them."""
+    result: list[Instruction] = []
+    for b in tensors:
+        for dim, e in enumerate(b.shape):
+            unknown = [s for s in e.free_symbols if s not in bound]
+            if len(unknown) != 1:
+                continue
+            split = linear(e, unknown)
+            if split is None or not isinstance(split[0][unknown[0]], Const):
+                continue
+            size = Sym(f"s_{b.name}_{dim}")
+            result.append(BindSize(size, b.name, dim))
+            value: Expr = (size - split[1]) // split[0][unknown[0]]
+            result.append(DefineSymbol(unknown[0], value))
+            bound.update((size, unknown[0]))
+    return result
+
+
+def bind_results(created: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
+    """Bind unbacked symbols that only the sizes of a call's results tell."""
+    result: list[Instruction] = []
+    for b in created:
+        for dim, e in enumerate(b.shape):
+            if isinstance(e, Sym) and e.kind is SymKind.UNBACKED and e not in bound:
+                bound.add(e)
+                result.append(BindSize(e, b.name, dim))
+    return result

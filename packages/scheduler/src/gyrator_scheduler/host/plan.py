@@ -1,0 +1,198 @@
+"""The host program, node by node."""
+
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from gyrator_ir.expr import Const, Sym
+from gyrator_ir.host.nodes import (
+    Allocate,
+    AllocateFromPool,
+    AllocatePool,
+    AssertNoNan,
+    BindConstant,
+    Comment,
+    Free,
+    HostProgram,
+    Instruction,
+    Launch,
+    ProfileRange,
+    Return,
+    Reuse,
+    WithDevice,
+)
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import Buffer, TensorInput, TensorRef
+from gyrator_ir.target import Target
+from gyrator_ir.types import Device
+from gyrator_scheduler.fusion.kernels import canonical
+from gyrator_scheduler.host.calls import calls
+from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
+from gyrator_scheduler.host.memory import Placement, place_in_pools
+from gyrator_scheduler.host.names import Names
+from gyrator_scheduler.memory import allocated, touched
+from gyrator_scheduler.options import SchedulerOptions
+
+
+def host_program(
+    schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
+) -> HostProgram:
+    """Write the host program of a schedule, and those of its subschedules."""
+    return _Planner(schedule, options, targets).plan()
+
+
+class _Planner:
+    """Writes one host program; lives as long as that takes."""
+
+    def __init__(
+        self, schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
+    ) -> None:
+        self.schedule = schedule
+        self.options = options
+        self.targets = targets
+        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+        constants = [c.buffer for c in schedule.constants]
+        self.buffers: dict[str, Buffer] = {
+            b.name: b for b in (*given, *constants, *schedule.buffers)
+        }
+        empty = Placement((), {})
+        self.placement = place_in_pools(schedule, targets) if options.pool else empty
+        self.names = Names(self.buffers, {p.name for p in self.placement.pools})
+        self.bound: set[Sym] = set()
+        self.kernels: dict[Kernel, Kernel] = {}
+        self.kernel_names: set[str] = set()
+        self.several = len(self._devices()) > 1
+
+    def plan(self) -> HostProgram:
+        """Return the program."""
+        schedule = self.schedule
+        out, self.bound = bind_inputs(schedule.inputs)
+        ends = self._last_uses()
+        used = {name for node in schedule.nodes for part in touched(node) for name in part}
+        used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
+        for c in schedule.constants:
+            if c.buffer.name in used:
+                out.append(BindConstant(c.buffer.name, c.key))
+        out.extend(Free(name) for name in ends.get(-1, ()))
+        births: dict[int, list[Lifetime]] = {}
+        for life in schedule.lifetimes:
+            births.setdefault(life.first, []).append(life)
+        taken = {life.reuses for life in schedule.lifetimes if life.reuses is not None}
+        for n, node in enumerate(schedule.nodes):
+            self._node(n, node, births.get(n, []), out)
+            for name in ends.get(n, ()):
+                out.extend(Free(view) for view in self.names.forget_views(name))
+                if name not in taken or name in self.placement.offsets:
+                    out.append(Free(name))
+            out.extend(Free(p.name) for p in self.placement.pools if p.last == n)
+        values = tuple(self.names.value(o, out) for o in schedule.outputs)
+        out.append(Return(values))
+        return HostProgram(
+            name=schedule.name,
+            parameters=parameters(schedule.inputs),
+            constants=tuple(c for c in schedule.constants if c.buffer.name in used),
+            kernels=tuple(self.kernels.values()),
+            instructions=tuple(out),
+            facts=schedule.facts,
+            origins=schedule.origins,
+            subprograms=tuple(
+                host_program(s, self.options, self.targets) for s in schedule.subschedules
+            ),
+            user_kernels=schedule.user_kernels,
+        )
+
+    def _devices(self) -> set[Device]:
+        devices = {b.device for b in self.buffers.values() if b.device.type != "cpu"}
+        return devices
+
+    def _last_uses(self) -> dict[int, list[str]]:
+        """Return what each node is the last to use; -1 has parameters that no node uses."""
+        kept = {o.buffer for o in self.schedule.outputs if isinstance(o, TensorRef)}
+        last = {i.buffer.name: -1 for i in self.schedule.inputs if isinstance(i, TensorInput)}
+        given = set(last)
+        for n, node in enumerate(self.schedule.nodes):
+            for part in touched(node):
+                for name in part:
+                    if name in given:
+                        last[name] = n
+        for life in self.schedule.lifetimes:
+            last[life.buffer] = life.last
+        result: dict[int, list[str]] = {}
+        for name, n in last.items():
+            if name not in kept:
+                result.setdefault(n, []).append(name)
+        return result
+
+    def _node(
+        self, n: int, node: ScheduleNode, births: list[Lifetime], out: list[Instruction]
+    ) -> None:
+        """Write one node: its memory, then its work."""
+        if self.options.comments:
+            text = self._remark(node)
+            if text:
+                out.append(Comment(text))
+        for p in self.placement.pools:
+            if p.first == n:
+                out.append(AllocatePool(p.name, Const(p.bytes), p.device))
+        if allocated(node):
+            for life in births:
+                out.extend(self._storage(life))
+        work: list[Instruction] = []
+        if isinstance(node, Kernel):
+            kernel, tensors = self._kernel(node)
+            work.append(Launch(kernel.name, tensors, node.sizes))
+        else:
+            calls(node, self.names, self.buffers, self.options, out, work)
+        created = [self.buffers[life.buffer] for life in births]
+        after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
+        if self.options.nan_asserts:
+            for name in touched(node)[1]:
+                if name in self.buffers and self.buffers[name].dtype.is_float:
+                    after.append(AssertNoNan(name, node.name))
+        if self.several and (device := self._device_of(node)) is not None:
+            work = [WithDevice(device, tuple(work))]
+        if self.options.profile:
+            work = [ProfileRange(node.name, tuple(work))]
+        out.extend(work)
+        out.extend(after)
+
+    def _device_of(self, node: ScheduleNode) -> Device | None:
+        for part in touched(node)[::-1]:
+            for name in part:
+                if name in self.buffers and self.buffers[name].device.type != "cpu":
+                    return self.buffers[name].device
+        return None
+
+    def _storage(self, life: Lifetime) -> list[Instruction]:
+        """Return the instructions that give a buffer its storage."""
+        b = self.buffers[life.buffer]
+        if b.name in self.placement.offsets:
+            pool, offset = self.placement.offsets[b.name]
+            return [AllocateFromPool(b.name, pool, Const(offset), b.dtype, b.shape, b.strides)]
+        if life.reuses is not None:
+            views = [Free(view) for view in self.names.forget_views(life.reuses)]
+            return [*views, Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]
+        return [Allocate(b.name, b.dtype, b.device, b.shape, b.strides)]
+
+    def _kernel(self, kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+        """Return the program's kernel that does the same, and the tensors to launch it with."""
+        key, tensors, _ = canonical(kernel)
+        known = self.kernels.get(key)
+        if known is None:
+            name = kernel.name
+            while name in self.kernel_names:
+                name += "_"
+            self.kernel_names.add(name)
+            known = evolve(key, name=name, origins=kernel.origins, refusals=kernel.refusals)
+            self.kernels[key] = known
+        return known, tensors
+
+    def _remark(self, node: ScheduleNode) -> str:
+        """Return which operations, on which lines, a node came from."""
+        table = self.schedule.origins
+        rows = [table[o] for o in node.origins[:8] if o < len(table)]
+        nodes = ", ".join(f"%{r.node}" for r in rows)
+        places = dict.fromkeys(r.location for r in rows if r.location)
+        more = ", ..." if len(node.origins) > 8 else ""
+        where = f" ({'; '.join(list(places)[:2])})" if places else ""
+        return f"{nodes}{more}{where}" if nodes else ""

@@ -1,0 +1,190 @@
+"""Lives of buffers, and which of them can share storage."""
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, evolve, field
+
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, sum_of
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, ScheduleNode
+from gyrator_ir.loop.body import Load, Store, StoreMode
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    CollectiveCall,
+    CollectiveWait,
+    DeviceCopy,
+    Extern,
+    Output,
+    TensorRef,
+)
+from gyrator_ir.types import Device
+from gyrator_scheduler.access import access
+from gyrator_scheduler.fusion.axes import guess
+
+
+def span(buffer: Buffer) -> Expr:
+    """Return how many elements a buffer's storage has, if no size is 0."""
+    if any(e is ZERO for e in buffer.shape):
+        return ZERO
+    return sum_of([ONE, *((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))])
+
+
+def bytes_of(buffer: Buffer) -> Expr:
+    """Return the bytes of a buffer's storage, if no size is 0."""
+    return span(buffer) * buffer.dtype.size
+
+
+def guessed_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
+    """Return the bytes of a buffer for typical sizes: to compare plans, never to allocate."""
+    size = bytes_of(buffer)
+    hint = facts.hint(size)
+    return max(guess(size) if hint is None else hint, 0)
+
+
+def touched(node: ScheduleNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the buffers that a node reads, and those it writes."""
+    if isinstance(node, Kernel):
+        return node.reads, node.writes
+    found = access(node, {})
+    return found.reads, found.writes
+
+
+def lifetimes(
+    nodes: Sequence[ScheduleNode], created: Sequence[Buffer], outputs: Sequence[Output]
+) -> tuple[Lifetime, ...]:
+    """Return the life of each created buffer, in order of `created`. Buffers that no node touches
+    have none."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    inputs_of: dict[str, tuple[str, ...]] = {}
+    for n, node in enumerate(nodes):
+        reads, writes = touched(node)
+        for name in (*reads, *writes):
+            first.setdefault(name, n)
+            last[name] = n
+        if isinstance(node, CollectiveCall):
+            inputs_of.update(dict.fromkeys(node.results, reads))
+        elif isinstance(node, CollectiveWait):
+            for name in inputs_of.get(node.buffer, ()):
+                last[name] = n
+    for out in outputs:
+        if isinstance(out, TensorRef) and out.buffer in first:
+            last[out.buffer] = len(nodes)
+    return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in created if b.name in first)
+
+
+def peak(lives: Sequence[Lifetime], buffers: Mapping[str, Buffer], facts: ShapeFacts) -> int:
+    """Return the most bytes of created buffers alive at once, for typical sizes. A buffer that
+    takes over another's storage during one node counts once there."""
+    change: dict[int, int] = {}
+    for life in lives:
+        size = guessed_bytes(buffers[life.buffer], facts)
+        change[life.first] = change.get(life.first, 0) + size
+        change[life.last + 1] = change.get(life.last + 1, 0) - size
+    last = {life.buffer: life.last for life in lives}
+    for life in lives:
+        if life.reuses is not None and last[life.reuses] == life.first:
+            size = guessed_bytes(buffers[life.buffer], facts)
+            change[life.first] -= size
+            change[life.first + 1] = change.get(life.first + 1, 0) + size
+    most = now = 0
+    for n in sorted(change):
+        now += change[n]
+        most = max(most, now)
+    return most
+
+
+def allocated(node: ScheduleNode) -> bool:
+    """Whether the host allocates what a node creates (and not the callee)."""
+    if isinstance(node, Extern):
+        return node.out is not None
+    return isinstance(node, (Kernel, DeviceCopy))
+
+
+@define(eq=False)
+class _Places:
+    """Storages that are free to take over, by device and size."""
+
+    free: dict[tuple[Device, Expr], list[str]] = field(factory=dict)
+
+    def give(self, buffer: Buffer) -> None:
+        self.free.setdefault((buffer.device, bytes_of(buffer)), []).append(buffer.name)
+
+    def take(self, buffer: Buffer) -> str | None:
+        found = self.free.get((buffer.device, bytes_of(buffer)))
+        return found.pop() if found else None
+
+
+def with_reuse(
+    lives: Sequence[Lifetime], nodes: Sequence[ScheduleNode], buffers: Mapping[str, Buffer]
+) -> tuple[Lifetime, ...]:
+    """Let buffers take over storages of equal size: in place where a kernel reads each element of
+    a dying buffer just before it writes the same place, else from buffers that are dead."""
+    births: dict[int, list[int]] = {}
+    deaths: dict[int, list[int]] = {}
+    for n, life in enumerate(lives):
+        births.setdefault(life.first, []).append(n)
+        deaths.setdefault(life.last, []).append(n)
+    result = list(lives)
+    places = _Places()
+    for n, node in enumerate(nodes):
+        dying = [
+            lives[d].buffer
+            for d in deaths.get(n, ())
+            if lives[d].first < n and allocated(nodes[lives[d].first])
+        ]
+        for b in births.get(n, ()):
+            if not allocated(node):
+                continue
+            buffer = buffers[lives[b].buffer]
+            source = _in_place(node, buffer, dying, buffers) if isinstance(node, Kernel) else None
+            if source is not None:
+                dying.remove(source)
+            else:
+                source = places.take(buffer)
+            if source is not None:
+                result[b] = evolve(lives[b], reuses=source)
+        for name in dying:
+            places.give(buffers[name])
+        for d in deaths.get(n, ()):
+            if lives[d].first == n and allocated(node):
+                places.give(buffers[lives[d].buffer])
+    return tuple(result)
+
+
+def _in_place(
+    kernel: Kernel, buffer: Buffer, dying: Sequence[str], buffers: Mapping[str, Buffer]
+) -> str | None:
+    """Return a dying buffer whose every element is read for the last time by the point that then
+    writes the same place of `buffer`."""
+    size = bytes_of(buffer)
+    options = [
+        x
+        for x in dying
+        if bytes_of(buffers[x]) is size
+        and buffers[x].dtype.size == buffer.dtype.size
+        and buffers[x].device == buffer.device
+    ]
+    if not options:
+        return None
+    stored: Store | None = None
+    clean = set(options)
+    loads: dict[str, list[Load]] = {}
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Load) and s.buffer in clean:
+                if stored is not None:
+                    clean.discard(s.buffer)
+                loads.setdefault(s.buffer, []).append(s)
+            elif isinstance(s, Store):
+                if s.buffer in clean:
+                    clean.discard(s.buffer)
+                if s.buffer == buffer.name:
+                    if stored is not None or s.mode is not StoreMode.SET or s.mask is not None:
+                        return None
+                    stored = s
+    if stored is None:
+        return None
+    for x in options:
+        if x in clean and all(s.index is stored.index for s in loads.get(x, ())):
+            return x
+    return None

@@ -1,0 +1,91 @@
+"""Adjacent axes that every address walks as one become one."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear, subs
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Axis, Bind, IndexValue, Load, Store
+
+
+def addresses(body: Iterable[KernelStatement]) -> dict[Expr, Expr]:
+    """Return every expression of a body that may mention axes, each mapped to itself."""
+    found: dict[Expr, Expr] = {}
+    for s in body:
+        match s:
+            case Load(index=e) | Store(index=e) | IndexValue(expr=e) | Bind(size=e):
+                found[e] = e
+            case _:
+                pass
+    return found
+
+
+def readdressed(body: Iterable[KernelStatement], new: Mapping[Expr, Expr]) -> list[KernelStatement]:
+    """Return a body with its expressions replaced."""
+    result: list[KernelStatement] = []
+    for s in body:
+        match s:
+            case Load(name, buffer, e, mask) if new[e] is not e:
+                s = Load(name, buffer, new[e], mask)
+            case Store(buffer, e, value, mode, mask) if new[e] is not e:
+                s = Store(buffer, new[e], value, mode, mask)
+            case IndexValue(name, e, dtype) if new[e] is not e:
+                s = IndexValue(name, new[e], dtype)
+            case Bind(symbol, value, e, wrap, check, mask) if new[e] is not e:
+                s = Bind(symbol, value, new[e], wrap, check, mask)
+            case _:
+                pass
+        result.append(s)
+    return result
+
+
+def drop_ones(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
+    """Remove axes of extent 1 from a list and, in place, from the expressions."""
+    ones = {a.symbol: ZERO for a in axes if a.extent is ONE}
+    if not ones:
+        return tuple(axes)
+    for e, value in new.items():
+        new[e] = subs(value, ones)
+    return tuple(a for a in axes if a.symbol not in ones)
+
+
+def merge(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
+    """Merge neighbours of a list of axes where each expression, in the values of `new`, depends on
+    them only through their row-major position. The values are rewritten in place.
+
+    A merged axis keeps the symbol of its innermost part.
+    """
+    axes = list(axes)
+    place = len(axes) - 2
+    while place >= 0:
+        outer, inner = axes[place], axes[place + 1]
+        changed = _merged(outer, inner, new)
+        if changed is not None:
+            new.update(changed)
+            axes[place : place + 2] = [Axis(inner.symbol, outer.extent * inner.extent)]
+        place -= 1
+    return tuple(axes)
+
+
+def _merged(outer: Axis, inner: Axis, new: Mapping[Expr, Expr]) -> dict[Expr, Expr] | None:
+    a, b = outer.symbol, inner.symbol
+    changed: dict[Expr, Expr] = {}
+    zero = {a: ZERO}
+    step: dict[Sym, Expr] | None = None
+    for key, e in new.items():
+        free = e.free_symbols
+        if a not in free:
+            if b in free:
+                return None
+            continue
+        split = linear(e, (a, b))
+        if split is not None:
+            if split[0][a] is not split[0][b] * inner.extent:
+                return None
+            changed[key] = subs(e, zero)
+            continue
+        step = step or {b: b - inner.extent * a}
+        after = subs(e, step)
+        if a in after.free_symbols:
+            return None
+        changed[key] = after
+    return changed

@@ -1,0 +1,47 @@
+"""What a caller may choose of a schedule. Every field has a default."""
+
+from typing import Any
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import exactly, natural
+from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.passes import Pass
+
+
+def _passes(instance: object, attribute: Any, value: object) -> None:
+    if value is not None and type(value) is not tuple:
+        raise TypeError(f"SchedulerOptions.pipeline must be a tuple of passes or None, got {value!r}")
+
+
+@frozen(kw_only=True)
+class SchedulerOptions:
+    """Options of `schedule` and `plan_host`. They change speed and checks, never a result's meaning."""
+
+    fusion: bool = field(default=True, validator=exactly(bool))
+    """Put several operations into one kernel."""
+    reorder: bool = field(default=True, validator=exactly(bool))
+    """Move nodes to shorten the lives of buffers."""
+    reuse: bool = field(default=True, validator=exactly(bool))
+    """Let a buffer take over the storage of a dead one."""
+    pool: bool = field(default=True, validator=exactly(bool))
+    """Place small temporaries in one allocation."""
+    numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
+    """`FAST` lets the pass `elide-roundings` run."""
+    pipeline: tuple[Pass[LoopProgram], ...] | None = field(default=None, validator=_passes)
+    """Loop IR passes that run before fusion, in order; None takes `passes.default_pipeline`."""
+    verify_each: bool = field(default=False, validator=exactly(bool))
+    """Verify the program after every pass, rather than at both ends."""
+    merge_candidates: int = field(default=8, validator=natural)
+    """Kernels that an operation tries to join, at most."""
+    search_steps: int = field(default=96, validator=natural)
+    """Nodes visited to prove that joining two kernels makes no cycle; more refuses."""
+    size_asserts: bool = field(default=False, validator=exactly(bool))
+    """Check sizes and strides of what extern calls return."""
+    nan_asserts: bool = field(default=False, validator=exactly(bool))
+    """Check every tensor that a kernel or call writes for NaN and infinity."""
+    profile: bool = field(default=False, validator=exactly(bool))
+    """Run each kernel and call inside a named range of the profiler."""
+    comments: bool = field(default=True, validator=exactly(bool))
+    """Say in the host program which operations each launch and call came from."""
