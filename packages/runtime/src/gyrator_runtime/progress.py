@@ -6,10 +6,10 @@ short compiles stay silent, and nothing at all where the stream is no terminal.
 
 import time
 from types import TracebackType
-from typing import Protocol, Self, TextIO
+from typing import TYPE_CHECKING, Protocol, Self, TextIO
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class ProgressReporter(Protocol):
@@ -73,15 +73,7 @@ class TerminalProgress:
         if self._bar is None:
             if self._total == 0 or time.monotonic() - self._begin < self._delay:
                 return
-            self._bar = Progress(
-                TextColumn("gyrator: {task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                console=Console(file=self._stream),
-                transient=True,
-                auto_refresh=False,
-            )
+            self._bar = _bar(self._stream)
             self._bar.add_task(self._what, total=self._total)
             self._bar.start()
         self._bar.update(self._bar.task_ids[0], completed=self._done, refresh=True)
@@ -103,6 +95,28 @@ class TerminalProgress:
         trace: TracebackType | None,
     ) -> None:
         self.finish()
+
+
+def _bar(stream: TextIO) -> "Progress":
+    # rich takes some 0.1 s to import, which only a long compile at a terminal should pay.
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
+
+    return Progress(
+        TextColumn("gyrator: {task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(file=stream),
+        transient=True,
+        auto_refresh=False,
+    )
 
 
 def make_progress(stream: TextIO, delay: float = 1.0) -> ProgressReporter:
