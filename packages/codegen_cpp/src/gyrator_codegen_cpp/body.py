@@ -1,0 +1,115 @@
+"""Statements of a body as C++ text, in order."""
+
+from collections.abc import Iterable
+
+from gyrator_codegen import Access
+from gyrator_codegen_cpp.code import Code
+from gyrator_codegen_cpp.memory import load, store
+from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
+from gyrator_codegen_cpp.scalars import lane_type, literal
+from gyrator_ir.expr import Expr
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store
+from gyrator_ir.types import DType
+
+OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
+"""Message of the check of a `Bind`."""
+
+
+def run(code: Code, body: Iterable[KernelStatement]) -> None:
+    """Write the statements; collectives go to `code.collective`."""
+    for s in body:
+        match s:
+            case Load():
+                load(code, s)
+            case Let():
+                _let(code, s)
+            case Const(name, value, dtype):
+                code.define(name, literal(value, dtype), dtype, varying=False)
+            case IndexValue():
+                _index_value(code, s)
+            case Bind():
+                _bind(code, s)
+            case Store():
+                store(code, s)
+            case _:
+                assert code.collective is not None, s
+                code.collective(code, s)
+
+
+def _let(code: Code, s: Let) -> None:
+    values = [code.env[a] for a in s.args]
+    varying = any(v.varying for v in values)
+    types = tuple(v.dtype for v in values)
+    uniform = UNIFORM_ARGS.get(s.op, ())
+    if varying and any(values[k].varying for k in uniform):
+        _let_by_lane(code, s, types)
+        return
+    args = tuple(code.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
+    text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
+    code.define(s.name, text, s.dtype, varying)
+
+
+def _let_by_lane(code: Code, s: Let, types: tuple[DType, ...]) -> None:
+    """Compute an op lane by lane: for operands that the prelude wants to be the same for all."""
+    args = tuple(
+        code.spill(a) + "[lane]" if code.env[a].varying else code.env[a].text for a in s.args
+    )
+    array = code.frame.names.take(f"{s.name}_lanes")
+    code.line(f"s{lane_type(s.dtype)} {array}[GY_LANES];")
+    text = EMITTERS[s.op](args, types, s.dtype, "s")
+    code.line(f"for (si64 lane = 0; lane < GY_LANES; lane++) {array}[lane] = {text};")
+    code.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
+
+
+def index_text(code: Code, e: Expr, varying: bool) -> str:
+    """Return an index expression as an `i64` value, spread over the lanes if asked for."""
+    access = code.access(e)
+    match access.kind:
+        case Access.UNIFORM:
+            text = f"(si64)({code.index(e)})"
+            return f"gy_vsplat({text})" if varying and code.lanes is not None else text
+        case Access.UNIT:
+            return f"gy_viota({code.index(e)})"
+        case Access.STRIDED:
+            return f"gy_viota({code.index(e)}, {code.index(access.stride)})"
+    array = code.frame.names.take("index_lanes")
+    code.line(f"si64 {array}[GY_LANES] = {{}};")
+    limit = code.live or "GY_LANES"
+    text = code.at_lane(e, "lane")
+    code.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
+    return f"gy_vload({array})"
+
+
+def _index_value(code: Code, s: IndexValue) -> None:
+    varying = code.access(s.expr).kind is not Access.UNIFORM
+    text = index_text(code, s.expr, varying)
+    code.define(s.name, cast(text, DType.I64, s.dtype), s.dtype, varying)
+
+
+def _bind(code: Code, s: Bind) -> None:
+    value = code.env[s.value]
+    mask = None if s.mask is None else code.env[s.mask]
+    varying = value.varying or (mask is not None and mask.varying)
+    name = s.symbol.name
+    zero = code.zero(DType.I64, varying)
+    size = f"(si64)({code.index(s.size)})"
+    if varying:
+        size = f"gy_vsplat({size})"
+    text = cast(code.operand(s.value, varying), value.dtype, DType.I64)
+    if mask is not None:
+        assert s.mask is not None
+        text = f"gy_select({code.operand(s.mask, varying)}, {text}, {zero})"
+    code.line(f"{'v' if varying else 's'}i64 {name} = {text};")
+    if s.wrap:
+        code.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
+    if s.check:
+        bad = f"gy_lt({name}, {zero}) | gy_ge({name}, {size})"
+        only = code.live_mask(s.mask) if varying else mask and mask.text
+        if only:
+            bad = f"({bad}) & {only}"
+        code.line(f"if (gy_any({bad})) return {code.frame.check(OUTSIDE)};")
+    if varying:
+        code.line(f"si64 {name}_lanes[GY_LANES];")
+        code.line(f"gy_store({name}_lanes, {name});")
+        code.varying = code.varying | {s.symbol}

@@ -1,0 +1,96 @@
+"""Loops over vectors, with their remainders, and nests of plain loops."""
+
+from collections.abc import Callable, Sequence
+
+from attrs import frozen
+
+from gyrator_codegen_cpp.code import Code, Lanes
+from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.loop.body import Axis
+
+Emit = Callable[[Code, int], None]
+"""Writes one vector (or element) of a loop at a place, into accumulator number `copy`."""
+
+
+@frozen
+class Span:
+    """The stretch [low, high) of a loop; `low` is a multiple of the lanes."""
+
+    low: str
+    high: str
+    exact: int | None = None
+    """`high - low`, where that is known."""
+    multiple: int = 1
+    """A number that divides `high - low`."""
+
+
+def whole(code: Code, axis: Axis) -> Span:
+    """Return the whole range of an axis."""
+    exact = static(axis.extent)
+    return Span("0", code.index(axis.extent), exact, exact or 1)
+
+
+def vector_loop(code: Code, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
+    """Write a loop over `span` of `symbol` in vectors, `copies` of them a turn."""
+    name, width, high = symbol.name, code.frame.width, span.high
+    if width == 1:
+        with code.block(f"for (si64 {name} = {span.low}; {name} < {high}; {name}++) {{"):
+            emit(code.nested(lanes=None), 0)
+        return
+    step = copies * width
+    with code.block("{"):
+        code.line(f"si64 {name} = {span.low};")
+        if span.exact is None or span.exact >= step:
+            even = span.multiple % step == 0
+            test = f"{name} < {high}" if even else f"{name} + {step} <= {high}"
+            with code.block(f"for (; {test}; {name} += {step}) {{"):
+                for copy in range(copies):
+                    _one(code, symbol, copy * width, None, copies > 1, emit, copy)
+            if even:
+                return
+        if span.multiple % width == 0:
+            with code.block(f"for (; {name} < {high}; {name} += {width}) {{"):
+                _one(code, symbol, 0, None, nested=False, emit=emit, copy=0)
+            return
+        many = copies > 1 and (span.exact is None or span.exact % step > width)
+        head = f"for (; {name} < {high}; {name} += {width})" if many else f"if ({name} < {high})"
+        with code.block(f"{head} {{"):
+            rest = f"{high} - {name}"
+            live = f"gy_least(GY_LANES, {rest})" if many else rest
+            code.line(f"const si64 live = {live};")
+            _one(code, symbol, 0, "live", nested=False, emit=emit, copy=0)
+
+
+def _one(
+    code: Code, symbol: Sym, offset: int, live: str | None, nested: bool, emit: Emit, copy: int
+) -> None:
+    symbols = dict(code.symbols)
+    if offset:
+        symbols[symbol] = f"({symbol.name} + {offset})"
+    inside = code.nested(lanes=Lanes(symbol, live), symbols=symbols)
+    if not nested:
+        emit(inside, copy)
+        return
+    with code.block("{"):
+        emit(inside, copy)
+
+
+def static(e: Expr) -> int | None:
+    """Return the value of a constant expression, None for others."""
+    return e.value if isinstance(e, Const) else None
+
+
+def nest(code: Code, axes: Sequence[Axis], emit: Callable[[Code], None], backwards: bool = False) -> None:
+    """Write nested loops, one an axis, around what `emit` writes."""
+    if not axes:
+        emit(code)
+        return
+    name = axes[0].symbol.name
+    extent = code.index(axes[0].extent)
+    head = (
+        f"for (si64 {name} = {extent} - 1; {name} >= 0; {name}--) {{"
+        if backwards
+        else f"for (si64 {name} = 0; {name} < {extent}; {name}++) {{"
+    )
+    with code.block(head):
+        nest(code.nested(), axes[1:], emit, backwards)

@@ -1,0 +1,55 @@
+"""What the C++ kernel language can't express, said before anything is written."""
+
+from gyrator_codegen_cpp.ops import EMITTERS
+from gyrator_codegen_cpp.scalars import STORAGE
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Const, IndexValue, Let, ScanStep, SortStep
+from gyrator_ir.target import Target
+from gyrator_ir.types import DType
+
+DTYPE = "GY-CPP-001"
+"""An element type that C++ kernels do not compute on."""
+OPERATION = "GY-CPP-002"
+"""An op that C++ kernels do not have."""
+SHAPE = "GY-CPP-003"
+"""Collectives that can't share a stage."""
+
+
+def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
+    """Return why the kernel can't be written, or None."""
+    for name, dtype in _types(kernel):
+        if dtype not in STORAGE:
+            return Diagnostic(
+                DTYPE,
+                f"C++ kernels do not compute on {dtype.value}",
+                where=f"{name} in kernel {kernel.name}",
+                help="leave the operation to its ATen op",
+            )
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Let) and (s.op not in EMITTERS or s.op in target.capabilities.ops_lacking):
+                return Diagnostic(
+                    OPERATION,
+                    f"C++ kernels have no {s.op}",
+                    where=f"{s.name} in kernel {kernel.name}",
+                    help="leave the operation to its ATen op",
+                )
+        scans = [s for s in stage.body if isinstance(s, ScanStep)]
+        sorts = [s for s in stage.body if isinstance(s, SortStep)]
+        if len({s.reverse for s in scans}) > 1 or len(sorts) > 1 or (scans and sorts):
+            return Diagnostic(
+                SHAPE,
+                "scans in both directions, or sorts beside other collectives, in one stage",
+                where=f"kernel {kernel.name}",
+                help="schedule them as separate stages",
+            )
+    return None
+
+
+def _types(kernel: Kernel) -> list[tuple[str, DType]]:
+    found = [(b.name, b.dtype) for b in kernel.parameters]
+    found += [(local.name, local.dtype) for local in kernel.locals]
+    for stage in kernel.stages:
+        found += [(s.name, s.dtype) for s in stage.body if isinstance(s, Let | Const | IndexValue)]
+    return found

@@ -1,0 +1,97 @@
+"""Running folds: the state of a `ScanStep` and how one element (or vector of points) moves it on.
+
+Sums and products run in `f64`, as eager's do.
+"""
+
+import math
+
+from gyrator_codegen_cpp.body import index_text
+from gyrator_codegen_cpp.code import Code
+from gyrator_codegen_cpp.fold import identity
+from gyrator_codegen_cpp.ops import cast
+from gyrator_codegen_cpp.scalars import lane_type
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep
+from gyrator_ir.types import DType
+
+_LIKE = {
+    ScanKind.SUM: ReduceKind.SUM,
+    ScanKind.PROD: ReduceKind.PROD,
+    ScanKind.MIN: ReduceKind.MIN,
+    ScanKind.MAX: ReduceKind.MAX,
+    ScanKind.ARGMIN: ReduceKind.MIN,
+    ScanKind.ARGMAX: ReduceKind.MAX,
+    ScanKind.LOGSUMEXP: ReduceKind.MAX,
+}
+_WIDE = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
+
+
+class Scanner:
+    """One `ScanStep` on its way along the scan axis.
+
+    Args:
+        code: the place around the loop; with lanes, each lane is a point of its own.
+        scan: what is scanned.
+        position: linear position over the inner axes.
+    """
+
+    def __init__(self, code: Code, scan: ScanStep, position: Expr) -> None:
+        self._scan = scan
+        self._position = position
+        self._vector = code.lanes is not None
+        wide = scan.kind in _WIDE and scan.dtype.is_float
+        self._dtype = DType.F64 if wide else scan.dtype
+        self._acc = code.frame.names.take(f"{scan.names[0]}_acc")
+        self._at = code.frame.names.take(f"{scan.names[0]}_at")
+
+    def declare(self, code: Code) -> None:
+        """Write the state's declarations."""
+        start: bool | int | float = identity(_LIKE[self._scan.kind], self._dtype)
+        text = code.constant(start, self._dtype, self._vector)
+        code.line(f"{code.type_of(self._dtype)} {self._acc} = {text};")
+        if self._scan.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
+            zero = code.zero(DType.I64, self._vector)
+            code.line(f"{code.type_of(DType.I64)} {self._at} = {zero};")
+
+    def step(self, code: Code) -> None:
+        """Write one step, and name its result."""
+        scan, kind, acc = self._scan, self._scan.kind, self._acc
+        x = code.operand(scan.args[0], self._vector)
+        if self._dtype is not scan.dtype:
+            x = cast(x, scan.dtype, self._dtype)
+        match kind:
+            case ScanKind.SUM:
+                code.line(f"{acc} = gy_add({acc}, {x});")
+            case ScanKind.PROD:
+                code.line(f"{acc} = gy_mul({acc}, {x});")
+            case ScanKind.MIN:
+                code.line(f"{acc} = gy_minimum({acc}, {x});")
+            case ScanKind.MAX:
+                code.line(f"{acc} = gy_maximum({acc}, {x});")
+            case ScanKind.LOGSUMEXP:
+                self._log_add(code, x)
+            case _:
+                self._position_step(code, x)
+                code.define(scan.names[0], self._at, DType.I64, self._vector)
+                return
+        code.define(scan.names[0], cast(acc, self._dtype, scan.dtype), scan.dtype, self._vector)
+
+    def _log_add(self, code: Code, x: str) -> None:
+        word = f"{'v' if self._vector else 's'}{lane_type(self._dtype)}"
+        infinite = code.constant(math.inf, self._dtype, self._vector)
+        with code.block("{"):
+            code.line(f"const {word} more = gy_maximum({self._acc}, {x});")
+            code.line(f"const {word} less = gy_minimum({self._acc}, {x});")
+            # Two equal infinities have no difference.
+            same = f"gy_eq(more, less) & gy_eq(gy_abs(more), {infinite})"
+            code.line(f"{self._acc} = gy_select({same}, more, more + gy_log1p(gy_exp(less - more)));")
+
+    def _position_step(self, code: Code, x: str) -> None:
+        acc, at = self._acc, self._at
+        reaches = "gy_le" if self._scan.kind is ScanKind.ARGMIN else "gy_ge"
+        mask = f"{'v' if self._vector else 's'}bool"
+        with code.block("{"):
+            number = f"gy_eq({acc}, {acc})"
+            code.line(f"const {mask} moves = gy_ne({x}, {x}) | ({reaches}({x}, {acc}) & {number});")
+            code.line(f"{acc} = gy_select(moves, {x}, {acc});")
+            code.line(f"{at} = gy_select(moves, {index_text(code, self._position, self._vector)}, {at});")

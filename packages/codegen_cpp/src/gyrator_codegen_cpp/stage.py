@@ -1,0 +1,79 @@
+"""The C++ kernel language: kernels in, translation units out."""
+
+from collections.abc import Sequence
+
+from attrs import frozen
+
+from gyrator_codegen_cpp.kernel import emit_kernel
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.refusals import refusal
+from gyrator_codegen_cpp.support import preamble
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.target import Target
+
+ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
+"""Instruction sets by `Target.arch`; others are written for as `plain`."""
+
+
+@frozen
+class CppBackend:
+    """Kernels as C++ text with explicit vectors, for CPUs. It implements `KernelBackend`."""
+
+    @property
+    def name(self) -> str:
+        """`c++`."""
+        return "c++"
+
+    @property
+    def content_hash(self) -> str:
+        """A digest of the prelude and of this package's own sources."""
+        return _content_hash()
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Say why this kernel can't be written, or None."""
+        return refusal(kernel, target)
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the kernels, in units of about equal size, in order."""
+        isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
+        sources = [emit_kernel(k, facts, origins, isa, target.heuristics) for k in kernels]
+        sizes = [sum(len(s.body) for s in k.stages) + 4 for k in kernels]
+        groups = balanced(sizes, target.heuristics.unit_statements, target.heuristics.cores)
+        return tuple(
+            _unit(number, [sources[k] for k in group], isa) for number, group in enumerate(groups)
+        )
+
+
+def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
+    """Group 0..len(sizes) into consecutive runs of about equal total size.
+
+    There are as many groups as `limit` demands, and at least `workers` where each gets several.
+    """
+    if not sizes:
+        return []
+    total = sum(sizes)
+    count = max(1, -(-total // max(limit, 1)))
+    if len(sizes) >= 2 * workers:
+        count = max(count, workers)
+    count = min(count, len(sizes))
+    groups: list[list[int]] = [[] for _ in range(count)]
+    done = 0
+    for number, size in enumerate(sizes):
+        groups[min(count - 1, (done + size // 2) * count // max(total, 1))].append(number)
+        done += size
+    return [group for group in groups if group]
+
+
+def _unit(number: int, sources: list[KernelSource], isa: Isa) -> TranslationUnit:
+    text = "\n".join(s.text for s in sources)
+    return TranslationUnit(f"unit{number}", "c++", preamble(text, isa) + text, tuple(sources))

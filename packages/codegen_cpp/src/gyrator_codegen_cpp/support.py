@@ -1,0 +1,123 @@
+"""Helper functions of generated kernels that are no vector arithmetic: copied in when used."""
+
+import re
+
+from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
+
+_HELPERS: tuple[tuple[str, str], ...] = (
+    (
+        "gy_recast",
+        """\
+template <class To, class From> GY_FN To gy_recast(From x) {
+  static_assert(sizeof(To) == sizeof(From), "a bitcast keeps the size");
+  To r;
+  __builtin_memcpy(&r, &x, sizeof r);
+  return r;
+}
+""",
+    ),
+    (
+        "gy_floor_div",
+        """\
+GY_FN si64 gy_floor_div(si64 a, si64 b) {
+  const si64 q = a / b;
+  return q - ((a % b != 0) & ((a < 0) != (b < 0)));
+}
+""",
+    ),
+    (
+        "gy_floor_mod",
+        """\
+GY_FN si64 gy_floor_mod(si64 a, si64 b) {
+  const si64 r = a % b;
+  return r + ((r != 0) & ((r < 0) != (b < 0)) ? b : 0);
+}
+""",
+    ),
+    ("gy_least", "GY_FN si64 gy_least(si64 a, si64 b) { return a < b ? a : b; }\n"),
+    (
+        "gy_atomic_mul",
+        """\
+// Needs gy_bf16_bits, gy_bf16_value, gy_f16_bits, gy_f16_value, gy_mul and GY_ATOMIC.
+GY_ATOMIC_ALL(gy_atomic_mul, gy_mul)
+""",
+    ),
+    (
+        "gy_scratch",
+        """\
+struct gy_scratch {
+  void *p;
+  explicit gy_scratch(si64 bytes) : p(__builtin_malloc(bytes > 0 ? (bytes + 127) : 128)) {}
+  ~gy_scratch() { __builtin_free(p); }
+  void *aligned() const { return (void *)(((su64)p + 63) & ~63UL); }
+};
+""",
+    ),
+    (
+        "gy_sorts_before",
+        """\
+GY_FN sbool gy_sorts_before(sbool a, sbool b, sbool down) { return down ? a > b : a < b; }
+template <class T> GY_FN sbool gy_sorts_before(T a, T b, sbool down) {
+  if (down) return (a > b) | ((a != a) & (b == b));
+  return (a < b) | ((b != b) & (a == a));
+}
+""",
+    ),
+    (
+        "gy_sort",
+        """\
+// Stable merge sort of values and their positions: runs of 16 by insertion, then doubling merges.
+// v and q are scratch of n elements each; the result is in x and p.
+template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
+  for (si64 lo = 0; lo < n; lo += 16) {
+    const si64 hi = gy_least(lo + 16, n);
+    for (si64 i = lo + 1; i < hi; i++) {
+      const T t = x[i];
+      const si64 k = p[i];
+      si64 j = i;
+      for (; j > lo && gy_sorts_before(t, x[j - 1], down); j--) x[j] = x[j - 1], p[j] = p[j - 1];
+      x[j] = t, p[j] = k;
+    }
+  }
+  T *a = x, *b = v;
+  si64 *ka = p, *kb = q;
+  for (si64 width = 16; width < n; width *= 2) {
+    for (si64 lo = 0; lo < n; lo += 2 * width) {
+      const si64 mid = gy_least(lo + width, n), hi = gy_least(lo + 2 * width, n);
+      si64 i = lo, j = mid;
+      for (si64 k = lo; k < hi; k++) {
+        const sbool right = i >= mid || (j < hi && gy_sorts_before(a[j], a[i], down));
+        const si64 from = right ? j++ : i++;
+        b[k] = a[from], kb[k] = ka[from];
+      }
+    }
+    T *t = a;
+    a = b, b = t;
+    si64 *u = ka;
+    ka = kb, kb = u;
+  }
+  if (a != x) for (si64 i = 0; i < n; i++) x[i] = a[i], p[i] = ka[i];
+}
+""",
+    ),
+)
+"""(name, text), each after what it uses."""
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def preamble(text: str, isa: Isa) -> str:
+    """Return the least prelude and helper functions for a text of kernels."""
+    words = set(_WORD.findall(text))
+    chosen: list[str] = []
+    for name, body in reversed(_HELPERS):
+        if name in words:
+            words.update(_WORD.findall(body))
+            chosen.append(body)
+    helpers = "".join(reversed(chosen))
+    return assemble(names_in(text + helpers), isa) + helpers
+
+
+def helpers_text() -> str:
+    """Return all helper functions: part of the emitter's content hash."""
+    return "".join(text for _, text in _HELPERS)
