@@ -161,7 +161,7 @@ def _in_place(
         x
         for x in dying
         if bytes_of(buffers[x]) is size
-        and buffers[x].dtype.size == buffer.dtype.size
+        and buffers[x].dtype is buffer.dtype
         and buffers[x].device == buffer.device
     ]
     if not options:

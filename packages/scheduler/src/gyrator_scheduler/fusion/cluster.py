@@ -55,7 +55,8 @@ class Cluster:
     ordered: bool = False
     """A member cares for the order of the inner axes."""
     scans: bool = False
-    sorts: bool = False
+    alone: bool = False
+    """Joins no other: a sort, or a collective over a single element."""
     mutates: bool = False
     """Reads and overwrites one buffer."""
     before: dict[int, None] = field(factory=dict)
@@ -89,7 +90,7 @@ def singleton(index: int, op: Operation) -> Cluster:
     c = Cluster(index, points=tuple(a for a in points_of(op) if a.symbol not in ones), inner=inner)
     c.members.append(Member(index, op, dict(ones), bool(inner)))
     c.scans = isinstance(op, Scan)
-    c.sorts = isinstance(op, Sort)
+    c.alone = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
     indirect = isinstance(op, Scatter)
     below = bool(inner)
     for s in statements_of(op):

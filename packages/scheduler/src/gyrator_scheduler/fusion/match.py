@@ -90,8 +90,8 @@ def match(
 
 
 def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
-    if first.sorts or second.sorts:
-        return "a sort stays alone"
+    if first.alone or second.alone:
+        return "a sort, or a fold of single elements, stays alone"
     if first.size + second.size > heuristics.fusion_statements:
         return f"together they exceed {heuristics.fusion_statements} statements"
     if len(first.loads) + len(second.loads) + len(first.stores) + len(second.stores) > MAX_BUFFERS:

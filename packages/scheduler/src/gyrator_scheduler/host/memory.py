@@ -109,7 +109,7 @@ def _chains(schedule: Schedule, buffers: Mapping[str, Buffer]) -> list[_Chain]:
             reads, writes = touched(node)
             outside.update(reads, writes)
     links: dict[str, list[Lifetime]] = {}
-    for life in schedule.lifetimes:
+    for life in sorted(schedule.lifetimes, key=lambda life: life.first):
         chain = links.pop(life.reuses) if life.reuses is not None and life.reuses in links else []
         chain.append(life)
         links[life.buffer] = chain

@@ -140,6 +140,12 @@ class _Planner:
         work: list[Instruction] = []
         if isinstance(node, Kernel):
             kernel, tensors = self._kernel(node)
+            heirs = {life.reuses: life.buffer for life in births}
+            moved = (name not in self.placement.offsets for name in tensors)
+            tensors = tuple(
+                heirs.get(name, name) if own else name
+                for name, own in zip(tensors, moved, strict=True)
+            )
             work.append(Launch(kernel.name, tensors, node.sizes))
         else:
             calls(node, self.names, self.buffers, self.options, out, work)
