@@ -35,9 +35,12 @@ def info_of(op: torch._ops.OpOverload) -> OpInfo:
     schema = op._schema
     sets: dict[str, int] = {}
     writes: list[int] = []
+    wildcard: int | None = None
     for place, argument in enumerate(schema.arguments):
         alias = argument.alias_info
         if alias is not None:
+            if "*" in alias.after_set and not alias.is_write:
+                wildcard = place
             for name in alias.before_set:
                 sets[name] = place
             if alias.is_write:
@@ -47,6 +50,8 @@ def info_of(op: torch._ops.OpOverload) -> OpInfo:
     for result in schema.returns:
         alias = result.alias_info
         base = next((sets[n] for n in alias.before_set if n in sets), None) if alias else None
+        if base is None and wildcard is not None and str(result.type) == "List[Tensor]":
+            base = wildcard
         is_write = alias is not None and alias.is_write
         views.append(None if is_write else base)
         written.append(base if is_write else None)

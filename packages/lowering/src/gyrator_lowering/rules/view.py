@@ -13,6 +13,12 @@ def clone(b: LoopBuilder, x: TensorValue, **_: Any) -> TensorValue:
     return b.copy(x, b.out)
 
 
+def same_storage(b: LoopBuilder, x: TensorValue, *_: Any) -> TensorValue:
+    """A view that the schema does not declare as one, since autograd must not know."""
+    given = b.node.args[0]
+    return b.view_of(x, given.meta["val"], b.node.meta["val"])  # type: ignore[union-attr]
+
+
 def resolved(target: str) -> Any:
     """Return the rule of a view that conjugates or negates lazily: it is carried out at once."""
 
@@ -34,5 +40,6 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")(
         clone
     )
+    table.rule("aten._unsafe_view.default", "aten.lift.default")(same_storage)
     table.rule("aten._conj.default")(resolved("aten.conj_physical.default"))
     table.rule("aten._neg_view.default")(resolved("aten.neg.default"))

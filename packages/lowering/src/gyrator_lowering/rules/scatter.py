@@ -1,0 +1,426 @@
+"""Writing at places that tensors hold, and tensors with a part replaced."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import operand
+from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
+
+MODES = {
+    "sum": StoreMode.ADD, "add": StoreMode.ADD, "prod": StoreMode.MUL, "multiply": StoreMode.MUL,
+    "amax": StoreMode.MAX, "amin": StoreMode.MIN,
+}  # fmt: skip
+
+
+def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode) -> bool:
+    """Whether the device's kernels store so."""
+    target = b.targets.get(device)
+    return mode is StoreMode.SET or (
+        target is not None and (dtype, mode) in target.capabilities.atomics
+    )
+
+
+def accumulator(
+    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode
+) -> TensorValue | None:
+    """Return a copy of `x` to scatter into, in a type that the device's kernels fold in."""
+    dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
+    if dtype is DType.BOOL and mode is not StoreMode.SET:
+        return None
+    if not can(b, out.device.type, dtype, mode):
+        return None
+    form = Spec(dtype, out.device, out.shape, out.strides)
+    return b.pointwise(lambda ops, index: ops.get(x, index), form)
+
+
+def settled(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
+    """Return an accumulator as the result, rounded once."""
+    return value if value.dtype is out.dtype else b.copy(value, out)
+
+
+def embedding_backward(
+    b: LoopBuilder, grad: TensorValue, indices: TensorValue, rows: Any, padding: Any,
+    scale_by_frequency: bool,
+) -> TensorValue:
+    """Sum the rows of `grad` at the places they were read from, except at `padding`."""
+    out = b.out
+    dtype = out.dtype.compute
+    if scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
+        return NotImplemented
+    total = b.pointwise(
+        lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
+    )
+    skip = b.symbols.size(padding)
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        at = ops.cast(ops.load(indices, index[:-1]), DType.I64)
+        keep = ops.ne(at, ops.index(skip)) if skip is not Const(-1) else None
+        row = ops.bind(at, out.shape[0], mask=keep)
+        value = ops.cast(ops.load(grad, index), dtype)
+        ops.store(total, (row, index[-1]), value, StoreMode.ADD, keep)
+
+    b.scatter(grad.shape, body)
+    return settled(b, total, out)
+
+
+def index_put(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    accumulate: bool = False,
+) -> TensorValue:
+    """`x` with `x[places] = values`, or `+=`."""
+    return _index_put(b, x, places, values, accumulate, check=True)
+
+
+def unsafe_index_put(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    accumulate: bool = False,
+) -> TensorValue:
+    """Like `index_put`, the places known to lie inside."""
+    return _index_put(b, x, places, values, accumulate, check=False)
+
+
+def _index_put(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    accumulate: bool, check: bool,
+) -> TensorValue:
+    if all(p is None for p in places):
+        return NotImplemented
+    if with_masks(places):
+        return _masked_put(b, x, places, values, accumulate)
+    mode = StoreMode.ADD if accumulate else StoreMode.SET
+    out = b.out
+    result = accumulator(b, x, out, mode)
+    if result is None:
+        return NotImplemented
+    shape = _block_shape(x, places)
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        at = indexed(ops, x, places, index, check=check)
+        value = ops.cast(ops.get(values, index), result.dtype)
+        ops.store(result, at, value, mode)
+
+    b.scatter(shape, body)
+    return settled(b, result, out)
+
+
+def _masked_put(
+    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    accumulate: bool,
+) -> TensorValue:
+    """`x[mask] = number`: a selection. Other masked writes stay in ATen."""
+    mask = places[0]
+    if len(places) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
+        return NotImplemented
+    if any(size is not ONE for size in values.shape):
+        return NotImplemented
+    number = values if not values.shape else TensorValue(
+        values.buffer, values.dtype, values.device, (), (), values.offset, values.stored
+    )
+    lead = mask.ndim
+    out = b.out
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        chosen = ops.load(mask, index[:lead])
+        return ops.where(chosen, ops.cast(ops.load(number, ()), out.dtype), ops.load(x, index))
+
+    return b.pointwise(body, out)
+
+
+def _block_shape(
+    x: TensorValue, places: Sequence[TensorValue | None]
+) -> tuple[Expr, ...]:
+    """Return the shape of `x[places]`."""
+    given = [p for p in places if p is not None]
+    rank = max(p.ndim for p in given)
+    block = [ONE] * rank
+    for p in given:
+        for k, size in enumerate(p.shape):
+            if size is not ONE:
+                block[rank - p.ndim + k] = size
+    dims = [d for d, p in enumerate(places) if p is not None]
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    rest = [s for d, s in enumerate(x.shape) if d not in dims]
+    start = dims[0] if adjacent else 0
+    return (*rest[:start], *block, *rest[start:])
+
+
+def scatter_into(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: Any,
+    mode: StoreMode, first: Any = None, wrap: bool = False,
+) -> TensorValue:
+    """Store `source` at `places` along `dim` of a copy of `x`.
+
+    `first`, a number, is stored there before, so that the elements of `x` do not take part.
+    """
+    if x.ndim == 0 or places.ndim == 0:
+        return NotImplemented
+    out = b.out
+    result = accumulator(b, x, out, mode)
+    if result is None:
+        return NotImplemented
+    d = dim % x.ndim
+
+    def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
+        row = ops.bind(ops.load(places, index), x.shape[d], wrap=wrap)
+        return (*index[:d], row, *index[d + 1 :])
+
+    def start(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        ops.store(result, at(ops, index), ops.const(first, result.dtype))
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        if isinstance(source, TensorValue):
+            value = ops.cast(ops.load(source, index), result.dtype)
+        else:
+            value = operand(ops, source, index, result.dtype)
+        ops.store(result, at(ops, index), value, mode)
+
+    if first is not None:
+        b.scatter(places.shape, start)
+    b.scatter(places.shape, body)
+    return settled(b, result, out)
+
+
+def scatter(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: Any, *,
+    reduce: str | None = None,
+) -> TensorValue:
+    """`x` with elements of `source` (a tensor or a number) put at places along `dim`."""
+    mode = StoreMode.SET if reduce is None else MODES[reduce]
+    return scatter_into(b, x, dim, places, source, mode)
+
+
+def scatter_add(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue
+) -> TensorValue:
+    """`x` with elements of `source` added at places along `dim`."""
+    return scatter_into(b, x, dim, places, source, StoreMode.ADD)
+
+
+def scatter_reduce(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue,
+    reduce: str, *, include_self: bool = True,
+) -> TensorValue:
+    """`x` folded with elements of `source` at places along `dim`."""
+    if reduce not in MODES or x.dtype is DType.BOOL:
+        return NotImplemented
+    identity = None if include_self else _identity(x.dtype, reduce)
+    return scatter_into(b, x, dim, places, source, MODES[reduce], identity)
+
+
+def _identity(dtype: DType, reduce: str) -> int | float:
+    if reduce in ("sum", "prod"):
+        return 0 if reduce == "sum" else 1
+    sign = -1 if reduce == "amax" else 1
+    if dtype.is_float:
+        return sign * float("inf")
+    bits = 8 * dtype.size - (1 if dtype.is_signed else 0)
+    if sign > 0:
+        return (1 << bits) - 1
+    return -(1 << bits) if dtype.is_signed else 0
+
+
+def index_add(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue, *,
+    alpha: Any = 1,
+) -> TensorValue:
+    """`x` with slices of `alpha * source` added at the places of a vector."""
+    if x.ndim == 0 or places.ndim == 0:
+        return NotImplemented
+    out = b.out
+    result = accumulator(b, x, out, StoreMode.ADD)
+    if result is None:
+        return NotImplemented
+    d = dim % x.ndim
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        row = ops.bind(ops.load(places, (index[d],)), x.shape[d])
+        value = ops.cast(ops.load(source, index), result.dtype)
+        if not (isinstance(alpha, (int, float)) and alpha == 1):
+            value = value * operand(ops, alpha, (), result.dtype)
+        ops.store(result, (*index[:d], row, *index[d + 1 :]), value, StoreMode.ADD)
+
+    b.scatter(source.shape, body)
+    return settled(b, result, out)
+
+
+# A part replaced ------------------------------------------------------------------------------
+
+
+def slice_scatter(
+    b: LoopBuilder, x: TensorValue, source: TensorValue, dim: int = 0, start: Any = None,
+    end: Any = None, step: Any = 1,
+) -> TensorValue:
+    """`x` with a slice replaced by `source`."""
+    out = b.out
+    d = dim % x.ndim
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        mask, at = _in_slice(b, ops, source.shape, index, d, x.shape[d], start, end, step)
+        if mask is None:
+            return ops.cast(ops.get(source, at), out.dtype)
+        value = ops.cast(ops.load(source, _broadcast(source, at), mask), out.dtype)
+        return ops.where(mask, value, ops.cast(ops.load(x, index), out.dtype))
+
+    return b.pointwise(body, out)
+
+
+def _broadcast(value: TensorValue, index: Sequence[Expr]) -> tuple[Expr, ...]:
+    return tuple(ZERO if s is ONE else i for s, i in zip(value.shape, index, strict=True))
+
+
+def _in_slice(
+    b: LoopBuilder, ops: Tracer, shape: Sequence[Expr], index: Sequence[Expr], d: int,
+    size: Expr, start: Any, end: Any, step: Any,
+) -> tuple[Value | None, tuple[Expr, ...]]:
+    """Return whether a point lies in a slice of `size` along `d`, and its place in the slice."""
+    bounds = slice_range(b, size, start, end)
+    assert bounds is not None
+    low, high = bounds
+    stride = b.symbols.size(step)
+    i = index[d]
+    mask: Value | None = None
+    if low is not ZERO:
+        mask = ops.ge(ops.index(i), ops.index(low))
+    if high is not size:
+        upper = below(ops, i, high)
+        mask = upper if mask is None else mask & upper
+    place = i - low
+    if stride is not ONE:
+        on = ops.eq(ops.index(place % stride), 0)
+        mask = on if mask is None else mask & on
+        place = place // stride
+    return mask, (*index[:d], place, *index[d + 1 :])
+
+
+def slice_backward(
+    b: LoopBuilder, grad: TensorValue, sizes: Sequence[Any], dim: int, start: Any, end: Any,
+    step: Any,
+) -> TensorValue:
+    """Zeros with `grad` in a slice."""
+    d = dim % grad.ndim
+    size = b.symbols.size(sizes[d])
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        mask, at = _in_slice(b, ops, grad.shape, index, d, size, start, end, step)
+        return ops.load(grad, at, mask)
+
+    return b.pointwise(body)
+
+
+def _at(ops: Tracer, i: Expr, place: Expr) -> Value:
+    return ops.eq(ops.index(i), ops.index(place))
+
+
+def _place(b: LoopBuilder, at: Any, size: Expr) -> Expr:
+    place = b.symbols.size(at)
+    return size + place if type(place) is Const and place.value < 0 else place
+
+
+def select_scatter(
+    b: LoopBuilder, x: TensorValue, source: TensorValue, dim: int, at: Any
+) -> TensorValue:
+    """`x` with one slice of size 1 replaced by `source`."""
+    out = b.out
+    d = dim % x.ndim
+    place = _place(b, at, x.shape[d])
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        mask = _at(ops, index[d], place)
+        rest = (*index[:d], *index[d + 1 :])
+        value = ops.cast(ops.load(source, _broadcast(source, rest), mask), out.dtype)
+        return ops.where(mask, value, ops.load(x, index))
+
+    return b.pointwise(body, out)
+
+
+def select_backward(
+    b: LoopBuilder, grad: TensorValue, sizes: Sequence[Any], dim: int, at: Any
+) -> TensorValue:
+    """Zeros with `grad` in one slice of size 1."""
+    d = dim % len(sizes)
+    place = _place(b, at, b.symbols.size(sizes[d]))
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        rest = (*index[:d], *index[d + 1 :])
+        return ops.load(grad, rest, _at(ops, index[d], place))
+
+    return b.pointwise(body)
+
+
+def _replaced(b: LoopBuilder, x: TensorValue, source: TensorValue, part: TensorValue) -> None:
+    """Write `source` over a part of a buffer that already holds the rest."""
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        ops.store(part, index, ops.cast(ops.get(source, index), part.dtype))
+
+    b.scatter(part.shape, body)
+
+
+def diagonal_scatter(
+    b: LoopBuilder, x: TensorValue, source: TensorValue, offset: int = 0, dim1: int = 0,
+    dim2: int = 1,
+) -> TensorValue:
+    """`x` with a diagonal replaced by `source`."""
+    if not isinstance(offset, int):
+        return NotImplemented
+    result = b.copy(x, b.out)
+    p, q = dim1 % x.ndim, dim2 % x.ndim
+    start = result.strides[q] * offset if offset >= 0 else result.strides[p] * -offset
+    rest = [d for d in range(x.ndim) if d not in (p, q)]
+    part = TensorValue(
+        result.buffer, result.dtype, result.device,
+        source.shape,
+        (*(result.strides[d] for d in rest), result.strides[p] + result.strides[q]),
+        result.offset + start, result.stored,
+    )
+    _replaced(b, x, source, part)
+    return result
+
+
+def as_strided_scatter(
+    b: LoopBuilder, x: TensorValue, source: TensorValue, size: Sequence[Any],
+    stride: Sequence[Any], offset: Any = None,
+) -> TensorValue:
+    """`x` with a strided part replaced by `source`."""
+    given: Any = b.node.args[0]
+    out = b.exact_spec(b.node.meta["val"])
+    if out.strides != b.out.strides or out.strides != x.strides:
+        return NotImplemented
+    result = b.copy(x, out)
+    start = b.symbols.size(given.meta["val"].storage_offset()) if offset is None else (
+        b.symbols.size(offset)
+    )
+    begin = b.symbols.size(given.meta["val"].storage_offset())
+    part = TensorValue(
+        result.buffer, result.dtype, result.device, b.symbols.sizes(size),
+        b.symbols.sizes(stride), start - begin, result.stored,
+    )
+    _replaced(b, x, source, part)
+    return result
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.embedding_dense_backward.default")(embedding_backward)
+    table.rule("aten.index_put.default")(index_put)
+    table.rule("aten._unsafe_index_put.default")(unsafe_index_put)
+    table.rule(
+        "aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce",
+        "aten.scatter.value_reduce",
+    )(scatter)
+    table.rule("aten.scatter_add.default")(scatter_add)
+    table.rule("aten.scatter_reduce.two")(scatter_reduce)
+    table.rule("aten.index_add.default")(index_add)
+    table.rule("aten.slice_scatter.default")(slice_scatter)
+    table.rule("aten.slice_backward.default")(slice_backward)
+    table.rule("aten.select_scatter.default")(select_scatter)
+    table.rule("aten.select_backward.default")(select_backward)
+    table.rule("aten.diagonal_scatter.default")(diagonal_scatter)
+    table.rule("aten.as_strided_scatter.default")(as_strided_scatter)
