@@ -1,11 +1,11 @@
 """Integer expressions for indices and sizes: small, interned, canonical.
 
-    >>> from gyrator_ir.expr import Sym, to_text
-    >>> i0, i1 = Sym("i0"), Sym("i1")
-    >>> to_text((6 * i0 + i1) // 3)
-    '2*i0 + i1 // 3'
-    >>> 64 * ((i0 // 64) % 8) + i0 % 64 + 512 * (i0 // 512) is i0
-    True
+>>> from gyrator_ir.expr import Sym, to_text
+>>> i0, i1 = Sym("i0"), Sym("i1")
+>>> to_text((6 * i0 + i1) // 3)
+'2*i0 + i1 // 3'
+>>> 64 * ((i0 // 64) % 8) + i0 % 64 + 512 * (i0 // 512) is i0
+True
 """
 
 from gyrator_ir.expr.build import (
@@ -18,6 +18,7 @@ from gyrator_ir.expr.build import (
     sum_of,
     where,
 )
+from gyrator_ir.expr.compile import compile_python
 from gyrator_ir.expr.conditions import (
     all_of,
     any_of,
@@ -90,3 +91,81 @@ from gyrator_ir.expr.walk import (
 )
 
 bind(add, mul, floordiv, mod, relation, to_text)
+
+__all__ = [
+    "FALSE",
+    "ONE",
+    "TRUE",
+    "ZERO",
+    "Add",
+    "And",
+    "Bool",
+    "CPrinter",
+    "Cond",
+    "Const",
+    "Eq",
+    "Expr",
+    "ExprError",
+    "FloorDiv",
+    "Fragment",
+    "Le",
+    "Lt",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Ne",
+    "Node",
+    "Or",
+    "Prec",
+    "Printer",
+    "PythonPrinter",
+    "Range",
+    "ShapeFacts",
+    "Sym",
+    "SymKind",
+    "Where",
+    "absolute",
+    "add",
+    "all_of",
+    "any_of",
+    "both",
+    "ceildiv",
+    "children",
+    "compile_python",
+    "degree",
+    "either",
+    "eq",
+    "evaluate",
+    "exact_quotient",
+    "expr",
+    "facts_to_text",
+    "floordiv",
+    "ge",
+    "gt",
+    "holds",
+    "is_affine",
+    "iter_nodes",
+    "le",
+    "linear",
+    "lt",
+    "maximum",
+    "minimum",
+    "mod",
+    "mul",
+    "ne",
+    "negate",
+    "parse_cond",
+    "parse_expr",
+    "parse_facts",
+    "product_of",
+    "rebuild",
+    "relation",
+    "sorted_symbols",
+    "stride_of",
+    "subs",
+    "sum_of",
+    "to_python",
+    "to_text",
+    "where",
+]

@@ -26,7 +26,6 @@ from gyrator_ir.expr.nodes import (
     Mod,
     Mul,
     Ne,
-    Where,
     expr,
     raw_add,
     raw_args,
@@ -64,7 +63,7 @@ def accumulate(terms: Terms, value: Expr, scale: int) -> int:
 
 
 def sum_of_terms(terms: Terms, const: int) -> Expr:
-    """Return the normal form of `sum(c * monomial) + const`; `terms` may hold zeros, is consumed."""
+    """Return the normal form of `sum(c * monomial) + const`; `terms` may hold zeros."""
     items = [item for item in terms.items() if item[1]]
     if not items:
         return Const(const)
@@ -189,7 +188,7 @@ def _extremum(cls: type[Min] | type[Max], values: Iterable[Expr | int]) -> Expr:
         terms, const = terms_of(value)
         best[terms] = pick(best[terms], const) if terms in best else const
     args = sorted((raw_add(terms, const) for terms, const in best.items()), key=_sort_key)
-    return args[0] if len(args) == 1 else raw_args(cls, tuple(args))  # type: ignore[no-any-return]
+    return args[0] if len(args) == 1 else raw_args(cls, tuple(args))
 
 
 def _sort_key(node: Expr) -> tuple[object, ...]:

@@ -22,7 +22,8 @@ class _SharingPrinter(PythonPrinter):
     def symbol(self, sym: Sym) -> str:
         if sym not in self._known:
             raise expr_error(
-                "GY-EXPR-003", f"no value was given for symbol {sym.name!r}",
+                "GY-EXPR-003",
+                f"no value was given for symbol {sym.name!r}",
                 help="list it among the parameters",
             )
         return sym.name
@@ -53,9 +54,7 @@ def _shared(exprs: Sequence[Expr]) -> list[Node]:
     ]
 
 
-def compile_python(
-    exprs: Sequence[Expr], params: Sequence[Sym]
-) -> Callable[..., tuple[int, ...]]:
+def compile_python(exprs: Sequence[Expr], params: Sequence[Sym]) -> Callable[..., tuple[int, ...]]:
     """Return a function of the integers `params`, in order, that gives the tuple of values.
 
     Shared parts are computed once. It raises ZeroDivisionError where a divisor is zero.

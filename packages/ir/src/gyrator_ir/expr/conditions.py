@@ -28,6 +28,7 @@ from gyrator_ir.expr.nodes import (
     Le,
     Lt,
     Ne,
+    Node,
     Or,
     expr,
     raw_add,
@@ -170,7 +171,7 @@ def _join(cls: type[And] | type[Or], conds: Iterable[Cond]) -> Cond:
     return raw_args(cls, tuple(sorted(kept, key=_sort_key)))  # type: ignore[no-any-return]
 
 
-def _sort_key(node: Cond) -> tuple[object, ...]:
+def _sort_key(node: Node) -> tuple[object, ...]:
     return node.sort_key
 
 

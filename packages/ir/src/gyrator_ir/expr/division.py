@@ -128,7 +128,7 @@ def _core(a: Expr, c: int) -> tuple[Expr, Expr]:
     if low is not None and high is not None and low // c == high // c:
         whole = low // c
         return Const(whole), add(a, Const(-whole * c))
-    return _core_quotient(a, terms, const, c), _core_remainder(a, terms, const, c)
+    return _core_quotient(a, terms, const, c), _core_remainder(a, terms, c)
 
 
 def _core_quotient(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> Expr:
@@ -140,21 +140,19 @@ def _core_quotient(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: 
     if len(terms) == 1 and const == 0:
         term, k = terms[0]
         if k == 1 and type(term) is Mod and type(term.b) is Const and term.b.value % c == 0:
-            # (x % (c*n)) // c == (x // c) % n
+            # A remainder by c*n has, divided by c, the remainder of x // c by n.
             return mod(floordiv(term.a, Const(c)), Const(term.b.value // c))
     return raw_pair(FloorDiv, a, Const(c))  # type: ignore[no-any-return]
 
 
-def _core_remainder(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> Expr:
+def _core_remainder(a: Expr, terms: tuple[tuple[Expr, int], ...], c: int) -> Expr:
     for term, k in terms:
         if type(term) is Mod and exact_quotient(term.b, Const(c)) is not None:
             return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), Const(c))
     return raw_pair(Mod, a, Const(c))  # type: ignore[no-any-return]
 
 
-def _own_bounds(
-    terms: tuple[tuple[Expr, int], ...], const: int
-) -> tuple[int | None, int | None]:
+def _own_bounds(terms: tuple[tuple[Expr, int], ...], const: int) -> tuple[int | None, int | None]:
     """Bounds of a sum of remainders by positive integers, which need no facts."""
     low = high = const
     for term, k in terms:
@@ -188,7 +186,8 @@ def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
     common = common_factor(rest, b)
     if common is not ONE:
         top, bottom = exact_quotient(rest, common), exact_quotient(b, common)
-        assert top is not None and bottom is not None
+        assert top is not None
+        assert bottom is not None
         return (
             add(quotient, floordiv(top, bottom)),
             mul(common, mod(top, bottom)),

@@ -11,6 +11,7 @@ from attrs import evolve, field, frozen
 from gyrator_ir.expr.build import minimum
 from gyrator_ir.expr.conditions import eq, ge, le, lt, ne
 from gyrator_ir.expr.nodes import (
+    ZERO,
     And,
     Bool,
     Cond,
@@ -41,8 +42,7 @@ class _Engine:
     def __init__(self, facts: ShapeFacts) -> None:
         equal = dict(facts.equalities)
         ranges = {
-            sym: Range(r.lo, None if r.hi is None else subs(r.hi, equal))
-            for sym, r in facts.ranges
+            sym: Range(r.lo, None if r.hi is None else subs(r.hi, equal)) for sym, r in facts.ranges
         }
         assumed = tuple(subs(cond, equal) for cond in facts.assumed)
         self.prover = Prover(ranges, dict(facts.divisors), assumed)
@@ -83,7 +83,9 @@ class ShapeFacts:
 
     # -- building -------------------------------------------------------------------------------
 
-    def with_range(self, sym: Sym, lo: int | None = None, hi: Expr | int | None = None) -> ShapeFacts:
+    def with_range(
+        self, sym: Sym, lo: int | None = None, hi: Expr | int | None = None
+    ) -> ShapeFacts:
         """Return these facts and `lo <= sym <= hi`, met with what was known of `sym` before."""
         target = dict(self.equalities).get(sym)
         if target is not None:
@@ -140,9 +142,7 @@ class ShapeFacts:
         simple = simple and not self.equalities
         if simple:
             known_tops = [r.hi for r in ranges.values() if r.hi is not None]
-            simple = not any(
-                sym in top.free_symbols for top in known_tops for sym in extents
-            )
+            simple = not any(sym in top.free_symbols for top in known_tops for sym in extents)
         if not simple:
             for sym, top in tops.items():
                 facts = facts.with_range(sym, 0, top - 1)
@@ -225,10 +225,12 @@ class ShapeFacts:
                 facts = facts.with_cond(arg)
             return facts
         if isinstance(cond, Eq):
-            if isinstance(cond.a, Mod) and isinstance(cond.a.a, Sym) and cond.b is expr(0):
-                if isinstance(cond.a.b, Const):
-                    return self.with_divisible(cond.a.a, cond.a.b.value)
-            return self.with_equal(cond.a, cond.b)
+            left = cond.a
+            if cond.b is ZERO and isinstance(left, Mod) and isinstance(left.b, Const):
+                if isinstance(left.a, Sym):
+                    return self.with_divisible(left.a, left.b.value)
+                return evolve(self, assumed=_merged(self.assumed, cond))
+            return self.with_equal(left, cond.b)
         if isinstance(cond, Le | Lt):
             strict = 1 if isinstance(cond, Lt) else 0
             if isinstance(cond.b, Sym) and isinstance(cond.a, Const):
@@ -291,7 +293,7 @@ class ShapeFacts:
 
     def known_divisible(self, value: Expr | int, by: Expr | int) -> bool:
         """Return True when `value % by == 0` is proved."""
-        return self.simplify(expr(value) % expr(by)) is expr(0)
+        return self.simplify(expr(value) % expr(by)) is ZERO
 
     def nonnegative_division(self, node: FloorDiv | Mod) -> bool:
         """Return True when the numerator is proved >= 0 and the divisor > 0.

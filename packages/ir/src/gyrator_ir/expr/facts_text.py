@@ -1,6 +1,6 @@
 """The text form of facts: one line, items separated by `; `.
 
-    s0 in [2, 4096]; s1 in [*, s0]; s0 multiple 8; s2 = 2*s0; s0 ~ 128; assume s0 < s3
+s0 in [2, 4096]; s1 in [*, s0]; s0 multiple 8; s2 = 2*s0; s0 ~ 128; assume s0 < s3
 """
 
 from __future__ import annotations

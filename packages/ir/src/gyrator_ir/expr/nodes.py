@@ -1,9 +1,8 @@
 """The nodes of index expressions: frozen, interned, ordered by structure.
 
-Two nodes with the same structure are one object, so `is`, `==` and `hash` cost nothing. The table
-that guarantees it is a cache without meaning: it holds its nodes weakly, is guarded by a lock, and
-nothing that a caller can see depends on what is in it. Order (`sort_key`) is structural, never an
-address, so the same program gives the same text in every process.
+Two nodes with the same structure are one object, so `is`, `==` and `hash` cost nothing. Order
+(`sort_key`) is structural, never an address, so the same program gives the same text in every
+process.
 
 Normal form (kept by the constructors of `build`, `division` and `conditions`):
 
@@ -17,13 +16,12 @@ Normal form (kept by the constructors of `build`, `division` and `conditions`):
 from __future__ import annotations
 
 import re
-import threading
-import weakref
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, NoReturn, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.expr.intern import Interned, intern
 
 
 class ExprError(GyratorError):
@@ -53,74 +51,13 @@ _SYMBOL_NAME = re.compile("[suirt](?:[0-9_][A-Za-z0-9_]*)?")
 SortKey = tuple[Any, ...]
 
 
-class _Ref(weakref.ref["Node"]):
-    """A weak reference that knows under which key it is filed."""
+class Node(Interned):
+    """Base of expressions and conditions; `sort_key` orders them by structure."""
 
-    __slots__ = ("key",)
-    key: tuple[Any, ...]
-
-
-_TABLE: dict[tuple[Any, ...], _Ref] = {}
-_LOCK = threading.RLock()  # re-entrant: `_forget` may run, from the collector, while we hold it
-
-
-def _forget(ref: weakref.ref[Node]) -> None:
-    with _LOCK:
-        key = ref.key  # type: ignore[attr-defined]
-        if _TABLE.get(key) is ref:
-            del _TABLE[key]
-
-
-def _intern(key: tuple[Any, ...], make: Callable[..., Node], *args: Any) -> Any:
-    """Return the node filed under `key`, making it by `make(*args)` the first time."""
-    ref = _TABLE.get(key)
-    if ref is not None:
-        node = ref()
-        if node is not None:
-            return node
-    made = make(*args)
-    with _LOCK:
-        ref = _TABLE.get(key)
-        if ref is not None:
-            node = ref()
-            if node is not None:
-                return node
-        ref = _Ref(made, _forget)
-        ref.key = key
-        _TABLE[key] = ref
-    return made
-
-
-class Node:
-    """Base of expressions and conditions: immutable, compared by identity, never pickled."""
-
-    __slots__ = ("__weakref__", "_free", "sort_key")
+    __slots__ = ("_free", "sort_key")
 
     sort_key: SortKey
     _free: frozenset[Sym]
-
-    def __new__(cls, *args: object) -> Node:
-        raise TypeError(f"{cls.__name__} is built by the functions of gyrator_ir.expr")
-
-    def __setattr__(self, name: str, value: object) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is immutable")
-
-    def __delattr__(self, name: str) -> NoReturn:
-        raise AttributeError(f"{type(self).__name__} is immutable")
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError("expressions are not pickled; write them with to_text, read with parse_expr")
-
-    def __copy__(self) -> Node:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Node:
-        return self
-
-    def __bool__(self) -> NoReturn:
-        raise TypeError(
-            "an expression has no truth value; compare with `is`, or ask ShapeFacts.known(...)"
-        )
 
     @property
     def free_symbols(self) -> frozenset[Sym]:
@@ -129,7 +66,6 @@ class Node:
 
     def __repr__(self) -> str:
         return _text(self)
-
 
 
 # Slot setters: `__setattr__` refuses, and these are the fastest way round it.
@@ -268,12 +204,13 @@ class Const(Expr):
     value: int
 
     def __new__(cls, value: int) -> Const:
+        """Return the node of `value`; a `bool` or a float is a TypeError."""
         if value.__class__ is not int:
             raise TypeError(f"Const takes an int, not {type(value).__name__}")
         small = _SMALL.get(value)
         if small is not None:
             return small
-        return _intern(("c", value), _make_const, value)  # type: ignore[no-any-return]
+        return intern(("c", value), _make_const, value)  # type: ignore[no-any-return]
 
 
 @final
@@ -289,7 +226,8 @@ class Sym(Expr):
     kind: SymKind
 
     def __new__(cls, name: str, kind: SymKind | None = None) -> Sym:
-        node: Sym = _intern(("s", name), _make_sym, name)
+        """Return the symbol; `kind` only asserts what the name says."""
+        node: Sym = intern(("s", name), _make_sym, name)
         if kind is not None and kind is not node.kind:
             raise expr_error(
                 "GY-EXPR-001",
@@ -539,7 +477,7 @@ def raw_mul(factors: tuple[tuple[Expr, int], ...]) -> Expr:
     """Return the monomial of sorted `factors`: the atom itself when there is one of power 1."""
     if len(factors) == 1 and factors[0][1] == 1:
         return factors[0][0]
-    return _intern(("m", factors), _make_mul, factors)  # type: ignore[no-any-return]
+    return intern(("m", factors), _make_mul, factors)  # type: ignore[no-any-return]
 
 
 def raw_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Expr:
@@ -548,30 +486,30 @@ def raw_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Expr:
         return Const(const)
     if const == 0 and len(terms) == 1 and terms[0][1] == 1:
         return terms[0][0]
-    return _intern(("a", terms, const), _make_add, terms, const)  # type: ignore[no-any-return]
+    return intern(("a", terms, const), _make_add, terms, const)  # type: ignore[no-any-return]
 
 
 def raw_pair(cls: type[Node], a: Node, b: Node) -> Any:
     """Return the node `cls(a, b)` (FloorDiv, Mod, Eq, Ne, Lt or Le)."""
-    return _intern((cls, a, b), _make_pair, cls, a, b)
+    return intern((cls, a, b), _make_pair, cls, a, b)
 
 
 def raw_args(cls: type[Node], args: tuple[Node, ...]) -> Any:
     """Return the node `cls(args)` (Min, Max, And or Or) of sorted distinct `args`."""
-    return _intern((cls, args), _make_args, cls, args)
+    return intern((cls, args), _make_args, cls, args)
 
 
 def raw_where(cond: Cond, a: Expr, b: Expr) -> Where:
     """Return the node `Where(cond, a, b)`."""
-    return _intern((Where, cond, a, b), _make_where, cond, a, b)  # type: ignore[no-any-return]
+    return intern((Where, cond, a, b), _make_where, cond, a, b)  # type: ignore[no-any-return]
 
 
 _SMALL: dict[int, Const] = {value: _make_const(value) for value in range(-64, 1025)}
 ZERO = _SMALL[0]
 ONE = _SMALL[1]
 MINUS_ONE = _SMALL[-1]
-TRUE = _make_bool(True)
-FALSE = _make_bool(False)
+TRUE = _make_bool(value=True)
+FALSE = _make_bool(value=False)
 
 
 def expr(value: Expr | int) -> Expr:
@@ -585,8 +523,3 @@ def expr(value: Expr | int) -> Expr:
     if value.__class__ is int:
         return Const(value)
     raise TypeError(f"an expression or an int was expected, not {type(value).__name__}")
-
-
-def interned_count() -> int:
-    """Return how many nodes are alive in the intern table (for tests of its weakness)."""
-    return len(_TABLE)

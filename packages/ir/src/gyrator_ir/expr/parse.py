@@ -63,7 +63,9 @@ def _tree(text: str) -> ast.expr:
 
 def _error(message: str, text: str) -> ParseError:
     return ParseError(
-        Diagnostic("GY-EXPR-004", message, where=text, help="see gyrator_ir.expr.parse for the grammar")
+        Diagnostic(
+            "GY-EXPR-004", message, where=text, help="see gyrator_ir.expr.parse for the grammar"
+        )
     )
 
 

@@ -121,9 +121,7 @@ class Printer:
 
     def select(self, node: Where) -> Fragment:
         """Return a selection of which only the chosen branch may be evaluated."""
-        return Fragment(
-            f"where({self(node.cond)}, {self(node.a)}, {self(node.b)})", Prec.ATOM
-        )
+        return Fragment(f"where({self(node.cond)}, {self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def _visit(self, node: Node) -> Fragment:
         if isinstance(node, Sym):
@@ -159,9 +157,7 @@ class Printer:
                 f"{self.at(node.a, Prec.SUM)} {word} {self.at(node.b, Prec.SUM)}", Prec.RELATION
             )
         assert isinstance(node, And | Or)
-        word, prec = (
-            (self.word_and, Prec.AND) if isinstance(node, And) else (self.word_or, Prec.OR)
-        )
+        word, prec = (self.word_and, Prec.AND) if isinstance(node, And) else (self.word_or, Prec.OR)
         parts = [self.at(arg, Prec.RELATION) for arg in node.args]
         return Fragment(f" {word} ".join(parts), prec)
 
@@ -196,9 +192,7 @@ class PythonPrinter(Printer):
 
     def select(self, node: Where) -> Fragment:
         """Return a conditional expression in parentheses."""
-        return Fragment(
-            f"({self(node.a)} if {self(node.cond)} else {self(node.b)})", Prec.ATOM
-        )
+        return Fragment(f"({self(node.a)} if {self(node.cond)} else {self(node.b)})", Prec.ATOM)
 
 
 def to_python(node: Node, names: Names = None) -> str:
@@ -224,7 +218,7 @@ class CPrinter(Printer):
 
     def __init__(
         self,
-        nonnegative: Callable[[FloorDiv | Mod], bool] = lambda node: False,
+        nonnegative: Callable[[FloorDiv | Mod], bool] | None = None,
         names: Names = None,
         floor_div: str = "floor_div",
         floor_mod: str = "floor_mod",
@@ -246,14 +240,14 @@ class CPrinter(Printer):
 
     def floordiv(self, node: FloorDiv) -> Fragment:
         """Return `a / b` where that is the floor, else a call."""
-        if self._nonnegative(node):
+        if self._nonnegative is not None and self._nonnegative(node):
             left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
             return Fragment(f"{left} / {right}", Prec.PRODUCT)
         return Fragment(f"{self._floor_div}({self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def mod(self, node: Mod) -> Fragment:
         """Return `a % b` where that has the sign of the divisor, else a call."""
-        if self._nonnegative(node):
+        if self._nonnegative is not None and self._nonnegative(node):
             left, right = self.at(node.a, Prec.UNARY), self.at(node.b, Prec.UNARY)
             return Fragment(f"{left} % {right}", Prec.PRODUCT)
         return Fragment(f"{self._floor_mod}({self(node.a)}, {self(node.b)})", Prec.ATOM)

@@ -305,7 +305,7 @@ class Prover:
         elif isinstance(atom, FloorDiv):
             yield from self._quotient_ends(atom, coefficient, least)
         elif isinstance(atom, Max if least else Min):
-            for arg in atom.args:  # type: ignore[attr-defined]
+            for arg in atom.args:
                 yield coefficient * arg
         end = self.bounds(atom)[0 if least else 1]
         if end is not None and not isinstance(atom, Sym):

@@ -35,6 +35,7 @@ from gyrator_ir.expr.nodes import (
     Const,
     Eq,
     Expr,
+    ExprError,
     FloorDiv,
     Le,
     Lt,
@@ -47,7 +48,7 @@ from gyrator_ir.expr.nodes import (
 )
 from gyrator_ir.expr.prover import Prover
 from gyrator_ir.expr.recombine import recombine
-from gyrator_ir.expr.walk import rebuild
+from gyrator_ir.expr.walk import iter_nodes, rebuild
 
 AnyNode = TypeVar("AnyNode", Expr, Cond)
 
@@ -62,7 +63,10 @@ class Simplifier:
         self._memo: dict[Node, Node] = {}
 
     def __call__(self, node: AnyNode) -> AnyNode:
-        """Return an equal node for all values that the facts admit; the same node if none is simpler."""
+        """Return a node that is equal for all values that the facts admit, and is simpler."""
+        if node not in self._memo:
+            for below in iter_nodes(node):  # inner nodes first, so that recursion stays shallow
+                self._simplify(below)
         return cast(AnyNode, self._simplify(node))
 
     def _simplify(self, node: Node) -> Node:
@@ -70,7 +74,10 @@ class Simplifier:
         if done is None:
             done = node
             for _ in range(_ROUNDS):
-                step = self._step(rebuild(done, self._simplify))
+                try:
+                    step = self._step(rebuild(done, self._simplify))
+                except ExprError:
+                    break  # a divisor is known to be zero: leave the node, it may be guarded
                 if step is done:
                     break
                 done = step
@@ -125,7 +132,7 @@ class Simplifier:
         """Take out of `a` the terms that divisibility facts make multiples of an integer `b`."""
         if not isinstance(b, Const):
             return [], a
-        terms, const = terms_of(a)
+        terms, _ = terms_of(a)
         taken = [
             sum_of_terms({term: c}, 0)
             for term, c in terms
@@ -222,7 +229,7 @@ def _multiples(a: Expr, g: Expr) -> tuple[Expr, Expr]:
 
 
 def _common_divisors(a: Expr, b: Expr) -> list[Expr]:
-    """Return the parts `g` of the divisor `b` that it may share with terms of `a`, largest first."""
+    """Return the parts of the divisor `b` that terms of `a` may share, largest first."""
     terms_b, const_b = terms_of(b)
     if not terms_b:
         sizes = {gcd(c, const_b) for _, c in terms_of(a)[0]}

@@ -10,20 +10,19 @@ from collections.abc import Callable, Mapping
 from math import lcm
 from typing import Any, TypeAlias
 
-import sympy
+import sympy as _untyped_sympy
 
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.expr.build import (
     absolute,
     maximum,
     minimum,
-    mul,
     product_of,
     sum_of,
     where,
 )
-from gyrator_ir.expr.conditions import all_of, any_of, negate, relation
-from gyrator_ir.expr.division import ceildiv, exact_quotient, floordiv, mod
+from gyrator_ir.expr.conditions import all_of, any_of, both, either, negate, relation
+from gyrator_ir.expr.division import ceildiv, floordiv, mod
 from gyrator_ir.expr.nodes import (
     FALSE,
     TRUE,
@@ -47,6 +46,8 @@ from gyrator_ir.expr.nodes import (
     Where,
     expr,
 )
+
+sympy: Any = _untyped_sympy  # its functions carry no annotations
 
 Symbols: TypeAlias = "Mapping[Any, Expr] | Callable[[Any], Expr] | None"
 
@@ -129,27 +130,22 @@ class _Importer:
         return handler(self, value)
 
     def _sum(self, value: Any) -> Expr:
-        """Convert a sum; rational coefficients are allowed where the whole is an integer."""
-        try:
-            return sum_of([self.expr(arg) for arg in value.args])
-        except UnsupportedError:
-            scale = _denominator(value)
-            if scale == 1:
-                raise
-            return self._exact(sympy.expand(value * scale), scale, value)
+        """Convert a sum. With rational coefficients it is converted whole: its parts, rounded
+        one by one, would not add up."""
+        scale = _denominator(value)
+        if scale != 1:
+            return self._exact(sympy.expand(value * scale), scale)
+        return sum_of([self.expr(arg) for arg in value.args])
 
     def _product(self, value: Any) -> Expr:
         scale = _denominator(value)
         if scale != 1:
-            return self._exact(value * scale, scale, value)
+            return self._exact(sympy.expand(value * scale), scale)
         return product_of([self.expr(arg) for arg in value.args])
 
-    def _exact(self, scaled: Any, scale: int, value: Any) -> Expr:
-        quotient = exact_quotient(self.expr(scaled), Const(scale))
-        if quotient is None:
-            # an integer divided without rest only by its values: floor does not change it
-            return floordiv(self.expr(scaled), Const(scale))
-        return quotient
+    def _exact(self, scaled: Any, scale: int) -> Expr:
+        # The value is an integer for all sizes that occur, so that floor does not change it.
+        return floordiv(self.expr(scaled), Const(scale))
 
     def power(self, value: Any) -> Expr:
         base, exponent = value.args
@@ -166,6 +162,17 @@ class _Importer:
     def ceiling(self, value: Any) -> Expr:
         inner, scale = _integral(value.args[0])
         return ceildiv(self.expr(inner), self.expr(scale))
+
+    def rounded(self, value: Any) -> Expr:
+        """Convert `FloorToInt` or `CeilToInt` of a true division of integers.
+
+        The rounded quotient of doubles is the exact one while both are below 2**53.
+        """
+        (inner,) = value.args
+        if type(inner).__name__ != "IntTrueDiv":
+            raise _unsupported(value, f"{type(inner).__name__} is not integer arithmetic")
+        build = floordiv if type(value).__name__ == "FloorToInt" else ceildiv
+        return build(*map(self.expr, inner.args))
 
     def select(self, value: Any) -> Expr:
         cond, a, b = value.args
@@ -195,6 +202,9 @@ class _Importer:
             return any_of(map(self.cond, value.args))
         if name == "Not":
             return negate(self.cond(value.args[0]))
+        if name == "ITE":
+            test, a, b = map(self.cond, value.args)
+            return either(both(test, a), both(negate(test), b))
         raise _unsupported(value, f"{name} is not a condition on integers")
 
 
@@ -260,6 +270,8 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "Identity": _many(expr),
     "LShift": _pair(_shift_left),
     "RShift": _pair(_shift_right),
+    "FloorToInt": _Importer.rounded,
+    "CeilToInt": _Importer.rounded,
     "Pow": _Importer.power,
     "PowByNatural": _Importer.power,
     "floor": _Importer.floor,

@@ -28,6 +28,7 @@ from gyrator_ir.expr.nodes import (
     Const,
     Eq,
     Expr,
+    ExprError,
     FloorDiv,
     Le,
     Lt,
@@ -123,17 +124,26 @@ def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
     """
     if node.free_symbols.isdisjoint(mapping):
         return node
-    memo: dict[Node, Node] = {sym: expr(value) for sym, value in mapping.items()}
+    memo: dict[Node, Node | ExprError] = {sym: expr(value) for sym, value in mapping.items()}
 
-    def walk(current: Node) -> Node:
-        done = memo.get(current)
-        if done is None:
-            if current.free_symbols.isdisjoint(mapping):
-                return current
-            done = memo[current] = rebuild(current, walk)
-        return done
+    def done(current: Node) -> Node:
+        found = memo.get(current, current)
+        if isinstance(found, ExprError):
+            raise found
+        return found
 
-    return cast(AnyNode, walk(node))
+    stack: list[tuple[Node, bool]] = [(node, False)]
+    while stack:  # not recursive: graphs may be deep
+        current, ready = stack.pop()
+        if ready:
+            try:
+                memo[current] = rebuild(current, done)
+            except ExprError as error:
+                memo[current] = error  # raised only if a branch that is taken needs it
+        elif current not in memo and not current.free_symbols.isdisjoint(mapping):
+            stack.append((current, True))
+            stack.extend((child, False) for child in children(current))
+    return cast(AnyNode, done(node))
 
 
 def evaluate(node: Expr, env: Mapping[Sym, int]) -> int:
@@ -227,9 +237,7 @@ def linear(node: Expr, syms: Iterable[Sym]) -> tuple[dict[Sym, Expr], Expr] | No
             if split is None:
                 return None
             coefficients.setdefault(split[0], {})[split[1]] = c
-    result = {
-        sym: sum_of_terms(coefficients.get(sym, {}), whole.get(sym, 0)) for sym in wanted
-    }
+    result = {sym: sum_of_terms(coefficients.get(sym, {}), whole.get(sym, 0)) for sym in wanted}
     return result, sum_of_terms(rest, const)
 
 

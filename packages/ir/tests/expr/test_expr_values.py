@@ -1,0 +1,196 @@
+"""Construction, substitution, text and compilation keep the value."""
+
+import sympy
+from expr_strategies import (
+    SYMBOLS,
+    Undefined,
+    arithmetic,
+    cond_trees,
+    environments,
+    small,
+    trees,
+)
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gyrator_ir.expr import (
+    Const,
+    ExprError,
+    compile_python,
+    evaluate,
+    holds,
+    is_affine,
+    linear,
+    parse_cond,
+    parse_expr,
+    rebuild,
+    stride_of,
+    subs,
+    to_python,
+    to_text,
+)
+from gyrator_ir.expr.sympy_bridge import cond_from_sympy, from_sympy, to_sympy
+
+many = settings(max_examples=250, deadline=None)
+some = settings(max_examples=80, deadline=None)
+
+
+def expected_value(tree, env):
+    """What plain Python says; hypothesis discards cases that divide by zero."""
+    try:
+        return tree.value(env)
+    except Undefined:
+        assume(False)
+
+
+@many
+@given(trees, environments)
+def test_construction_keeps_the_value(tree, env):
+    assert expected_value(tree, env) == evaluate(tree.node, env)
+
+
+@many
+@given(arithmetic, environments)
+def test_divisions_keep_the_value(tree, env):
+    assert expected_value(tree, env) == evaluate(tree.node, env)
+
+
+@many
+@given(cond_trees, environments)
+def test_conditions_keep_the_truth(tree, env):
+    assert expected_value(tree, env) == holds(tree.node, env)
+
+
+@many
+@given(trees)
+def test_text_round_trip_is_identity(tree):
+    assert tree.node is parse_expr(to_text(tree.node))
+
+
+@some
+@given(cond_trees)
+def test_condition_text_round_trip_is_identity(tree):
+    assert tree.node is parse_cond(to_text(tree.node))
+
+
+@many
+@given(trees)
+def test_normal_form_is_a_fixed_point(tree):
+    assert tree.node is rebuild(tree.node, lambda child: child)
+
+
+@many
+@given(trees, environments)
+def test_python_text_and_compiled_function_agree(tree, env):
+    expected = expected_value(tree, env)
+    function = compile_python([tree.node, tree.node], SYMBOLS)
+    values = [env[sym] for sym in SYMBOLS]
+
+    assert (expected, expected) == function(*values)
+    assert expected == eval(
+        to_python(tree.node),
+        {"__builtins__": {"min": min, "max": max}},
+        {sym.name: value for sym, value in env.items()},
+    )
+
+
+@many
+@given(
+    trees,
+    environments,
+    st.dictionaries(st.sampled_from(SYMBOLS), arithmetic, max_size=3),
+)
+def test_substitution_commutes_with_evaluation(tree, env, replacements):
+    inner = {sym: expected_value(new, env) for sym, new in replacements.items()}
+    try:
+        replaced = subs(tree.node, {sym: new.node for sym, new in replacements.items()})
+    except ExprError as error:
+        if error.diagnostic.code != "GY-EXPR-002":
+            raise
+        return
+
+    assert expected_value(tree, {**env, **inner}) == evaluate(replaced, env)
+
+
+@many
+@given(arithmetic)
+def test_linear_parts_add_up(tree):
+    sym = SYMBOLS[3]
+    split = linear(tree.node, (sym,))
+    stride = stride_of(tree.node, sym)
+    assume(split is not None)
+    coefficients, rest = split
+
+    assert coefficients[sym] is stride
+    assert not {sym} & (stride.free_symbols | rest.free_symbols)
+    assert tree.node is coefficients[sym] * sym + rest
+    assert is_affine(tree.node, (sym,)) == isinstance(stride, Const)
+
+
+@some
+@given(arithmetic, environments)
+def test_sympy_gives_the_same_value(tree, env):
+    expected = expected_value(tree, env)
+    symbols = {sym: sympy.Symbol(sym.name, integer=True) for sym in SYMBOLS}
+    exported = to_sympy(tree.node, symbols)
+
+    assert expected == exported.subs({symbols[sym]: value for sym, value in env.items()})
+
+
+@some
+@given(trees, environments)
+def test_sympy_round_trip_keeps_the_value(tree, env):
+    expected = expected_value(tree, env)
+
+    assert expected == evaluate(from_sympy(to_sympy(tree.node)), env)
+
+
+@some
+@given(cond_trees, environments)
+def test_sympy_round_trip_keeps_the_truth(tree, env):
+    expected = expected_value(tree, env)
+
+    assert expected == holds(cond_from_sympy(to_sympy(tree.node)), env)
+
+
+@many
+@given(
+    st.lists(
+        st.tuples(st.integers(-4, 4), st.lists(st.sampled_from(SYMBOLS), max_size=3)),
+        min_size=1,
+        max_size=6,
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_a_polynomial_is_one_object_whatever_the_order(monomials, random):
+    def build(parts):
+        total = parse_expr("0")
+        for coefficient, factors in parts:
+            product = parse_expr("1")
+            factors = list(factors)
+            random.shuffle(factors)
+            for sym in factors:
+                product = product * sym
+            total = total + coefficient * product
+        return total
+
+    expected = build(monomials)
+    shuffled = list(monomials)
+    random.shuffle(shuffled)
+
+    assert expected is build(shuffled)
+    assert expected - build(shuffled) is parse_expr("0")
+
+
+@some
+@given(trees, trees, trees, small)
+def test_ring_laws_hold_for_objects_without_divisions(a, b, c, k):
+    a, b, c = a.node, b.node, c.node
+    assume(not any(mark in to_text(x) for x in (a, b, c) for mark in ("//", "%")))
+
+    assert a + b is b + a
+    assert (a + b) + c is a + (b + c)
+    assert a * b is b * a
+    assert (a * b) * c is a * (b * c)
+    assert a * (b + c) is a * b + a * c
+    assert k * (a - b) is k * a - k * b
