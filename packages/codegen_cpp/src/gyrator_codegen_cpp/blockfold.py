@@ -8,6 +8,7 @@ maximum (Milakov and Gimelshein), with the running values in `f64`.
 import math
 
 from gyrator_codegen_cpp.code import Code
+from gyrator_codegen_cpp.fold import only_live
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import Sym
 from gyrator_ir.loop.body import Reduce, ReduceKind
@@ -72,9 +73,7 @@ class BlockFold:
         code.line(f"gy_store({place}, {x});")
         acc = self._acc[copy]
         new = f"gy_add({acc}, {x})" if self._welford else f"gy_maximum({acc}, {x})"
-        if code.live is not None:
-            new = f"gy_combine_n({new}, {acc}, {code.live})"
-        code.line(f"{acc} = {new};")
+        code.line(f"{acc} = {only_live(new, acc, code.live)};")
 
     def _place(self, code: Code, low: str) -> str:
         symbol = code.symbols.get(self._symbol, self._symbol.name)
@@ -106,7 +105,6 @@ class BlockFold:
         lane = lane_type(self.reduce.dtype)
         place = self._place(code, low)
         acc = self._acc[copy]
-        live = code.live
         if self._welford:
             code.line(f"const v{lane} gap = gy_vload({place}) - middle;")
             new = f"gy_mad(gap, gap, {acc})"
@@ -114,7 +112,7 @@ class BlockFold:
             code.line(f"const v{lane} part = gy_exp(gy_vload({place}) - middle);")
             code.line(f"gy_store({place}, part);")
             new = f"gy_add({acc}, part)"
-        code.line(f"{acc} = {new};" if live is None else f"{acc} = gy_combine_n({new}, {acc}, {live});")
+        code.line(f"{acc} = {only_live(new, acc, code.live)};")
 
     def end_block(self, code: Code, low: str, high: str) -> None:
         """Write the merge of a block with those before it."""

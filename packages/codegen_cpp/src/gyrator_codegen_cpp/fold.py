@@ -69,6 +69,11 @@ def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
     return f"({form}{lane_type(dtype)})({a} {operator} {b})"
 
 
+def only_live(new: str, old: str, live: str | None) -> str:
+    """Return `new` in the lanes in use and `old` in the others."""
+    return new if live is None else f"gy_combine_n({new}, {old}, {live})"
+
+
 class Fold:
     """One `Reduce` on its way.
 
@@ -151,7 +156,7 @@ class Fold:
                     if dtype.is_float
                     else f"gy_add({acc}, {product})"
                 )
-            code.line(f"{acc} = {new};" if live is None else f"{acc} = gy_combine_n({new}, {acc}, {live});")
+            code.line(f"{acc} = {only_live(new, acc, live)};")
 
     def _welford(self, code: Code, x: str, mean: str, m2: str) -> None:
         # All lanes have seen equally many elements, so one scalar count serves them.
@@ -172,7 +177,8 @@ class Fold:
         with code.block("{"):
             code.line(f"const {word} higher = gy_maximum({top}, {x});")
             code.line(
-                f"const {word} more = gy_mad({total}, gy_exp({top} - higher), gy_exp({x} - higher));"
+                f"const {word} more = gy_mad({total}, gy_exp({top} - higher), "
+                f"gy_exp({x} - higher));"
             )
             # Nothing but minus infinity so far: the differences would be NaN.
             code.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")

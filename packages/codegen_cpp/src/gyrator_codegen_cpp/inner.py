@@ -121,8 +121,10 @@ def _scan_stage(
         for s in body
         if isinstance(s, Reduce)
     }  # fmt: skip
-    for state in (*states.values(), *folds.values()):
+    for state in states.values():
         state.declare(code)
+    for fold in folds.values():
+        fold.declare(code)
 
     def collective(at: Code, s: KernelStatement) -> None:
         if isinstance(s, Reduce):
@@ -151,17 +153,15 @@ def _nonempty(code: Code, axes: tuple[Axis, ...]) -> str | None:
 
 
 def _copies(body: list[KernelStatement], extent: int | None, width: int) -> int:
-    """Return how many vectors a turn of a reducing loop takes: more hide the latency of cheap
-    bodies, fewer keep the text small."""
+    """Return how many vectors a turn of a reducing loop takes, a power of two: more hide the
+    latency of cheap bodies, fewer keep the text small."""
     if not any(isinstance(s, Reduce) for s in body):
         return 1
     price = work(body)
     copies = 4 if price <= 12 else 2 if price <= 40 else 1
-    if extent is None:
-        return copies
-    while copies > 1 and (extent < copies * width or extent % (copies * width)):
+    while extent is not None and copies > 1 and extent < copies * width:
         copies //= 2
-    return copies if extent % (copies * width) == 0 or price > 12 else min(4, max(1, extent // width))
+    return copies
 
 
 @frozen
@@ -182,7 +182,7 @@ def _fold_stage(
 ) -> None:
     last = axes[-1]
     width = code.frame.width if vector else 1
-    copies = _power_of_two(_copies(body, static(last.extent), width)) if width > 1 else 1
+    copies = _copies(body, static(last.extent), width) if width > 1 else 1
     folds = _declare(code, axes, body, vector and width > 1, copies)
 
     def collective(at: Code, s: KernelStatement) -> None:
@@ -204,10 +204,6 @@ def _fold_stage(
         if isinstance(s, Reduce):
             name = s.names[0]
             (folds.simple.get(name) or folds.blocked[name]).finish(code)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
 
 
 def _declare(

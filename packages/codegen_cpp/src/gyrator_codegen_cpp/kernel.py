@@ -6,7 +6,7 @@ from attrs import frozen
 
 from gyrator_codegen import choose_vector_axis
 from gyrator_codegen_cpp.body import run
-from gyrator_codegen_cpp.code import Code, Frame, Lanes
+from gyrator_codegen_cpp.code import Code, Frame
 from gyrator_codegen_cpp.inner import inner_stage, work
 from gyrator_codegen_cpp.loops import Span, static, vector_loop
 from gyrator_codegen_cpp.prelude import Isa
@@ -271,5 +271,3 @@ def _entry(frame: Frame, symbol: str, domain: Domain, heuristics: Heuristics) ->
             code.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
         code.line("return failed;")
 
-
-__all__ = ["Domain", "Lanes", "emit_kernel"]

@@ -80,7 +80,9 @@ def static(e: Expr) -> int | None:
     return e.value if isinstance(e, Const) else None
 
 
-def nest(code: Code, axes: Sequence[Axis], emit: Callable[[Code], None], backwards: bool = False) -> None:
+def nest(
+    code: Code, axes: Sequence[Axis], emit: Callable[[Code], None], backwards: bool = False
+) -> None:
     """Write nested loops, one an axis, around what `emit` writes."""
     if not axes:
         emit(code)

@@ -55,7 +55,8 @@ def _load_uniform(code: Code, s: Load, pointer: str) -> None:
         code.define(s.name, text, dtype, varying=False)
         return
     one = f"gy_any({code.live_mask(s.mask)}) ? gy_sload({pointer}) : {zero}"
-    text = f"gy_select({mask.text}, gy_vsplat((s{lane_type(dtype)})({one})), {code.zero(dtype, varying=True)})"
+    zeros = code.zero(dtype, varying=True)
+    text = f"gy_select({mask.text}, gy_vsplat((s{lane_type(dtype)})({one})), {zeros})"
     code.define(s.name, text, dtype, varying=True)
 
 
@@ -105,8 +106,9 @@ def store(code: Code, s: Store) -> None:
         code.line(f"gy_store_mask({pointer}, {value}, {code.live_mask(s.mask)});")
         return
     test = "" if s.mask is None else f"if ({code.env[s.mask].text}) "
-    live = code.live
-    text = f"gy_store({pointer}, {value})" if live is None else f"gy_store_n({pointer}, {value}, {live})"
+    text = f"gy_store({pointer}, {value})"
+    if code.live is not None:
+        text = f"gy_store_n({pointer}, {value}, {code.live})"
     code.line(f"{test}{text};")
 
 

@@ -83,7 +83,8 @@ def _rem(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: st
     return f"gy_fmod({args[0]}, {args[1]})"
 
 
-_SAME_NAME = """add sub mul div fma floordiv truncdiv fmod remainder neg abs maximum minimum fmax fmin
+_SAME_NAME = """
+    add sub mul div fma floordiv truncdiv fmod remainder neg abs maximum minimum fmax fmin
     sqrt floor ceil trunc round copysign nextafter exp exp2 expm1 log log2 log10 log1p sin cos tan
     sinh cosh tanh asin acos atan asinh acosh atanh erf erfc sigmoid rsqrt erfinv lgamma digamma pow
     atan2 hypot eq ne lt le gt ge shl shr isnan isinf signbit rand randn""".split()

@@ -18,6 +18,7 @@ SHAPE = "GY-CPP-003"
 
 def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
     """Return why the kernel can't be written, or None."""
+    lacking = target.capabilities.ops_lacking
     for name, dtype in _types(kernel):
         if dtype not in STORAGE:
             return Diagnostic(
@@ -28,7 +29,7 @@ def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
             )
     for stage in kernel.stages:
         for s in stage.body:
-            if isinstance(s, Let) and (s.op not in EMITTERS or s.op in target.capabilities.ops_lacking):
+            if isinstance(s, Let) and (s.op not in EMITTERS or s.op in lacking):
                 return Diagnostic(
                     OPERATION,
                     f"C++ kernels have no {s.op}",

@@ -84,7 +84,8 @@ class Scanner:
             code.line(f"const {word} less = gy_minimum({self._acc}, {x});")
             # Two equal infinities have no difference.
             same = f"gy_eq(more, less) & gy_eq(gy_abs(more), {infinite})"
-            code.line(f"{self._acc} = gy_select({same}, more, more + gy_log1p(gy_exp(less - more)));")
+            total = "more + gy_log1p(gy_exp(less - more))"
+            code.line(f"{self._acc} = gy_select({same}, more, {total});")
 
     def _position_step(self, code: Code, x: str) -> None:
         acc, at = self._acc, self._at
@@ -92,6 +93,8 @@ class Scanner:
         mask = f"{'v' if self._vector else 's'}bool"
         with code.block("{"):
             number = f"gy_eq({acc}, {acc})"
-            code.line(f"const {mask} moves = gy_ne({x}, {x}) | ({reaches}({x}, {acc}) & {number});")
+            moves = f"gy_ne({x}, {x}) | ({reaches}({x}, {acc}) & {number})"
+            code.line(f"const {mask} moves = {moves};")
             code.line(f"{acc} = gy_select(moves, {x}, {acc});")
-            code.line(f"{at} = gy_select(moves, {index_text(code, self._position, self._vector)}, {at});")
+            place = index_text(code, self._position, self._vector)
+            code.line(f"{at} = gy_select(moves, {place}, {at});")

@@ -1,6 +1,9 @@
 """The C++ kernel language: kernels in, translation units out."""
 
 from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
 
 from attrs import frozen
 
@@ -17,6 +20,19 @@ from gyrator_ir.target import Target
 
 ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
 """Instruction sets by `Target.arch`; others are written for as `plain`."""
+
+
+@cache
+def _content_hash() -> str:
+    digest = sha256()
+    for package in ("gyrator_codegen", "gyrator_codegen_cpp", "gyrator_codegen_cpp.prelude"):
+        for folder in (resources.files(package), resources.files(package) / "headers"):
+            if not folder.is_dir():
+                continue
+            for item in sorted(folder.iterdir(), key=lambda f: f.name):
+                if item.name.endswith((".py", ".h")):
+                    digest.update(item.name.encode() + b"\0" + item.read_bytes())
+    return digest.hexdigest()
 
 
 @frozen

@@ -116,8 +116,3 @@ def preamble(text: str, isa: Isa) -> str:
             chosen.append(body)
     helpers = "".join(reversed(chosen))
     return assemble(names_in(text + helpers), isa) + helpers
-
-
-def helpers_text() -> str:
-    """Return all helper functions: part of the emitter's content hash."""
-    return "".join(text for _, text in _HELPERS)
