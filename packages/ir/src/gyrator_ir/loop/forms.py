@@ -1,0 +1,149 @@
+"""The one-line operations of Loop IR and Kernel IR: how each prints and parses."""
+
+from gyrator_ir.loop.nodes import (
+    AssertCond,
+    CallOp,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    DeviceCopy,
+    Extern,
+    ScalarRead,
+    TemplateKind,
+    UserTritonKernel,
+    WhileOp,
+)
+from gyrator_ir.text.forms import (
+    COND,
+    NAME,
+    NAMES,
+    ORIGINS,
+    STRING,
+    SYMBOL,
+    WORD,
+    WORDS,
+    Codec,
+    Form,
+    FormTable,
+    Part,
+    flag,
+)
+from gyrator_ir.text.program import read_axes, show_axes
+from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.values import ARG, ARG_OR_COND, ARGS, ARGS_BY_NAME, GRID, RESULTS
+
+_NAME = Part("name", NAME)
+_ORIGINS = Part("origins", ORIGINS)
+_RESULTS = Part("results", NAMES, lead="->", omit=())
+_MUTATES = Part("mutates", NAMES, lead="mutates", omit=())
+
+CALLS = FormTable(
+    (
+        Form(
+            Extern,
+            "extern",
+            (
+                _NAME,
+                Part("target", WORD),
+                Part("args", ARGS),
+                Part("kwargs", ARGS_BY_NAME, lead="with", omit=()),
+                Part("results", RESULTS, lead="->", omit=()),
+                Part("out", WORD, lead="out", omit=None),
+                Part("out_names", WORDS, lead="names", omit=()),
+                _MUTATES,
+                Part("reason", STRING, lead="because", omit=""),
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            UserTritonKernel,
+            "triton",
+            (
+                _NAME,
+                Part("kernel", WORD),
+                Part("grid", GRID, lead="grid"),
+                Part("args", ARGS_BY_NAME),
+                Part("constants", ARGS_BY_NAME, lead="constants"),
+                _MUTATES,
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            CollectiveCall,
+            "collective",
+            (_NAME, Part("target", WORD), Part("args", ARGS), _RESULTS, _MUTATES, _ORIGINS),
+        ),
+        Form(CollectiveWait, "wait", (_NAME, Part("buffer", NAME), _ORIGINS)),
+        Form(
+            DeviceCopy,
+            "copy",
+            (
+                _NAME,
+                Part("source", ARG),
+                Part("destination", NAME, lead="->"),
+                flag("non_blocking", "non_blocking"),
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            ScalarRead,
+            "read",
+            (_NAME, Part("source", ARG), Part("symbol", SYMBOL, lead="->"), _ORIGINS),
+        ),
+        Form(
+            AssertCond,
+            "assert",
+            (_NAME, Part("condition", COND), Part("message", STRING), _ORIGINS),
+        ),
+        Form(
+            CondOp,
+            "cond",
+            (
+                _NAME,
+                Part("predicate", ARG_OR_COND),
+                Part("then", WORD, lead="then"),
+                Part("otherwise", WORD, lead="else"),
+                Part("operands", ARGS),
+                _RESULTS,
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            WhileOp,
+            "while",
+            (
+                _NAME,
+                Part("condition", WORD),
+                Part("body", WORD, lead="do"),
+                Part("carried", ARGS),
+                Part("invariants", ARGS, lead="invariants", omit=()),
+                _RESULTS,
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            CallOp,
+            "call",
+            (_NAME, Part("program", WORD), Part("operands", ARGS), _RESULTS, _ORIGINS),
+        ),
+    )
+)
+
+
+def _read_kind(scanner: Scanner) -> TemplateKind:
+    word = scanner.name()
+    if word not in TemplateKind.__members__.values():
+        scanner.line.fail(f"expected a template ({', '.join(TemplateKind)}), got {word!r}")
+    return TemplateKind(word)
+
+
+TEMPLATE = (
+    _NAME,
+    Part("kind", Codec(lambda kind, _: kind.value, _read_kind)),
+    Part("inputs", ARGS),
+    Part("output", NAME, lead="->"),
+    Part("attributes", ARGS_BY_NAME, lead="with", omit=()),
+    Part("axes", Codec(show_axes, read_axes), lead="over"),
+    _ORIGINS,
+)
+"""The head of a `Template`; its epilogue and its fallback stand below it."""

@@ -1,0 +1,146 @@
+"""Loop IR to text. `parse(show(p)) == p` for every program that verifies."""
+
+from collections.abc import Sequence
+
+from gyrator_ir.loop.body import (
+    Axis,
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.loop.forms import CALLS, TEMPLATE
+from gyrator_ir.loop.nodes import (
+    CallOperation,
+    LoopProgram,
+    Operation,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+    Template,
+)
+from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.text.forms import ORIGINS
+from gyrator_ir.text.lines import indented
+from gyrator_ir.text.program import (
+    show_axes,
+    show_buffer,
+    show_preamble,
+    show_user_kernels,
+)
+from gyrator_ir.text.scanner import Writer, show_number
+from gyrator_ir.text.values import OUTPUTS
+
+VERSION = 1
+KIND = "loop.program"
+
+
+def show(program: LoopProgram) -> str:
+    """Print a program; the same program always prints the same bytes."""
+    return "\n".join(_program(program)) + "\n"
+
+
+def show_statement(s: AnyStatement, writer: Writer | None = None) -> str:
+    """Print one statement, as error messages quote it."""
+    w = writer or Writer()
+    match s:
+        case Load(name, buffer, index, mask):
+            return f"{name} = load {buffer}[{w.expr(index)}]{_if(mask)}"
+        case Let(name, op, args, dtype):
+            return f"{name}: {dtype.value} = {op} {', '.join(args)}"
+        case Const(name, value, dtype):
+            return f"{name}: {dtype.value} = const {show_number(value)}"
+        case IndexValue(name, expr, dtype):
+            return f"{name}: {dtype.value} = index {w.expr(expr)}"
+        case Bind(symbol, value, size, wrap, check, mask):
+            wraps, checks = " wrap" if wrap else "", " check" if check else ""
+            return f"{symbol.name} = bind {value} below {w.expr(size)}{wraps}{checks}{_if(mask)}"
+        case Store(buffer, index, value, mode, mask):
+            verb = "store" if mode is StoreMode.SET else f"store.{mode.value}"
+            return f"{verb} {buffer}[{w.expr(index)}], {value}{_if(mask)}"
+        case Reduce(names, kind, args, dtype):
+            return f"{', '.join(names)}: {dtype.value} = reduce.{kind.value} {', '.join(args)}"
+        case ScanStep(names, kind, args, dtype, reverse):
+            back = " reverse" if reverse else ""
+            return f"{', '.join(names)}: {dtype.value} = scan.{kind.value} {', '.join(args)}{back}"
+        case SortStep(names, args, dtype, descending, stable):
+            down, keep = " descending" if descending else "", " stable" if stable else ""
+            return f"{', '.join(names)}: {dtype.value} = sort {', '.join(args)}{down}{keep}"
+
+
+def _if(mask: str | None) -> str:
+    return "" if mask is None else f" if {mask}"
+
+
+def show_operation(op: Operation, writer: Writer) -> list[str]:
+    """Print one operation; the first line is its head."""
+    match op:
+        case Pointwise(name, axes, body, origins) | Scatter(name, axes, body, origins):
+            verb = "pointwise" if isinstance(op, Pointwise) else "scatter"
+            head = f"{verb} {name} {show_axes(axes, writer)}{_origins(origins, writer)}"
+            return [head, *_body(body, writer)]
+        case Reduction(name, axes, inner, body, fold, stores, origins):
+            head = _over("reduction", name, axes, inner, origins, writer)
+            return [head, *_body((*body, fold, *stores), writer)]
+        case Scan(name, axes, line, body, scan, stores, origins):
+            head = _over("scan", name, axes, (line,), origins, writer)
+            return [head, *_body((*body, scan, *stores), writer)]
+        case Sort(name, axes, line, body, sort, stores, origins):
+            head = _over("sort", name, axes, (line,), origins, writer)
+            return [head, *_body((*body, sort, *stores), writer)]
+    return show_call(op, writer)
+
+
+def show_call(op: CallOperation, writer: Writer) -> list[str]:
+    """Print an operation that the host carries out."""
+    if isinstance(op, Template):
+        return _template(op, writer)
+    return [CALLS.by_class[type(op)].head(op, writer)]
+
+
+def _over(
+    verb: str,
+    name: str,
+    axes: Sequence[Axis],
+    inner: Sequence[Axis],
+    origins: tuple[int, ...],
+    w: Writer,
+) -> str:
+    return f"{verb} {name} {show_axes(axes, w)} over {show_axes(inner, w)}{_origins(origins, w)}"
+
+
+def _body(body: Sequence[AnyStatement], writer: Writer) -> list[str]:
+    return indented([show_statement(s, writer) for s in body])
+
+
+def _origins(origins: tuple[int, ...], writer: Writer) -> str:
+    return f" {ORIGINS.show(origins, writer)}" if origins else ""
+
+
+def _template(op: Template, writer: Writer) -> list[str]:
+    head = "template" + "".join(part.show(op, writer) for part in TEMPLATE)
+    lines = [head, *_body(op.epilogue, writer)]
+    if op.fallback is not None:
+        lines += indented([f"fallback {line}" for line in show_call(op.fallback, writer)])
+    return lines
+
+
+def _program(p: LoopProgram) -> list[str]:
+    writer = Writer({b.name: b for b in p.all_buffers})
+    lines = show_preamble(p.origins, p.facts, p.inputs, p.constants, writer)
+    lines += [f"buffer {show_buffer(b, writer)}" for b in p.buffers]
+    lines += show_user_kernels(p.user_kernels, writer)
+    for op in p.operations:
+        lines += show_operation(op, writer)
+    lines.append(f"return {OUTPUTS.show(p.outputs, writer)}".rstrip())
+    for sub in p.subprograms:
+        lines += _program(sub)
+    return [f"{KIND} {VERSION} @{p.name}", *indented(lines)]

@@ -1,0 +1,452 @@
+"""What must hold of every loop program between two stages.
+
+GY-LOOP-001 to 010 are those of bodies, see `gyrator_ir.loop.check`. Beyond them:
+
+GY-LOOP-011  a created buffer holds values before it is read; so do the targets of scatters
+GY-LOOP-012  a created buffer is written by one operation that is no scatter and no mutating call
+GY-LOOP-013  every created buffer is written
+GY-LOOP-014  a layout has as many strides as sizes, over sizes that are known by then, not negative
+GY-LOOP-015  a call names subprograms and user kernels that exist, passes as many operands and
+             takes as many results as they have
+GY-LOOP-016  an out-variant has a name for each result, which is a buffer
+GY-LOOP-017  rows of origins exist
+GY-LOOP-018  inputs, constants, buffers, operations and outputs are of the classes of this level
+
+Runs at each stage border, and after each pass under `Pipeline(verify="each")`. It takes time
+linear in the size of the program, and shares no work between calls.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+from gyrator_ir.expr import Cond, Expr, Sym
+from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.loop.body import Axis, Load, Statement, Store
+from gyrator_ir.loop.check import SIZE_KINDS, Checker, Scope, Where, place
+from gyrator_ir.loop.nodes import (
+    Arg,
+    AssertCond,
+    Buffer,
+    CallOp,
+    CallOperation,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    Constant,
+    DeviceCopy,
+    Extern,
+    Input,
+    ListArg,
+    Literal,
+    LoopOperation,
+    LoopProgram,
+    OpaqueInput,
+    Operation,
+    Output,
+    Pointwise,
+    Reduction,
+    ScalarRead,
+    Scan,
+    Scatter,
+    SizeInput,
+    Sort,
+    Template,
+    TensorInput,
+    TensorRef,
+    TypeArg,
+    UserTritonKernel,
+    WhileOp,
+)
+from gyrator_ir.loop.print import show_operation, show_statement
+from gyrator_ir.loop.rewrite import reads, writes
+from gyrator_ir.text.program import show_buffer
+from gyrator_ir.text.scanner import Writer
+from gyrator_ir.text.values import ARG
+from gyrator_ir.types import DType
+
+
+def verify(program: LoopProgram) -> LoopProgram:
+    """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    _Verifier(program).run()
+    for sub in program.subprograms:
+        verify(sub)
+    return program
+
+
+class DataFlow:
+    """What is known and written while operations are walked in order; shared with Kernel IR."""
+
+    def __init__(
+        self,
+        checker: Checker,
+        inputs: Sequence[Input],
+        constants: Sequence[Constant],
+        created: Sequence[Buffer],
+    ) -> None:
+        self.checker = checker
+        self.symbols: set[Sym] = set()
+        self.written: set[str] = set()
+        self.created = {b.name: b for b in created}
+        self.writer = Writer()
+        self._declare(inputs, constants, created)
+
+    def _declare(
+        self, inputs: Sequence[Input], constants: Sequence[Constant], created: Sequence[Buffer]
+    ) -> None:
+        names: set[str] = set()
+        for i in inputs:
+            match i:
+                case TensorInput(buffer):
+                    self._given(buffer)
+                    name = buffer.name
+                case SizeInput(expr, name):
+                    self.symbols |= expr.free_symbols
+                case OpaqueInput(name):
+                    pass
+                case _:
+                    self.checker.fail(18, f"{i!r} is no input")
+            self._unique(name, names)
+        for c in constants:
+            if type(c) is not Constant:
+                self.checker.fail(18, f"{c!r} is no constant")
+            self._unique(c.buffer.name, names)
+            self._given(c.buffer)
+        for b in created:
+            if type(b) is not Buffer:
+                self.checker.fail(18, f"{b!r} is no buffer")
+            self._unique(b.name, names)
+            self._layout(b)
+        for symbol in self.symbols:
+            if symbol.kind not in SIZE_KINDS:
+                self.checker.fail(8, f"input symbol {symbol.name!r} is no size (s.. or u..)")
+
+    def _given(self, buffer: Buffer) -> None:
+        self._layout(buffer)
+        for expr in (*buffer.shape, *buffer.strides):
+            self.symbols |= expr.free_symbols
+        self.written.add(buffer.name)
+
+    def _unique(self, name: str, names: set[str]) -> None:
+        if name in names:
+            self.checker.fail(1, f"{name!r} is declared twice")
+        names.add(name)
+
+    def _layout(self, b: Buffer | TensorRef) -> None:
+        if len(b.shape) != len(b.strides):
+            self.checker.fail(
+                14, f"{len(b.shape)} sizes and {len(b.strides)} strides", lambda: self._show(b)
+            )
+        for expr in (*b.shape, *b.strides):
+            if type(expr) is ConstExpr:
+                if expr.value < 0:
+                    self.checker.fail(
+                        14, f"{expr.value} is no size or stride", lambda: self._show(b)
+                    )
+            elif not isinstance(expr, Expr):
+                self.checker.fail(14, f"{expr!r} is no expression", lambda: self._show(b))
+
+    def _show(self, b: Buffer | TensorRef) -> str:
+        if isinstance(b, Buffer):
+            return show_buffer(b, self.writer)
+        return ARG.show(b, self.writer)
+
+    def check_sizes(self, exprs: Iterable[Expr], where: Where) -> None:
+        """Check that expressions are over sizes known by now."""
+        symbols = self.symbols
+        for expr in exprs:
+            if not expr.free_symbols <= symbols:
+                self.checker.sizes((expr,), symbols, where)
+
+    def bind(self, symbol: Sym, where: Where) -> None:
+        """Bring a symbol into scope that an operation reads at run time."""
+        if symbol.kind not in SIZE_KINDS:
+            self.checker.fail(8, f"{symbol.name!r} is no size (s.. or u..)", where)
+        if symbol in self.symbols:
+            self.checker.fail(4, f"symbol {symbol.name!r} is defined twice", where)
+        self.symbols.add(symbol)
+
+    def read(self, name: str, where: Where) -> None:
+        """Check that a buffer is declared and holds values."""
+        if name in self.written:
+            return
+        if name not in self.checker.places:
+            self.checker.fail(2, f"buffer {name!r} is not declared", where)
+        self.checker.fail(11, f"{name!r} is read before it is written", where)
+
+    def write(self, name: str, where: Where, *, again: bool = False) -> None:
+        """Note that an operation writes a buffer; `again` where it may hold values already."""
+        if name not in self.checker.places:
+            self.checker.fail(2, f"buffer {name!r} is not declared", where)
+        created = self.created.get(name)
+        if created is None:
+            return
+        if name not in self.written:
+            self.check_sizes((*created.shape, *created.strides), lambda: self._show(created))
+            self.written.add(name)
+        elif not again:
+            self.checker.fail(12, f"{name!r} is written by a second operation", where)
+
+    def finish(self, outputs: Sequence[Output]) -> None:
+        """Check the results, and that every created buffer was written."""
+        for name, created in self.created.items():
+            if name not in self.written:
+                self.checker.fail(13, f"{name!r} is never written", self._show(created))
+        for o in outputs:
+            if not isinstance(o, TensorRef | Expr | Literal):
+                self.checker.fail(18, f"{o!r} is no output")
+            self.argument(o, partial(_returned, o))
+
+    def argument(self, arg: Arg, where: Where) -> None:
+        """Check an argument of a call, or a result of the program."""
+        match arg:
+            case TensorRef(buffer, _, shape, strides, offset):
+                self.read(buffer, where)
+                self._layout(arg)
+                self.check_sizes((*shape, *strides, offset), where)
+            case Expr():
+                self.check_sizes((arg,), where)
+            case ListArg(items):
+                for item in items:
+                    self.argument(item, where)
+            case Literal() | TypeArg():
+                pass
+            case _:
+                self.checker.fail(18, f"{arg!r} is no argument", where)
+
+
+class CallChecker:
+    """Checks operations that the host carries out; shared with Kernel IR."""
+
+    def __init__(
+        self, flow: DataFlow, programs: dict[str, tuple[int, int]], user_kernels: Iterable[str]
+    ) -> None:
+        self.flow = flow
+        self.programs = programs
+        """Number of operands and of results of each subprogram."""
+        self.user_kernels = frozenset(user_kernels)
+
+    def check(self, op: CallOperation, where: Where) -> None:
+        """Check one operation and note what it writes."""
+        flow = self.flow
+        match op:
+            case Extern():
+                self._extern(op, where)
+            case Template():
+                self._template(op, where)
+            case UserTritonKernel():
+                self._user_kernel(op, where)
+            case CollectiveCall(_, _, args, results, mutates):
+                self._arguments(args, where)
+                self._mutates(mutates, where)
+                self._results(results, where)
+            case CollectiveWait(_, buffer):
+                flow.read(buffer, where)
+            case DeviceCopy(_, source, destination):
+                flow.argument(source, where)
+                flow.write(destination, where)
+            case ScalarRead(_, source, symbol):
+                flow.argument(source, where)
+                flow.bind(symbol, where)
+            case AssertCond(_, condition):
+                flow.checker.sizes(_sides(condition), flow.symbols, where)
+            case CondOp(_, predicate, then, otherwise, operands, results):
+                if isinstance(predicate, TensorRef):
+                    flow.argument(predicate, where)
+                else:
+                    flow.checker.sizes(_sides(predicate), flow.symbols, where)
+                self._arguments(operands, where)
+                for name in (then, otherwise):
+                    self._program(name, len(operands), len(results), where)
+                self._results(results, where)
+            case WhileOp(_, condition, body, carried, invariants, results):
+                self._arguments((*carried, *invariants), where)
+                operands_count = len(carried) + len(invariants)
+                self._program(condition, operands_count, 1, where)
+                self._program(body, operands_count, len(carried), where)
+                if len(results) != len(carried):
+                    flow.checker.fail(
+                        15, f"{len(carried)} operands are carried, {len(results)} result", where
+                    )
+                self._results(results, where)
+            case CallOp(_, program, operands, results):
+                self._arguments(operands, where)
+                self._program(program, len(operands), len(results), where)
+                self._results(results, where)
+            case _:
+                flow.checker.fail(18, f"{op!r} is no operation", where)
+
+    def _arguments(self, args: Iterable[Arg], where: Where) -> None:
+        for arg in args:
+            self.flow.argument(arg, where)
+
+    def _results(self, results: Iterable[str], where: Where) -> None:
+        for name in results:
+            self.flow.write(name, where)
+
+    def _mutates(self, names: Iterable[str], where: Where) -> None:
+        for name in names:
+            self.flow.read(name, where)
+            self.flow.write(name, where, again=True)
+
+    def _program(self, name: str, operands: int, results: int, where: Where) -> None:
+        found = self.programs.get(name)
+        if found is None:
+            self.flow.checker.fail(15, f"there is no subprogram {name!r}", where)
+        if found != (operands, results):
+            self.flow.checker.fail(
+                15,
+                f"{name!r} has {found[0]} input(s) and {found[1]} output(s), "
+                f"not {operands} and {results}",
+                where,
+            )
+
+    def _extern(self, op: Extern, where: Where) -> None:
+        flow = self.flow
+        self._arguments(op.args, where)
+        self._arguments((arg for _, arg in op.kwargs), where)
+        self._mutates(op.mutates, where)
+        if op.out is not None:
+            named = all(isinstance(r, str) for r in op.results)
+            if not named or len(op.out_names) != len(op.results):
+                flow.checker.fail(
+                    16,
+                    f"{op.out!r} wants a buffer and a name for each of "
+                    f"{len(op.results)} result(s), got the names {list(op.out_names)}",
+                    where,
+                )
+        for result in op.results:
+            match result:
+                case str():
+                    flow.write(result, where)
+                case tuple():
+                    self._results(result, where)
+                case Sym():
+                    flow.bind(result, where)
+                case None:
+                    pass
+                case _:
+                    flow.checker.fail(18, f"{result!r} is no result", where)
+
+    def _template(self, op: Template, where: Where) -> None:
+        flow = self.flow
+        self._arguments(op.inputs, where)
+        self._arguments((arg for _, arg in op.attributes), where)
+        scope = Scope({"acc": DType.F32}, set(flow.symbols))
+        flow.checker.axes(op.axes, scope, where)
+        flow.checker.statements(op.epilogue, scope)
+        for name in reads(op.epilogue):
+            flow.read(name, where)
+        stored = writes(op.epilogue)
+        if op.output not in stored:
+            flow.checker.fail(13, f"the epilogue does not store to {op.output!r}", where)
+        for name in stored:
+            flow.write(name, where)
+
+    def _user_kernel(self, op: UserTritonKernel, where: Where) -> None:
+        if op.kernel not in self.user_kernels:
+            self.flow.checker.fail(15, f"there is no user kernel {op.kernel!r}", where)
+        for sizes in op.grid:
+            self.flow.check_sizes(sizes, where)
+        created = self.flow.created
+        for _, arg in op.args:
+            # A buffer that the kernel fills need not hold values before.
+            if isinstance(arg, TensorRef) and arg.buffer in op.mutates and arg.buffer in created:
+                self.flow.write(arg.buffer, where, again=True)
+            self.flow.argument(arg, where)
+        self._arguments((arg for _, arg in op.constants), where)
+        self._mutates(op.mutates, where)
+
+
+def _sides(condition: Cond) -> tuple[Expr, ...]:
+    return tuple(condition.free_symbols)
+
+
+class _Verifier:
+    """Walks one program."""
+
+    def __init__(self, program: LoopProgram) -> None:
+        self.program = program
+        buffers = program.all_buffers
+        self.checker = Checker("LOOP", {b.name: place(b) for b in buffers}, program.origins)
+        self.flow = DataFlow(self.checker, program.inputs, program.constants, program.buffers)
+        programs = {p.name: (len(p.inputs), len(p.outputs)) for p in program.subprograms}
+        if len(programs) != len(program.subprograms):
+            self.checker.fail(1, "two subprograms have one name")
+        self.calls = CallChecker(self.flow, programs, (k.key for k in program.user_kernels))
+
+    def run(self) -> None:
+        names: set[str] = set()
+        checker = self.checker
+        for op in self.program.operations:
+            checker.rows = getattr(op, "origins", ())
+            self._origins(checker.rows)
+            self._operation(op)
+            if op.name in names:
+                checker.fail(1, f"two operations are called {op.name!r}", partial(_head, op))
+            names.add(op.name)
+        checker.rows = ()
+        self.flow.finish(self.program.outputs)
+
+    def _origins(self, rows: tuple[int, ...]) -> None:
+        count = len(self.program.origins)
+        for row in rows:
+            if not 0 <= row < count:
+                self.checker.fail(17, f"there is no origin {row}, the table has {count}")
+
+    def _operation(self, op: Operation) -> None:
+        match op:
+            case Pointwise(_, axes, body) | Scatter(_, axes, body):
+                self._loop(op, axes, (), body)
+                self._effects(op, body)
+            case Reduction(_, axes, inner, body, fold, stores):
+                scope = self._loop(op, axes, inner, body)
+                self.checker.statements((fold,), scope)
+                points = Scope({n: scope.values[n] for n in fold.names}, set(self.flow.symbols))
+                self.checker.axes(axes, points, partial(_head, op))
+                self.checker.statements(stores, points)
+                self._effects(op, (*body, *stores))
+            case Scan(_, axes, line, body, scan, stores):
+                scope = self._loop(op, axes, (line,), body)
+                self.checker.statements((scan, *stores), scope)
+                self._effects(op, (*body, *stores))
+            case Sort(_, axes, line, body, sort, stores):
+                scope = self._loop(op, axes, (line,), body)
+                self.checker.statements((sort, *stores), scope)
+                self._effects(op, (*body, *stores))
+            case _:
+                self.calls.check(op, partial(_head, op))
+
+    def _loop(
+        self,
+        op: LoopOperation,
+        axes: tuple[Axis, ...],
+        inner: tuple[Axis, ...],
+        body: tuple[Statement, ...],
+    ) -> Scope:
+        scope = Scope(symbols=set(self.flow.symbols))
+        self.checker.axes((*axes, *inner), scope, partial(_head, op))
+        self.checker.statements(body, scope)
+        return scope
+
+    def _effects(self, op: LoopOperation, body: tuple[Statement, ...]) -> None:
+        """Note what an operation reads, then what it writes."""
+        flow, scatters = self.flow, isinstance(op, Scatter)
+        stored: dict[str, None] = {}
+        for s in body:
+            if type(s) is Load:
+                if s.buffer not in flow.written:
+                    flow.read(s.buffer, partial(show_statement, s))
+            elif type(s) is Store:
+                stored[s.buffer] = None
+        for name in stored:
+            if scatters:
+                flow.read(name, partial(_head, op))
+            flow.write(name, partial(_head, op), again=scatters)
+
+
+def _head(op: Operation) -> str:
+    return show_operation(op, Writer())[0]
+
+
+def _returned(output: Output) -> str:
+    return f"return {ARG.show(output, Writer())}"

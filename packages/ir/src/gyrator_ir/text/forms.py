@@ -1,0 +1,242 @@
+"""Forms: one description of a line that both prints and parses a node, so that the two agree."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from attrs import field, frozen
+
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.text.lines import Line, indented
+from gyrator_ir.text.scanner import Scanner, Writer, show_device, show_string, show_word
+
+
+@frozen
+class Codec:
+    """How one value is written and read."""
+
+    show: Callable[[Any, Writer], str]
+    read: Callable[[Scanner], Any]
+
+
+class _Required:
+    """No value is left out."""
+
+
+REQUIRED = _Required()
+
+
+@frozen
+class Part:
+    """An attribute of a node: `lead value`, after a space unless `glued`.
+
+    Nothing is written for the value `omit`, and that is what is read where nothing stands.
+    """
+
+    attribute: str
+    codec: Codec
+    lead: str = ""
+    omit: object = REQUIRED
+    glued: bool = False
+
+    def show(self, node: object, writer: Writer) -> str:
+        """Write the part, with the space before it."""
+        value = getattr(node, self.attribute)
+        if self.omit is not REQUIRED and type(value) is type(self.omit) and value == self.omit:
+            return ""
+        text = self.codec.show(value, writer)
+        pieces = [piece for piece in (self.lead, text) if piece]
+        if not pieces:
+            return ""
+        return ("" if self.glued else " ") + " ".join(pieces)
+
+    def read(self, scanner: Scanner) -> Any:
+        """Read the part."""
+        if self.omit is not REQUIRED:
+            return self.codec.read(scanner) if scanner.take(self.lead) else self.omit
+        if self.lead:
+            scanner.expect(self.lead)
+        return self.codec.read(scanner)
+
+
+@frozen
+class Block:
+    """An attribute that is a sequence of lines below its node, under a line `title` if any."""
+
+    attribute: str
+    title: str = ""
+
+
+@frozen
+class Form:
+    """A line `verb parts`, or `target = verb parts`, and blocks below it."""
+
+    cls: type
+    verb: str
+    parts: tuple[Part, ...] = ()
+    target: Part | None = None
+    blocks: tuple[Block, ...] = ()
+
+    def head(self, node: object, writer: Writer) -> str:
+        """Write the line."""
+        assign = f"{self.target.show(node, writer)[1:]} = " if self.target else ""
+        return assign + self.verb + "".join(part.show(node, writer) for part in self.parts)
+
+    def show(
+        self, node: object, writer: Writer, items: Callable[[Any, Writer], list[str]]
+    ) -> list[str]:
+        """Write the line and its blocks, whose lines `items` writes."""
+        lines = [self.head(node, writer)]
+        for block in self.blocks:
+            below = items(getattr(node, block.attribute), writer)
+            lines += indented([block.title, *indented(below)] if block.title else below)
+        return lines
+
+    def read(self, scanner: Scanner, items: Callable[[tuple[Line, ...]], Any]) -> Any:
+        """Read the line up to its end and its blocks; the target has been left for us to read."""
+        values: dict[str, Any] = {}
+        if self.target:
+            values[self.target.attribute] = self.target.read(scanner)
+            scanner.expect("=")
+        scanner.expect(self.verb)
+        for part in self.parts:
+            values[part.attribute] = part.read(scanner)
+        scanner.end()
+        values |= self._blocks(scanner.line, items)
+        return build(scanner.line, self.cls, values)
+
+    def _blocks(self, line: Line, items: Callable[[tuple[Line, ...]], Any]) -> dict[str, Any]:
+        if not self.blocks:
+            line.leaf()
+            return {}
+        if not self.blocks[0].title:
+            return {self.blocks[0].attribute: items(line.children)}
+        titles = [child.text for child in line.children]
+        wanted = [block.title for block in self.blocks]
+        if titles != wanted:
+            line.fail(f"expected below it: {', '.join(wanted)}")
+        return {
+            block.attribute: items(child.children)
+            for block, child in zip(self.blocks, line.children, strict=True)
+        }
+
+
+def build(line: Line, cls: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Return a node; what its validators refuse becomes a ParseError (GY-PARSE-003)."""
+    try:
+        return cls(**values)
+    except TypeError as error:
+        line.fail(str(error), code="GY-PARSE-003")
+    except GyratorError as error:
+        line.fail(error.diagnostic.message, code="GY-PARSE-003")
+
+
+@frozen
+class FormTable:
+    """The forms of a level, by class and by verb."""
+
+    forms: tuple[Form, ...]
+    by_class: Mapping[type, Form] = field(init=False)
+    by_verb: Mapping[tuple[bool, str], Form] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "by_class", {f.cls: f for f in self.forms})
+        by_verb = {(f.target is not None, f.verb): f for f in self.forms}
+        if len(by_verb) != len(self.forms):
+            raise ValueError("two forms have one verb")
+        object.__setattr__(self, "by_verb", by_verb)
+
+    def find(self, scanner: Scanner) -> Form | None:
+        """Return the form whose verb, or `target = verb`, comes next; nothing is read."""
+        first, second, third = peek(scanner)
+        if second == "=":
+            return self.by_verb.get((True, third))
+        return self.by_verb.get((False, first))
+
+    def verbs(self) -> str:
+        """Return the verbs, for messages."""
+        return ", ".join(sorted(form.verb for form in self.forms))
+
+
+def peek(scanner: Scanner) -> tuple[str, str, str]:
+    """Return the first three blank-separated words of what is left, cut at brackets and commas."""
+    words = scanner.text[scanner.at :].split(maxsplit=3)
+    first, second, third = (*words[:3], "", "", "")[:3]
+    return first, second, third
+
+
+# Codecs ---------------------------------------------------------------------------------------
+
+
+def sequence(codec: Codec, brackets: str) -> Codec:
+    """Return the codec of a tuple: items separated by commas, between brackets if there are any."""
+    opening, closing = brackets[:1], brackets[1:]
+
+    def show(values: Iterable[Any], writer: Writer) -> str:
+        return opening + ", ".join(codec.show(v, writer) for v in values) + closing
+
+    def read(scanner: Scanner) -> tuple[Any, ...]:
+        items: list[Any] = []
+        if opening:
+            scanner.expect(opening)
+            if scanner.take(closing):
+                return ()
+        elif scanner.ended():
+            return ()
+        while True:
+            items.append(codec.read(scanner))
+            if not scanner.take(","):
+                break
+        if closing:
+            scanner.expect(closing)
+        return tuple(items)
+
+    return Codec(show, read)
+
+
+def pairs(codec: Codec) -> Codec:
+    """Return the codec of a tuple of (key, value): `{key=value, ...}`."""
+
+    def show(pair: tuple[str, Any], writer: Writer) -> str:
+        return f"{show_word(pair[0])}={codec.show(pair[1], writer)}"
+
+    def read(scanner: Scanner) -> tuple[str, Any]:
+        key = scanner.word()
+        scanner.expect("=")
+        return key, codec.read(scanner)
+
+    return sequence(Codec(show, read), "{}")
+
+
+NAME = Codec(lambda value, _: value, lambda s: s.name())
+WORD = Codec(lambda value, _: show_word(value), lambda s: s.word())
+STRING = Codec(lambda value, _: show_string(value), lambda s: s.string())
+INTEGER = Codec(lambda value, _: str(value), lambda s: s.integer())
+EXPR = Codec(lambda value, w: w.expr(value), lambda s: s.expr())
+COND = Codec(lambda value, w: f"({w.expr(value)})", lambda s: s.cond())
+DTYPE = Codec(lambda value, _: value.value, lambda s: s.dtype())
+DEVICE = Codec(lambda value, _: show_device(value), lambda s: s.device())
+EXPRS = sequence(EXPR, "[]")
+NAMES = sequence(NAME, "()")
+WORDS = sequence(WORD, "()")
+SYMBOL = EXPR
+TRUE = Codec(lambda *_: "", lambda _: True)
+FALSE = Codec(lambda *_: "", lambda _: False)
+
+
+def flag(attribute: str, word: str, default: bool = False) -> Part:
+    """Return the part that is `word` where the attribute is not its default."""
+    return Part(attribute, FALSE if default else TRUE, lead=word, omit=default)
+
+
+def _show_origins(rows: tuple[int, ...], _: Writer) -> str:
+    return " ".join(f"@{row}" for row in rows)
+
+
+def _read_origins(scanner: Scanner) -> tuple[int, ...]:
+    rows: list[int] = []
+    while scanner.take("@"):
+        rows.append(scanner.integer())
+    return tuple(rows)
+
+
+ORIGINS = Codec(_show_origins, _read_origins)

@@ -1,0 +1,336 @@
+"""What programs of all levels begin with: a header with its schema, origins, facts, inputs."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
+from gyrator_ir.expr import ShapeFacts, Sym, facts_to_text, parse_facts
+from gyrator_ir.loop.body import Axis
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    Constant,
+    Input,
+    OpaqueInput,
+    SizeInput,
+    TensorInput,
+    UserKernel,
+)
+from gyrator_ir.provenance import Origin
+from gyrator_ir.text.forms import INTEGER, WORD, WORDS, Part, build, pairs
+from gyrator_ir.text.lines import Line, indented, parse_lines
+from gyrator_ir.text.scanner import Scanner, Writer, show_device, show_string, show_word
+from gyrator_ir.text.values import read_layout, show_layout
+
+_HEADER = re.compile(r"([a-z.]+) (\d+) @([^\W\d]\w*)")
+_KINDS = ("loop.program", "kernel.schedule", "host.program")
+
+
+def header_kind(text: str) -> str:
+    """Return what the first line of a text declares: `loop.program`, ...
+
+    Raises:
+        ParseError: GY-PARSE-001, when it declares nothing that we know.
+    """
+    lines = parse_lines(text)
+    if not lines:
+        raise ParseError(Diagnostic("GY-PARSE-001", "expected a program, got an empty text"))
+    kind = lines[0].text.partition(" ")[0]
+    if kind not in _KINDS:
+        lines[0].fail(f"expected one of {', '.join(_KINDS)}, got {kind!r}")
+    return kind
+
+
+def sole(text: str, kind: str) -> Line:
+    """Return the line of the only program of a text."""
+    lines = parse_lines(text)
+    if not lines:
+        raise ParseError(Diagnostic("GY-PARSE-001", f"expected a {kind}, got an empty text"))
+    if len(lines) > 1:
+        lines[1].fail(f"expected one {kind}, and everything else indented below it")
+    return lines[0]
+
+
+def read_header(line: Line, kind: str, version: int) -> str:
+    """Read `kind version @name` and return the name.
+
+    Raises:
+        ParseError: GY-PARSE-002 for another version.
+    """
+    found = _HEADER.fullmatch(line.text)
+    if found is None or found[1] != kind:
+        line.fail(f"expected `{kind} {version} @name`")
+    if int(found[2]) != version:
+        line.fail(
+            f"expected version {version} of {kind}, got version {found[2]}",
+            code="GY-PARSE-002",
+            help="write the text again with the release that reads it",
+        )
+    return found[3]
+
+
+# Lines that print and parse side by side ------------------------------------------------------
+
+
+def show_origin(row: int, origin: Origin) -> str:
+    """Write `origin 0 %add_1 aten.add.Tensor "model.py:31 in forward" "return x + y"`."""
+    text = f"origin {row} %{show_word(origin.node)} {show_word(origin.target)}"
+    if origin.location or origin.code:
+        text += f" {show_string(origin.location)} {show_string(origin.code)}"
+    return text
+
+
+def read_origin(line: Line, row: int) -> Origin:
+    """Read what `show_origin` writes."""
+    s = Scanner(line.leaf())
+    s.expect("origin")
+    if s.integer() != row:
+        line.fail(f"expected row {row} of the origins")
+    s.expect("%")
+    node, target = s.word(), s.word()
+    location, code = ("", "") if s.ended() else (s.string(), s.string())
+    s.end()
+    return Origin(node, target, location, code)
+
+
+def show_facts(facts: ShapeFacts) -> list[str]:
+    """Write one line `fact s0 in [2, 4096]` for each fact."""
+    text = facts_to_text(facts)
+    return [f"fact {item}" for item in text.split("; ")] if text else []
+
+
+def read_facts(lines: Sequence[Line]) -> ShapeFacts:
+    """Read what `show_facts` writes."""
+    facts = [line.leaf().text.removeprefix("fact ") for line in lines]
+    try:
+        return parse_facts("; ".join(facts))
+    except GyratorError:
+        for line, fact in zip(lines, facts, strict=True):
+            _read_fact(line, fact)
+        raise
+
+
+def _read_fact(line: Line, text: str) -> None:
+    try:
+        parse_facts(text)
+    except GyratorError as error:
+        line.fail(f"expected a fact: {error.diagnostic.message}", help=error.diagnostic.help)
+
+
+def show_buffer(b: Buffer, writer: Writer) -> str:
+    """Write `x: f32[4, 8] strides [8, 1] on cpu`."""
+    return f"{b.name}:{show_layout(b, writer)} on {show_device(b.device)}"
+
+
+def read_buffer(s: Scanner, name: str | None = None) -> Buffer:
+    """Read what `show_buffer` writes; what comes before the colon may have been read already."""
+    if name is None:
+        name = s.name()
+        s.expect(":")
+    values = read_layout(s)
+    s.expect("on")
+    found = build(s.line, Buffer, {"name": name, **values, "device": s.device()})
+    assert isinstance(found, Buffer)
+    return found
+
+
+def show_input(i: Input, writer: Writer) -> str:
+    """Write `in x: f32[4] strides [1] on cpu align 16`, `in n: size s0` or `in g: opaque`."""
+    match i:
+        case TensorInput(buffer, alignment):
+            align = "" if alignment == 1 else f" align {alignment}"
+            return f"in {show_buffer(buffer, writer)}{align}"
+        case SizeInput(expr, name):
+            return f"in {name}: size {writer.expr(expr)}"
+        case OpaqueInput(name):
+            return f"in {name}: opaque"
+
+
+def read_input(line: Line) -> Input:
+    """Read what `show_input` writes."""
+    s = Scanner(line.leaf())
+    s.expect("in")
+    name = s.name()
+    s.expect(":")
+    found: Input
+    if s.take("size"):
+        found = SizeInput(s.expr(), name)
+    elif s.take("opaque"):
+        found = OpaqueInput(name)
+    else:
+        buffer = read_buffer(s, name)
+        found = TensorInput(buffer, s.integer() if s.take("align") else 1)
+    s.end()
+    return found
+
+
+def show_constant(c: Constant, writer: Writer) -> str:
+    """Write `constant w: f32[4] strides [1] on cpu key "weight"`."""
+    return f"constant {show_buffer(c.buffer, writer)} key {show_word(c.key)}"
+
+
+def read_constant(line: Line) -> Constant:
+    """Read what `show_constant` writes."""
+    s = Scanner(line.leaf())
+    s.expect("constant")
+    buffer = read_buffer(s)
+    s.expect("key")
+    key = s.word()
+    s.end()
+    return Constant(buffer, key)
+
+
+_USER_KERNEL = (
+    Part("key", WORD),
+    Part("parameters", WORDS),
+    Part("settings", pairs(INTEGER), lead="settings", omit=()),
+)
+
+
+def show_user_kernel(k: UserKernel, writer: Writer) -> list[str]:
+    """Write `user_kernel key (x, n) settings {num_warps=4}`, and its source line by line."""
+    head = "user_kernel" + "".join(part.show(k, writer) for part in _USER_KERNEL)
+    return [head, *indented([_source_line(text) for text in k.source.split("\n")])]
+
+
+def _source_line(text: str) -> str:
+    plain = text.replace("\t", "").isprintable() and text == text.rstrip()
+    return f"| {text}" if plain and text else "|" if plain else show_string(text)
+
+
+def read_user_kernel(line: Line) -> UserKernel:
+    """Read what `show_user_kernel` writes."""
+    s = Scanner(line)
+    s.expect("user_kernel")
+    values = {part.attribute: part.read(s) for part in _USER_KERNEL}
+    s.end()
+    return UserKernel(source="\n".join(map(_read_source, line.children)), **values)
+
+
+def _read_source(line: Line) -> str:
+    if line.leaf().text.startswith("|"):
+        return line.text.removeprefix("|").removeprefix(" ")
+    return Scanner(line).string()
+
+
+def show_user_kernels(kernels: Sequence[UserKernel], writer: Writer) -> list[str]:
+    """Write the table of user kernels."""
+    return [line for k in kernels for line in show_user_kernel(k, writer)]
+
+
+def show_preamble(
+    origins: Sequence[Origin],
+    facts: ShapeFacts,
+    inputs: Sequence[Input],
+    constants: Sequence[Constant],
+    writer: Writer,
+) -> list[str]:
+    """Write what programs and schedules have in common: origins, facts, inputs, constants."""
+    return [
+        *(show_origin(row, origin) for row, origin in enumerate(origins)),
+        *show_facts(facts),
+        *(show_input(i, writer) for i in inputs),
+        *(show_constant(c, writer) for c in constants),
+    ]
+
+
+def show_axes(axes: Sequence[Axis], writer: Writer) -> str:
+    """Write `(i0 < 8, i1 < s0)`."""
+    return f"({', '.join(f'{a.symbol.name} < {writer.expr(a.extent)}' for a in axes)})"
+
+
+def read_axes(s: Scanner) -> tuple[Axis, ...]:
+    """Read what `show_axes` writes."""
+    axes: list[Axis] = []
+    s.expect("(")
+    if s.take(")"):
+        return ()
+    while True:
+        axes.append(read_axis(s))
+        if not s.take(","):
+            break
+    s.expect(")")
+    return tuple(axes)
+
+
+def read_axis(s: Scanner) -> Axis:
+    """Read `i0 < 8`."""
+    symbol = read_symbol(s)
+    s.expect("<")
+    found = build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
+    assert isinstance(found, Axis)
+    return found
+
+
+def read_symbol(s: Scanner) -> Sym:
+    """Read the name of a symbol."""
+    return symbol_named(s, s.name())
+
+
+def symbol_named(s: Scanner, name: str) -> Sym:
+    """Return the symbol whose name has just been read."""
+    try:
+        return Sym(name)
+    except GyratorError as error:
+        s.line.fail(f"expected a symbol: {error.diagnostic.message}")
+
+
+def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:
+    """Group the lines below a program by their first word; `words` maps words to groups.
+
+    Raises:
+        ParseError: GY-PARSE-001, for a line whose first word is not among them.
+    """
+    groups: dict[str, list[Line]] = {group: [] for group in words.values()}
+    for child in line.children:
+        word = child.text.partition(" ")[0]
+        if word not in words:
+            child.fail(f"expected one of {', '.join(sorted(words))}, got {word!r}")
+        groups[words[word]].append(child)
+    return groups
+
+
+def read_each(lines: Sequence[Line], read: Callable[[Line], Any]) -> tuple[Any, ...]:
+    """Read each line."""
+    return tuple(read(line) for line in lines)
+
+
+PREAMBLE = {
+    "origin": "origins",
+    "fact": "facts",
+    "in": "inputs",
+    "constant": "constants",
+    "buffer": "buffers",
+    "user_kernel": "user_kernels",
+}
+"""First words of the lines of `read_preamble`, and the fields that they make."""
+
+
+def read_preamble(groups: Mapping[str, list[Line]]) -> dict[str, Any]:
+    """Read the groups of `PREAMBLE` that are there."""
+    found: dict[str, Any] = {
+        "origins": tuple(read_origin(line, row) for row, line in enumerate(groups["origins"])),
+        "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
+        "constants": read_each(groups["constants"], read_constant),
+        "user_kernels": read_each(groups["user_kernels"], read_user_kernel),
+    }
+    if "inputs" in groups:
+        found["inputs"] = read_each(groups["inputs"], read_input)
+    if "buffers" in groups:
+        found["buffers"] = read_each(groups["buffers"], _read_created)
+    return found
+
+
+def _read_created(line: Line) -> Buffer:
+    s = Scanner(line.leaf())
+    s.expect("buffer")
+    buffer = read_buffer(s)
+    s.end()
+    return buffer
+
+
+def whole_buffers(preamble: Mapping[str, Any]) -> dict[str, Buffer]:
+    """Return the buffers that a preamble declares, by name."""
+    declared = [i.buffer for i in preamble["inputs"] if isinstance(i, TensorInput)]
+    declared += [c.buffer for c in preamble["constants"]]
+    return {b.name: b for b in (*declared, *preamble["buffers"])}
