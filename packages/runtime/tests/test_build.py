@@ -356,6 +356,47 @@ def test_fork(tmp_path, toolchain, shared_cache):
     slow.close()
 
 
+def test_fork_after_threads_have_run(tmp_path, toolchain, runner):
+    # Eager torch hangs in such a child: libgomp's threads do not survive a fork.
+    if not toolchain.threads:
+        pytest.skip("this compiler does not target libgomp")
+    unit = TranslationUnit("threads", THREADS)
+    address = build_kernels([unit], toolchain, Cache(tmp_path / "c"), "plain")["gy_threads"]
+    launch = Launch(address, (Buffer(0),), (64,), release_gil=True)
+    plan = runner.plan(PlanProgram(1, 1, (launch,)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        out = torch.zeros(64)
+        plan(out)
+        assert out.unique().tolist() == [0.0, 1.0]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                alone = torch.full((64,), 9.0)
+                plan(alone)
+                status = 0 if alone.unique().tolist() == [0.0] else 2
+            finally:
+                os._exit(status)
+        deadline = time.monotonic() + 60
+        ended, state = os.waitpid(pid, os.WNOHANG)
+        while not ended and time.monotonic() < deadline:
+            time.sleep(0.02)
+            ended, state = os.waitpid(pid, os.WNOHANG)
+        if not ended:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        assert ended, "the child hangs"
+        assert os.waitstatus_to_exitcode(state) == 0
+        plan(out)
+        assert out.unique().tolist() == [0.0, 1.0]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_many_threads_use_one_builder(tmp_path, toolchain):
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
     found = []

@@ -8,6 +8,8 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
+#include <dlfcn.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -66,6 +68,25 @@ struct Plan {
   Py_ssize_t n_code, n_ints, n_args, n_regs, n_launches;
   int boxed;
 };
+
+// A forked child inherits libgomp's record of a thread pool, but not its threads: a parallel region
+// of the thread that forked would wait for them for ever. That thread gets a team of one instead;
+// threads that the child starts make pools of their own.
+volatile int forked = 0;
+pthread_t forked_thread;
+
+void in_child() {
+  forked_thread = pthread_self();
+  forked = 1;
+}
+
+void after_fork() {
+  if (!pthread_equal(forked_thread, pthread_self())) return;
+  forked = 0;
+  using SetThreads = void (*)(int);
+  SetThreads set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_threads) set_threads(1);
+}
 
 template <class T>
 struct Scratch {
@@ -389,6 +410,7 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
   Registers regs(plan->n_regs);
   Scratch<int64_t> slots(plan->n_ints);
   if (!regs.slots.data || !slots.data || !bind(plan, args, n_given, regs)) return nullptr;
+  if (__builtin_expect(forked, 0)) after_fork();
   int64_t* ints = slots.data;
   memcpy(ints, plan->ints, sizeof(int64_t) * plan->n_ints);
   const int64_t* pc = plan->code;
@@ -574,6 +596,10 @@ PyType_Spec plan_spec = {"_gyrunner.Plan", sizeof(Plan), 0,
                          plan_slots};
 
 int module_exec(PyObject* module) {
+  if (pthread_atfork(nullptr, nullptr, in_child)) {
+    PyErr_NoMemory();
+    return -1;
+  }
   PyObject* type = PyType_FromSpec(&plan_spec);
   if (!type) return -1;
   int failed = PyModule_AddObjectRef(module, "Plan", type);

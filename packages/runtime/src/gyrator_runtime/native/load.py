@@ -157,7 +157,7 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
 def tensor_data_ptr_address() -> int:
     """Address of the C function `void *(PyObject *)` that torch exports, or 0 without one.
 
-    torch offers it as an int in `torch._C._dynamo.guards` (2.11 to 2.13 at least); it reads
+    torch 2.13 offers it as an int in `torch._C._dynamo.guards`, as it has since 2.1; it reads
     `Tensor.data_ptr()` with no Python call.
     """
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)

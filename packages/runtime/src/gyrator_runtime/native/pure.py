@@ -6,6 +6,7 @@ is tested against.
 
 import ctypes
 import operator
+import os
 import time
 from collections.abc import Callable
 from typing import Any, SupportsIndex
@@ -46,11 +47,17 @@ class PurePlan:
             (_foreign(launch), check_handler(launch)) for launch in program.launches
         ]
         self._timings = [[0, 0, 0] for _ in program.launches]
+        self._pid = os.getpid()
 
     def __call__(self, *args: object) -> object:
         """Run the plan; see `PlanProgram` for arguments and result."""
         program = self._program
         values = _bound(program, args)
+        if os.getpid() != self._pid:
+            # A forked child inherits libgomp's record of a pool without its threads, and would
+            # wait for them for ever.
+            self._pid = os.getpid()
+            torch.set_num_threads(1)
         del args
         regs: list[object] = [*values, *(_EMPTY for _ in range(program.n_regs - program.n_args))]
         del values
