@@ -97,7 +97,7 @@ class Engine:
         trace = Trace.open(self.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         with watch.stage("lower"):
-            program = lower(gm, self.rules, self._lowering_options(), targets)
+            program = lower(gm, self._lowering_options(), targets, self.rules)
         trace.ir("loop", program)
         with watch.stage("schedule"):
             planned = schedule(program, self._scheduler_options(), targets)

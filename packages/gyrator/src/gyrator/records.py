@@ -11,6 +11,8 @@ class ExternRecord:
     """A call into ATen, and why it is one."""
 
     target: str
+    node: str
+    """The FX node."""
     reason: str
     """`library` for a dense product or attention, else a sentence."""
     source: str = ""
@@ -24,8 +26,10 @@ class KernelRecord:
     name: str
     language: str
     text: str
+    nodes: tuple[str, ...]
+    """FX nodes fused into it."""
     ops: tuple[str, ...]
-    """ATen ops fused into it."""
+    """The ATen ops that those call."""
     sources: tuple[str, ...]
     """The user's lines they came from."""
     bytes_moved: int = 0
@@ -52,8 +56,9 @@ class GraphRecord:
     """Why the whole graph runs eagerly; empty if it does not."""
     seconds: tuple[tuple[str, float], ...] = ()
     """Time of each stage."""
-    fx_text: str = ""
     host_text: str = ""
+    fx_text: Callable[[], str] = field(default=str, eq=False)
+    """Gives the ATen graph as text."""
     timings: Callable[[], dict[str, tuple[int, int]]] | None = field(default=None, eq=False)
     """With the option `timed`: calls and total nanoseconds of each kernel so far."""
 

@@ -30,6 +30,7 @@ def summarise(
             "name": k.name,
             "language": texts[k.name][1],
             "text": texts[k.name][0],
+            "nodes": _unique(host.origins[o].node for o in k.origins),
             "ops": _unique(host.origins[o].target for o in k.origins),
             "sources": _unique(_line(host.origins[o]) for o in k.origins),
             "bytes_moved": _bytes(k, host),
@@ -38,7 +39,12 @@ def summarise(
         for k in host.kernels
     ]
     externs = [
-        {"target": n.out or n.target, "reason": n.reason, "source": _source(n, schedule)}
+        {
+            "target": n.out or n.target,
+            "node": s.origins[n.origins[0]].node if n.origins else "",
+            "reason": n.reason,
+            "source": _line(s.origins[n.origins[0]]) if n.origins else "",
+        }
         for s in (schedule, *schedule.subschedules)
         for n in s.nodes
         if isinstance(n, Extern)
@@ -51,7 +57,7 @@ def summarise(
 
 def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
     """Return the kernels of a stored summary."""
-    lists = ("ops", "sources", "refusals")
+    lists = ("nodes", "ops", "sources", "refusals")
     return tuple(
         KernelRecord(**{k: tuple(v) if k in lists else v for k, v in row.items()})
         for row in summary["kernels"]
@@ -69,10 +75,6 @@ def _refusals(schedule: Schedule) -> dict[tuple[int, ...], list[str]]:
         for n in schedule.nodes
         if isinstance(n, Kernel)
     }
-
-
-def _source(node: Extern, schedule: Schedule) -> str:
-    return _line(schedule.origins[node.origins[0]]) if node.origins else ""
 
 
 def _line(origin: Origin) -> str:

@@ -1,0 +1,1 @@
+"""Real models through the whole compiler: `python -m gyrator.demo`."""
