@@ -56,9 +56,10 @@ def _let_by_lane(code: Code, s: Let, types: tuple[DType, ...]) -> None:
         code.spill(a) + "[lane]" if code.env[a].varying else code.env[a].text for a in s.args
     )
     array = code.frame.names.take(f"{s.name}_lanes")
-    code.line(f"s{lane_type(s.dtype)} {array}[GY_LANES];")
+    code.line(f"s{lane_type(s.dtype)} {array}[GY_LANES] = {{}};")
     text = EMITTERS[s.op](args, types, s.dtype, "s")
-    code.line(f"for (si64 lane = 0; lane < GY_LANES; lane++) {array}[lane] = {text};")
+    limit = code.live or "GY_LANES"
+    code.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
     code.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
 
 
