@@ -5,6 +5,7 @@ import math
 import re
 import struct
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ _NUMBER = re.compile(r"-?(?:inf|nan(?:\(0x[0-9a-f]{16}\))?|\d+(?:\.\d+)?(?:e[+-]
 _TOKEN = re.compile(r" *(?:(\w+)|(//|\*\*|[-+*%<>=!]=?|,|\(|\)|\]|\[|.))")
 _OPERATORS = frozenset({"and", "or", "not"})
 NO_BUFFERS: Mapping[str, Buffer] = MappingProxyType({})
+_expr_of = lru_cache(1024)(parse_expr)  # programs repeat their addresses
 _QUIET_NAN = 0x7FF8000000000000
 
 
@@ -138,7 +140,7 @@ class Scanner:
         if not text:
             self.fail("an expression")
         try:
-            return parse_expr(text)
+            return _expr_of(text)
         except GyratorError as error:
             self.line.fail(f"expected an expression: {error.diagnostic.message}")
 

@@ -1,0 +1,82 @@
+"""Text to Wrapper IR: the reverse of `gyrator_ir.host.print`, form by form."""
+
+from gyrator_ir.host.forms import FORMS
+from gyrator_ir.host.nodes import GraphCapture, HostProgram, Instruction, Parameter
+from gyrator_ir.host.print import KIND, VERSION
+from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.text.forms import build
+from gyrator_ir.text.lines import Line
+from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sections, sole
+from gyrator_ir.text.scanner import Scanner
+
+_WORDS = {
+    **{word: group for word, group in PREAMBLE.items() if group not in ("inputs", "buffers")},
+    "parameter": "parameters",
+    "capture": "capture",
+    "kernel": "kernels",
+    "do": "instructions",
+    KIND: "subprograms",
+}
+
+
+def parse(text: str) -> HostProgram:
+    """Read one program. Blank lines, and lines that begin with `;`, are skipped.
+
+    Raises:
+        ParseError: as `gyrator_ir.loop.parse.parse` does.
+    """
+    return _program(sole(text, KIND))
+
+
+def _program(line: Line) -> HostProgram:
+    name = read_header(line, KIND, VERSION)
+    groups = sections(line, _WORDS)
+    if len(groups["instructions"]) != 1:
+        line.fail("expected one `do` with the instructions below it")
+    do = groups["instructions"][0]
+    if do.text != "do":
+        do.fail("expected `do` alone on its line")
+    values = read_preamble(groups) | {
+        "name": name,
+        "parameters": tuple(map(_parameter, groups["parameters"])),
+        "kernels": tuple(map(read_kernel, groups["kernels"])),
+        "instructions": read_instructions(do.children),
+        "subprograms": tuple(map(_program, groups["subprograms"])),
+        "capture": _capture(groups["capture"]),
+    }
+    found = build(line, HostProgram, values)
+    assert isinstance(found, HostProgram)
+    return found
+
+
+def _parameter(line: Line) -> Parameter:
+    s = Scanner(line.leaf())
+    s.expect("parameter")
+    found = Parameter(s.name(), s.word())
+    s.end()
+    return found
+
+
+def _capture(lines: list[Line]) -> GraphCapture:
+    if not lines:
+        return GraphCapture.NEVER
+    if len(lines) > 1:
+        lines[1].fail("expected one `capture`")
+    word = lines[0].leaf().text.removeprefix("capture ")
+    if word not in GraphCapture.__members__.values():
+        lines[0].fail(f"expected `capture` and one of {', '.join(GraphCapture)}")
+    return GraphCapture(word)
+
+
+def read_instructions(lines: tuple[Line, ...]) -> tuple[Instruction, ...]:
+    """Read instructions in order."""
+    return tuple(map(_instruction, lines))
+
+
+def _instruction(line: Line) -> Instruction:
+    s = Scanner(line)
+    form = FORMS.find(s)
+    if form is None:
+        line.fail(f"expected an instruction ({FORMS.verbs()})")
+    found: Instruction = form.read(s, read_instructions)
+    return found

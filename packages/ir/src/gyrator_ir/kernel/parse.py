@@ -1,0 +1,171 @@
+"""Text to Kernel IR: the reverse of `gyrator_ir.kernel.print`, form by form."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gyrator_ir.kernel.nodes import (
+    Kernel,
+    Level,
+    Lifetime,
+    Local,
+    Numerics,
+    Partition,
+    Refusal,
+    Schedule,
+    ScheduleNode,
+    Stage,
+)
+from gyrator_ir.kernel.print import KIND, VERSION
+from gyrator_ir.loop.forms import CALLS
+from gyrator_ir.loop.nodes import Buffer
+from gyrator_ir.loop.parse import read_operation, read_return, read_statement
+from gyrator_ir.text.forms import ORIGINS, build
+from gyrator_ir.text.lines import Line
+from gyrator_ir.text.program import (
+    PREAMBLE,
+    read_axes,
+    read_buffer,
+    read_header,
+    read_preamble,
+    read_symbol,
+    sections,
+    sole,
+    whole_buffers,
+)
+from gyrator_ir.text.scanner import Scanner
+
+NODES = {"kernel", "template", *(form.verb for form in CALLS.forms)}
+"""First words of the nodes of a schedule."""
+
+
+def parse(text: str) -> Schedule:
+    """Read one schedule. Blank lines, and lines that begin with `;`, are skipped.
+
+    Raises:
+        ParseError: as `gyrator_ir.loop.parse.parse` does.
+    """
+    return _schedule(sole(text, KIND))
+
+
+def _schedule(line: Line) -> Schedule:
+    name = read_header(line, KIND, VERSION)
+    words = PREAMBLE | dict.fromkeys(NODES, "nodes")
+    words |= {"life": "lifetimes", "partition": "partitions"}
+    groups = sections(line, words | {"return": "return", KIND: "subschedules"})
+    preamble = read_preamble(groups)
+    buffers = whole_buffers(preamble)
+    values = preamble | {
+        "name": name,
+        "nodes": tuple(_node(c, buffers) for c in groups["nodes"]),
+        "outputs": read_return(line, groups["return"], buffers),
+        "lifetimes": tuple(map(_lifetime, groups["lifetimes"])),
+        "partitions": tuple(map(_partition, groups["partitions"])),
+        "subschedules": tuple(map(_schedule, groups["subschedules"])),
+    }
+    found = build(line, Schedule, values)
+    assert isinstance(found, Schedule)
+    return found
+
+
+def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
+    if line.text.startswith("kernel "):
+        return read_kernel(line)
+    return read_operation(line, buffers)  # type: ignore[return-value]  # loops are no words here
+
+
+def read_kernel(line: Line) -> Kernel:
+    """Read what `show_kernel` writes."""
+    s = Scanner(line)
+    s.expect("kernel")
+    values: dict[str, Any] = {"name": s.name()}
+    s.expect("on")
+    values["device"] = s.device()
+    values["axes"] = read_axes(s)
+    values["inner"] = read_axes(s) if s.take("inner") else ()
+    values["sizes"] = _symbols(s) if s.take("sizes") else ()
+    values["numerics"] = Numerics.FAST if s.take("fast") else Numerics.EAGER
+    values["origins"] = ORIGINS.read(s)
+    s.end()
+    groups = sections(
+        line,
+        {
+            "refused": "refusals",
+            "parameter": "parameters",
+            "local": "locals",
+            "outer": "stages",
+            "inner": "stages",
+        },
+    )
+    values["refusals"] = tuple(map(_refusal, groups["refusals"]))
+    values["parameters"] = tuple(map(_parameter, groups["parameters"]))
+    values["locals"] = tuple(map(_local, groups["locals"]))
+    values["stages"] = tuple(map(_stage, groups["stages"]))
+    found = build(line, Kernel, values)
+    assert isinstance(found, Kernel)
+    return found
+
+
+def _symbols(s: Scanner) -> tuple[Any, ...]:
+    s.expect("(")
+    symbols = [read_symbol(s)]
+    while s.take(","):
+        symbols.append(read_symbol(s))
+    s.expect(")")
+    return tuple(symbols)
+
+
+def _refusal(line: Line) -> Refusal:
+    s = Scanner(line.leaf())
+    s.expect("refused")
+    found = Refusal(s.word(), s.string())
+    s.end()
+    return found
+
+
+def _parameter(line: Line) -> Buffer:
+    s = Scanner(line.leaf())
+    s.expect("parameter")
+    found = read_buffer(s)
+    s.end()
+    return found
+
+
+def _local(line: Line) -> Local:
+    s = Scanner(line.leaf())
+    s.expect("local")
+    name = s.name()
+    s.expect(":")
+    dtype = s.dtype()
+    s.expect("[")
+    found = Local(name, dtype, s.expr())
+    s.expect("]")
+    s.end()
+    return found
+
+
+def _stage(line: Line) -> Stage:
+    if line.text not in Level.__members__.values():
+        line.fail("expected `outer` or `inner` alone on its line")
+    return Stage(Level(line.text), tuple(map(read_statement, line.children)))
+
+
+def _lifetime(line: Line) -> Lifetime:
+    s = Scanner(line.leaf())
+    s.expect("life")
+    buffer, first = s.name(), s.integer()
+    s.expect("to")
+    found = Lifetime(buffer, first, s.integer(), s.name() if s.take("reuses") else None)
+    s.end()
+    return found
+
+
+def _partition(line: Line) -> Partition:
+    s = Scanner(line.leaf())
+    s.expect("partition")
+    start = s.integer()
+    s.expect("to")
+    end = s.integer()
+    capturable = s.take("capturable")
+    found = Partition(start, end, capturable, "" if s.ended() else s.string())
+    s.end()
+    return found

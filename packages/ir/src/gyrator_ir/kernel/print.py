@@ -1,0 +1,73 @@
+"""Kernel IR to text. `parse(show(s)) == s` for every schedule that verifies."""
+
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Numerics, Partition, Schedule, ScheduleNode
+from gyrator_ir.loop.print import show_call, show_statement
+from gyrator_ir.text.forms import ORIGINS
+from gyrator_ir.text.lines import indented
+from gyrator_ir.text.program import show_axes, show_buffer, show_preamble, show_user_kernels
+from gyrator_ir.text.scanner import Writer, show_device, show_string, show_word
+from gyrator_ir.text.values import OUTPUTS
+
+VERSION = 1
+KIND = "kernel.schedule"
+
+
+def show(schedule: Schedule) -> str:
+    """Print a schedule; the same schedule always prints the same bytes."""
+    return "\n".join(_schedule(schedule)) + "\n"
+
+
+def show_head(k: Kernel, writer: Writer) -> str:
+    """Print `kernel k0 on cpu (i0 < 4096) inner (r0 < 1024) sizes (s0) fast @0`."""
+    inner = f" inner {show_axes(k.inner, writer)}" if k.inner else ""
+    sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
+    fast = "" if k.numerics is Numerics.EAGER else f" {k.numerics.value}"
+    origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
+    axes = show_axes(k.axes, writer)
+    return f"kernel {k.name} on {show_device(k.device)} {axes}{inner}{sizes}{fast}{origins}"
+
+
+def show_kernel(k: Kernel, writer: Writer) -> list[str]:
+    """Print a kernel; the first line is its head."""
+    lines = [f"refused {show_word(r.other)} {show_string(r.reason)}" for r in k.refusals]
+    lines += [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
+    lines += [f"local {t.name}: {t.dtype.value}[{writer.expr(t.extent)}]" for t in k.locals]
+    for stage in k.stages:
+        lines.append(stage.level.value)
+        lines += indented([show_statement(s, writer) for s in stage.body])
+    return [show_head(k, writer), *indented(lines)]
+
+
+def show_node(node: ScheduleNode, writer: Writer) -> list[str]:
+    """Print a kernel or a call."""
+    return show_kernel(node, writer) if isinstance(node, Kernel) else show_call(node, writer)
+
+
+def show_lifetime(life: Lifetime) -> str:
+    """Print `life b1 2 to 5 reuses b0`."""
+    reuses = "" if life.reuses is None else f" reuses {life.reuses}"
+    return f"life {life.buffer} {life.first} to {life.last}{reuses}"
+
+
+def show_partition(p: Partition) -> str:
+    """Print `partition 0 to 3 capturable`, or with the reason why not in its place."""
+    capturable = " capturable" if p.capturable else ""
+    reason = f" {show_string(p.reason)}" if p.reason else ""
+    return f"partition {p.start} to {p.end}{capturable}{reason}"
+
+
+def _schedule(s: Schedule) -> list[str]:
+    given = [i.buffer for i in s.inputs if hasattr(i, "buffer")]
+    declared = (*given, *(c.buffer for c in s.constants), *s.buffers)
+    writer = Writer({b.name: b for b in declared})
+    lines = show_preamble(s.origins, s.facts, s.inputs, s.constants, writer)
+    lines += [f"buffer {show_buffer(b, writer)}" for b in s.buffers]
+    lines += show_user_kernels(s.user_kernels, writer)
+    for node in s.nodes:
+        lines += show_node(node, writer)
+    lines += [show_lifetime(life) for life in s.lifetimes]
+    lines += [show_partition(p) for p in s.partitions]
+    lines.append(f"return {OUTPUTS.show(s.outputs, writer)}".rstrip())
+    for sub in s.subschedules:
+        lines += _schedule(sub)
+    return [f"{KIND} {VERSION} @{s.name}", *indented(lines)]

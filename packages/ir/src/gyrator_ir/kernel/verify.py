@@ -1,0 +1,320 @@
+"""What must hold of every kernel and schedule between two stages.
+
+GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.loop.check`; 011 to 018 mean for the nodes
+of a schedule what they mean in Loop IR, see `gyrator_ir.loop.verify` (012 is not asked of kernels).
+Beyond them:
+
+GY-KERNEL-021  parameters are the buffers used: those loaded from, then the others, by first use
+GY-KERNEL-022  `sizes` are the size symbols that extents, addresses and values mention
+GY-KERNEL-023  collectives stand in inner stages (whose axes no outer stage sees, 007)
+GY-KERNEL-024  a local is stored to before it is loaded from; it is not a parameter too
+GY-KERNEL-025  parameters agree with the buffers of the schedule, on the kernel's device
+GY-KERNEL-026  lifetimes name each created buffer once and cover its uses
+GY-KERNEL-027  a buffer takes over a storage that is dead by then, large enough, and once
+GY-KERNEL-028  partitions follow one another inside the schedule
+
+Values of an inner stage are visible in it alone; results of a `Reduce` after its stage (003).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.expr import Sym
+from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
+from gyrator_ir.kernel.print import show_head, show_lifetime, show_node, show_partition
+from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    TensorInput,
+    TensorRef,
+)
+from gyrator_ir.loop.print import show_statement
+from gyrator_ir.loop.rewrite import AnyStatement, expressions
+from gyrator_ir.loop.uses import buffers_of
+from gyrator_ir.loop.verify import CallChecker, DataFlow
+from gyrator_ir.provenance import Origin
+from gyrator_ir.text.scanner import Writer
+from gyrator_ir.types import DType
+
+
+def verify(schedule: Schedule) -> Schedule:
+    """Return `schedule` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    _Verifier(schedule).run()
+    for sub in schedule.subschedules:
+        verify(sub)
+    return schedule
+
+
+def verify_kernel(kernel: Kernel, origins: Sequence[Origin] = ()) -> Kernel:
+    """Return `kernel` unchanged, or raise `VerifyError`; what surrounds it is not looked at."""
+    _check_kernel(kernel, Checker("KERNEL", {}, origins))
+    return kernel
+
+
+# Kernels --------------------------------------------------------------------------------------
+
+
+def _check_kernel(k: Kernel, checker: Checker) -> None:
+    checker.rows = k.origins
+    where = partial(_head, k)
+    if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
+        checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
+    checker.places = _places(k, checker, where)
+    _check_stages(k, checker, where)
+    _check_parameters(k, checker, where)
+    _check_sizes(k, checker, where)
+
+
+def _places(k: Kernel, checker: Checker, where: Where) -> dict[str, Place]:
+    places: dict[str, Place] = {}
+    for p in k.parameters:
+        if p.name in places:
+            checker.fail(1, f"parameter {p.name!r} is declared twice", where)
+        places[p.name] = place(p)
+    for t in k.locals:
+        if t.name in places:
+            checker.fail(24, f"local {t.name!r} is declared twice, or a parameter too", where)
+        extent = t.extent
+        places[t.name] = Place(t.dtype, extent.value if type(extent) is ConstExpr else None)
+    return places
+
+
+def _check_stages(k: Kernel, checker: Checker, where: Where) -> None:
+    sizes = set(k.sizes)
+    outer = Scope(symbols=sizes)
+    checker.axes(k.axes, outer, where)
+    inner_axes = Scope(symbols=set(outer.symbols))
+    checker.axes(k.inner, inner_axes, where)
+    filled: set[str] = set()
+    for stage in k.stages:
+        _check_locals(stage, {t.name for t in k.locals}, filled, checker)
+        if stage.level is Level.OUTER:
+            for s in stage.body:
+                if isinstance(s, Reduce | ScanStep | SortStep):
+                    checker.fail(23, "a collective stands in an outer stage", _line(s))
+            checker.statements(stage.body, outer)
+            continue
+        scope = outer.copy()
+        scope.symbols |= inner_axes.symbols
+        scope.extents |= inner_axes.extents
+        scope.empty = scope.empty or inner_axes.empty
+        _check_inner(stage, k, scope, outer, checker)
+
+
+def _check_inner(stage: Stage, k: Kernel, scope: Scope, outer: Scope, checker: Checker) -> None:
+    folded: dict[str, DType] = {}
+    for s in stage.body:
+        checker.statements((s,), scope)
+        if type(s) is Reduce:
+            # Not visible before the stage has run at every inner point, nor free to be taken.
+            for name in s.names:
+                if name in folded:
+                    checker.fail(4, f"value {name!r} is defined twice", _line(s))
+                folded[name] = scope.values.pop(name)
+    for name, dtype in folded.items():
+        if name in outer.values:
+            checker.fail(4, f"value {name!r} is defined twice", partial(_head, k))
+        outer.values[name] = dtype
+
+
+def _check_locals(stage: Stage, names: set[str], filled: set[str], checker: Checker) -> None:
+    if not names:
+        return
+    for s in stage.body:
+        if type(s) is Store and s.buffer in names:
+            filled.add(s.buffer)
+        elif type(s) is Load and s.buffer in names and s.buffer not in filled:
+            checker.fail(24, f"local {s.buffer!r} is loaded from before it is stored to", _line(s))
+
+
+def _check_parameters(k: Kernel, checker: Checker, where: Where) -> None:
+    loads: dict[str, None] = {}
+    stores: dict[str, None] = {}
+    for stage in k.stages:
+        for s in stage.body:
+            if type(s) is Load:
+                loads[s.buffer] = None
+            elif type(s) is Store:
+                stores[s.buffer] = None
+    local = {t.name for t in k.locals}
+    wanted = [n for n in {**loads, **stores} if n not in local]
+    got = [p.name for p in k.parameters]
+    if got != wanted:
+        checker.fail(21, f"parameters must be {wanted}, got {got}", where)
+    for p in k.parameters:
+        if p.device != k.device:
+            checker.fail(25, f"{p.name!r} is on {p.device}, the kernel on {k.device}", where)
+        if len(p.shape) != len(p.strides):
+            checker.fail(
+                14, f"{p.name!r} has {len(p.shape)} sizes and {len(p.strides)} strides", where
+            )
+
+
+def _check_sizes(k: Kernel, checker: Checker, where: Where) -> None:
+    used: set[Sym] = set()
+    for axis in (*k.axes, *k.inner):
+        used |= axis.extent.free_symbols
+    for local in k.locals:
+        used |= local.extent.free_symbols
+    for stage in k.stages:
+        for s in stage.body:
+            for expr in expressions(s):
+                used |= expr.free_symbols
+    wanted = {symbol for symbol in used if symbol.kind in SIZE_KINDS}
+    if set(k.sizes) != wanted or len(wanted) != len(k.sizes):
+        names = sorted(symbol.name for symbol in wanted)
+        checker.fail(22, f"sizes must be {names}, got {[s.name for s in k.sizes]}", where)
+
+
+def _head(k: Kernel) -> str:
+    return show_head(k, Writer())
+
+
+def _line(s: AnyStatement) -> Where:
+    return partial(show_statement, s)
+
+
+# Schedules ------------------------------------------------------------------------------------
+
+
+class _Verifier:
+    """Walks one schedule."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+        declared = (*given, *(c.buffer for c in schedule.constants), *schedule.buffers)
+        self.buffers = {b.name: b for b in declared}
+        self.places = {b.name: place(b) for b in declared}
+        self.checker = Checker("KERNEL", self.places, schedule.origins)
+        self.flow = DataFlow(self.checker, schedule.inputs, schedule.constants, schedule.buffers)
+        programs = {s.name: (len(s.inputs), len(s.outputs)) for s in schedule.subschedules}
+        if len(programs) != len(schedule.subschedules):
+            self.checker.fail(1, "two subschedules have one name")
+        self.calls = CallChecker(self.flow, programs, (k.key for k in schedule.user_kernels))
+        self.uses: dict[str, list[int]] = {}
+
+    def run(self) -> None:
+        names: set[str] = set()
+        for position, node in enumerate(self.schedule.nodes):
+            where = partial(_first_line, node)
+            if isinstance(node, Kernel):
+                _check_kernel(node, self.checker)
+                self.checker.places = self.places
+                self._kernel(node)
+            else:
+                self.checker.rows = getattr(node, "origins", ())
+                self.calls.check(node, where)
+            for name in _buffers_of(node):
+                self.uses.setdefault(name, []).append(position)
+            if node.name in names:
+                self.checker.fail(1, f"two nodes are called {node.name!r}", where)
+            names.add(node.name)
+        self.checker.rows = ()
+        self.flow.finish(self.schedule.outputs)
+        for output in self.schedule.outputs:
+            if isinstance(output, TensorRef):
+                self.uses.setdefault(output.buffer, []).append(len(self.schedule.nodes))
+        if self.schedule.lifetimes:
+            self._lifetimes()
+        self._partitions()
+
+    def _kernel(self, k: Kernel) -> None:
+        flow, where = self.flow, partial(_head, k)
+        for p in k.parameters:
+            declared = self.buffers.get(p.name)
+            if declared is None:
+                self.checker.fail(2, f"buffer {p.name!r} is not declared", where)
+            if p != declared:
+                self.checker.fail(25, f"{p.name!r} is not as the schedule declares it", where)
+        local = {t.name for t in k.locals}
+        flow.check_sizes(k.sizes, where)
+        stored: set[str] = set()
+        for stage in k.stages:
+            for s in stage.body:
+                if type(s) is Load and s.buffer not in local and s.buffer not in stored:
+                    flow.read(s.buffer, _line(s))
+                elif type(s) is Store and s.buffer not in local:
+                    stored.add(s.buffer)
+        for name in sorted(stored):
+            flow.write(name, where, again=True)
+
+    def _lifetimes(self) -> None:
+        count = len(self.schedule.nodes)
+        lives: dict[str, Lifetime] = {}
+        for life in self.schedule.lifetimes:
+            where = partial(show_lifetime, life)
+            if life.buffer in lives:
+                self.checker.fail(26, f"{life.buffer!r} has two lifetimes", where)
+            if life.buffer not in self.flow.created:
+                self.checker.fail(26, f"{life.buffer!r} is no created buffer", where)
+            lives[life.buffer] = life
+            if not 0 <= life.first <= life.last <= count:
+                self.checker.fail(26, f"no such stretch of {count} nodes", where)
+            uses = self.uses.get(life.buffer, [life.first])
+            if not life.first <= min(uses) <= max(uses) <= life.last:
+                self.checker.fail(
+                    26, f"{life.buffer!r} is used from {min(uses)} to {max(uses)}", where
+                )
+        for name in self.flow.created:
+            if name not in lives:
+                self.checker.fail(26, f"{name!r} has no lifetime")
+        self._reuses(lives)
+
+    def _reuses(self, lives: dict[str, Lifetime]) -> None:
+        heirs: dict[str, str] = {}
+        for life in lives.values():
+            if life.reuses is None:
+                continue
+            where = partial(show_lifetime, life)
+            source = lives.get(life.reuses)
+            if source is None:
+                self.checker.fail(27, f"{life.reuses!r} is no created buffer", where)
+            if life.reuses in heirs:
+                self.checker.fail(
+                    27, f"{life.reuses!r} was taken over by {heirs[life.reuses]!r}", where
+                )
+            heirs[life.reuses] = life.buffer
+            if source is life or source.last > life.first:
+                self.checker.fail(27, f"{life.reuses!r} lives until {source.last}", where)
+            in_place = source.last == life.first
+            if in_place and not isinstance(self.schedule.nodes[life.first], Kernel):
+                self.checker.fail(27, f"{life.reuses!r} is in use by the call that writes", where)
+            self._fits(self.buffers[life.buffer], self.buffers[life.reuses], where)
+
+    def _fits(self, new: Buffer, old: Buffer, where: Where) -> None:
+        if new.device != old.device:
+            self.checker.fail(27, f"{old.name!r} is on {old.device}, not {new.device}", where)
+        wanted, there = place(new).span, place(old).span
+        if wanted is None or there is None:
+            return
+        if wanted * new.dtype.size > there * old.dtype.size:
+            self.checker.fail(
+                27,
+                f"{old.name!r} has {there * old.dtype.size} bytes, "
+                f"{new.name!r} needs {wanted * new.dtype.size}",
+                where,
+            )
+
+    def _partitions(self) -> None:
+        at = 0
+        for p in self.schedule.partitions:
+            if not at <= p.start < p.end <= len(self.schedule.nodes):
+                self.checker.fail(
+                    28,
+                    f"a partition from {at} on, up to {len(self.schedule.nodes)}, was expected",
+                    partial(show_partition, p),
+                )
+            at = p.end
+
+
+def _first_line(node: ScheduleNode) -> str:
+    return show_node(node, Writer())[0]
+
+
+def _buffers_of(node: ScheduleNode) -> set[str]:
+    if isinstance(node, Kernel):
+        return {p.name for p in node.parameters}
+    return buffers_of(node)
