@@ -1,12 +1,12 @@
 """Fit the polynomial coefficients of the prelude's math headers.
 
-Every polynomial in ``prelude/headers/*.h`` is the output of this program: for float64 a Remez exchange on a
-dense grid in 50-digit arithmetic (mpmath), minimising the largest weighted error. For float32 (where
-rounding a coefficient is felt) it is Lawson's reweighted least squares, the lowest power rounded first and
-the higher ones fitted again to what is left.
+Every polynomial in ``prelude/headers/*.h`` is the output of this program: for float64 a Remez
+exchange on a dense grid in 50-digit arithmetic (mpmath), minimising the largest weighted error. For
+float32 (where rounding a coefficient is felt) it is Lawson's reweighted least squares, the lowest
+power rounded first and the higher ones fitted again to what is left.
 
-Run ``python packages/codegen_cpp/tools/fit.py [name ...]``; it prints coefficients from the highest power
-down (the order of ``gy_poly``) and the largest weighted error that remains.
+Run ``python packages/codegen_cpp/tools/fit.py [name ...]``; it prints coefficients from the highest
+power down (the order of ``gy_poly``) and the largest weighted error that remains.
 """
 
 import sys
@@ -52,7 +52,7 @@ def _value(coefficients: list[mp.mpf], x: mp.mpf) -> mp.mpf:
 
 
 def _extrema(errors: list[mp.mpf], count: int) -> list[int]:
-    """Indices of the largest error in each run of equal sign, thinned to ``count`` alternating ones."""
+    """Indices of the largest error in each run of equal sign, thinned to ``count``."""
     picks: list[int] = []
     for i, e in enumerate(errors):
         if picks and (e > 0) == (errors[picks[-1]] > 0):
@@ -89,8 +89,7 @@ def remez(
         solution = mp.lu_solve(matrix, right)
         coefficients = [mp.mpf(0)] * first + [solution[i] for i in range(terms)]
         errors = [
-            (v - _value(coefficients, x)) * w
-            for x, v, w in zip(grid, values, weights, strict=True)
+            (v - _value(coefficients, x)) * w for x, v, w in zip(grid, values, weights, strict=True)
         ]
         worst = max(abs(e) for e in errors)
         if worst < largest:

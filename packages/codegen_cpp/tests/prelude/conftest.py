@@ -18,7 +18,10 @@ def isa(request):
     return request.param
 
 
-@pytest.fixture(params=[i for i in runnable_isas() if i is not Isa.PLAIN], ids=lambda i: i.name.lower())
+VECTOR_ISAS = [isa for isa in runnable_isas() if isa is not Isa.PLAIN]
+
+
+@pytest.fixture(params=VECTOR_ISAS, ids=lambda isa: isa.name.lower())
 def vector_isa(request):
     """Each instruction set with vectors that this machine runs."""
     return request.param

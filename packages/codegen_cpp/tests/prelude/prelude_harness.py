@@ -56,7 +56,7 @@ class Library:
     handle: ctypes.CDLL
 
     def map(self, symbol: str, out: str, *arrays: np.ndarray) -> np.ndarray:
-        """Run ``symbol`` over equally long arrays, padded to whole vectors; ``out`` is a type's name."""
+        """Run ``symbol`` over arrays, padded to whole vectors; ``out`` is a type's name."""
         n = len(arrays[0])
         padded = -(-n // 16) * 16
         inputs = [np.concatenate([a, np.resize(a[-1:], padded - n)]) for a in arrays]
@@ -113,7 +113,8 @@ def elementwise(symbol: str, call: str, inputs: str, out: str) -> str:
     for kind, step in (("s", "1"), ("v", "GY_LANES")):
         loads = " ".join(f"auto {'abc'[i]} = gy_{kind}load(p{i} + i);" for i in range(len(types)))
         loop = f"for (si64 i = 0; i < n; i += {step}) {{ {loads} gy_store(o + i, {call}); }}"
-        function = f'extern "C" void {symbol}_{kind}({parameters}, s{out} *o, si64 n) {{ {loop} }}\n'
+        head = f'extern "C" void {symbol}_{kind}({parameters}, s{out} *o, si64 n)'
+        function = f"{head} {{ {loop} }}\n"
         text += function if kind == "s" else f"#if GY_VEC\n{function}#endif\n"
     return text
 

@@ -8,6 +8,8 @@ from importlib import resources
 
 import attrs
 
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MACRO = re.compile(r"^#define (GY_\w+)", re.MULTILINE)
 _UNDEF = re.compile(r"^#undef (GY_\w+)", re.MULTILINE)
@@ -46,8 +48,8 @@ _HEADERS = (
 )
 
 
-class UnknownPreludeName(ValueError):
-    """A name was asked for that no section provides; the message lists the unknown names."""
+class UnknownPreludeName(GyratorError):
+    """A name was asked for that no section provides: ``GY-CPP-101``, with the unknown names."""
 
 
 class Isa(enum.Enum):
@@ -162,7 +164,7 @@ def _split(text: str) -> list[_Block]:
 
 @functools.cache
 def load_manifest() -> Manifest:
-    """Read all headers (a few milliseconds, once a process) and work out what each section needs."""
+    """Read all headers (some milliseconds, once a process) and find what each section needs."""
     split = [(name, _split(header_text(name))) for name in _HEADERS]
     blocks = [block for _, parts in split for block in parts]
     index = {n: i for i, block in enumerate(blocks) for n in block.provides}
@@ -193,7 +195,13 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
     manifest = load_manifest()
     unknown = sorted(set(names_used) - manifest.index.keys())
     if unknown:
-        raise UnknownPreludeName(f"the C++ prelude has no {', '.join(unknown)}")
+        raise UnknownPreludeName(
+            Diagnostic(
+                code="GY-CPP-101",
+                message=f"the C++ prelude has no {', '.join(unknown)}",
+                help="emit only names that prelude/README.md lists",
+            )
+        )
     order = _closure(manifest, sorted({"types", *names_used}, key=manifest.index.__getitem__))
     macros = f"#define GY_ISA {isa.value}\n#define GY_LANES {isa.lanes}\n"
     macros += f"#define GY_VEC {int(isa.lanes > 1)}\n"

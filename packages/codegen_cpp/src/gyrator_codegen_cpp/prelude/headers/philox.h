@@ -71,9 +71,9 @@ GY_V(GY_FN vf32 gy_unit_24(vu32 r) { return GY_C((vi32)(r >> 8), vf32) * 5.96046
 GY_FN sf32 gy_rand(su64 seed, si64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); }
 GY_V(GY_FN vf32 gy_rand(su64 seed, vi64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); })
 //% gy_randn
-// Box-Muller; the radius takes 1 - u in (0, 1], so that the logarithm is finite.
+// Box-Muller; the radius takes u + 2^-24 in (0, 1], so that the logarithm is finite.
 template <class F, class U> GY_FN F gy_box_muller(U r0, U r1) {
-  F radius = gy_sqrt(gy_log(1.0f - gy_unit_24(r0)) * -2.0f);
+  F radius = gy_sqrt(gy_log(gy_unit_24(r0) + 5.9604644775390625e-8f) * -2.0f);
   return radius * gy_cos(gy_unit_24(r1) * 6.28318548f);
 }
 GY_FN sf32 gy_randn(su64 seed, si64 offset) { su32 a, b; gy_rand_words(seed, offset, a, b); return gy_box_muller<sf32>(a, b); }

@@ -1,4 +1,4 @@
-//% types sf32 sf64 si8 si16 si32 si64 su8 su16 su32 su64 sbool vf32 vf64 vi8 vi16 vi32 vi64 vu8 vu16 vu32 vu64 vbool gy_bf16 gy_f16 gy_sel gy_p gy_lo gy_hi gy_join gy_ldu gy_stu
+//% types sf32 sf64 si8 si16 si32 si64 su8 su16 su32 su64 sbool vf32 vf64 vi8 vi16 vi32 vi64 vu8 vu16 vu32 vu64 vbool gy_bf16 gy_f16 gy_bits gy_float gy_sel gy_p gy_lo gy_hi gy_join gy_ldu gy_stu
 #define GY_FN static inline __attribute__((always_inline))
 #define GY_RESTRICT __restrict__
 #define GY_PARALLEL_MIN 16384

@@ -1,0 +1,119 @@
+"""Conversions between all lane types, and the half-precision storage types."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from prelude_harness import NUMPY, build, elementwise, same_bits, specials
+
+from gyrator_codegen_cpp.prelude import Isa
+
+INTEGERS = [t for t in NUMPY if t[0] in "iu"]
+PAIRS = [(a, b) for a in NUMPY for b in NUMPY]
+BODY = "".join(elementwise(f"{a}_{b}", f"gy_to_{b}(a)", a, b) for a, b in PAIRS)
+
+
+def values(code: str) -> np.ndarray:
+    """Boundary and random values of a type."""
+    rng = np.random.default_rng(11)
+    if code == "bool":
+        return np.array([True, False, True])
+    if code in INTEGERS:
+        info = np.iinfo(NUMPY[code])
+        edge = [info.min, info.min + 1, 0, 1, 2, 127, info.max - 1, info.max, info.max // 2]
+        bits = rng.integers(0, 2**64, 50, dtype=np.uint64)
+        spread = bits >> rng.integers(0, 64, 50).astype(np.uint64)
+        return np.concatenate([np.array(edge, NUMPY[code]), spread.astype(NUMPY[code])])
+    edges = [2.0**k for k in (7, 8, 15, 16, 31, 32, 52, 62, 63, 64, 70)]
+    edges += [300.7, -300.7, 255.5, -0.9, -1.5, 3e9, 65535.9, 2147483583.0]
+    x = np.array([*edges, *(-e for e in edges), *rng.normal(0, 1e5, 50)])
+    return np.concatenate([x, specials().astype(np.float64)]).astype(NUMPY[code])
+
+
+def truncated(x: np.ndarray, code: str) -> np.ndarray:
+    """What eager torch gives on x86 for float to integer, also out of range."""
+    with np.errstate(invalid="ignore"):
+        wide = x.astype(np.float64)
+        t = np.trunc(wide)
+        if code == "u32":
+            shifted = np.where(t < 2**31, t, t - 2**31)
+            small = np.where(np.abs(shifted) < 2**31, shifted, -(2.0**31)).astype(np.int64)
+            return (small ^ np.where(t < 2**31, 0, 2**31)).astype(np.uint32)
+        if code == "u64":
+            big = ~(t < 2.0**63)
+            shifted = np.where(big, t - 2.0**63, t)
+            inside = np.abs(shifted) < 2.0**63
+            low = np.where(inside, shifted, 0).astype(np.int64)
+            low = np.where(inside, low, np.iinfo(np.int64).min).astype(np.uint64)
+            return low ^ np.where(big, np.uint64(2**63), np.uint64(0))
+        limit = 2.0**63 if code == "i64" else 2.0**31
+        bottom = np.iinfo(np.int64).min if code == "i64" else -(2**31)
+        inside = (t >= -limit) & (t < limit)
+        return np.where(inside, np.where(inside, t, 0).astype(np.int64), bottom).astype(NUMPY[code])
+
+
+@pytest.mark.parametrize("source", NUMPY)
+def test_every_pair_of_types(source, isa, folder):
+    library = build(BODY, isa, folder)
+    x = values(source)
+    for target in NUMPY:
+        if target == "bool":
+            want = x != 0
+        elif source in {"f32", "f64"} and target in INTEGERS:
+            want = truncated(x, target)
+        else:
+            with np.errstate(all="ignore"):
+                want = x.astype(NUMPY[target])
+        for kind in "sv" if isa is not Isa.PLAIN else "s":
+            got = library.map(f"{source}_{target}_{kind}", target, x)
+            same = same_bits(got, want)
+            assert same.all(), (target, kind, x[~same][:4], got[~same][:4], want[~same][:4])
+
+
+def half_body(kind: str) -> str:
+    text = ""
+    for k, step in (("s", "1"), ("v", "GY_LANES")):
+        loops = (
+            f'extern "C" void load_{kind}_{k}(const gy_{kind} *p, sf32 *o, si64 n) {{'
+            f" for (si64 i = 0; i < n; i += {step}) gy_store(o + i, gy_{k}load(p + i)); }}\n"
+            f'extern "C" void store_{kind}_{k}(const sf32 *p, gy_{kind} *o, si64 n) {{'
+            f" for (si64 i = 0; i < n; i += {step}) gy_store(o + i, gy_{k}load(p + i)); }}\n"
+        )
+        text += loops if k == "s" else f"#if GY_VEC\n{loops}#endif\n"
+    return text + elementwise(f"round_{kind}", f"gy_round_{kind}(a)", "f32", "f32")
+
+
+def rounding_points() -> np.ndarray:
+    """All 16-bit patterns as upper halves, their neighbours, ties, and random floats."""
+    rng = np.random.default_rng(2)
+    top = np.arange(2**16, dtype=np.uint32) << 16
+    low = [0, 1, 0x1000, 0x2000, 0x3000, 0x7FFF, 0x8000, 0x8001, 0xFFFF]
+    bits = np.concatenate([top | np.uint32(x) for x in low])
+    # around float16: every half, the ties between them and their float neighbours
+    halves = np.arange(2**16, dtype=np.uint16).view(np.float16).astype(np.float32).view(np.uint32)
+    ties = np.concatenate([halves + np.uint32(d) for d in (0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF)])
+    noise = rng.integers(0, 2**32, 100000, dtype=np.uint64).astype(np.uint32)
+    return np.concatenate([bits, ties, noise]).view(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["bf16", "f16"])
+def test_half_precision_rounds_to_nearest_even_both_ways(kind, isa, folder):
+    library = build(half_body(kind), isa, folder)
+    dtype = ml_dtypes.bfloat16 if kind == "bf16" else np.float16
+    NUMPY_HALF = {"h": dtype}
+    every = np.arange(2**16, dtype=np.uint16)
+    x = rounding_points()
+    with np.errstate(all="ignore"):
+        up, down = every.view(dtype).astype(np.float32), x.astype(dtype)
+    nan = np.isnan(x)
+    for k in "sv" if isa is not Isa.PLAIN else "s":
+        got = library.map(f"load_{kind}_{k}", "f32", every)
+        assert same_bits(got, up).all()
+        assert np.array_equal(np.signbit(got), np.signbit(up)) or kind == "bf16"
+        stored = library.map(f"store_{kind}_{k}", "u16", x)
+        bad = ~nan & (stored != down.view(np.uint16))
+        assert not bad.any(), (x[bad][:4], stored[bad][:4], down.view(np.uint16)[bad][:4])
+        assert np.isnan(stored.view(NUMPY_HALF["h"]).astype(np.float32))[nan].all()
+        if kind == "bf16":
+            assert (stored[nan] == 0x7FC0).all()
+        rounded = library.map(f"round_{kind}_{k}", "f32", x)
+        assert same_bits(rounded, down.astype(np.float32)).all()
