@@ -30,7 +30,8 @@ template <class T> GY_FN T gy_erf_f(T x) {
   T q = gy_poly(b, 4.52845939e-07f, 1.52524044e-05f, -0.00040219404f, 0.00407137629f, -0.0249309167f,
     0.108056501f, 0.633509457f, 1.12944865f, -0.000163070828f);
   T e, t = gy_exp_parts_f(-q, e);
-  T large = 1.0f - (e + 1.0f) * gy_float((gy_bits(t) - 0x4b400000 + 127) << 23);
+  T s = gy_float((gy_bits(t) - 0x4b400000 + 127) << 23);
+  T large = gy_mad(-s, e, 1.0f - s);
   return gy_sel(a < 0.925f, small, gy_copysign(large, x));
 }
 GY_VIA_F32(gy_erf)
