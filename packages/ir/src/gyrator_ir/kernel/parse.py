@@ -27,12 +27,11 @@ from gyrator_ir.text.program import (
     read_buffer,
     read_header,
     read_preamble,
-    read_symbol,
     sections,
     sole,
     whole_buffers,
 )
-from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.scanner import Scanner, read_symbol
 
 NODES = {"kernel", "template", *(form.verb for form in CALLS.forms)}
 """First words of the nodes of a schedule."""

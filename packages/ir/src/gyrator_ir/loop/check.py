@@ -166,36 +166,33 @@ class Checker:
 
     # Statements -------------------------------------------------------------------------------
 
-    def _where(self, s: AnyStatement) -> str:
-        return show_statement(s)
-
     def _define(self, name: str, dtype: DType, s: AnyStatement, scope: Scope) -> None:
         if name in scope.values:
-            self.fail(4, f"value {name!r} is defined twice", self._where(s))
+            self.fail(4, f"value {name!r} is defined twice", show_statement(s))
         if type(name) is not str or not name.isidentifier():
-            self.fail(1, f"{name!r} is no identifier", self._where(s))
+            self.fail(1, f"{name!r} is no identifier", show_statement(s))
         scope.values[name] = dtype
 
     def _use(self, name: str, s: AnyStatement, scope: Scope) -> DType:
         dtype = scope.values.get(name)
         if dtype is None:
-            self.fail(3, f"value {name!r} is used before it is defined", self._where(s))
+            self.fail(3, f"value {name!r} is used before it is defined", show_statement(s))
         return dtype
 
     def _mask(self, mask: str, s: AnyStatement, scope: Scope) -> None:
         dtype = self._use(mask, s, scope)
         if dtype is not DType.BOOL:
-            self.fail(5, f"mask {mask!r} must be bool, got {dtype}", self._where(s))
+            self.fail(5, f"mask {mask!r} must be bool, got {dtype}", show_statement(s))
 
     def _in_scope(self, expr: Expr, s: AnyStatement, scope: Scope) -> None:
         if not expr.free_symbols <= scope.symbols:
             names = sorted(x.name for x in expr.free_symbols - scope.symbols)
-            self.fail(7, f"symbol {names[0]!r} is not in scope", self._where(s))
+            self.fail(7, f"symbol {names[0]!r} is not in scope", show_statement(s))
 
     def _address(self, s: Load | Store, scope: Scope) -> DType:
         found = self.places.get(s.buffer)
         if found is None:
-            self.fail(2, f"buffer {s.buffer!r} is not declared", self._where(s))
+            self.fail(2, f"buffer {s.buffer!r} is not declared", show_statement(s))
         self._in_scope(s.index, s, scope)
         if s.mask is not None:
             self._mask(s.mask, s, scope)
@@ -206,7 +203,7 @@ class Checker:
                     9,
                     f"address {low if low < 0 else high} is outside of {s.buffer!r}, "
                     f"which spans {found.span} elements",
-                    self._where(s),
+                    show_statement(s),
                 )
         return found.dtype
 
@@ -221,7 +218,7 @@ class Checker:
             dtypes = tuple([self._use(a, s, scope) for a in s.args])
         wrong = _typing_error(s.op, dtypes, s.dtype)
         if wrong is not None:
-            self.fail(5, wrong, self._where(s))
+            self.fail(5, wrong, show_statement(s))
         self._define(s.name, s.dtype, s, scope)
 
     def _const(self, s: Const, scope: Scope) -> None:
@@ -234,25 +231,29 @@ class Checker:
             else kind is int and dtype.is_int and _in_range(int(s.value), dtype)
         )
         if not fits:
-            self.fail(10, f"{s.value!r} is no constant of type {dtype}", self._where(s))
+            self.fail(10, f"{s.value!r} is no constant of type {dtype}", show_statement(s))
         self._define(s.name, dtype, s, scope)
 
     def _index_value(self, s: IndexValue, scope: Scope) -> None:
         self._in_scope(s.expr, s, scope)
         if not s.dtype.is_int:
-            self.fail(5, f"an index is of an integer type, not {s.dtype}", self._where(s))
+            self.fail(5, f"an index is of an integer type, not {s.dtype}", show_statement(s))
         self._define(s.name, s.dtype, s, scope)
 
     def _bind(self, s: Bind, scope: Scope) -> None:
         dtype = self._use(s.value, s, scope)
         if not dtype.is_int:
-            self.fail(5, f"{s.value!r} must be of an integer type, got {dtype}", self._where(s))
+            self.fail(
+                5,
+                f"{s.value!r} must be of an integer type, got {dtype}",
+                show_statement(s),
+            )
         if s.mask is not None:
             self._mask(s.mask, s, scope)
         if s.symbol.kind not in INDIRECT:
-            self.fail(8, f"{s.symbol.name!r} is no loaded index (t..)", self._where(s))
+            self.fail(8, f"{s.symbol.name!r} is no loaded index (t..)", show_statement(s))
         if s.symbol in scope.symbols:
-            self.fail(4, f"symbol {s.symbol.name!r} is defined twice", self._where(s))
+            self.fail(4, f"symbol {s.symbol.name!r} is defined twice", show_statement(s))
         self._in_scope(s.size, s, scope)
         scope.symbols.add(s.symbol)
 
@@ -260,9 +261,9 @@ class Checker:
         dtype = self._use(s.value, s, scope)
         wanted = self._address(s, scope)
         if dtype is not wanted:
-            self.fail(6, f"{s.buffer!r} is {wanted}, {s.value!r} is {dtype}", self._where(s))
+            self.fail(6, f"{s.buffer!r} is {wanted}, {s.value!r} is {dtype}", show_statement(s))
         if s.mode is not StoreMode.SET and dtype.is_complex:
-            self.fail(5, f"no store.{s.mode} on {dtype}", self._where(s))
+            self.fail(5, f"no store.{s.mode} on {dtype}", show_statement(s))
 
     # Folds ------------------------------------------------------------------------------------
 
@@ -274,14 +275,14 @@ class Checker:
                 5,
                 f"{args} argument(s) and {len(results)} result(s) are wanted, "
                 f"got {len(s.args)} and {len(s.names)}",
-                self._where(s),
+                show_statement(s),
             )
         if s.dtype.is_narrow_float or s.dtype.is_complex:
-            self.fail(5, f"no fold on {s.dtype}", self._where(s), "cast to f32 first")
+            self.fail(5, f"no fold on {s.dtype}", show_statement(s), "cast to f32 first")
         for arg in s.args:
             dtype = self._use(arg, s, scope)
             if dtype is not s.dtype:
-                self.fail(5, f"{arg!r} must be {s.dtype}, got {dtype}", self._where(s))
+                self.fail(5, f"{arg!r} must be {s.dtype}, got {dtype}", show_statement(s))
         for name, dtype in zip(s.names, results, strict=True):
             self._define(name, dtype, s, scope)
 
@@ -296,13 +297,13 @@ class Checker:
             or (bits and s.dtype.is_float)
             or (numbers and s.dtype is DType.BOOL)
         ):
-            self.fail(5, f"no reduce.{s.kind} on {s.dtype}", self._where(s))
+            self.fail(5, f"no reduce.{s.kind} on {s.dtype}", show_statement(s))
         result = DType.I64 if s.kind in _ARG_KINDS else s.dtype
         self._folded(s, args, (result,) * results, scope)
 
     def _scan(self, s: ScanStep, scope: Scope) -> None:
         if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
-            self.fail(5, f"no scan.{s.kind} on {s.dtype}", self._where(s))
+            self.fail(5, f"no scan.{s.kind} on {s.dtype}", show_statement(s))
         self._folded(s, 1, (DType.I64 if s.kind in _ARG_KINDS else s.dtype,), scope)
 
     def _sort(self, s: SortStep, scope: Scope) -> None:

@@ -42,10 +42,9 @@ from gyrator_ir.text.program import (
     read_preamble,
     sections,
     sole,
-    symbol_named,
     whole_buffers,
 )
-from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.text.scanner import Scanner, symbol_named
 from gyrator_ir.text.values import OUTPUTS
 
 LOOPS = ("pointwise", "scatter", "reduction", "scan", "sort")

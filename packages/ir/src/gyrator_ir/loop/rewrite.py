@@ -117,6 +117,17 @@ def renamed(
     return new  # type: ignore[return-value]  # each branch keeps the class
 
 
+def named(statement: S, names: tuple[str, ...]) -> S:
+    """Return the statement binding these value names in place of its own."""
+    match statement:
+        case Load() | Let() | Const() | IndexValue():
+            return evolve(statement, name=names[0])
+        case Reduce() | ScanStep() | SortStep():
+            return evolve(statement, names=names)
+        case _:
+            return statement
+
+
 def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:
     """Drop statements whose values nobody needs: all but stores, checks, and what feeds them or
     `results`."""

@@ -7,7 +7,14 @@ from attrs import field, frozen
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.text.lines import Line, indented
-from gyrator_ir.text.scanner import Scanner, Writer, show_device, show_string, show_word
+from gyrator_ir.text.scanner import (
+    Scanner,
+    Writer,
+    read_symbol,
+    show_device,
+    show_string,
+    show_word,
+)
 
 
 @frozen
@@ -218,7 +225,7 @@ DEVICE = Codec(lambda value, _: show_device(value), lambda s: s.device())
 EXPRS = sequence(EXPR, "[]")
 NAMES = sequence(NAME, "()")
 WORDS = sequence(WORD, "()")
-SYMBOL = EXPR
+SYMBOL = Codec(lambda value, _: value.name, read_symbol)
 TRUE = Codec(lambda *_: "", lambda _: True)
 FALSE = Codec(lambda *_: "", lambda _: False)
 

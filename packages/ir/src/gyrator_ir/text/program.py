@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
-from gyrator_ir.expr import ShapeFacts, Sym, facts_to_text, parse_facts
+from gyrator_ir.expr import ShapeFacts, facts_to_text, parse_facts
 from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -19,7 +19,14 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.forms import INTEGER, WORD, WORDS, Part, build, pairs
 from gyrator_ir.text.lines import Line, indented, parse_lines
-from gyrator_ir.text.scanner import Scanner, Writer, show_device, show_string, show_word
+from gyrator_ir.text.scanner import (
+    Scanner,
+    Writer,
+    read_symbol,
+    show_device,
+    show_string,
+    show_word,
+)
 from gyrator_ir.text.values import read_layout, show_layout
 
 _HEADER = re.compile(r"([a-z.]+) (\d+) @([^\W\d]\w*)")
@@ -260,19 +267,6 @@ def read_axis(s: Scanner) -> Axis:
     found = build(s.line, Axis, {"symbol": symbol, "extent": s.expr()})
     assert isinstance(found, Axis)
     return found
-
-
-def read_symbol(s: Scanner) -> Sym:
-    """Read the name of a symbol."""
-    return symbol_named(s, s.name())
-
-
-def symbol_named(s: Scanner, name: str) -> Sym:
-    """Return the symbol whose name has just been read."""
-    try:
-        return Sym(name)
-    except GyratorError as error:
-        s.line.fail(f"expected a symbol: {error.diagnostic.message}")
 
 
 def sections(line: Line, words: Mapping[str, str]) -> dict[str, list[Line]]:

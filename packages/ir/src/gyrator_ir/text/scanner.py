@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import NoReturn
 
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.expr import Cond, Expr, Printer, parse_cond, parse_expr
+from gyrator_ir.expr import Cond, Expr, Printer, Sym, parse_cond, parse_expr
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.text.lines import Line
 from gyrator_ir.types import Device, DType
@@ -194,6 +194,19 @@ class Writer:
     def exprs(self, exprs: tuple[Expr, ...]) -> str:
         """Write a list of expressions, with brackets."""
         return f"[{', '.join(map(self.expr, exprs))}]"
+
+
+def read_symbol(s: Scanner) -> Sym:
+    """Read the name of a symbol."""
+    return symbol_named(s, s.name())
+
+
+def symbol_named(s: Scanner, name: str) -> Sym:
+    """Return the symbol whose name has just been read."""
+    try:
+        return Sym(name)
+    except GyratorError as error:
+        s.line.fail(f"expected a symbol: {error.diagnostic.message}")
 
 
 def show_word(text: str) -> str:

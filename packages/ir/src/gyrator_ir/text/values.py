@@ -7,7 +7,14 @@ from gyrator_ir.expr import ZERO, Cond, Expr, Sym
 from gyrator_ir.host.nodes import ListValue, Ref
 from gyrator_ir.loop.nodes import ListArg, Literal, TensorRef, TypeArg
 from gyrator_ir.text.forms import COND, DTYPE, EXPRS, NAME, Codec, Part, build, pairs, sequence
-from gyrator_ir.text.scanner import Scanner, Writer, show_number, show_string, show_word
+from gyrator_ir.text.scanner import (
+    Scanner,
+    Writer,
+    read_symbol,
+    show_number,
+    show_string,
+    show_word,
+)
 
 RESERVED = frozenset({"none", "true", "false", "inf", "nan", "complex"})
 """Words that begin a constant; a tensor of such a name is written with a `%`."""
@@ -145,7 +152,7 @@ OUTPUTS, RETURNED = sequence(ARG, ""), sequence(VALUE, "")
 GRID = sequence(EXPRS, "[]")
 
 
-def _show_result(result: str | tuple[str, ...] | Sym | None, writer: Writer) -> str:
+def _show_result(result: str | tuple[str, ...] | Sym | None, _: Writer) -> str:
     match result:
         case None:
             return "none"
@@ -153,14 +160,14 @@ def _show_result(result: str | tuple[str, ...] | Sym | None, writer: Writer) -> 
             return _show_name(result)
         case tuple():
             return f"[{', '.join(result)}]"
-    return f"({writer.expr(result)})"
+    return f"({result.name})"
 
 
 def _read_result(scanner: Scanner) -> object:
     if scanner.take("none"):
         return None
     if scanner.take("("):
-        symbol = scanner.expr()
+        symbol = read_symbol(scanner)
         scanner.expect(")")
         return symbol
     if scanner.looks("["):
