@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -28,6 +29,15 @@ SOURCE = "kernels.cpp"
 
 _SYMBOL = re.compile(r'extern\s+"C"\s+[^;{}()]*?\b(gy_\w+)\s*\(')
 _TAIL_LINES = 15
+
+# A fork while a compiler is being started would copy the writing ends of its pipes, and our reader
+# would then wait for the child of that fork to exit; so forks wait for the start instead.
+_SPAWNING = threading.Lock()
+os.register_at_fork(
+    before=_SPAWNING.acquire,
+    after_in_parent=_SPAWNING.release,
+    after_in_child=_SPAWNING.release,
+)
 
 
 class BuildError(GyratorError):
@@ -130,6 +140,7 @@ class Builder:
         self._jobs = jobs or available_cores()
         self._pool: ThreadPoolExecutor | None = None
         self._children: set[subprocess.Popen[bytes]] = set()
+        self._cancelling = False
         self._pid = os.getpid()
         self._flags = toolchain.compile_flags(isa)
 
@@ -161,6 +172,7 @@ class Builder:
     def cancel(self) -> None:
         """Forget what waits and kill the compilers that run; returns when they are gone."""
         pool, self._pool = self._pool, None
+        self._cancelling = True
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
         for child in tuple(self._children):
@@ -168,6 +180,7 @@ class Builder:
                 os.killpg(child.pid, signal.SIGKILL)
         if pool is not None:
             pool.shutdown(wait=True)
+        self._cancelling = False
 
     def close(self) -> None:
         """Wait for running compilers and end the threads. The builder stays usable."""
@@ -205,18 +218,22 @@ class Builder:
         # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
         environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
         try:
-            child = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                process_group=0,
-            )
+            with _SPAWNING:
+                child = subprocess.Popen(
+                    command,
+                    cwd=folder,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                )
         except OSError as error:
             raise _failed(unit, command, 127, str(error)) from error
         self._children.add(child)
+        if self._cancelling:  # it may have missed this child
+            with contextlib.suppress(OSError):
+                os.killpg(child.pid, signal.SIGKILL)
         try:
             output, _ = child.communicate(timeout=self.timeout)
         except subprocess.TimeoutExpired:

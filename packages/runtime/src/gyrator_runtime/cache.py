@@ -99,7 +99,7 @@ class Cache:
     private temporary folder with one warning, so that callers need not care.
     """
 
-    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT, lock_timeout: float = 120.0) -> None:
+    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT, lock_timeout: float = 60.0) -> None:
         self.limit = limit
         self.lock_timeout = lock_timeout
         self._written = _PRUNE_EVERY  # so that the first put prunes
