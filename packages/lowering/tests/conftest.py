@@ -1,0 +1,174 @@
+"""Trace a function, lower it, verify, interpret, and compare with eager."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.loop.nodes import Extern, LoopProgram, TypeArg
+from gyrator_ir.loop.verify import verify
+from gyrator_ir.target import Capabilities, Target
+from gyrator_ir.types import DType
+from gyrator_lowering import LoweringOptions, lower
+from gyrator_lowering.decompositions import default_decompositions
+from gyrator_testing.interp.loop import run_loop
+
+REAL = frozenset(d for d in DType if not d.is_complex)
+TARGETS = {
+    "cpu": Target(
+        device="cpu",
+        arch="plain",
+        kernel_backend="interpreter",
+        capabilities=Capabilities(
+            dtypes=REAL, atomics=frozenset((d, m) for d in REAL for m in StoreMode)
+        ),
+    )
+}
+_BITS = {torch.bfloat16: (torch.int16, ml_dtypes.bfloat16)}
+_BACK = {np.dtype(ml_dtypes.bfloat16): (np.int16, torch.bfloat16)}
+
+
+def to_numpy(value: Any) -> Any:
+    """Share a tensor's memory as an array."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    value = value.detach()
+    if value.dtype in _BITS:
+        bits, kind = _BITS[value.dtype]
+        return value.view(bits).numpy().view(kind)
+    return value.numpy()
+
+
+def to_torch(value: Any) -> Any:
+    """Share an array's memory as a tensor."""
+    if isinstance(value, TypeArg):
+        return torch.device(value.value) if value.kind == "device" else getattr(torch, value.value)
+    if isinstance(value, (list, tuple)):
+        return [to_torch(v) for v in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    if value.dtype in _BACK:
+        bits, kind = _BACK[value.dtype]
+        return torch.from_numpy(value.view(bits)).view(kind)
+    return torch.from_numpy(value)
+
+
+class AllOps(Mapping[str, Callable[..., Any]]):
+    """Every op of ATen as a function of arrays."""
+
+    def __contains__(self, target: object) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 0
+
+    def __iter__(self) -> Any:
+        return iter(())
+
+    def __getitem__(self, target: str) -> Callable[..., Any]:
+        namespace, name, overload = target.split(".")
+        op = getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = op(*map(to_torch, args), **{k: to_torch(v) for k, v in kwargs.items()})
+            if len(op._schema.returns) != 1:
+                return tuple(map(to_numpy, result or ()))
+            if isinstance(result, (list, tuple)):
+                return (list(map(to_numpy, result)),)
+            return to_numpy(result)
+
+        return call
+
+
+class Checker:
+    """Compares one function with eager, by way of Loop IR."""
+
+    def __init__(self, decompositions: dict[Any, Any]) -> None:
+        self.decompositions = decompositions
+
+    def trace(self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False) -> Any:
+        functional = torch.func.functionalize(fn)
+        return make_fx(
+            functional,
+            decomposition_table=self.decompositions,
+            tracing_mode="symbolic" if dynamic else "fake",
+        )(*args)
+
+    def lower(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False,
+        options: LoweringOptions | None = None,
+    ) -> LoopProgram:
+        gm = self.trace(fn, args, dynamic)
+        return verify(lower(gm, options or LoweringOptions(), TARGETS))
+
+    def __call__(
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        other: tuple[Any, ...] | None = None,
+        externs: tuple[str, ...] = (),
+        strides: bool = True,
+        rtol: float | None = None,
+        atol: float | None = None,
+    ) -> LoopProgram:
+        """Compare results, strides and mutated arguments.
+
+        With `other`, sizes are symbolic: the program is traced on `args` and run on both. `externs`
+        are the only calls that the program may hold.
+        """
+        program = self.lower(fn, tuple(map(_cloned, args)), dynamic=other is not None)
+        called = {op.target for op in program.operations if isinstance(op, Extern)}
+        assert called <= set(externs), f"calls of ATen: {called}"
+        for given in [args] if other is None else [args, other]:
+            self._run(program, fn, given, strides, rtol, atol)
+        return program
+
+    def _run(self, program, fn, args, strides, rtol, atol) -> None:
+        mine = [_cloned(a) for a in args]
+        theirs = [_cloned(a) for a in args]
+        expected = fn(*theirs)
+        expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
+        given = run_loop(
+            program, [to_numpy(a) for a in mine if isinstance(a, (torch.Tensor, int))],
+            externs=AllOps(),
+        )
+        assert len(given) == len(expected)
+        for got, want in zip(given, expected, strict=True):
+            if isinstance(want, torch.Tensor):
+                got = to_torch(got)
+                if strides and want.numel():
+                    sizes = [d for d, n in enumerate(want.shape) if n > 1]
+                    assert [got.stride(d) for d in sizes] == [want.stride(d) for d in sizes]
+                torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
+            else:
+                assert got == want
+        for a, e in zip(mine, theirs, strict=True):
+            if isinstance(a, torch.Tensor):
+                torch.testing.assert_close(a, e, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _cloned(value: Any) -> Any:
+    """Copy a tensor with its strides, also where elements overlap."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    base = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+    if 0 in value.stride():
+        storage = value.untyped_storage().clone()
+        base.set_(storage, value.storage_offset(), value.shape, value.stride())
+        return base
+    return base.copy_(value)
+
+
+@pytest.fixture(scope="session")
+def check() -> Checker:
+    return Checker(default_decompositions())
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

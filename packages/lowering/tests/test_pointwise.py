@@ -1,0 +1,233 @@
+"""Elementwise rules against eager."""
+
+import itertools
+
+import pytest
+import torch
+
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
+UNARY = (
+    "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh "
+    "acosh atanh erf erfc erfinv lgamma digamma sigmoid floor ceil trunc round frac reciprocal neg "
+    "abs sign relu isnan isinf isfinite signbit square logical_not positive isposinf isneginf"
+).split()
+ONLY_FLOAT = {"erfinv", "frac"}
+
+
+def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    if dtype is torch.bool:
+        return torch.rand(shape) > 0.5
+    if dtype.is_floating_point:
+        return (torch.rand(shape, dtype=torch.float64) * 1.8 - 0.9).to(dtype)
+    low = 0 if not dtype.is_signed else -7
+    return torch.randint(low, 8, shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTS + (torch.bool,), ids=str)
+@pytest.mark.parametrize("op", UNARY)
+def test_unary(check, op: str, dtype: torch.dtype) -> None:
+    fn = getattr(torch, op)
+    x = make(dtype, 3, 5)
+    try:
+        fn(x)
+    except RuntimeError:
+        pytest.skip("eager has no such op for this type")
+    loose = {"lgamma", "digamma", "erfinv"}
+    check(fn, x, rtol=1e-4 if op in loose else None, atol=1e-5 if op in loose else None)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", UNARY)
+def test_unary_on_special_values(check, op: str, dtype: torch.dtype) -> None:
+    x = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, float("inf"), -float("inf"),
+                      float("nan")], dtype=dtype)
+    if op in ("lgamma", "digamma"):
+        x = x[2:6]
+    check(getattr(torch, op), x, rtol=1e-3, atol=1e-5)
+
+
+BINARY = (
+    "add sub mul div maximum minimum fmax fmin atan2 hypot copysign nextafter eq ne lt le gt ge "
+    "bitwise_and bitwise_or bitwise_xor logical_and logical_or logical_xor remainder fmod pow "
+    "floor_divide xlogy logaddexp bitwise_left_shift bitwise_right_shift"
+).split()
+PAIRS = (
+    *((d, d) for d in (*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool)),
+    (torch.float32, torch.bfloat16), (torch.float32, torch.int64), (torch.bfloat16, torch.float16),
+    (torch.int32, torch.int64), (torch.uint8, torch.int8), (torch.bool, torch.float32),
+    (torch.float64, torch.float32), (torch.int64, torch.bfloat16), (torch.bool, torch.int32),
+)
+
+
+@pytest.mark.parametrize("types", PAIRS, ids=lambda p: f"{p[0]}-{p[1]}".replace("torch.", ""))
+@pytest.mark.parametrize("op", BINARY)
+def test_binary(check, op: str, types: tuple[torch.dtype, torch.dtype]) -> None:
+    fn = getattr(torch, op)
+    x, y = make(types[0], 4, 1, 5), make(types[1], 3, 5)
+    if op in ("remainder", "fmod", "floor_divide", "bitwise_left_shift", "bitwise_right_shift"):
+        y = y.abs() + 1 if types[1] is not torch.bool else torch.ones_like(y)
+    if op == "pow" and not types[1].is_floating_point:
+        y = y.abs() if types[1] is not torch.bool else y
+    try:
+        fn(x, y)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip("eager has no such op for these types")
+    integer = not (types[0].is_floating_point or types[1].is_floating_point)
+    left = {"aten.remainder.Tensor", "aten.fmod.Tensor", "aten.pow.Tensor_Tensor",
+            "aten.floor_divide.default", "aten.div.Tensor_mode"} if integer else set()
+    check(fn, x, y, externs=tuple(left))
+
+
+@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8, torch.bool), ids=str)
+@pytest.mark.parametrize("scalar", [2, -1, 3, 0.5, 0.3, True], ids=str)
+@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "remainder", "fmod", "pow", "lt", "ge",
+                                "eq", "floor_divide", "rsub", "bitwise_and", "clamp_min"])
+def test_scalar(check, op: str, scalar: float, dtype: torch.dtype) -> None:
+    fn = getattr(torch, op)
+    x = make(dtype, 3, 4)
+    try:
+        fn(x, scalar)
+    except (RuntimeError, NotImplementedError):
+        pytest.skip("eager has no such op for these types")
+    check(lambda x: fn(x, scalar), x, externs=(
+        ("aten.remainder.Scalar", "aten.fmod.Scalar", "aten.pow.Tensor_Scalar")
+        if dtype is torch.bool else ()
+    ))
+
+
+def test_zero_dim_tensors_do_not_promote(check) -> None:
+    x, s = torch.randn(3, 4, dtype=torch.bfloat16), torch.tensor(0.1)
+    check(lambda x, s: (x * s, s * x, x + s, x > s), x, s)
+    check(lambda x, s: x * s, torch.arange(5), torch.tensor(2.5, dtype=torch.float64))
+    check(lambda x, s: x + s, torch.arange(5, dtype=torch.int32), torch.tensor(2))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_alpha(check, dtype: torch.dtype) -> None:
+    x, y = make(dtype, 3, 4), make(dtype, 4)
+    check(lambda x, y: (torch.add(x, y, alpha=3), torch.sub(x, y, alpha=2),
+                        torch.rsub(x, y, alpha=2)), x, y)
+
+
+@pytest.mark.parametrize("mode", [None, "floor", "trunc"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_division_modes(check, mode: str | None, dtype: torch.dtype) -> None:
+    x = torch.tensor([7.0, -7, 0, 5.5, -1, float("inf"), float("nan"), 3, -0.0], dtype=dtype)
+    y = torch.tensor([2.0, 2, 3, -0.5, 0, 2, 1, float("inf"), 5], dtype=dtype)
+    check(lambda x, y: torch.div(x, y, rounding_mode=mode), x, y)
+
+
+@pytest.mark.parametrize("divisor", [2, -3, -1, 1, 7])
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+def test_integer_division(check, mode: str, divisor: int) -> None:
+    x = torch.arange(-9, 10)
+    check(lambda x: (torch.div(x, divisor, rounding_mode=mode), x % divisor, torch.fmod(x, divisor)),
+          x)
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 2.5, 4, 10])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.int32])
+def test_pow(check, exponent: float, dtype: torch.dtype) -> None:
+    x = make(dtype, 11)
+    if not dtype.is_floating_point and exponent < 0:
+        return
+    check(lambda x: x**exponent, x)
+
+
+def test_clamp(check) -> None:
+    x = torch.tensor([-3.0, -1, 0, 1, 3, float("nan"), float("inf")])
+    low, high = torch.full((7,), -1.5), torch.full((7,), 1.0)
+    check(lambda x: (x.clamp(-1, 2), x.clamp(min=0), x.clamp(max=1), x.clamp(2, 1)), x)
+    check(lambda x, a, b: (x.clamp(a, b), x.clamp(min=a), x.clamp(max=b)), x, low, high)
+    check(lambda x: (x.clamp(-1, 2), x.clamp(0.5, 2.5)), torch.arange(-4, 5))
+
+
+def test_where_and_masked_fill(check) -> None:
+    c, x, y = make(torch.bool, 3, 4), torch.randn(3, 4), torch.randn(4)
+    check(lambda c, x, y: (torch.where(c, x, y), torch.where(c, x, 0.5), torch.where(c, 1.0, 2.0),
+                           x.masked_fill(c, float("-inf")), x.masked_fill(c, y[0])), c, x, y)
+    check(lambda c, x: (torch.where(c, x, 3), torch.where(c, x, 2.5)), c, torch.arange(4))
+    check(lambda c, x: torch.where(c, x, 0.1), c, x.bfloat16())
+
+
+ACTIVATIONS = {
+    "relu": torch.relu, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
+    "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+    "mish": torch.nn.functional.mish, "softplus": torch.nn.functional.softplus,
+    "elu": torch.nn.functional.elu, "selu": torch.nn.functional.selu,
+    "celu": torch.nn.functional.celu, "leaky_relu": torch.nn.functional.leaky_relu,
+    "hardtanh": torch.nn.functional.hardtanh, "relu6": torch.nn.functional.relu6,
+    "hardswish": torch.nn.functional.hardswish, "hardsigmoid": torch.nn.functional.hardsigmoid,
+    "logsigmoid": torch.nn.functional.logsigmoid, "softshrink": torch.nn.functional.softshrink,
+    "hardshrink": torch.nn.functional.hardshrink, "tanhshrink": torch.nn.functional.tanhshrink,
+    "softsign": torch.nn.functional.softsign, "threshold": lambda x: torch.threshold(x, 0.1, 2.0),
+    "logit": lambda x: torch.logit(x, 0.1), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
+    "nan_to_num": torch.nan_to_num, "prelu": lambda x: torch.prelu(x, torch.tensor([0.25], dtype=x.dtype)),
+    "rrelu": lambda x: torch.nn.functional.rrelu(x), "glu": lambda x: torch.nn.functional.glu(x),
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
+    fn = ACTIVATIONS[name]
+    x = torch.cat([torch.randn(30, dtype=torch.float64) * 3,
+                   torch.tensor([0.0, -3.0, 3.0, 6.0, 25.0, -25.0])]).reshape(6, 6).to(dtype)
+
+    def both(x, g):
+        x = x.detach().requires_grad_()
+        y = fn(x)
+        return y.detach(), torch.autograd.grad(y, x, g)[0]
+
+    grad = torch.randn_like(fn(x))
+    if name == "prelu":
+        fn_plain = fn
+        weight = torch.tensor([0.25], dtype=dtype)
+        check(lambda x, w: torch.prelu(x, w), x, weight)
+        del fn_plain
+        return
+    check(both, x, grad)
+
+
+@pytest.mark.parametrize("layout", ["transposed", "expanded", "sliced", "zero_dim", "empty", "ones"])
+def test_layouts(check, layout: str) -> None:
+    x = {
+        "transposed": torch.randn(4, 6).t(),
+        "expanded": torch.randn(4, 1).expand(4, 6),
+        "sliced": torch.randn(8, 9)[::2, 1::3],
+        "zero_dim": torch.randn(()),
+        "empty": torch.randn(0, 4),
+        "ones": torch.randn(1, 4, 1),
+    }[layout]
+    check(lambda x: (x + 1, x.exp(), x * x), x)
+
+
+def test_channels_last(check) -> None:
+    x = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
+    check(lambda x: (x + 1, x.relu(), x.bfloat16()), x)
+
+
+def test_symbolic_sizes(check) -> None:
+    check(lambda x, y: (x + y).relu() * 2, torch.randn(3, 7), torch.randn(7),
+          other=(torch.randn(5, 2), torch.randn(2)))
+
+
+def test_sizes_as_numbers(check) -> None:
+    check(lambda x: (x * x.shape[0], x / x.shape[1] ** 0.5, x + x.numel()), torch.randn(3, 7),
+          other=(torch.randn(5, 4),))
+
+
+@pytest.mark.parametrize("dtypes", list(itertools.product(
+    (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool), repeat=2)),
+    ids=str)
+def test_conversion(check, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    check(lambda x: x.to(dtypes[1]) + 0, make(dtypes[0], 3, 4))
+
+
+def test_addcmul_addcdiv_lerp(check) -> None:
+    x, y, z = (torch.rand(3, 4) + 0.5 for _ in range(3))
+    check(lambda x, y, z: (torch.addcmul(x, y, z, value=0.5), torch.addcdiv(x, y, z, value=2),
+                           torch.lerp(x, y, 0.3), torch.lerp(x, y, z), torch.lerp(x, y, 0.8)),
+          x, y, z)
