@@ -55,6 +55,8 @@ class Handle:
     register: int
     offset: PlanSize = 0
     layout: tuple[tuple["Size | int", ...], tuple["Size | int", ...], torch.dtype] | None = None
+    pooled: bool = False
+    """In a pool, which is freed as a whole."""
 
 
 @frozen(eq=False)
@@ -305,7 +307,8 @@ class Recorder:
         dtype: str,
     ) -> Handle:
         """Return a tensor at a byte offset of a pool."""
-        return Handle(pool.register, _plan_size(offset), (shape, strides, host.DTYPES[dtype]))
+        layout = (shape, strides, host.DTYPES[dtype])
+        return Handle(pool.register, _plan_size(offset), layout, pooled=True)
 
     def workspace(self, nbytes: AnySize, device: str, zeroed: bool) -> Handle:
         """Return scratch bytes for kernels."""
@@ -316,7 +319,7 @@ class Recorder:
 
     def free(self, tensor: Handle) -> None:
         """Drop a tensor. One that lies in a pool stays until the pool goes."""
-        if tensor.layout is None or tensor.offset == 0:
+        if not tensor.pooled:
             self.instructions.append(Drop(tensor.register))
 
     def reuse(
@@ -327,7 +330,8 @@ class Recorder:
         dtype: str,
     ) -> Handle:
         """Return a tensor over the storage of `source`, which is dropped."""
-        return Handle(source.register, source.offset, (shape, strides, host.DTYPES[dtype]))
+        layout = (shape, strides, host.DTYPES[dtype])
+        return Handle(source.register, source.offset, layout, source.pooled)
 
     def view(
         self,

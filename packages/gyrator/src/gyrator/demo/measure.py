@@ -109,4 +109,4 @@ def _cast(inputs: Inputs, dtype: torch.dtype) -> Inputs:
 def _runner(model: nn.Module, step: Step, call: Callable[..., object] | None = None) -> Run:
     """Return the function to time; `call` replaces the model's own forward."""
     make = inference if step == "inference" else training_step
-    return make(model, call or model)
+    return make(model, model if call is None else call)

@@ -20,7 +20,7 @@ from gyrator_ir.loop.body import (
     Store,
 )
 from gyrator_ir.loop.nodes import Buffer, Reduction
-from gyrator_ir.loop.rewrite import defined, expressions, renamed, used
+from gyrator_ir.loop.rewrite import defined, expressions, named, renamed, used
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import statements_of
@@ -270,8 +270,7 @@ class _Builder:
             return
         if known is None:
             known = tuple(self._fresh() for _ in defined(s))
-            names.update(zip(defined(s), known, strict=True))
-            self._append(renamed(new, names, {}), stage)
+            self._append(named(new, known), stage)
             self.same.setdefault(stage, {})[key] = known
         names.update(zip(defined(s), known, strict=True))
 
