@@ -138,7 +138,8 @@ def _join(line: Line, first: Cluster, second: Cluster, joint: Joint, ranges: Ran
     moved(first, joint.first, axes, ranges, joint.first_inner)
     moved(second, joint.second, axes, ranges, joint.second_inner)
     kept, gone = (first, second) if first.size >= second.size else (second, first)
-    mutates = any(b in first.loads for b in second.stores) or any(
+    overwrites = not joint.inner and any(b in first.loads for b in second.stores)
+    mutates = overwrites or any(
         c.mutates and (bool(c.inner) or not joint.inner) for c in (first, second)
     )
     kept.points, kept.inner, kept.mutates = joint.points, joint.inner, mutates

@@ -225,7 +225,8 @@ def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> 
             return f"{b} is read at other points than those that write it"
     for b in _common(second.stores, first.loads):
         w = second.stores[b]
-        if not w.plain or joint.inner:
+        walked = w.inner or joint.second_inner or joint.first_inner or any(first.loads[b].values())
+        if not w.plain or (joint.inner and walked):
             return f"{b} is still read when it is overwritten"
         place = at(w.address, joint.second)
         if any(at(e, joint.first) is not place for e in first.loads[b]):

@@ -2,19 +2,41 @@
 
 from collections.abc import Callable, Mapping
 
-from attrs import evolve
-
+from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Pass, Step
 from gyrator_ir.target import Target
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.passes.common_subexpressions import CommonSubexpressions
+from gyrator_scheduler.passes.drop_dead_buffers import DropDeadBuffers
+from gyrator_scheduler.passes.elide_roundings import ElideRoundings
+from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
+from gyrator_scheduler.passes.merge_axes import MergeAxes
+from gyrator_scheduler.passes.reorder_axes import ReorderAxes
+from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
+from gyrator_scheduler.passes.unit_reductions import UnitReductions
 
 
 def default_pipeline(
     options: SchedulerOptions, targets: Mapping[str, Target]
 ) -> tuple[Pass[LoopProgram], ...]:
     """Return the passes that run before fusion, in order."""
-    return ()
+    numbers = [t.heuristics for t in targets.values()]
+    cost = min((h.inline_cost for h in numbers), default=0)
+    statements = min((h.fusion_statements for h in numbers), default=0)
+    fast: tuple[Pass[LoopProgram], ...] = ()
+    if options.numerics is Numerics.FAST:
+        fast = (ElideRoundings(),)
+    return (
+        DropDeadBuffers(),
+        SimplifyIndices(),
+        UnitReductions(),
+        *((InlinePointwise(cost, statements),) if options.fusion else ()),
+        CommonSubexpressions(),
+        *fast,
+        ReorderAxes(),
+        MergeAxes(),
+    )
 
 
 def run_passes(

@@ -1,0 +1,59 @@
+"""`elide-roundings`: skip roundings to a narrow float that is widened again at once."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_ir.loop.body import Const, IndexValue, Let, Load, Statement
+from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
+from gyrator_ir.loop.rewrite import live, renamed
+from gyrator_ir.types import DType
+from gyrator_scheduler.passes.rewriting import each_loop
+
+
+@frozen
+class ElideRoundings:
+    """Replace `cast f32 -> bf16 -> f32` (and every such pair of floats) by the value itself. It
+    changes results: only for `numerics="fast"`."""
+
+    name: ClassVar[str] = "elide-roundings"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        """Return the program with fewer roundings."""
+        return each_loop(program, _elided)
+
+
+def _elided(op: LoopOperation) -> LoopOperation:
+    names: dict[str, str] = {}
+    types: dict[str, DType] = {}
+    rounded: dict[str, str] = {}
+    body: list[Statement] = []
+    for s in op.body:
+        s = renamed(s, names, {}) if names else s
+        match s:
+            case Let(name, "cast", (arg,), dtype):
+                types[name] = dtype
+                wide = types.get(arg)
+                if arg in rounded and types.get(rounded[arg]) is dtype:
+                    names[name] = rounded[arg]
+                elif wide in (DType.F32, DType.F64) and dtype.is_narrow_float:
+                    rounded[name] = arg
+            case Let(name, _, _, dtype) | Const(name, _, dtype) | IndexValue(name, _, dtype):
+                types[name] = dtype
+            case Load():
+                pass
+            case _:
+                pass
+        body.append(s)
+    if not names:
+        return op
+    if isinstance(op, Reduction):
+        fold = evolve(op.reduce, args=tuple(names.get(a, a) for a in op.reduce.args))
+        return evolve(op, body=live(body, fold.args), reduce=fold)
+    if isinstance(op, Scan):
+        scan = evolve(op.scan, args=tuple(names.get(a, a) for a in op.scan.args))
+        return evolve(op, body=live(body, scan.args), scan=scan)
+    if isinstance(op, Sort):
+        sort = evolve(op.sort, args=tuple(names.get(a, a) for a in op.sort.args))
+        return evolve(op, body=live(body, sort.args), sort=sort)
+    return evolve(op, body=live(body))

@@ -1,0 +1,1 @@
+"""The parts of `inline-pointwise`: solving addresses, choosing producers, expanding readers."""

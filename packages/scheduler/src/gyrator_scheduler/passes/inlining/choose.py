@@ -1,0 +1,204 @@
+"""Which producers are computed in their readers."""
+
+from collections.abc import Mapping, Sequence
+
+from attrs import define, field, frozen
+
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
+from gyrator_ir.loop.body import Axis, Bind, Let, Load, Store, StoreMode
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, TensorRef
+from gyrator_ir.loop.ops import OPS
+from gyrator_scheduler.access import LOOPS, access, inner_of, statements_of
+from gyrator_scheduler.fusion.axes import space
+from gyrator_scheduler.memory import guessed_bytes
+from gyrator_scheduler.passes.inlining.solve import solve
+from gyrator_scheduler.ranges import Ranges
+
+EXPENSIVE = 10
+"""An op at least this dear is not computed more often than it was."""
+MAX_USES = 16
+"""A value with more uses is stored."""
+Points = Mapping[Sym, Expr]
+
+
+@frozen
+class Producer:
+    """A pointwise operation that is computed in its readers."""
+
+    op: Pointwise
+    value: str
+    """The value that it stores."""
+    uses: Mapping[tuple[int, Expr], Points]
+    """Its axes, for each reader (by position in the program) and address."""
+
+
+@frozen
+class Chosen:
+    """Producers by the buffer that they store."""
+
+    producers: Mapping[str, Producer]
+
+
+@define(eq=False)
+class _Reader:
+    """Uses of a buffer by one operation."""
+
+    index: int
+    addresses: dict[Expr, None] = field(factory=dict)
+
+
+@define(eq=False)
+class _Weight:
+    """What an operation is, with what is inlined into it."""
+
+    cost: int
+    dearest: int
+    loads: dict[str, None]
+    size: int
+
+
+def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) -> Chosen:
+    """Choose in program order, so that a reader's price includes what it took in."""
+    facts = program.facts
+    ranges = Ranges(facts)
+    buffers = {b.name: b for b in program.all_buffers}
+    created = {b.name for b in program.buffers}
+    operations = program.operations
+    readers, blocked, mutable = _survey(program, created)
+    weights = [_weight(op) for op in operations]
+    producers: dict[str, Producer] = {}
+    for index, op in enumerate(operations):
+        if not isinstance(op, Pointwise):
+            continue
+        store = _only_store(op)
+        if store is None or store.buffer in blocked or store.buffer not in created:
+            continue
+        found = readers.get(store.buffer, [])
+        mine = weights[index]
+        if not found or len(found) > MAX_USES or not mutable.isdisjoint(mine.loads):
+            continue
+        uses = _uses(op, store, found, operations, ranges)
+        if uses is None:
+            continue
+        if any(weights[r.index].size + mine.size * len(r.addresses) > statements for r in found):
+            continue
+        repeats = max(_repetition(op, operations[r.index]) for r in found)
+        if not _worthwhile(mine, len(uses), repeats, cost):
+            continue
+        if (keep_memory or len(uses) > 1) and not _frees(
+            mine, store.buffer, buffers, created, facts
+        ):
+            continue
+        producers[store.buffer] = Producer(op, store.value, uses)
+        for r in found:
+            _take_in(weights[r.index], mine, store.buffer, len(r.addresses))
+    return Chosen(producers)
+
+
+def _survey(
+    program: LoopProgram, created: set[str]
+) -> tuple[dict[str, list[_Reader]], set[str], set[str]]:
+    """Return readers of each buffer, buffers that must be in memory, and buffers that change."""
+    readers: dict[str, list[_Reader]] = {}
+    blocked = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+    writes: dict[str, int] = {}
+    for index, op in enumerate(program.operations):
+        found = access(op, {})
+        for name in found.writes:
+            writes[name] = writes.get(name, 0) + 1
+        if not isinstance(op, LOOPS):
+            blocked.update(found.reads)
+            continue
+        mine: dict[str, _Reader] = {}
+        for s in statements_of(op):
+            if isinstance(s, Load):
+                mine.setdefault(s.buffer, _Reader(index)).addresses[s.index] = None
+                if s.buffer in found.writes:
+                    blocked.add(s.buffer)
+        for name, r in mine.items():
+            readers.setdefault(name, []).append(r)
+    mutable = {n for n, count in writes.items() if count > 1 or n not in created}
+    return readers, blocked | {n for n in mutable if n in created}, mutable
+
+
+def _only_store(op: Pointwise) -> Store | None:
+    stores = [s for s in op.body if isinstance(s, Store)]
+    if len(stores) != 1 or stores[0].mode is not StoreMode.SET or stores[0].mask is not None:
+        return None
+    if any(x.kind is SymKind.INDIRECT for x in stores[0].index.free_symbols):
+        return None
+    return stores[0]
+
+
+def _weight(op: Operation) -> _Weight:
+    if not isinstance(op, LOOPS):
+        return _Weight(0, 0, {}, 0)
+    prices = [0]
+    loads: dict[str, None] = {}
+    body = statements_of(op)
+    for s in body:
+        if isinstance(s, Let):
+            prices.append(OPS[s.op].cost)
+        elif isinstance(s, Load):
+            loads[s.buffer] = None
+            if any(x.kind is SymKind.INDIRECT for x in s.index.free_symbols):
+                prices.append(3)
+    return _Weight(sum(prices), max(prices), loads, len(body))
+
+
+def _uses(
+    op: Pointwise,
+    store: Store,
+    found: Sequence[_Reader],
+    operations: Sequence[Operation],
+    ranges: Ranges,
+) -> dict[tuple[int, Expr], Points] | None:
+    """Return the producer's point for every use, or None if one can't be found."""
+    uses: dict[tuple[int, Expr], Points] = {}
+    for r in found:
+        reader = operations[r.index]
+        assert isinstance(reader, LOOPS)
+        around = (*reader.axes, *inner_of(reader))
+        if len(reader.body) > len(r.addresses):
+            bound = (s for s in reader.body if isinstance(s, Bind))
+            around = (*around, *(Axis(s.symbol, s.size) for s in bound))
+        for address in r.addresses:
+            points = solve(store.index, op.axes, address, around, ranges)
+            if points is None:
+                return None
+            uses[r.index, address] = points
+    return uses
+
+
+def _repetition(op: Pointwise, reader: Operation) -> float:
+    """Return how many points of a reader there are for one of the producer, for typical sizes."""
+    assert isinstance(reader, LOOPS)
+    return space((*reader.axes, *inner_of(reader))) / max(space(op.axes), 1)
+
+
+def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
+    """Whether computing at every use costs less than storing once and loading."""
+    if uses == 1 and repeats <= 1:
+        return True
+    if mine.dearest >= EXPENSIVE or mine.cost > cost:
+        return False
+    loads = len(mine.loads)
+    if repeats > 1:
+        return loads <= 1 or uses * loads <= uses + 1
+    return uses * loads <= loads + 1 + uses
+
+
+def _frees(
+    mine: _Weight, buffer: str, buffers: Mapping[str, Buffer], created: set[str], facts: ShapeFacts
+) -> bool:
+    """Whether the operands that would live longer are no larger than the value."""
+    longer = sum(guessed_bytes(buffers[n], facts) for n in mine.loads if n in created)
+    return longer <= guessed_bytes(buffers[buffer], facts)
+
+
+def _take_in(reader: _Weight, mine: _Weight, buffer: str, times: int) -> None:
+    reader.cost += mine.cost * times
+    reader.dearest = max(reader.dearest, mine.dearest)
+    reader.size += mine.size * times
+    reader.loads.pop(buffer, None)
+    reader.loads.update(mine.loads)

@@ -1,0 +1,205 @@
+"""Bodies of readers with their producers in them."""
+
+from collections.abc import Iterator, Mapping
+
+from attrs import define, evolve
+
+from gyrator_ir.expr import Expr, Sym, subs
+from gyrator_ir.loop.body import Axis, Bind, Const, Let, Load, Statement, Store
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    LoopOperation,
+    LoopProgram,
+    Operation,
+    Reduction,
+    Scan,
+    Sort,
+)
+from gyrator_ir.loop.rewrite import live, renamed
+from gyrator_ir.types import DType
+from gyrator_scheduler.access import LOOPS, inner_of
+from gyrator_scheduler.passes.inlining.choose import Chosen, Producer
+from gyrator_scheduler.passes.rewriting import with_operations
+from gyrator_scheduler.passes.simplify_indices import bound_axes
+from gyrator_scheduler.ranges import Ranges
+
+
+def expand(program: LoopProgram, chosen: Chosen) -> LoopProgram:
+    """Return the program with every reader expanded. Producers stay, to be dropped as dead."""
+    ranges = Ranges(program.facts)
+    buffers = {b.name: b for b in program.all_buffers}
+    index_of = {id(op): n for n, op in enumerate(program.operations)}
+    gone = {id(p.op) for p in chosen.producers.values()}
+    made: list[Operation] = []
+    for n, op in enumerate(program.operations):
+        if id(op) in gone or not isinstance(op, LOOPS) or not _reads(op, chosen):
+            made.append(op)
+            continue
+        made.append(_Expander(op, chosen.producers, buffers, ranges, index_of).run(n))
+    return with_operations(program, made)
+
+
+def _reads(op: LoopOperation, chosen: Chosen) -> bool:
+    return any(isinstance(s, Load) and s.buffer in chosen.producers for s in op.body)
+
+
+@define(eq=False)
+class _Frame:
+    """One body being copied: of the operation itself, or of a producer at one of its uses."""
+
+    index: int
+    statements: Iterator[Statement]
+    names: dict[str, str]
+    symbols: dict[Sym, Expr]
+    mask: str | None
+    load: Load | None = None
+    """The load that the producer stands for, of which `outer` is the frame."""
+    outer: "_Frame | None" = None
+    key: object = None
+
+
+class _Expander:
+    """Expands one operation. Frames are a stack of their own: producers nest deeply."""
+
+    def __init__(
+        self,
+        op: LoopOperation,
+        producers: Mapping[str, Producer],
+        buffers: Mapping[str, Buffer],
+        ranges: Ranges,
+        index_of: Mapping[int, int],
+    ) -> None:
+        self.op = op
+        self.producers = producers
+        self.buffers = buffers
+        self.ranges = ranges
+        self.index_of = index_of
+        self.axes: tuple[Axis, ...] = (*op.axes, *inner_of(op))
+        self.body: list[Statement] = []
+        self.made: dict[object, str] = {}
+        self.stored = {s.buffer for s in op.body if isinstance(s, Store)}
+        self.values = 0
+        self.indices = 0
+        self.origins: dict[int, None] = dict.fromkeys(op.origins)
+
+    def run(self, index: int) -> LoopOperation:
+        """Return the expanded operation."""
+        names: dict[str, str] = {}
+        top = _Frame(index, iter(self.op.body), names, {}, None)
+        stack = [top]
+        while stack:
+            frame = stack[-1]
+            s = next(frame.statements, None)
+            if s is None:
+                stack.pop()
+                continue
+            inner = self._step(s, frame)
+            if inner is not None:
+                stack.append(inner)
+        op = self._finished(names)
+        return evolve(op, origins=tuple(sorted(self.origins)))
+
+    def _step(self, s: Statement, frame: _Frame) -> _Frame | None:
+        """Copy one statement; return the frame to enter, if it loads an inlined value."""
+        match s:
+            case Load(_, buffer, _, mask) if buffer in self.producers:
+                return self._enter(s, frame, self._both(mask and frame.names[mask], frame.mask))
+            case Load(name, mask=mask):
+                both = self._both(mask and frame.names[mask], frame.mask)
+                new = renamed(evolve(s, mask=None), frame.names, frame.symbols, self._simplify)
+                frame.names[name] = self._emit(evolve(new, mask=both))
+            case Bind(symbol, mask=mask):
+                both = self._both(mask and frame.names[mask], frame.mask)
+                fresh = Sym(f"t{self.indices}")
+                self.indices += 1
+                frame.symbols[symbol] = fresh
+                bound = renamed(evolve(s, mask=None), frame.names, frame.symbols, self._simplify)
+                bound = evolve(bound, mask=both)
+                self.body.append(bound)
+                self.axes = (*self.axes, Axis(fresh, bound.size))
+            case Store():
+                if frame.load is None:
+                    self.body.append(renamed(s, frame.names, frame.symbols, self._simplify))
+                else:
+                    self._leave(frame, frame.names[s.value])
+            case _:
+                new = renamed(s, frame.names, frame.symbols, self._simplify)
+                frame.names[s.name] = self._emit(new)
+        return None
+
+    def _simplify(self, e: Expr) -> Expr:
+        return self.ranges.simplify(e, self.axes)
+
+    def _emit(self, s: Statement) -> str:
+        """Append a statement under a new name, or return the name of an equal one."""
+        key = evolve(s, name="")  # type: ignore[call-arg]
+        if isinstance(s, Const):
+            key = (Const, repr(s.value), s.dtype)
+        if isinstance(s, Load) and s.buffer in self.stored:
+            key = (len(self.body), "load")
+        known = self.made.get(key)
+        if known is None:
+            known = f"v{self.values}"
+            self.values += 1
+            self.body.append(evolve(s, name=known))  # type: ignore[call-arg]
+            self.made[key] = known
+        return known
+
+    def _both(self, a: str | None, b: str | None) -> str | None:
+        """Return a name for the conjunction of two masks."""
+        if a is None or b is None or a == b:
+            return a if b is None else b
+        return self._emit(Let("", "bit_and", (b, a), DType.BOOL))
+
+    def _enter(self, load: Load, outer: _Frame, mask: str | None) -> _Frame | None:
+        """Return the frame that computes what a load reads; None if that is there already."""
+        p = self.producers[load.buffer]
+        points = p.uses[outer.index, load.index]
+        symbols = {s: self._simplify(subs(e, outer.symbols)) for s, e in points.items()}
+        key = (load.buffer, mask, tuple(symbols.values()))
+        inner = _Frame(
+            self.index_of[id(p.op)], iter(p.op.body), {}, symbols, mask, load, outer, key
+        )
+        known = self.made.get(key)
+        if known is not None:
+            outer.names[load.name] = known
+            return None
+        self.origins.update(dict.fromkeys(p.op.origins))
+        return inner
+
+    def _leave(self, frame: _Frame, value: str) -> None:
+        """Hand a producer's value to the load that it stands for."""
+        outer = frame.outer
+        assert frame.load is not None and outer is not None
+        if frame.load.mask is not None:
+            dtype = self.buffers[frame.load.buffer].dtype
+            nothing: bool | int | float
+            nothing = False if dtype is DType.BOOL else 0.0 if dtype.is_float else 0
+            zero = self._emit(Const("", nothing, dtype))
+            own = outer.names[frame.load.mask]
+            value = self._emit(Let("", "where", (own, value, zero), dtype))
+        self.made[frame.key] = value
+        outer.names[frame.load.name] = value
+
+    def _finished(self, names: Mapping[str, str]) -> LoopOperation:
+        """Return the operation with the new body; a collective's results keep names of their own."""
+        op = self.op
+        if not isinstance(op, (Reduction, Scan, Sort)):
+            return evolve(op, body=live(self.body))
+        step = op.reduce if isinstance(op, Reduction) else op.scan if isinstance(op, Scan) else op.sort
+        results = {n: f"c{i}" for i, n in enumerate(step.names)}
+        stores = tuple(renamed(s, {**names, **results}, {}) for s in op.stores)
+        step = evolve(
+            step, names=tuple(results.values()), args=tuple(names[a] for a in step.args)
+        )
+        body = live(self.body, (*step.args, *(n for s in stores for n in _used(s))))
+        if isinstance(op, Reduction):
+            return evolve(op, body=body, reduce=step, stores=stores)
+        if isinstance(op, Scan):
+            return evolve(op, body=body, scan=step, stores=stores)
+        return evolve(op, body=body, sort=step, stores=stores)
+
+
+def _used(s: Store) -> tuple[str, ...]:
+    return (s.value,) if s.mask is None else (s.value, s.mask)
+

@@ -1,0 +1,42 @@
+"""`merge-axes`: neighbouring axes that all addresses walk as one become one."""
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from gyrator_ir.expr import ONE
+from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
+from gyrator_scheduler.access import inner_of, statements_of
+from gyrator_scheduler.merging import addresses, drop_ones, merge, readdressed
+from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
+
+
+@frozen
+class MergeAxes:
+    """Drop axes of extent 1 and merge neighbours: a contiguous [8, 128, 256] becomes [262144].
+
+    Fusion splits axes again where two operations see one buffer in different shapes.
+    """
+
+    name: ClassVar[str] = "merge-axes"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        """Return the program with as few axes as its addresses allow."""
+        return each_loop(program, _merged)
+
+
+def _merged(op: LoopOperation) -> LoopOperation:
+    inner = inner_of(op)
+    unit = any(a.extent is ONE for a in (*op.axes, *inner))
+    if not unit and len(op.axes) < 2 and len(inner) < 2:
+        return op
+    new = addresses(statements_of(op))
+    points = merge(drop_ones(op.axes, new), new)
+    if isinstance(op, Reduction):
+        folded = drop_ones(inner, new) if any(a.extent is not ONE for a in inner) else inner[:1]
+        if len(inner) > 1 and not any(a.extent is not ONE for a in inner):
+            drop_ones(inner[1:], new)
+        inner = merge(folded, new)
+    if points == op.axes and inner == inner_of(op):
+        return op
+    return rebuilt(op, points, inner, readdressed(op.body, new), readdressed(stores_after(op), new))

@@ -1,0 +1,79 @@
+"""What passes share: putting new parts into operations and programs."""
+
+from collections.abc import Callable, Sequence
+
+from attrs import evolve
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Axis, Bind, IndexValue, Load, Statement, Store
+from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Operation, Reduction, Scan, Sort
+from gyrator_scheduler.access import LOOPS
+
+
+def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> LoopProgram:
+    """Return the program with other operations; the same object if they are the same objects."""
+    old = program.operations
+    if len(old) == len(operations) and all(a is b for a, b in zip(old, operations, strict=True)):
+        return program
+    return evolve(program, operations=tuple(operations))
+
+
+def each_loop(
+    program: LoopProgram, rewrite: Callable[[LoopOperation], LoopOperation]
+) -> LoopProgram:
+    """Return the program with every loop operation rewritten, in subprograms too."""
+    made = [rewrite(op) if isinstance(op, LOOPS) else op for op in program.operations]
+    return each_subprogram(with_operations(program, made), lambda p: each_loop(p, rewrite))
+
+
+def each_subprogram(
+    program: LoopProgram, rewrite: Callable[[LoopProgram], LoopProgram]
+) -> LoopProgram:
+    """Return the program with its subprograms rewritten; the same object if none changed."""
+    made = tuple(rewrite(p) for p in program.subprograms)
+    if all(a is b for a, b in zip(made, program.subprograms, strict=True)):
+        return program
+    return evolve(program, subprograms=made)
+
+
+def rebuilt(
+    op: LoopOperation,
+    points: tuple[Axis, ...],
+    inner: tuple[Axis, ...],
+    body: Sequence[KernelStatement],
+    stores: Sequence[KernelStatement],
+) -> LoopOperation:
+    """Return the operation with new axes and statements; `stores` are those after a collective."""
+    new = tuple(body)
+    if isinstance(op, Reduction):
+        return evolve(op, axes=points, inner=inner, body=new, stores=tuple(stores))
+    if isinstance(op, (Scan, Sort)):
+        return evolve(op, axes=points, inner=inner[0], body=new, stores=tuple(stores))
+    return evolve(op, axes=points, body=new)
+
+
+def with_expressions(
+    body: Sequence[Statement], change: Callable[[Expr], Expr]
+) -> tuple[Statement, ...]:
+    """Return a body with `change` applied to every address and index value."""
+    result: list[Statement] = []
+    for s in body:
+        match s:
+            case Load(name, buffer, e, mask) if (new := change(e)) is not e:
+                s = Load(name, buffer, new, mask)
+            case Store(buffer, e, value, mode, mask) if (new := change(e)) is not e:
+                s = Store(buffer, new, value, mode, mask)
+            case IndexValue(name, e, dtype) if (new := change(e)) is not e:
+                s = IndexValue(name, new, dtype)
+            case Bind(symbol, value, e, wrap, check, mask) if (new := change(e)) is not e:
+                s = Bind(symbol, value, new, wrap, check, mask)
+            case _:
+                pass
+        result.append(s)
+    return tuple(result)
+
+
+def stores_after(op: LoopOperation) -> tuple[Store, ...]:
+    """Return the stores that follow an operation's collective; none for pointwise ones."""
+    return op.stores if isinstance(op, (Reduction, Scan, Sort)) else ()

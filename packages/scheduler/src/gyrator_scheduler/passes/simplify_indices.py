@@ -1,0 +1,50 @@
+"""`simplify-indices`: addresses by what is known of sizes and axes."""
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import Axis, Bind, Statement
+from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
+from gyrator_scheduler.access import LOOPS, inner_of
+from gyrator_scheduler.passes.rewriting import (
+    each_subprogram,
+    rebuilt,
+    stores_after,
+    with_expressions,
+    with_operations,
+)
+from gyrator_scheduler.ranges import Ranges
+
+
+@frozen
+class SimplifyIndices:
+    """Simplify every address under the program's facts and the ranges of the axes around it. A bound
+    index lies in [0, size) too."""
+
+    name: ClassVar[str] = "simplify-indices"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        """Return the program with simpler addresses."""
+        ranges = Ranges(program.facts)
+        made = [_simple(op, ranges) if isinstance(op, LOOPS) else op for op in program.operations]
+        return each_subprogram(with_operations(program, made), self.run)
+
+
+def bound_axes(body: tuple[Statement, ...]) -> tuple[Axis, ...]:
+    """Return the ranges of the indices that a body loads, as axes."""
+    return tuple(Axis(s.symbol, s.size) for s in body if isinstance(s, Bind))
+
+
+def _simple(op: LoopOperation, ranges: Ranges) -> LoopOperation:
+    inner = inner_of(op)
+    axes = (*op.axes, *inner, *bound_axes(op.body))
+
+    def change(e: Expr) -> Expr:
+        return ranges.simplify(e, axes)
+
+    stores = stores_after(op)
+    body, after = with_expressions(op.body, change), with_expressions(stores, change)
+    same = all(a is b for a, b in zip(body + after, op.body + stores, strict=True))
+    return op if same else rebuilt(op, op.axes, inner, body, after)
