@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.expr import Expr, Sym, SymKind, product_of
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Local, Numerics, Stage
 from gyrator_ir.loop.body import Axis, Bind, Load, Store
 from gyrator_ir.loop.nodes import Buffer
@@ -140,3 +140,7 @@ def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]
     )
     return new, tuple(b.name for b in kernel.parameters), kernel.sizes
 
+
+def row_major(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return the strides of a contiguous tensor."""
+    return tuple(product_of(shape[n + 1 :]) for n in range(len(shape)))

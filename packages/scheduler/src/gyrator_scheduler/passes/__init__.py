@@ -14,6 +14,7 @@ from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
 from gyrator_scheduler.passes.merge_axes import MergeAxes
 from gyrator_scheduler.passes.reorder_axes import ReorderAxes
 from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
+from gyrator_scheduler.passes.split_reductions import SplitReductions
 from gyrator_scheduler.passes.unit_reductions import UnitReductions
 
 
@@ -24,6 +25,9 @@ def default_pipeline(
     numbers = [t.heuristics for t in targets.values()]
     cost = min((h.inline_cost for h in numbers), default=0)
     statements = min((h.fusion_statements for h in numbers), default=0)
+    points = min((h.split_reduction_points for h in numbers), default=0)
+    extent = min((h.split_reduction_extent for h in numbers), default=0)
+    cores = min((h.cores for h in numbers), default=1)
     fast: tuple[Pass[LoopProgram], ...] = ()
     if options.numerics is Numerics.FAST:
         fast = (ElideRoundings(),)
@@ -34,6 +38,7 @@ def default_pipeline(
         *((InlinePointwise(cost, statements),) if options.fusion else ()),
         CommonSubexpressions(),
         *fast,
+        SplitReductions(points, extent, cores),
         ReorderAxes(),
         MergeAxes(),
     )

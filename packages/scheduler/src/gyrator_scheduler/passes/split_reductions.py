@@ -1,0 +1,299 @@
+"""`split-reductions`: a long fold at few points becomes many short ones, and a fold of those."""
+
+from typing import ClassVar
+
+from attrs import define, evolve, field, frozen
+
+from gyrator_ir.expr import Const, Expr, Sym, ceildiv, sum_of
+from gyrator_ir.loop.body import (
+    Axis,
+    Bind,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    Statement,
+    Store,
+)
+from gyrator_ir.loop.body import Const as ConstValue
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
+from gyrator_ir.loop.rewrite import defined, renamed
+from gyrator_ir.types import DType
+from gyrator_scheduler.fusion.axes import guess, space
+from gyrator_scheduler.fusion.kernels import row_major
+from gyrator_scheduler.passes.rewriting import each_subprogram
+
+WORK_PER_CORE = 4
+"""Parts for each thread, so that uneven threads even out."""
+MERGED_BY = {
+    ReduceKind.SUM: ReduceKind.SUM,
+    ReduceKind.PROD: ReduceKind.PROD,
+    ReduceKind.MIN: ReduceKind.MIN,
+    ReduceKind.MAX: ReduceKind.MAX,
+    ReduceKind.ANY: ReduceKind.ANY,
+    ReduceKind.ALL: ReduceKind.ALL,
+    ReduceKind.XOR: ReduceKind.XOR,
+    ReduceKind.DOT: ReduceKind.SUM,
+}
+"""The fold that merges parts of a fold with one result."""
+
+
+@frozen
+class SplitReductions:
+    """Split folds of at least `extent` elements at fewer than `points` points, on a device with
+    several `cores`. Arg-reductions stay whole."""
+
+    name: ClassVar[str] = "split-reductions"
+    points: int = 8
+    extent: int = 8192
+    cores: int = 1
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        """Return the program with long folds in two steps."""
+        program = each_subprogram(program, self.run)
+        splitter = _Splitter(self, program)
+        made: list[Operation] = []
+        for op in program.operations:
+            made.extend(splitter.split(op) if isinstance(op, Reduction) else (op,))
+        if not splitter.new:
+            return program
+        return evolve(
+            program, operations=tuple(made), buffers=program.buffers + tuple(splitter.new)
+        )
+
+
+@frozen
+class _Plan:
+    """How an axis is cut: `parts` of `length`; `whole` if they cover it exactly."""
+
+    axis: Axis
+    parts: Expr
+    length: Expr
+    whole: bool
+
+
+@define(eq=False)
+class _Splitter:
+    """Splits the reductions of one program and collects the buffers that takes."""
+
+    options: SplitReductions
+    program: LoopProgram
+    new: list[Buffer] = field(factory=list)
+    taken: set[str] = field(factory=set)
+    buffers: dict[str, Buffer] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.buffers.update((b.name, b) for b in self.program.all_buffers)
+        self.taken.update(self.buffers)
+
+    def split(self, op: Reduction) -> list[Operation]:
+        """Return the operations that replace a reduction."""
+        plan = self._plan(op)
+        if plan is None:
+            return [op]
+        part = Sym(f"i{len(op.axes) + 1000}")
+        step = Sym("r1000")
+        axes = (*op.axes, Axis(part, plan.parts))
+        inner = tuple(Axis(step, plan.length) if a is plan.axis else a for a in op.inner)
+        where = part * plan.length + step
+        partial = [self.buffer(op, n, axes) for n in range(len(op.reduce.names))]
+        body, args = _body(op, plan, where)
+        address = _row_major_place(axes, partial[0])
+        first = evolve(
+            op,
+            name=f"{op.name}_parts",
+            axes=axes,
+            inner=inner,
+            body=tuple(body),
+            reduce=evolve(op.reduce, args=args),
+            stores=tuple(
+                Store(b.name, address, n) for b, n in zip(partial, op.reduce.names, strict=True)
+            ),
+        )
+        line = Axis(Sym("r0"), plan.parts)
+        reread = renamed(Load("", "", address), {}, {part: line.symbol}).index
+        return [first, *self._merged(op, partial, line, reread)]
+
+    def _plan(self, op: Reduction) -> _Plan | None:
+        o = self.options
+        mergeable = op.reduce.kind in MERGED_BY
+        if not mergeable and op.reduce.kind not in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+            return None
+        points = space(op.axes)
+        if o.cores < 2 or points >= min(o.points, 2 * o.cores) or space(op.inner) < o.extent:
+            return None
+        wanted = max(2, -(-WORK_PER_CORE * o.cores // max(points, 1)))
+        axis = next((a for a in op.inner if guess(a.extent) >= 2 * wanted), None)
+        if axis is None:
+            return None
+        if isinstance(axis.extent, Const):
+            size = axis.extent.value
+            for parts in range(wanted, min(4 * wanted, size) + 1):
+                if size % parts == 0:
+                    return _Plan(axis, Const(parts), Const(size // parts), True)
+        if not mergeable:
+            return None
+        return _Plan(axis, Const(wanted), ceildiv(axis.extent, wanted), False)
+
+    def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:
+        """Return a new buffer with a place for every point of `axes`."""
+        like = self.buffers[op.stores[0].buffer]
+        name = f"{op.name}_part{n}"
+        while name in self.taken:
+            name += "_"
+        self.taken.add(name)
+        shape = tuple(a.extent for a in axes)
+        made = Buffer(name, op.reduce.dtype, like.device, shape, row_major(shape))
+        self.new.append(made)
+        self.buffers[name] = made
+        return made
+
+    def _merged(
+        self, op: Reduction, partial: list[Buffer], line: Axis, address: Expr
+    ) -> list[Operation]:
+        """Return the operations that fold the parts."""
+        loads = tuple(Load(f"a{n}", b.name, address) for n, b in enumerate(partial))
+        dtype = op.reduce.dtype
+        if op.reduce.kind in MERGED_BY:
+            fold = Reduce(op.reduce.names, MERGED_BY[op.reduce.kind], ("a0",), dtype)
+            return [evolve(op, inner=(line,), body=loads, reduce=fold)]
+        kept = _Kept(self, op, line, loads)
+        return kept.softmax() if op.reduce.kind is ReduceKind.ONLINE_SOFTMAX else kept.welford()
+
+
+@define(eq=False)
+class _Kept:
+    """Merges of folds with several results: small reductions that fusion puts into one kernel."""
+
+    splitter: _Splitter
+    op: Reduction
+    line: Axis
+    loads: tuple[Load, ...]
+    made: list[Operation] = field(factory=list)
+
+    def softmax(self) -> list[Operation]:
+        """Merge (m, s) by m = max m_i and s = sum of s_i * exp(m_i - m)."""
+        top = self._fold(ReduceKind.MAX, self.loads[:1], "a0")
+        dtype = self.op.reduce.dtype
+        lowest = ConstValue("lowest", float("-inf"), dtype)
+        body: tuple[Statement, ...] = (
+            *self.loads,
+            self._at_points("m", top),
+            Let("d", "sub", ("a0", "m"), dtype),
+            Let("e", "exp", ("d",), dtype),
+            Let("f", "mul", ("a1", "e"), dtype),
+            lowest,
+            Let("none", "eq", ("a0", "lowest"), DType.BOOL),
+            Let("some", "ne", ("a0", "m"), DType.BOOL),
+            Let("out", "bit_and", ("none", "some"), DType.BOOL),
+            ConstValue("zero", 0.0, dtype),
+            Let("g", "where", ("out", "zero", "f"), dtype),
+        )
+        total = self._fold(ReduceKind.SUM, body, "g")
+        self._store((self._at_points("m", top), self._at_points("s", total)), ("m", "s"))
+        return self.made
+
+    def welford(self) -> list[Operation]:
+        """Merge (mean, squares, count) as Chan, Golub and LeVeque (1979) do, over all parts."""
+        dtype = self.op.reduce.dtype
+        count = self._fold(ReduceKind.SUM, self.loads[2:], "a2")
+        weighed = (self.loads[0], self.loads[2], Let("w", "mul", ("a0", "a2"), dtype))
+        total = self._fold(ReduceKind.SUM, weighed, "w")
+        mean: tuple[Statement, ...] = (
+            self._at_points("n", count),
+            self._at_points("t", total),
+            Let("mean", "div", ("t", "n"), dtype),
+        )
+        body: tuple[Statement, ...] = (
+            *self.loads,
+            *mean,
+            Let("d", "sub", ("a0", "mean"), dtype),
+            Let("dd", "mul", ("d", "d"), dtype),
+            Let("w", "mul", ("dd", "a2"), dtype),
+            Let("q", "add", ("a1", "w"), dtype),
+        )
+        squares = self._fold(ReduceKind.SUM, body, "q")
+        self._store((*mean, self._at_points("q", squares)), ("mean", "q", "n"))
+        return self.made
+
+    def _fold(self, kind: ReduceKind, body: tuple[Statement, ...], value: str) -> Buffer:
+        op = self.op
+        out = self.splitter.buffer(op, len(self.made) + 100, op.axes)
+        fold = Reduce(("c",), kind, (value,), op.reduce.dtype)
+        store = Store(out.name, self._place(out), "c")
+        name = f"{op.name}_merge{len(self.made)}"
+        self.made.append(
+            Reduction(name, op.axes, (self.line,), body, fold, (store,), op.origins)
+        )
+        return out
+
+    def _place(self, b: Buffer) -> Expr:
+        return _row_major_place(self.op.axes, b)
+
+    def _at_points(self, name: str, b: Buffer) -> Load:
+        return Load(name, b.name, self._place(b))
+
+    def _store(self, body: tuple[Statement, ...], values: tuple[str, ...]) -> None:
+        """Append the pointwise operation that stores the merged results."""
+        names = dict(zip(self.op.reduce.names, values, strict=True))
+        stores = tuple(renamed(s, names, {}) for s in self.op.stores)
+        self.made.append(Pointwise(self.op.name, self.op.axes, (*body, *stores), self.op.origins))
+
+
+def _row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
+    return sum_of(a.symbol * s for a, s in zip(axes, b.strides, strict=True))
+
+
+def _body(op: Reduction, plan: _Plan, where: Expr) -> tuple[list[Statement], tuple[str, ...]]:
+    """Return the body of the first step and what it folds. Where the parts overhang, nothing is read
+    and the fold's identity taken."""
+    moved: dict[Sym, Expr] = {plan.axis.symbol: where}
+    if plan.whole:
+        return [renamed(s, {}, moved) for s in op.body], op.reduce.args
+    taken = {n for s in op.body for n in defined(s)}
+    here, end, inside, nothing = (_fresh(n, taken) for n in ("here", "end", "inside", "nothing"))
+    body: list[Statement] = [
+        IndexValue(here, where, DType.I64),
+        IndexValue(end, plan.axis.extent, DType.I64),
+        Let(inside, "lt", (here, end), DType.BOOL),
+    ]
+    for s in op.body:
+        if isinstance(s, (Load, Bind)):
+            mask = inside
+            if s.mask is not None:
+                mask = _fresh("both", taken)
+                body.append(Let(mask, "bit_and", (inside, s.mask), DType.BOOL))
+            s = evolve(s, mask=mask)
+        body.append(renamed(s, {}, moved))
+    dtype = op.reduce.dtype
+    body.append(ConstValue(nothing, _identity(op.reduce.kind, dtype), dtype))
+    args: list[str] = []
+    for arg in op.reduce.args:
+        args.append(_fresh("part", taken))
+        body.append(Let(args[-1], "where", (inside, arg, nothing), dtype))
+    return body, tuple(args)
+
+
+def _fresh(stem: str, taken: set[str]) -> str:
+    while stem in taken:
+        stem += "_"
+    taken.add(stem)
+    return stem
+
+
+def _identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
+    """Return the value that a fold ignores."""
+    if dtype is DType.BOOL:
+        return kind in (ReduceKind.ALL, ReduceKind.MIN, ReduceKind.PROD)
+    if kind is ReduceKind.PROD:
+        return 1.0 if dtype.is_float else 1
+    if kind not in (ReduceKind.MIN, ReduceKind.MAX):
+        return 0.0 if dtype.is_float else 0
+    low = kind is ReduceKind.MAX
+    if dtype.is_float:
+        return float("-inf") if low else float("inf")
+    bits = dtype.size * 8
+    if dtype.is_signed:
+        return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
+    return 0 if low else (1 << bits) - 1
