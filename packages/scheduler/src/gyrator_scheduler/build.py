@@ -1,6 +1,6 @@
 """From an improved Loop IR program to a schedule: fusion, order, lives, partitions."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
@@ -41,6 +41,17 @@ class _Context:
         """Return the numbers for the device of an operation, None for calls."""
         device = self.devices[index]
         return None if device is None else target_for(device, self.targets).heuristics
+
+
+def choices(options: SchedulerOptions) -> Iterator[SchedulerOptions]:
+    """Yield the options as they are, then ever more careful with memory."""
+    yield options
+    if options.keep_peak and options.fusion:
+        yield evolve(options, hold_operands=False)
+        for reach in (64, 16, 4):
+            if reach < options.reach:
+                yield evolve(options, hold_operands=False, reach=reach)
+        yield evolve(options, hold_operands=False, fusion=False)
 
 
 def build(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, evolve, field
 
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, sum_of
-from gyrator_ir.kernel.nodes import Kernel, Lifetime, ScheduleNode
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
 from gyrator_ir.loop.body import Load, Store, StoreMode
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -13,6 +13,7 @@ from gyrator_ir.loop.nodes import (
     CollectiveWait,
     DeviceCopy,
     Extern,
+    LoopProgram,
     Output,
     TensorRef,
 )
@@ -53,14 +54,23 @@ def lifetimes(
 ) -> tuple[Lifetime, ...]:
     """Return the life of each created buffer, in order of `created`. Buffers that no node touches
     have none."""
+    return _lives([touched(n) for n in nodes], nodes, created, outputs)
+
+
+def _lives(
+    uses: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
+    nodes: Sequence[object],
+    created: Sequence[Buffer],
+    outputs: Sequence[Output],
+) -> tuple[Lifetime, ...]:
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     inputs_of: dict[str, tuple[str, ...]] = {}
-    for n, node in enumerate(nodes):
-        reads, writes = touched(node)
+    for n, (reads, writes) in enumerate(uses):
         for name in (*reads, *writes):
             first.setdefault(name, n)
             last[name] = n
+        node = nodes[n]
         if isinstance(node, CollectiveCall):
             inputs_of.update(dict.fromkeys(node.results, reads))
         elif isinstance(node, CollectiveWait):
@@ -91,6 +101,21 @@ def peak(lives: Sequence[Lifetime], buffers: Mapping[str, Buffer], facts: ShapeF
         now += change[n]
         most = max(most, now)
     return most
+
+
+def needs(schedule: Schedule) -> int:
+    """Return the peak of a schedule in bytes, for typical sizes."""
+    buffers = {b.name: b for b in schedule.buffers}
+    return peak(schedule.lifetimes, buffers, schedule.facts)
+
+
+def program_peak(program: LoopProgram) -> int:
+    """Return the peak of running a program operation by operation, as eager execution does."""
+    buffers = {b.name: b for b in program.buffers}
+    found = (access(op, {}) for op in program.operations)
+    uses = [(a.reads, a.writes) for a in found]
+    lives = _lives(uses, program.operations, program.buffers, program.outputs)
+    return peak(lives, buffers, program.facts)
 
 
 def allocated(node: ScheduleNode) -> bool:

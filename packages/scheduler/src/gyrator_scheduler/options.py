@@ -33,6 +33,13 @@ class SchedulerOptions:
     """Loop IR passes that run before fusion, in order; None takes `passes.default_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
     """Verify the program after every pass, rather than at both ends."""
+    keep_peak: bool = field(default=True, validator=exactly(bool))
+    """Fuse less where the plan would need more memory than running operation by operation, each
+    buffer freed after its last use."""
+    hold_operands: bool = field(default=True, validator=exactly(bool))
+    """Producers may be computed later than the program says, holding their operands longer."""
+    reach: int = field(default=1 << 60, validator=natural)
+    """Operations farther apart in the program than this do not join."""
     merge_candidates: int = field(default=8, validator=natural)
     """Kernels that an operation tries to join, at most."""
     search_steps: int = field(default=96, validator=natural)

@@ -7,8 +7,9 @@ from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Step, ignore
 from gyrator_ir.target import Target
-from gyrator_scheduler.build import build
+from gyrator_scheduler.build import build, choices
 from gyrator_scheduler.host.plan import host_program
+from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes import run_passes
 
@@ -27,8 +28,16 @@ def schedule(
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.
     """
-    improved = run_passes(program, options, targets, trace)
-    return build(improved, options, targets, trace)
+    best: Schedule | None = None
+    for choice in choices(options):
+        improved = run_passes(program, choice, targets, trace)
+        made = build(improved, choice, targets, trace)
+        if best is None or needs(made) < needs(best):
+            best = made
+        if not options.keep_peak or needs(best) <= program_peak(program):
+            break
+    assert best is not None
+    return best
 
 
 def plan_host(

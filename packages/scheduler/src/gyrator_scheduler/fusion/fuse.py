@@ -52,14 +52,17 @@ def fuse(
         given = heuristics[index]
         if given is None or not options.fusion:
             continue
-        producers = [d.before for d in needed if d.why is Why.RAW]
-        siblings = [r for b in tuple(c.loads) for r in readers.get(b, ())]
+        near = index - options.reach
+        producers = [d.before for d in needed if d.why is Why.RAW and d.before >= near]
+        siblings = [r for b in tuple(c.loads) for r in readers.get(b, ()) if r >= near]
         tried: set[int] = set()
         for other in _nearest(line, producers, siblings, options.merge_candidates):
             mine, theirs = line.find(index), line.find(other)
             if mine == theirs or theirs in tried:
                 continue
             tried.add(theirs)
+            if index - line.clusters[theirs].first > options.reach:
+                continue
             if line.clusters[theirs].call is not None or heuristics[other] is not given:
                 continue
             _try(line, mine, theirs, fresh, given, options, ranges)
