@@ -1,8 +1,8 @@
 """Floor division and remainder in normal form, without facts.
 
-Quotient and remainder of `a` by `b` are taken apart in the same way, so that they stay recognisable
-as a pair: `a == b*Q + s*N'...` where the multiples of `b` leave the numerator, common factors are
-cancelled, the constant is brought into [0, b) and the first coefficient made positive. Every rule
+Quotient and remainder are taken apart in the same way, so that they stay recognisable as a pair:
+the multiples of the divisor leave the numerator, common factors are cancelled, and for an integer
+divisor `c` the constant is brought into [0, c) and the first coefficient made positive. Every rule
 is an identity of floor division for all values of the symbols where `b != 0`.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
+from typing import NamedTuple
 
 from gyrator_ir.expr.build import (
     CACHE_SIZE,
@@ -29,6 +30,7 @@ from gyrator_ir.expr.nodes import (
     Expr,
     FloorDiv,
     Mod,
+    Sym,
     expr,
     expr_error,
     raw_add,
@@ -58,8 +60,8 @@ def floordiv(a: Expr, b: Expr) -> Expr:
             return a if value == 1 else floordiv(mul(MINUS_ONE, a), Const(-value))
         if type(a) is Const:
             return Const(a.value // value)
-        return _divide_by_int(a, value)[0]
-    return _divide(a, b)[0]
+        return _quotient_by_int(a, value)
+    return _symbolic_quotient(a, b)
 
 
 @lru_cache(CACHE_SIZE)
@@ -79,8 +81,8 @@ def mod(a: Expr, b: Expr) -> Expr:
             return mul(MINUS_ONE, mod(mul(MINUS_ONE, a), Const(-value)))
         if type(a) is Const:
             return Const(a.value % value)
-        return _divide_by_int(a, value)[1]
-    return _divide(a, b)[1]
+        return _remainder_by_int(a, value)
+    return _symbolic_remainder(a, b)
 
 
 def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
@@ -89,9 +91,20 @@ def ceildiv(a: Expr | int, b: Expr | int) -> Expr:
     return mul(MINUS_ONE, floordiv(mul(MINUS_ONE, a), b))
 
 
+class _Reduced(NamedTuple):
+    """`a` and `c`, taken apart: `a // c == quotient + sign*(rest // divisor)` and
+    `a % c == scale*(rest % divisor) + low`, where `scale` has the sign."""
+
+    quotient: Expr
+    rest: Expr
+    divisor: int
+    scale: int
+    low: int
+
+
 @lru_cache(CACHE_SIZE)
-def _divide_by_int(a: Expr, c: int) -> tuple[Expr, Expr]:
-    """Return `a // c` and `a % c` for a non-constant `a` and c > 1."""
+def _reduce(a: Expr, c: int) -> _Reduced:
+    """Take apart a non-constant `a` by c > 1; the rest is zero when `c` divides all but `low`."""
     terms, const = terms_of(a)
     quotient: Terms = {}
     rest: list[tuple[Expr, int]] = []
@@ -103,53 +116,76 @@ def _divide_by_int(a: Expr, c: int) -> tuple[Expr, Expr]:
         else:
             quotient[monomial] = k // c
     shift, const = divmod(const, c)
+    whole = sum_of_terms(quotient, shift) if quotient else Const(shift)
     if not rest:
-        return sum_of_terms(quotient, shift), Const(const)
-    whole, low = divmod(const, g)
+        return _Reduced(whole, ZERO, c, 1, const)
+    inner, low = divmod(const, g)
     c //= g
     if rest[0][1] > 0:
-        numerator = raw_add(tuple((m, k // g) for m, k in rest), whole)
-        core_q, core_r = _core(numerator, c)
-        remainder = add(mul(Const(g), core_r), Const(low))
-    else:
-        numerator = raw_add(tuple((m, -k // g) for m, k in rest), c - 1 - whole)
-        core_q, core_r = _core(numerator, c)
-        core_q = mul(MINUS_ONE, core_q)
-        remainder = add(mul(Const(-g), core_r), Const(g * (c - 1) + low))
-    if quotient or shift:
-        core_q = add(sum_of_terms(quotient, shift), core_q)
-    return core_q, remainder
+        return _Reduced(whole, raw_add(tuple([(m, k // g) for m, k in rest]), inner), c, g, low)
+    flipped = raw_add(tuple([(m, -k // g) for m, k in rest]), c - 1 - inner)
+    return _Reduced(whole, flipped, c, -g, g * (c - 1) + low)
 
 
-def _core(a: Expr, c: int) -> tuple[Expr, Expr]:
-    """Return `a // c`, `a % c` for an `a` from which nothing can be split off any more."""
+def _quotient_by_int(a: Expr, c: int) -> Expr:
+    """Return `a // c` for a non-constant `a` and c > 1."""
+    if type(a) is Sym:
+        return raw_pair(FloorDiv, a, Const(c))  # type: ignore[no-any-return]
+    quotient, rest, divisor, scale, _ = _reduce(a, c)
+    if rest is ZERO:
+        return quotient
+    core = _core_quotient(rest, divisor)
+    return add(quotient, core if scale > 0 else mul(MINUS_ONE, core))
+
+
+def _remainder_by_int(a: Expr, c: int) -> Expr:
+    """Return `a % c` for a non-constant `a` and c > 1."""
+    if type(a) is Sym:
+        return raw_pair(Mod, a, Const(c))  # type: ignore[no-any-return]
+    _, rest, divisor, scale, low = _reduce(a, c)
+    if rest is ZERO:
+        return Const(low)
+    core = _core_remainder(rest, divisor)
+    if scale != 1:
+        core = mul(Const(scale), core)
+    return add(core, Const(low)) if low else core
+
+
+def _core_quotient(a: Expr, c: int) -> Expr:
+    """Return `a // c` for an `a` from which nothing can be split off any more."""
     terms, const = terms_of(a)
-    low, high = _own_bounds(terms, const)
-    if low is not None and high is not None and low // c == high // c:
-        whole = low // c
-        return Const(whole), add(a, Const(-whole * c))
-    return _core_quotient(a, terms, const, c), _core_remainder(a, terms, c)
-
-
-def _core_quotient(a: Expr, terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> Expr:
+    whole = _own_quotient(terms, const, c)
+    if whole is not None:
+        return Const(whole)
     for term, k in terms:
         if k == 1 and type(term) is FloorDiv and (type(term.b) is Const or len(terms) == 1):
             # (x // d + y) // c == (x + d*y) // (d*c) for an integer c > 0
             others = sum_of_terms({m: n for m, n in terms if m is not term}, const)
             return floordiv(add(term.a, mul(term.b, others)), mul(term.b, Const(c)))
-    if len(terms) == 1 and const == 0:
-        term, k = terms[0]
-        if k == 1 and type(term) is Mod and type(term.b) is Const and term.b.value % c == 0:
-            # A remainder by c*n has, divided by c, the remainder of x // c by n.
-            return mod(floordiv(term.a, Const(c)), Const(term.b.value // c))
+    if type(a) is Mod and type(a.b) is Const and a.b.value % c == 0:
+        # A remainder by c*n has, divided by c, the remainder of x // c by n.
+        return mod(floordiv(a.a, Const(c)), Const(a.b.value // c))
     return raw_pair(FloorDiv, a, Const(c))  # type: ignore[no-any-return]
 
 
-def _core_remainder(a: Expr, terms: tuple[tuple[Expr, int], ...], c: int) -> Expr:
+def _core_remainder(a: Expr, c: int) -> Expr:
+    """Return `a % c` for an `a` from which nothing can be split off any more."""
+    terms, const = terms_of(a)
+    whole = _own_quotient(terms, const, c)
+    if whole is not None:
+        return add(a, Const(-whole * c))
     for term, k in terms:
         if type(term) is Mod and exact_quotient(term.b, Const(c)) is not None:
             return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), Const(c))
     return raw_pair(Mod, a, Const(c))  # type: ignore[no-any-return]
+
+
+def _own_quotient(terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> int | None:
+    """Return the quotient by `c` of a sum of remainders, where their ranges leave only one."""
+    low, high = _own_bounds(terms, const)
+    if low is None or high is None or low // c != high // c:
+        return None
+    return low // c
 
 
 def _own_bounds(terms: tuple[tuple[Expr, int], ...], const: int) -> tuple[int | None, int | None]:
@@ -171,38 +207,51 @@ def _leading(value: Expr) -> int:
     return terms[0][1] if terms else const
 
 
-def _divide(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Return `a // b` and `a % b` for a non-constant `b`."""
-    if a is ZERO:
-        return ZERO, ZERO
+def _symbolic_quotient(a: Expr, b: Expr) -> Expr:
+    """Return `a // b` for a non-constant `b`."""
     if a is b:
-        return ONE, ZERO
+        return ONE
+    if a is ZERO:
+        return ZERO
     if _leading(b) < 0:
-        q, r = _divide(mul(MINUS_ONE, a), mul(MINUS_ONE, b))
-        return q, mul(MINUS_ONE, r)
-    quotient, rest = extract_multiples(a, b)
+        return _symbolic_quotient(mul(MINUS_ONE, a), mul(MINUS_ONE, b))
+    quotient, rest, divisor, common = _reduce_symbolic(a, b)
     if rest is ZERO:
-        return quotient, ZERO
-    common = common_factor(rest, b)
-    if common is not ONE:
-        top, bottom = exact_quotient(rest, common), exact_quotient(b, common)
-        assert top is not None
-        assert bottom is not None
-        return (
-            add(quotient, floordiv(top, bottom)),
-            mul(common, mod(top, bottom)),
-        )
-    return (
-        add(quotient, raw_pair(FloorDiv, rest, b)),
-        _symbolic_remainder(rest, b),
-    )
+        return quotient
+    if common is ONE:
+        return add(quotient, raw_pair(FloorDiv, rest, divisor))
+    return add(quotient, floordiv(rest, divisor))
 
 
 def _symbolic_remainder(a: Expr, b: Expr) -> Expr:
-    for term, k in terms_of(a)[0]:
+    """Return `a % b` for a non-constant `b`."""
+    if a is b or a is ZERO:
+        return ZERO
+    if _leading(b) < 0:
+        return mul(MINUS_ONE, _symbolic_remainder(mul(MINUS_ONE, a), mul(MINUS_ONE, b)))
+    _, rest, divisor, common = _reduce_symbolic(a, b)
+    if rest is ZERO:
+        return ZERO
+    if common is not ONE:
+        return mul(common, mod(rest, divisor))
+    for term, k in terms_of(rest)[0]:
         if type(term) is Mod and exact_quotient(term.b, b) is not None:
-            return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), b)
-    return raw_pair(Mod, a, b)  # type: ignore[no-any-return]
+            return mod(add(rest, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), b)
+    return raw_pair(Mod, rest, divisor)  # type: ignore[no-any-return]
+
+
+def _reduce_symbolic(a: Expr, b: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+    """Return (q, r, d, g) with `a == b*q + g*r` and `b == g*d`."""
+    quotient, rest = extract_multiples(a, b)
+    if rest is ZERO:
+        return quotient, ZERO, b, ONE
+    common = common_factor(rest, b)
+    if common is ONE:
+        return quotient, rest, b, ONE
+    top, bottom = exact_quotient(rest, common), exact_quotient(b, common)
+    assert top is not None
+    assert bottom is not None
+    return quotient, top, bottom, common
 
 
 def divide_monomials(a: Expr, b: Expr) -> Expr | None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, TypeAlias, final
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.expr.intern import Interned, intern
@@ -58,6 +58,20 @@ class Node(Interned):
 
     sort_key: SortKey
     _free: frozenset[Sym]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Compute a slot that the constructor left empty, the first time it is read."""
+            if name == "_free":
+                value = _union(_parts(self))
+                _set_free(self, value)
+            elif name == "sort_key":
+                value = _late_key(self)
+                _set_key(self, value)
+            else:
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            return value
 
     @property
     def free_symbols(self) -> frozenset[Sym]:
@@ -374,6 +388,10 @@ def _setters(cls: type[Node]) -> tuple[Callable[[Node, object], None], ...]:
 
 
 _SET = {cls: _setters(cls) for cls in _RANK}
+_set_add_const, _set_add_terms = _SET[Add]
+_set_mul_divides, _set_mul_factors = _SET[Mul]
+_ADD_RANK = _RANK[Add]
+_MUL_RANK = _RANK[Mul]
 
 
 def _union(nodes: Iterable[Node]) -> frozenset[Sym]:
@@ -413,24 +431,39 @@ def _make_sym(name: str) -> Sym:
 
 def _make_mul(factors: tuple[tuple[Expr, int], ...]) -> Mul:
     node = _new(Mul)
-    set_divides, set_factors = _SET[Mul]
-    set_factors(node, factors)
-    set_divides(node, any(type(atom) in (FloorDiv, Mod) for atom, _ in factors))
-    degree = sum(power for _, power in factors)
-    _set_key(node, (-degree, _RANK[Mul], tuple((a.sort_key, -p) for a, p in factors)))
-    _set_free(node, _union(a for a, _ in factors))
+    _set_mul_factors(node, factors)
+    divides = False
+    degree = 0
+    keys = []
+    for atom, power in factors:
+        degree -= power
+        keys.append((atom.sort_key, -power))
+        cls = type(atom)
+        divides = divides or cls is FloorDiv or cls is Mod
+    _set_mul_divides(node, divides)
+    _set_key(node, (degree, _MUL_RANK, tuple(keys)))
     return node
 
 
 def _make_add(terms: tuple[tuple[Expr, int], ...], const: int) -> Add:
+    # Most sums are never sorted or searched: `__getattr__` fills the other slots when they are.
     node = _new(Add)
-    set_const, set_terms = _SET[Add]
-    set_const(node, const)
-    set_terms(node, terms)
-    key = tuple((t.sort_key, c) for t, c in terms)
-    _set_key(node, (terms[0][0].sort_key[0], _RANK[Add], key, const))
-    _set_free(node, _union(t for t, _ in terms))
+    _set_add_const(node, const)
+    _set_add_terms(node, terms)
     return node
+
+
+def _late_key(node: Node) -> SortKey:
+    assert isinstance(node, Add)
+    key = tuple([(t.sort_key, c) for t, c in node.terms])
+    return key[0][0][0], _ADD_RANK, key, node.const
+
+
+def _parts(node: Node) -> Iterable[Node]:
+    if isinstance(node, Add):
+        return [term for term, _ in node.terms]
+    assert isinstance(node, Mul)
+    return [atom for atom, _ in node.factors]
 
 
 def _make_pair(cls: type[Node], a: Node, b: Node) -> Node:

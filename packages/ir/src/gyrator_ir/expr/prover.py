@@ -135,6 +135,11 @@ class Prover:
             return known
         return Range(0 if sym.kind in (SymKind.ITER, SymKind.REDUCE) else None, None)
 
+    def is_constant(self, sym: Sym) -> bool:
+        """Return whether only one value is left for `sym`."""
+        low, high = self.bounds(sym)
+        return low is not None and low == high
+
     def bounds(self, value: Expr) -> Interval:
         """Return inclusive integer bounds of `value`, None on a side where there is none."""
         known = self._bounds.get(value)
@@ -343,10 +348,12 @@ class Prover:
             return cond.value
         if cond in self._assumed:
             return True
-        if isinstance(cond, Le):
-            return self.nonnegative(cond.b - cond.a)
-        if isinstance(cond, Lt):
-            return self.nonnegative(cond.b - cond.a - 1)
+        if isinstance(cond, Le | Lt):
+            strict = isinstance(cond, Lt)
+            high, low = self.bounds(cond.a)[1], self.bounds(cond.b)[0]
+            if high is not None and low is not None and high + strict <= low:
+                return True
+            return self.nonnegative(cond.b - cond.a - int(strict))
         if isinstance(cond, Eq):
             return self._equal(cond.a - cond.b)
         if isinstance(cond, Ne):

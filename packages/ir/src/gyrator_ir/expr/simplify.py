@@ -42,8 +42,10 @@ from gyrator_ir.expr.nodes import (
     Max,
     Min,
     Mod,
+    Mul,
     Ne,
     Node,
+    Sym,
     raw_mul,
 )
 from gyrator_ir.expr.prover import Prover
@@ -73,6 +75,9 @@ class Simplifier:
         done = self._memo.get(node)
         if done is None:
             done = node
+            if isinstance(node, Add) and self._is_settled(node):
+                self._memo[node] = node
+                return node
             for _ in range(_ROUNDS):
                 try:
                     step = self._step(rebuild(done, self._simplify))
@@ -83,6 +88,18 @@ class Simplifier:
                 done = step
             self._memo[node] = self._memo[done] = done
         return done
+
+    def _is_settled(self, node: Add) -> bool:
+        """Say of a sum whether facts can do nothing to it: no atoms but symbols, none constant."""
+        simple = all(
+            type(term) is Sym
+            or (type(term) is Mul and all(type(atom) is Sym for atom, _ in term.factors))
+            for term, _ in node.terms
+        )
+        if not simple or any(self._prover.is_constant(sym) for sym in node.free_symbols):
+            return False
+        low, high = self._prover.bounds(node)
+        return low is None or low != high
 
     def _step(self, node: Node) -> Node:
         if isinstance(node, Cond):
@@ -114,7 +131,17 @@ class Simplifier:
 
     def _in_range(self, value: Expr, divisor: Expr) -> bool:
         """Prove `0 <= value < divisor`."""
-        return self._prover.nonnegative(value) and self._prover.nonnegative(divisor - value - 1)
+        low, high = self._prover.bounds(value)
+        if high is not None and high < 0:
+            return False
+        if (low is None or low < 0) and not self._prover.nonnegative(value):
+            return False
+        least, most = self._prover.bounds(divisor)
+        if high is not None and least is not None and high < least:
+            return True
+        if low is not None and most is not None and low >= most:
+            return False
+        return self._prover.nonnegative(divisor - value - 1)
 
     def _split(self, a: Expr, b: Expr) -> Iterator[tuple[Expr, Expr, Expr, Expr]]:
         """Yield (g, p, c, r) with `a == g*p + r`, `b == g*c`, 0 <= r < g and c > 0 proved."""

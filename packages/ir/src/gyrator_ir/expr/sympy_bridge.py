@@ -259,6 +259,7 @@ def _shift_right(a: Expr, b: Expr) -> Expr:
 # By class name: sympy's own, and those of torch.utils._sympy.functions.
 _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "FloorDiv": _pair(floordiv),
+    "_FloorDiv": _pair(floordiv),
     "CleanDiv": _pair(floordiv),
     "CeilDiv": _pair(ceildiv),
     "Mod": _pair(mod),
@@ -281,10 +282,25 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
 }
 
 
-def to_sympy(node: Node, symbols: Mapping[Sym, Any] | None = None) -> Any:
-    """Return the sympy expression or boolean of `node`, divisions as `floor`, remainders as `Mod`.
+class _FloorDiv(sympy.Function):  # type: ignore[misc]
+    """`floor(a / b)` that stays a quotient of integers: sympy would spread `1/b` over `a`."""
 
-    Symbols without an entry in `symbols` become integer symbols of their name.
+    nargs = (2,)
+    is_integer = True
+
+    @classmethod
+    def eval(cls, a: Any, b: Any) -> Any:
+        """Return the value for two integers (undefined for a divisor of zero), else None."""
+        if a.is_Integer and b.is_Integer:
+            return sympy.nan if b == 0 else sympy.Integer(int(a) // int(b))
+        return None
+
+
+def to_sympy(node: Node, symbols: Mapping[Sym, Any] | None = None) -> Any:
+    """Return the sympy expression or boolean of `node`.
+
+    Quotients become an integer function `_FloorDiv`, remainders sympy's `Mod`, selections
+    `Piecewise`. Symbols without an entry in `symbols` become integer symbols of their name.
     """
     given = symbols or {}
     memo: dict[Node, Any] = {}
@@ -308,7 +324,7 @@ def _export(node: Node, f: Callable[[Node], Any], given: Mapping[Sym, Any]) -> A
     if isinstance(node, Mul):
         return sympy.Mul(*(f(atom) ** power for atom, power in node.factors))
     if isinstance(node, FloorDiv):
-        return sympy.floor(f(node.a) / f(node.b))
+        return _FloorDiv(f(node.a), f(node.b))
     if isinstance(node, Mod):
         return sympy.Mod(f(node.a), f(node.b))
     if isinstance(node, Min | Max):
