@@ -10,6 +10,7 @@ from attrs import define
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule
 from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
+from gyrator_ir.loop.nodes import Buffer
 from gyrator_testing.interp.body import Block, Cell, Frame, Memory, blocks
 from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs
 from gyrator_testing.interp.dtypes import NUMPY, Array, poison, poisoned
@@ -42,7 +43,8 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
     for p in kernel.parameters:
         if p.name not in buffers:
             raise interpreter_error("GY-INTERP-001", f"buffer {p.name!r} has no storage")
-        storage, size = buffers[p.name], span(p, env)
+        storage = buffers[p.name]
+        size = span(p, env) if _free(p) <= env.keys() else storage.size
         if storage.dtype != NUMPY[p.dtype] or storage.ndim != 1 or storage.size < size:
             raise interpreter_error(
                 "GY-INTERP-002",
@@ -52,6 +54,11 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
         cells[p.name] = Cell(storage, size)
     for block in blocks(kernel.axes, kernel.inner, env):
         _block(kernel, block, cells, env)
+
+
+def _free(buffer: Buffer) -> set[Sym]:
+    """Return the symbols of a layout; a kernel need not know them all."""
+    return {symbol for e in (*buffer.shape, *buffer.strides) for symbol in e.free_symbols}
 
 
 def _block(kernel: Kernel, block: Block, cells: Memory, env: Environment) -> None:

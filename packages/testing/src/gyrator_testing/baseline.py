@@ -1,0 +1,256 @@
+"""The plainest scheduling: one kernel an operation, no buffer reused, everything freed at the end.
+
+It fuses nothing and chooses nothing, so that what follows the scheduler can be tested on programs
+whose meaning is known.
+"""
+
+from attrs import evolve
+
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
+from gyrator_ir.host.nodes import (
+    Allocate,
+    AssertSizeStride,
+    AssertTrue,
+    BindConstant,
+    BindParameter,
+    BindSize,
+    ExternCall,
+    Free,
+    HostProgram,
+    Instruction,
+    Launch,
+    ListValue,
+    Parameter,
+    ReadScalar,
+    Ref,
+    Return,
+    Value,
+    View,
+)
+from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
+from gyrator_ir.loop.body import Axis
+from gyrator_ir.loop.nodes import (
+    Arg,
+    AssertCond,
+    Buffer,
+    Extern,
+    Input,
+    ListArg,
+    LoopProgram,
+    OpaqueInput,
+    Operation,
+    Pointwise,
+    Reduction,
+    ScalarRead,
+    Scan,
+    Scatter,
+    SizeInput,
+    Sort,
+    TensorInput,
+    TensorRef,
+)
+from gyrator_ir.loop.rewrite import expressions, reads, writes
+from gyrator_ir.loop.uses import buffers_of
+from gyrator_ir.types import Device
+
+
+def baseline_schedule(program: LoopProgram) -> Schedule:
+    """Return a schedule with a kernel for each loop operation, in order."""
+    buffers = {b.name: b for b in program.all_buffers}
+    nodes = tuple(_node(op, buffers) for op in program.operations)
+    schedule = Schedule(
+        program.name,
+        program.inputs,
+        program.constants,
+        program.buffers,
+        nodes,
+        program.outputs,
+        (),
+        (),
+        program.facts,
+        program.origins,
+        tuple(map(baseline_schedule, program.subprograms)),
+        program.user_kernels,
+    )
+    return evolve(schedule, lifetimes=_lifetimes(schedule))
+
+
+def _node(op: Operation, buffers: dict[str, Buffer]) -> ScheduleNode:
+    inner: tuple[Axis, ...] = ()
+    match op:
+        case Pointwise(_, axes, body) | Scatter(_, axes, body):
+            stages = [Stage(Level.OUTER, body)]
+        case Reduction(_, axes, inner, body, fold, stores):
+            stages = [Stage(Level.INNER, (*body, fold)), Stage(Level.OUTER, stores)]
+        case Scan(_, axes, line, body, scan, stores):
+            inner, stages = (line,), [Stage(Level.INNER, (*body, scan, *stores))]
+        case Sort(_, axes, line, body, sort, stores):
+            inner, stages = (line,), [Stage(Level.INNER, (*body, sort, *stores))]
+        case _:
+            return op
+    statements = [s for stage in stages for s in stage.body]
+    used = {**dict.fromkeys(reads(statements)), **dict.fromkeys(writes(statements))}
+    exprs: list[Expr] = [a.extent for a in (*axes, *inner)]
+    exprs += [e for s in statements for e in expressions(s)]
+    sizes = {s for e in exprs for s in e.free_symbols if s.kind in (SymKind.SIZE, SymKind.UNBACKED)}
+    return Kernel(
+        f"k_{op.name}",
+        buffers[next(iter(used))].device if used else Device("cpu"),
+        axes,
+        inner,
+        tuple(stages),
+        (),
+        tuple(buffers[name] for name in used),
+        sorted_symbols(sizes),
+        origins=op.origins,
+    )
+
+
+def _buffers(node: ScheduleNode) -> set[str]:
+    if isinstance(node, Kernel):
+        return {p.name for p in node.parameters}
+    return buffers_of(node)
+
+
+def _lifetimes(schedule: Schedule) -> tuple[Lifetime, ...]:
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for position, node in enumerate(schedule.nodes):
+        names = _buffers(node)
+        for name in names:
+            first.setdefault(name, position)
+            last[name] = position
+    for output in schedule.outputs:
+        if isinstance(output, TensorRef):
+            last[output.buffer] = len(schedule.nodes)
+    return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in schedule.buffers)
+
+
+def baseline_host(schedule: Schedule) -> HostProgram:
+    """Return a host program that runs the nodes of a schedule in order.
+
+    Raises:
+        NotImplementedError: for a node that is neither a kernel, an extern call, a scalar read nor
+            an assertion.
+    """
+    host = _Host(schedule)
+    host.prologue()
+    for position, node in enumerate(schedule.nodes):
+        host.node(node, position)
+    host.epilogue()
+    parameters = tuple(_parameter(i) for i in schedule.inputs)
+    return HostProgram(
+        schedule.name,
+        parameters,
+        schedule.constants,
+        schedule.kernels,
+        tuple(host.out),
+        schedule.facts,
+        schedule.origins,
+        tuple(map(baseline_host, schedule.subschedules)),
+        schedule.user_kernels,
+    )
+
+
+def _parameter(i: Input) -> Parameter:
+    match i:
+        case TensorInput(buffer):
+            return Parameter(buffer.name, "tensor")
+        case SizeInput(_, name):
+            return Parameter(name, "size")
+        case OpaqueInput(name):
+            return Parameter(name, "opaque")
+
+
+class _Host:
+    """Collects instructions."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.out: list[Instruction] = []
+        self.symbols: set[Sym] = set()
+        self.views = 0
+        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+        declared = (*given, *(c.buffer for c in schedule.constants), *schedule.buffers)
+        self.buffers = {b.name: b for b in declared}
+        self.lives = {life.buffer: life for life in schedule.lifetimes}
+
+    def prologue(self) -> None:
+        tensors = [i.buffer for i in self.schedule.inputs if isinstance(i, TensorInput)]
+        checks: list[Instruction] = []
+        for i in self.schedule.inputs:
+            if not isinstance(i, SizeInput):
+                continue
+            if isinstance(i.expr, Sym) and i.expr not in self.symbols:
+                self.symbols.add(i.expr)
+                self.out.append(BindParameter(i.expr, i.name))
+            elif not i.expr.free_symbols:
+                symbol = Sym(f"s_{i.name}")
+                self.out.append(BindParameter(symbol, i.name))
+                checks.append(AssertTrue(symbol.eq(i.expr), f"{i.name} has changed"))
+        for b in tensors:
+            for dim, size in enumerate(b.shape):
+                if isinstance(size, Sym) and size not in self.symbols:
+                    self.symbols.add(size)
+                    self.out.append(BindSize(size, b.name, dim))
+        self.out += checks
+        self.out += [AssertSizeStride(b.name, b.shape, b.strides, b.name) for b in tensors]
+        self.out += [BindConstant(c.buffer.name, c.key) for c in self.schedule.constants]
+
+    def node(self, node: ScheduleNode, position: int) -> None:
+        for b in self.schedule.buffers:
+            if self.lives[b.name].first == position and not self._made_by_call(b.name, node):
+                self.out.append(Allocate(b.name, b.dtype, b.device, b.shape, b.strides))
+        match node:
+            case Kernel(name=name, parameters=parameters, sizes=sizes):
+                self.out.append(Launch(name, tuple(p.name for p in parameters), sizes))
+            case Extern():
+                self._extern(node)
+            case ScalarRead(_, source, symbol):
+                self.out.append(ReadScalar(symbol, self._tensor(source)))
+            case AssertCond(_, condition, message):
+                self.out.append(AssertTrue(condition, message))
+            case _:
+                raise NotImplementedError(f"a {type(node).__name__} in a baseline host program")
+        for life in self.schedule.lifetimes:
+            if life.last == position:
+                self.out.append(Free(life.buffer))
+
+    def epilogue(self) -> None:
+        values = tuple(self._value(o) for o in self.schedule.outputs)
+        self.out.append(Return(values))
+
+    def _made_by_call(self, name: str, node: ScheduleNode) -> bool:
+        if not isinstance(node, Extern) or node.out is not None:
+            return False
+        return any(name == r or (isinstance(r, tuple) and name in r) for r in node.results)
+
+    def _extern(self, op: Extern) -> None:
+        self.out.append(
+            ExternCall(
+                op.target,
+                tuple(self._value(a) for a in op.args),
+                tuple((key, self._value(a)) for key, a in op.kwargs),
+                op.results,
+                op.out,
+                op.out_names,
+            )
+        )
+
+    def _tensor(self, ref: TensorRef) -> str:
+        b = self.buffers[ref.buffer]
+        same = (ref.dtype, ref.shape, ref.strides) == (b.dtype, b.shape, b.strides)
+        if same and ref.offset is ZERO:
+            return ref.buffer
+        name = f"view{self.views}"
+        self.views += 1
+        self.out.append(View(name, ref.buffer, ref.dtype, ref.shape, ref.strides, ref.offset))
+        return name
+
+    def _value(self, arg: Arg) -> Value:
+        match arg:
+            case TensorRef():
+                return Ref(self._tensor(arg))
+            case ListArg(items):
+                return ListValue(tuple(map(self._value, items)))
+        return arg

@@ -1,0 +1,1 @@
+"""Self-describing `.gy` files as tests."""

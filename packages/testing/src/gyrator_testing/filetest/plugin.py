@@ -1,0 +1,166 @@
+"""pytest plugin: every `*.gy` file is a test. `GYRATOR_BLESS=1 pytest` rewrites expectations.
+
+    ; test pass fuse{limit=4}          what to do; several may follow one another
+    ; test stage schedule
+    ; test interpret                   same results before and after, on seeded arguments
+    ; test error                       the expectation is the text of the error
+    ; test verify                      nothing but what every file gets: round trip and verifier
+    <program of any level>
+    ; expect                           everything after it is the exact expected text
+    <program, or the text of an error>
+
+Every file is a round-trip test too, of its program and of its result. Blessing rewrites text; it
+never waives the verifier, the interpreter or the round trip, and never turns a success into an
+expected error. A package's `conftest.py` says which passes and stages its files may name:
+
+    pytest_plugins = ["gyrator_testing.filetest.plugin"]
+
+
+    def pytest_configure(config):
+        register(config, passes={DropDeadBuffers.name: DropDeadBuffers}, stages={"schedule": run})
+"""
+
+import difflib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.passes import parse_pipeline
+from gyrator_testing.feeds import assert_same_meaning
+from gyrator_testing.levels import Program, level_of, parse_program
+
+EXPECT = "; expect\n"
+COMMANDS = ("pass", "stage", "verify", "interpret", "error")
+
+Stage = Callable[[Any], Any]
+"""Takes a program of one level and returns one of the same or another level."""
+
+PASSES = pytest.StashKey[dict[str, Callable[..., Any]]]()
+STAGES = pytest.StashKey[dict[str, Stage]]()
+
+
+class Mismatch(Exception):
+    """The output differs from the expectation; the text is a unified diff."""
+
+
+class BadFile(Exception):
+    """The file does not say what to do in words that we know."""
+
+
+def register(
+    config: pytest.Config,
+    passes: Mapping[str, Callable[..., Any]] | None = None,
+    stages: Mapping[str, Stage] | None = None,
+) -> None:
+    """Make passes and stages known to the file tests of this run.
+
+    Raises:
+        ValueError: when a name already stands for something else.
+    """
+    for key, new in ((PASSES, passes or {}), (STAGES, stages or {})):
+        known: dict[str, Any] = config.stash.setdefault(key, {})
+        for name, value in new.items():
+            if known.setdefault(name, value) is not value:
+                raise ValueError(f"two passes or stages are called {name!r}")
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> "GyFile | None":
+    """Collect `*.gy` files."""
+    return GyFile.from_parent(parent, path=file_path) if file_path.suffix == ".gy" else None
+
+
+class GyFile(pytest.File):
+    """One file, which holds one test."""
+
+    def collect(self) -> Iterator[pytest.Item]:
+        """Yield the test."""
+        yield GyItem.from_parent(self, name=self.path.stem)
+
+
+class GyItem(pytest.Item):
+    """Does what the file says and compares the result with its expectation."""
+
+    def runtest(self) -> None:
+        """Run the commands of the file."""
+        given, marker, expected = self._text().partition(EXPECT)
+        commands = _commands(given)
+        if ("error", "") in commands:
+            with pytest.raises(GyratorError) as caught:
+                self._after(_checked(given), commands)
+            actual = f"{caught.value}\n"
+        else:
+            before = _checked(given)
+            after = self._after(before, commands)
+            if ("interpret", "") in commands:
+                assert_same_meaning(before, after)
+            if not marker and after is before:
+                return
+            actual = level_of(after).show(after)
+        if actual == expected:
+            return
+        if os.environ.get("GYRATOR_BLESS") == "1":
+            self.path.write_bytes((given + EXPECT + actual).encode())
+            return
+        want, got = expected.split("\n"), actual.split("\n")
+        diff = difflib.unified_diff(want, got, "expected", "actual", lineterm="")
+        raise Mismatch("\n".join(diff))
+
+    def _text(self) -> str:
+        return self.path.read_bytes().decode()
+
+    def _after(self, program: Program, commands: list[tuple[str, str]]) -> Program:
+        for command, argument in commands:
+            if command == "pass":
+                table = self.config.stash.get(PASSES, {})
+                for one in parse_pipeline(argument, dict(table)):
+                    program = _round_trip(one.run(program))
+            elif command == "stage":
+                stages = self.config.stash.get(STAGES, {})
+                if argument not in stages:
+                    raise BadFile(f"no stage {argument!r} is registered, only {sorted(stages)}")
+                program = _round_trip(stages[argument](program))
+        return program
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Show a difference as a diff, and how to accept it."""
+        if not excinfo.errisinstance(Mismatch):
+            return super().repr_failure(excinfo, style)
+        return f"{excinfo.value}\nif the new text is right: GYRATOR_BLESS=1 pytest {self.path}"
+
+    def reportinfo(self) -> tuple[Path, int | None, str]:
+        """Name the file in reports."""
+        return self.path, None, self.name
+
+
+def _commands(given: str) -> list[tuple[str, str]]:
+    commands: list[tuple[str, str]] = []
+    for line in given.split("\n"):
+        if not line.startswith("; test "):
+            continue
+        command, _, argument = line.removeprefix("; test ").strip().partition(" ")
+        if command not in COMMANDS:
+            raise BadFile(f"{command!r} is none of {', '.join(COMMANDS)}")
+        if bool(argument) != (command in ("pass", "stage")):
+            raise BadFile(f"`; test {command}` takes {'a' if not argument else 'no'} name")
+        commands.append((command, argument.strip()))
+    if not commands:
+        raise BadFile("no line says `; test ...`")
+    return commands
+
+
+def _checked(given: str) -> Program:
+    return _round_trip(parse_program(given))
+
+
+def _round_trip(program: Program) -> Program:
+    level = level_of(program)
+    text = level.show(program)
+    again = level.parse(text)
+    assert again == program, f"parse(show(p)) != p for\n{text}"
+    assert level.show(again) == text, f"show(parse(text)) != text for\n{text}"
+    level.verify(program)
+    return program
