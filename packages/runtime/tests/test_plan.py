@@ -238,6 +238,60 @@ def test_tensor_without_storage_is_an_exception_not_a_crash(runner, kernels):
         plan(sparse, torch.zeros(3))
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer")
+def test_tensors_without_memory_are_an_exception_not_a_crash(runner, kernels):
+    from torch._subclasses import FakeTensorMode
+
+    launch = Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (SizeArg(2), 1))
+    plan = runner.plan(PlanProgram(3, 3, (launch,)))
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(torch.zeros(3))
+    for without in (fake, torch.zeros(3, device="meta")):
+        with pytest.raises(RuntimeError, match="without memory"):
+            plan(without, torch.zeros(3), 3)
+    plan(torch.zeros(0), torch.zeros(0, 4), 0)
+
+
+def test_nothing_leaks(runner, kernels):
+    import sys
+
+    def fail(*_):
+        raise LookupError
+
+    marker, x, y = object(), torch.ones(4), torch.zeros(4)
+    size = SizeProgram((("arg", 2), ("const", 0), ("add", 0)))
+    axpy = Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (size, 1))
+    refuse = Launch(kernels["gy_is_null"], (Buffer(1), Buffer(0)), (1,), handler=fail)
+    good = (
+        Call(3, identity_pair, (Const(marker), Reg(0)), (("size", size),)),
+        GetItem(4, 3, 1),
+        Move(5, 4),
+        axpy,
+        Drop(3),
+        Return((Reg(5), Const(marker), IntTuple((size, 1)))),
+    )
+    plans = [
+        (runner.plan(PlanProgram(3, 6, good)), None),
+        (runner.plan(PlanProgram(3, 6, (*good[:4], Call(None, fail, (Reg(3),))))), LookupError),
+        (runner.plan(PlanProgram(3, 6, (*good[:4], refuse))), LookupError),
+        (runner.plan(PlanProgram(3, 6, (*good[:3], GetItem(4, 3, 9)))), IndexError),
+    ]
+    counts = [sys.getrefcount(o) for o in (marker, x, y)]
+    for plan, error in plans:
+        for _ in range(200):
+            if error is None:
+                plan(x, y, 4)
+            else:
+                with pytest.raises(error):
+                    plan(x, y, 4)
+    gc.collect()
+    assert [sys.getrefcount(o) for o in (marker, x, y)] == counts
+
+
+def identity_pair(first, second, size):
+    return (first, second, size)
+
+
 def test_boxed_arguments_die_early(runner):
     seen = []
     refs = []

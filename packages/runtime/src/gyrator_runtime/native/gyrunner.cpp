@@ -127,7 +127,20 @@ int64_t now() {
   return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// Null pointer with an exception set means failure; None is the null pointer without one.
+// Only an empty tensor may have no memory: fake and meta tensors claim elements that are not there.
+bool allow_null(PyObject* tensor) {
+  PyObject* number = PyObject_CallMethod(tensor, "numel", nullptr);
+  if (!number) return false;
+  const long long elements = PyLong_AsLongLong(number);
+  Py_DECREF(number);
+  if (elements == -1 && PyErr_Occurred()) return false;
+  if (elements == 0) return true;
+  PyErr_Format(PyExc_RuntimeError, "gyrator: a kernel got a %.200s without memory",
+               Py_TYPE(tensor)->tp_name);
+  return false;
+}
+
+// False with an exception set on failure. None is the null pointer.
 bool pointer_of(Plan* plan, PyObject* value, void** out) {
   if (value == Py_None) {
     *out = nullptr;
@@ -145,16 +158,17 @@ bool pointer_of(Plan* plan, PyObject* value, void** out) {
   if (plan->data_ptr) {
     try {
       *out = plan->data_ptr(value);
-      return true;
+      return *out || allow_null(value);
     } catch (...) {
-      // The public method fails likewise and says why.
+      PyErr_Clear();  // the public method fails likewise and says why
     }
   }
   PyObject* number = PyObject_CallMethod(value, "data_ptr", nullptr);
   if (!number) return false;
   *out = PyLong_AsVoidPtr(number);
   Py_DECREF(number);
-  return !(*out == nullptr && PyErr_Occurred());
+  if (*out) return true;
+  return !PyErr_Occurred() && allow_null(value);
 }
 
 bool overflow() {

@@ -166,6 +166,8 @@ def _address(value: object, offset: int) -> int | None:
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"gyrator: a kernel wants a tensor, got {type(value).__name__}")
     address = value.data_ptr()
+    if not address and value.numel():  # fake and meta tensors claim elements that are not there
+        raise RuntimeError(f"gyrator: a kernel got a {type(value).__name__} without memory")
     return address + offset if address else None
 
 
