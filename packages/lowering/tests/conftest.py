@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_ir.loop.body import StoreMode
@@ -88,6 +89,9 @@ class AllOps(Mapping[str, Callable[..., Any]]):
 class Checker:
     """Compares one function with eager, by way of Loop IR."""
 
+    targets = TARGETS
+    externs = AllOps()
+
     def __init__(self, decompositions: dict[Any, Any]) -> None:
         self.decompositions = decompositions
 
@@ -128,6 +132,47 @@ class Checker:
             self._run(program, fn, given, strides, rtol, atol)
         return program
 
+    def gradients(
+        self, fn: Callable[..., Any], *args: Any, externs: tuple[str, ...] = (),
+        rtol: float | None = None, atol: float | None = None,
+    ) -> list[LoopProgram]:
+        """Compare the result and the gradients of every float argument, through AOTAutograd."""
+        programs: list[LoopProgram] = []
+
+        def compiler(gm: Any, _: Any) -> Callable[..., Any]:
+            program = verify(lower(gm, LoweringOptions(), TARGETS))
+            programs.append(program)
+
+            def run(*given: Any) -> Any:
+                arrays = [to_numpy(g) for g in given]
+                return [to_torch(g) for g in run_loop(program, arrays, externs=AllOps())]
+
+            return make_boxed_func(run)
+
+        compiled = aot_function(
+            fn, fw_compiler=compiler, bw_compiler=compiler, decompositions=self.decompositions
+        )
+        results = []
+        for call in (compiled, fn):
+            given = [
+                _cloned(a).requires_grad_() if _differentiable(a) else a for a in args
+            ]
+            y = call(*given)
+            y = y if isinstance(y, (tuple, list)) else [y]
+            floats = [v for v in y if v.requires_grad]
+            torch.manual_seed(1)
+            wrt = [g for g in given if _differentiable(g)]
+            grads = torch.autograd.grad(
+                floats, wrt, [torch.randn_like(v) for v in floats], allow_unused=True
+            )
+            results.append([*y, *grads])
+        for got, want in zip(*results, strict=True):
+            if want is not None:
+                torch.testing.assert_close(got, want, rtol=rtol, atol=atol, equal_nan=True)
+        called = {op.target for p in programs for op in p.operations if isinstance(op, Extern)}
+        assert called <= set(externs), f"calls of ATen: {called}"
+        return programs
+
     def _run(self, program, fn, args, strides, rtol, atol) -> None:
         mine = [_cloned(a) for a in args]
         theirs = [_cloned(a) for a in args]
@@ -150,6 +195,10 @@ class Checker:
         for a, e in zip(mine, theirs, strict=True):
             if isinstance(a, torch.Tensor):
                 torch.testing.assert_close(a, e, rtol=rtol, atol=atol, equal_nan=True)
+
+
+def _differentiable(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
 def _cloned(value: Any) -> Any:

@@ -25,7 +25,9 @@ def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.randint(low, 8, shape).to(dtype)
 
 
-@pytest.mark.parametrize("dtype", FLOATS + INTS + (torch.bool,), ids=str)
+@pytest.mark.parametrize(
+    "dtype", (torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool), ids=str
+)
 @pytest.mark.parametrize("op", UNARY)
 def test_unary(check, op: str, dtype: torch.dtype) -> None:
     fn = getattr(torch, op)
@@ -38,7 +40,7 @@ def test_unary(check, op: str, dtype: torch.dtype) -> None:
     check(fn, x, rtol=1e-4 if op in loose else None, atol=1e-5 if op in loose else None)
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
 @pytest.mark.parametrize("op", UNARY)
 def test_unary_on_special_values(check, op: str, dtype: torch.dtype) -> None:
     x = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, float("inf"), -float("inf"),
@@ -164,31 +166,22 @@ ACTIVATIONS = {
     "hardshrink": torch.nn.functional.hardshrink, "tanhshrink": torch.nn.functional.tanhshrink,
     "softsign": torch.nn.functional.softsign, "threshold": lambda x: torch.threshold(x, 0.1, 2.0),
     "logit": lambda x: torch.logit(x, 0.1), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "nan_to_num": torch.nan_to_num, "prelu": lambda x: torch.prelu(x, torch.tensor([0.25], dtype=x.dtype)),
-    "rrelu": lambda x: torch.nn.functional.rrelu(x), "glu": lambda x: torch.nn.functional.glu(x),
+    "nan_to_num": torch.nan_to_num, "prelu": torch.prelu,
+    "glu": lambda x: torch.nn.functional.glu(x),
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
     fn = ACTIVATIONS[name]
     x = torch.cat([torch.randn(30, dtype=torch.float64) * 3,
                    torch.tensor([0.0, -3.0, 3.0, 6.0, 25.0, -25.0])]).reshape(6, 6).to(dtype)
 
-    def both(x, g):
-        x = x.detach().requires_grad_()
-        y = fn(x)
-        return y.detach(), torch.autograd.grad(y, x, g)[0]
-
-    grad = torch.randn_like(fn(x))
     if name == "prelu":
-        fn_plain = fn
-        weight = torch.tensor([0.25], dtype=dtype)
-        check(lambda x, w: torch.prelu(x, w), x, weight)
-        del fn_plain
-        return
-    check(both, x, grad)
+        check.gradients(torch.prelu, x, torch.tensor([0.25], dtype=dtype))
+    else:
+        check.gradients(fn, x)
 
 
 @pytest.mark.parametrize("layout", ["transposed", "expanded", "sliced", "zero_dim", "empty", "ones"])

@@ -195,7 +195,7 @@ class _Lowering:
             return self.env[source][place]  # type: ignore[index]
         fake = node.meta.get("val")
         if isinstance(target, torch._ops.OpOverload):
-            if _is_size(fake) and not any(isinstance(a, TensorValue) for a in self._leaves(node)):
+            if _is_size(fake) and target not in _READS:
                 return self._scalar(node, fake)
             return self._op(node, target)
         if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
@@ -205,9 +205,6 @@ class _Lowering:
             f"{target} is not an op of the dispatcher",
             help="the graph runs in eager mode",
         )
-
-    def _leaves(self, node: Node) -> list[Any]:
-        return [self._argument(a) for a in each((node.args, node.kwargs))]
 
     def _scalar(self, node: Node, fake: Any) -> Any:
         if isinstance(fake, (bool, float)):
@@ -318,6 +315,7 @@ class _Lowering:
 
 
 _ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import evolve
+
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
@@ -176,7 +178,7 @@ def hardswish_backward(ops: Tracer, g: Value, x: Value) -> Value:
     """Return the gradient of hardswish."""
     middle = g * (x / 3.0 + 0.5)
     zero = ops.const(0.0, g.dtype)
-    return ops.where(ops.lt(x, -3.0), zero, ops.where(ops.le(x, 3.0), middle, g))
+    return ops.where(ops.le(x, -3.0), zero, ops.where(ops.lt(x, 3.0), middle, g))
 
 
 def hardsigmoid_backward(ops: Tracer, g: Value, x: Value) -> Value:
@@ -283,6 +285,36 @@ def shrink(soft: bool) -> Any:
     return rule
 
 
+def _halves(x: TensorValue, d: int) -> tuple[Expr, TensorValue, TensorValue]:
+    half = x.shape[d] // 2
+    shape = (*x.shape[:d], half, *x.shape[d + 1 :])
+    first = evolve(x, shape=shape)
+    return half, first, evolve(first, offset=x.offset + half * x.strides[d])
+
+
+def glu(b: LoopBuilder, x: TensorValue, dim: int = -1) -> TensorValue:
+    """The first half of a dimension times the sigmoid of the second."""
+    _, first, second = _halves(x, dim % x.ndim)
+    return elementwise(b, lambda ops, p, q: p * ops.sigmoid(q), (first, second))
+
+
+def glu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue, dim: int) -> TensorValue:
+    """Gradient of glu."""
+    out = b.out
+    d = dim % x.ndim
+    half, first, second = _halves(x, d)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        i = index[d]
+        low = ops.lt(ops.index(i), ops.index(half))
+        at = (*index[:d], i % half, *index[d + 1 :])
+        g, p, q = (ops.wide(ops.load(t, at)) for t in (grad, first, second))
+        s = ops.sigmoid(q)
+        return ops.where(low, g * s, (1.0 - s) * s * g * p)
+
+    return b.pointwise(body, out)
+
+
 def dropout_backward(
     b: LoopBuilder, grad: TensorValue, mask: TensorValue, scale: float
 ) -> TensorValue:
@@ -320,6 +352,8 @@ def register(table: TableBuilder) -> None:
     table.rule("aten._prelu_kernel_backward.default")(prelu_backward)
     table.rule("aten.softshrink.default")(shrink(soft=True))
     table.rule("aten.hardshrink.default")(shrink(soft=False))
+    table.rule("aten.glu.default")(glu)
+    table.rule("aten.glu_backward.default")(glu_backward)
     table.rule("aten.native_dropout_backward.default")(dropout_backward)
     table.rule("aten.sigmoid_backward.default")(
         simple(lambda ops, g, y: g * (1.0 - y) * y, 2)

@@ -1,0 +1,39 @@
+"""Passes over FX graphs, before lowering: named, pure where it matters, each can be left out.
+
+A pass is a function from a `GraphModule` to whether it changed the graph, in place. `PASSES` names
+them in the order in which they run.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from torch.fx import GraphModule
+
+from gyrator_lowering.fx_passes.cse import cse
+from gyrator_lowering.fx_passes.remove_noop import remove_noop
+from gyrator_lowering.fx_passes.replace_random import replace_random
+
+GraphPass = Callable[[GraphModule], bool]
+
+JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
+    {"replace_random": replace_random, "remove_noop": remove_noop}
+)
+"""Passes over a joint graph (or the forward graph of inference), before it is partitioned."""
+
+PASSES: Mapping[str, GraphPass] = MappingProxyType({"remove_noop": remove_noop, "cse": cse})
+"""Passes over a graph that is about to be lowered."""
+
+
+def run_passes(
+    gm: GraphModule, passes: Mapping[str, GraphPass], without: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Run passes in order, except those named in `without`; return the names of what changed."""
+    changed = tuple(name for name, one in passes.items() if name not in without and one(gm))
+    if changed:
+        gm.graph.lint()
+        gm.recompile()
+    return changed
+
+
+__all__ = ["JOINT_PASSES", "PASSES", "GraphPass", "cse", "remove_noop", "replace_random",
+           "run_passes"]

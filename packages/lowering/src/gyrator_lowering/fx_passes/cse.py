@@ -1,0 +1,63 @@
+"""`cse`: equal pure calls are made once."""
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.schema import info_of
+
+_KEPT = frozenset(
+    {
+        torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default,
+        torch.ops.aten.empty_like.default, torch.ops.aten.new_empty.default,
+        torch.ops.aten.clone.default,
+    }
+)  # fmt: skip
+
+
+def cse(gm: GraphModule) -> bool:
+    """Replace a call by an earlier equal one, in place; return whether any was.
+
+    Calls that draw random numbers, write to arguments or have effects stay, and so does everything
+    in a graph that writes to an input before its end: a read before and a read after are not equal.
+    """
+    nodes = list(gm.graph.nodes)
+    seen: dict[Any, Node] = {}
+    results = {a for n in nodes if n.op == "output" for a in n.all_input_nodes}
+    changed = False
+    for node in nodes:
+        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        if info_of(node.target).writes:
+            seen.clear()
+            continue
+        if not _pure(node.target):
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        earlier = seen.setdefault(key, node)
+        if earlier is not node and not (earlier in results and node in results):
+            node.replace_all_uses_with(earlier)
+            gm.graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def _pure(op: torch._ops.OpOverload) -> bool:
+    return (
+        op not in _KEPT
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and op.namespace in ("aten", "prims", "gyrator")
+        and bool(op._schema.returns)
+    )
+
+
+def _key(value: Any) -> Any:
+    """Return a hashable form that tells 1, 1.0 and True apart."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_key(v) for v in value)
+    if isinstance(value, dict):
+        return tuple((k, _key(v)) for k, v in value.items())
+    if isinstance(value, slice):
+        return ("slice", _key(value.start), _key(value.stop), _key(value.step))
+    return (type(value).__name__, repr(value)) if isinstance(value, float) else (type(value), value)

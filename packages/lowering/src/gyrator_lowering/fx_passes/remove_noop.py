@@ -1,0 +1,49 @@
+"""`remove-noop`: views and conversions that change nothing."""
+
+import torch
+from torch.fx import GraphModule, Node
+
+aten = torch.ops.aten
+
+_SAME = frozenset(
+    {
+        aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default,
+        aten.alias.default, aten.detach.default, aten.lift_fresh.default, aten.permute.default,
+        aten.slice.Tensor, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
+    }
+)  # fmt: skip
+
+
+def remove_noop(gm: GraphModule) -> bool:
+    """Replace a view by its argument where nothing differs, in place; return whether any was."""
+    outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
+    changed = False
+    for node in list(gm.graph.nodes):
+        if node.op != "call_function" or node.target not in _SAME or node in outputs:
+            continue
+        source = node.args[0]
+        if isinstance(source, Node) and _same(source.meta.get("val"), node.meta.get("val")):
+            node.replace_all_uses_with(source)
+            gm.graph.erase_node(node)
+            changed = True
+    return changed
+
+
+def _same(a: object, b: object) -> bool:
+    """Whether two fake tensors have one form, decided without a guard."""
+    if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+        return False
+    if a.dtype != b.dtype or a.dim() != b.dim() or a.requires_grad != b.requires_grad:
+        return False
+    return all(
+        _equal(x, y) for p, q in ((a.shape, b.shape), (a.stride(), b.stride()))
+        for x, y in zip(p, q, strict=True)
+    ) and _equal(a.storage_offset(), b.storage_offset())
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return False

@@ -1,0 +1,52 @@
+"""Random numbers: Philox in the kernels, or ATen's own generator."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gyrator_ir.expr import Expr
+from gyrator_lowering.build import LoopBuilder, flat_index
+from gyrator_lowering.rules.extern import kept
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import TensorValue, contiguous_strides
+
+GENERATOR = "random numbers come from ATen's generator"
+
+
+def philox(
+    b: LoopBuilder, size: Sequence[Any], seeds: TensorValue, at: int, kind: str, low: Any,
+    high: Any, *_: Any,
+) -> TensorValue:
+    """`gyrator::philox`: see `gyrator_lowering.random_ops`."""
+    out = b.out
+    steps = contiguous_strides(out.shape)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        seed = ops.load(seeds, (b.symbols.size(at),))
+        counter = ops.index(flat_index(index, steps))
+        if kind == "randint":
+            bounds = [ops.index(b.symbols.size(v)) for v in (low, high)]
+            return ops.cast(ops.randint(seed, counter, *bounds), out.dtype.compute)
+        if kind == "randn":
+            value = ops.randn(seed, counter)
+            plain = value if (low, high) == (0, 1) else None
+            return value * float(high) + float(low) if plain is None else plain
+        value = ops.rand(seed, counter)
+        if (low, high) == (0, 1):
+            return value
+        return value * float(high - low) + float(low)
+
+    return b.pointwise(body, out)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("gyrator.philox.default")(philox)
+    for op in (
+        "gyrator.philox_seed", "aten.rand", "aten.randn", "aten.randint", "aten.rand_like",
+        "aten.randn_like", "aten.randint_like", "aten.randperm", "aten.bernoulli",
+        "aten.native_dropout", "aten.normal", "aten.normal_functional", "aten.uniform",
+        "aten.multinomial", "aten.exponential", "aten.geometric", "aten.cauchy",
+        "aten.log_normal", "aten.random", "aten.poisson",
+    ):
+        table.rule(op)(kept(GENERATOR))
