@@ -37,6 +37,7 @@ NUMPY: Mapping[DType, np.dtype[Any]] = MappingProxyType(
 DTYPES: Mapping[np.dtype[Any], DType] = MappingProxyType({n: d for d, n in NUMPY.items()})
 """The other way round."""
 
+_LARGEST_E4M3 = np.float32(448)
 POISON_BYTE = 0xA5
 
 
@@ -85,7 +86,10 @@ def cast(value: Array, dtype: DType) -> Array:
         if source.is_narrow_float:
             value, source = value.astype(np.float32), DType.F32
         if dtype.is_narrow_float:
-            return value.astype(np.float32).astype(target)
+            wide = value.astype(np.float32)
+            if dtype is DType.F8E4M3:  # has no infinity: eager saturates
+                wide = np.clip(wide, -_LARGEST_E4M3, _LARGEST_E4M3)
+            return wide.astype(target)
         if source.is_float and dtype.is_int:
             return _truncated(value, dtype)
         if source.is_complex and not dtype.is_complex and dtype is not DType.BOOL:
