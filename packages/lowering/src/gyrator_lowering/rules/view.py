@@ -40,6 +40,8 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")(
         clone
     )
-    table.rule("aten._unsafe_view.default", "aten.lift.default")(same_storage)
+    table.rule(
+        "aten._unsafe_view.default", "aten.lift.default", "aten.as_strided_.default"
+    )(same_storage)
     table.rule("aten._conj.default")(resolved("aten.conj_physical.default"))
     table.rule("aten._neg_view.default")(resolved("aten.neg.default"))

@@ -1,0 +1,249 @@
+"""Reflecting and replicating borders, and their gradients; nearest and bilinear resizing."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.promote import operand
+from gyrator_lowering.rules.scatter import can, settled
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
+
+Source = Callable[[Expr, Expr, Expr], Expr]
+"""From a place in the padded plane, the width before, and the size, to a place in the input."""
+
+
+def reflected(i: Expr, before: Expr, size: Expr) -> Expr:
+    """Return the mirrored place: the border is not repeated."""
+    place = i - before
+    last = size - 1
+    folded = maximum(place, -place)
+    return last - maximum(folded - last, last - folded)
+
+
+def replicated(i: Expr, before: Expr, size: Expr) -> Expr:
+    """Return the nearest place."""
+    return minimum(maximum(i - before, 0), size - 1)
+
+
+def _befores(b: LoopBuilder, pad: Sequence[Any], rank: int) -> list[Expr]:
+    return [b.symbols.size(pad[2 * (rank - 1 - d)]) for d in range(rank)]
+
+
+def _origin(
+    index: Sequence[Expr], befores: Sequence[Expr], shape: Sequence[Expr], source: Source
+) -> tuple[Expr, ...]:
+    lead = len(shape) - len(befores)
+    places = (
+        ZERO if n is ONE and source is replicated else source(i, p, n)
+        for i, p, n in zip(index[lead:], befores, shape[lead:], strict=True)
+    )
+    return (*index[:lead], *places)
+
+
+def pad(source: Source, rank: int) -> Rule:
+    """Return the rule of a border that is made from the input."""
+
+    def rule(b: LoopBuilder, x: TensorValue, widths: Sequence[Any]) -> TensorValue:
+        befores = _befores(b, widths, rank)
+        return b.pointwise(
+            lambda ops, index: ops.load(x, _origin(index, befores, x.shape, source))
+        )
+
+    return rule
+
+
+def pad_backward(source: Source, rank: int) -> Rule:
+    """Return the rule of the gradient: every border element is added where it came from."""
+
+    def rule(
+        b: LoopBuilder, grad: TensorValue, x: TensorValue, widths: Sequence[Any]
+    ) -> TensorValue:
+        befores = _befores(b, widths, rank)
+        return _added(b, grad, lambda index: _origin(index, befores, x.shape, source))
+
+    return rule
+
+
+def _added(
+    b: LoopBuilder, grad: TensorValue, where: Callable[[Sequence[Expr]], tuple[Expr, ...]]
+) -> TensorValue:
+    """Add each element of `grad` at the place in the result that it came from."""
+    out = b.out
+    dtype = out.dtype.compute
+    if not can(b, out.device.type, dtype, StoreMode.ADD):
+        return NotImplemented
+    total = b.pointwise(
+        lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
+    )
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        value = ops.cast(ops.load(grad, index), dtype)
+        ops.store(total, where(index), value, StoreMode.ADD)
+
+    b.scatter(grad.shape, body)
+    return settled(b, total, out)
+
+
+# Resizing -------------------------------------------------------------------------------------
+
+
+def _scaled_place(
+    ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool, b: LoopBuilder
+) -> Expr:
+    """Return the nearest source place, floor(i * scale) in `f32` as eager, at most n - 1."""
+    simple = scale is None and not exact
+    if simple and type(n) is Const and type(m) is Const:
+        if n.value % m.value == 0:
+            return i * (n.value // m.value)
+        if m.value % n.value == 0:
+            return i // (m.value // n.value)
+    ratio = _ratio(ops, scale, n, m)
+    place = ops.cast(ops.index(i), DType.F32)
+    at = ops.floor((place + 0.5) * ratio if exact else place * ratio)
+    whole = ops.minimum(ops.cast(at, DType.I64), ops.index(n - 1))
+    return ops.bind(whole, n, check=False)
+
+
+def _ratio(ops: Tracer, scale: float | None, n: Expr, m: Expr) -> Value:
+    if scale is not None and scale > 0:
+        return ops.const(1.0 / scale, DType.F32)
+    if type(n) is Const and type(m) is Const:
+        top, bottom = ops.const(n.value, DType.F32), ops.const(m.value, DType.F32)
+        return top / bottom
+    return operand(ops, n, (), DType.F32) / operand(ops, m, (), DType.F32)
+
+
+def nearest(rank: int, exact: bool) -> Rule:
+    """Return the rule of `upsample_nearest<rank>d`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, size: Any, *scales: Any) -> TensorValue:
+        out = b.out
+        given = list(scales) + [None] * (rank - len(scales))
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            places = [
+                _scaled_place(ops, i, s, n, m, exact, b)
+                for i, s, n, m in zip(index[2:], given, x.shape[2:], out.shape[2:], strict=True)
+            ]
+            return ops.load(x, (*index[:2], *places))
+
+        return b.pointwise(body, out)
+
+    return rule
+
+
+def nearest_backward(rank: int, exact: bool) -> Rule:
+    """Return the rule of the gradient of `upsample_nearest<rank>d`."""
+
+    def rule(
+        b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, *scales: Any
+    ) -> TensorValue:
+        out = b.out
+        dtype = out.dtype.compute
+        if not can(b, out.device.type, dtype, StoreMode.ADD):
+            return NotImplemented
+        given = list(scales) + [None] * (rank - len(scales))
+        form = Spec(dtype, out.device, out.shape, out.strides)
+        total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
+
+        def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+            places = [
+                _scaled_place(ops, i, s, n, m, exact, b)
+                for i, s, n, m in zip(index[2:], given, out.shape[2:], grad.shape[2:], strict=True)
+            ]
+            value = ops.cast(ops.load(grad, index), dtype)
+            ops.store(total, (*index[:2], *places), value, StoreMode.ADD)
+
+        b.scatter(grad.shape, body)
+        return settled(b, total, out)
+
+    return rule
+
+
+def _neighbours(
+    ops: Tracer, i: Expr, n: Expr, m: Expr, scale: float | None, corners: bool, dtype: DType
+) -> tuple[tuple[Expr, Value], tuple[Expr, Value]]:
+    """Return the two source places of a line, and their weights."""
+    place = ops.cast(ops.index(i), dtype)
+    if corners:
+        last = operand(ops, m - 1, (), dtype)
+        ratio = operand(ops, n - 1, (), dtype) / ops.maximum(last, 1.0)
+        at = place * ratio
+    else:
+        ratio = ops.cast(_ratio(ops, scale, n, m), dtype)
+        at = ops.maximum((place + 0.5) * ratio - 0.5, 0.0)
+    low = ops.minimum(ops.cast(ops.floor(at), DType.I64), ops.index(n - 1))
+    high = ops.minimum(low + 1, ops.index(n - 1))
+    weight = ops.minimum(ops.maximum(at - ops.cast(low, dtype), 0.0), 1.0)
+    first = ops.bind(low, n, check=False)
+    second = ops.bind(high, n, check=False)
+    return (first, 1.0 - weight), (second, weight)
+
+
+def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: Any) -> TensorValue:
+    """`upsample_bilinear2d`."""
+    out = b.out
+    dtype = out.dtype.compute
+    given = list(scales) + [None] * (2 - len(scales))
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        rows, columns = (
+            _neighbours(ops, i, n, m, s, corners, dtype)
+            for i, n, m, s in zip(index[2:], x.shape[2:], out.shape[2:], given, strict=True)
+        )
+        total: Value | None = None
+        for row, w in rows:
+            line: Value | None = None
+            for column, v in columns:
+                term = ops.cast(ops.load(x, (*index[:2], row, column)), dtype) * v
+                line = term if line is None else line + term
+            assert line is not None
+            total = line * w if total is None else total + line * w
+        assert total is not None
+        return total
+
+    return b.pointwise(body, out)
+
+
+def bilinear_backward(
+    b: LoopBuilder, grad: TensorValue, size: Any, input_size: Any, corners: bool, *scales: Any
+) -> TensorValue:
+    """Gradient of `upsample_bilinear2d`."""
+    out = b.out
+    dtype = out.dtype.compute
+    if not can(b, out.device.type, dtype, StoreMode.ADD):
+        return NotImplemented
+    given = list(scales) + [None] * (2 - len(scales))
+    form = Spec(dtype, out.device, out.shape, out.strides)
+    total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        rows, columns = (
+            _neighbours(ops, i, n, m, s, corners, dtype)
+            for i, n, m, s in zip(index[2:], out.shape[2:], grad.shape[2:], given, strict=True)
+        )
+        value = ops.cast(ops.load(grad, index), dtype)
+        for row, w in rows:
+            for column, v in columns:
+                ops.store(total, (*index[:2], row, column), value * w * v, StoreMode.ADD)
+
+    b.scatter(grad.shape, body)
+    return settled(b, total, out)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    for rank in (1, 2, 3):
+        for name, source in (("reflection", reflected), ("replication", replicated)):
+            table.rule(f"aten.{name}_pad{rank}d.default")(pad(source, rank))
+            table.rule(f"aten.{name}_pad{rank}d_backward.default")(pad_backward(source, rank))
+        for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
+            table.rule(f"aten.{name}{rank}d.default")(nearest(rank, exact))
+            table.rule(f"aten.{name}{rank}d_backward.default")(nearest_backward(rank, exact))
+    table.rule("aten.upsample_bilinear2d.default")(bilinear)
+    table.rule("aten.upsample_bilinear2d_backward.default")(bilinear_backward)

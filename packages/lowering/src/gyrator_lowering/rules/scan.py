@@ -1,0 +1,53 @@
+"""Running folds along a dimension."""
+
+from typing import Any
+
+from gyrator_ir.loop.body import ScanKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.values import Spec, TensorValue
+
+
+def running(kind: ScanKind) -> Rule:
+    """Return the rule of `cumsum`, `cumprod` or `logcumsumexp`."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int, **_: Any) -> TensorValue:
+        out = b.out
+        if x.ndim == 0 or not b.targets[out.device.type].capabilities.scans:
+            return b.copy(x, out) if x.ndim == 0 else NotImplemented
+        dtype = out.dtype.compute
+        narrow = dtype is not out.dtype
+        raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides) if narrow else out)
+        b.scan(kind, lambda ops, index: ops.load(x, index), x.shape, dim % x.ndim, [raw], dtype)
+        return b.copy(raw, out) if narrow else raw
+
+    return rule
+
+
+def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
+    """Return the rule of `cummax` or `cummin`: values and positions."""
+
+    def rule(b: LoopBuilder, x: TensorValue, dim: int) -> Any:
+        values, places = b.outs
+        assert values is not None and places is not None
+        if x.ndim == 0 or x.dtype is DType.BOOL:
+            return NotImplemented
+        dtype = x.dtype.compute
+        d = dim % x.ndim
+        raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))
+        b.scan(kind, lambda ops, index: ops.load(x, index), x.shape, d, [raw], dtype)
+        at = b.buffer(places)
+        b.scan(position, lambda ops, index: ops.load(x, index), x.shape, d, [at], dtype)
+        return (raw if dtype is values.dtype else b.copy(raw, values)), at
+
+    return rule
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.cumsum.default")(running(ScanKind.SUM))
+    table.rule("aten.cumprod.default")(running(ScanKind.PROD))
+    table.rule("aten.logcumsumexp.default")(running(ScanKind.LOGSUMEXP))
+    table.rule("aten.cummax.default")(running_extreme(ScanKind.MAX, ScanKind.ARGMAX))
+    table.rule("aten.cummin.default")(running_extreme(ScanKind.MIN, ScanKind.ARGMIN))

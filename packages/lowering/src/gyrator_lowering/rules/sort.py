@@ -1,0 +1,38 @@
+"""Sorting along a dimension; selections stay in ATen, which need not sort."""
+
+from typing import Any
+
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.rules.extern import kept
+from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.values import TensorValue
+
+SELECTION = "a partial selection is cheaper than the sort that kernels have"
+
+
+def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
+    """Values in order, and their positions; equal values keep their order."""
+    given = list(args)
+    if given and (given[0] is None or isinstance(given[0], bool)):
+        given.pop(0)
+    dim = named.get("dim", given[0] if given else -1)
+    descending = named.get("descending", given[1] if len(given) > 1 else False)
+    values, places = b.outs
+    assert values is not None and places is not None
+    target = b.targets[values.device.type]
+    if x.ndim == 0 or x.dtype is DType.BOOL or not target.capabilities.sorts:
+        return NotImplemented
+    into = [b.buffer(values), b.buffer(places)]
+    b.sort(
+        lambda ops, index: ops.load(x, index), x.shape, dim % x.ndim, into,
+        descending=bool(descending), stable=True,
+    )
+    return tuple(into)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten.sort.default", "aten.sort.stable")(sort)
+    for op in ("topk", "kthvalue", "median", "nanmedian", "mode", "searchsorted", "bucketize"):
+        table.rule(f"aten.{op}")(kept(SELECTION))

@@ -1,0 +1,77 @@
+"""Pooling, borders and resizing against eager, with gradients."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+FUNCTIONS = {
+    "max": lambda x: F.max_pool2d(x, 3, 2, 1),
+    "max_indices": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
+    "max_plain": lambda x: F.max_pool2d(x, 2),
+    "max_dilated": lambda x: F.max_pool2d(x, 2, 1, 0, 2),
+    "max_ceil": lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True),
+    "avg": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "avg_inside": lambda x: F.avg_pool2d(x, 3, 2, 1, count_include_pad=False),
+    "avg_ceil": lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True),
+    "avg_ceil_inside": lambda x: F.avg_pool2d(x, 3, 2, 1, True, False),
+    "avg_divisor": lambda x: F.avg_pool2d(x, 2, divisor_override=3),
+    "avg_large": lambda x: F.avg_pool2d(x, 7, 2),
+    "adaptive_one": lambda x: F.adaptive_avg_pool2d(x, 1),
+    "adaptive_even": lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
+    "adaptive_uneven": lambda x: F.adaptive_avg_pool2d(x, (5, 7)),
+    "adaptive_more": lambda x: F.adaptive_avg_pool2d(x, (11, 10)),
+    "reflect": lambda x: F.pad(x, (2, 1, 3, 4), mode="reflect"),
+    "replicate": lambda x: F.pad(x, (2, 1, 3, 4), mode="replicate"),
+    "constant": lambda x: F.pad(x, (2, 1, -3, 4), value=1.5),
+    "circular": lambda x: F.pad(x, (2, 1, 3, 4), mode="circular"),
+    "nearest_double": lambda x: F.interpolate(x, scale_factor=2),
+    "nearest_odd": lambda x: F.interpolate(x, size=(11, 5)),
+    "nearest_exact": lambda x: F.interpolate(x, size=(11, 5), mode="nearest-exact"),
+    "bilinear": lambda x: F.interpolate(x, size=(11, 14), mode="bilinear"),
+    "bilinear_corners": lambda x: F.interpolate(x, size=(11, 5), mode="bilinear",
+                                                align_corners=True),
+    "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "unfold": lambda x: F.unfold(x, 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_planes(check, name: str, dtype: torch.dtype) -> None:
+    if name == "max_indices" and dtype is torch.bfloat16:
+        dtype = torch.float64
+    x = torch.randn(2, 4, 8, 9).to(dtype)
+    tolerance = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {}
+    check.gradients(FUNCTIONS[name], x, **tolerance)
+
+
+@pytest.mark.parametrize("name", ["max", "avg", "adaptive_one", "reflect", "nearest_double"])
+def test_channels_last(check, name: str) -> None:
+    x = torch.randn(2, 4, 8, 9).to(memory_format=torch.channels_last)
+    check(FUNCTIONS[name], x)
+
+
+def test_lines_and_volumes(check) -> None:
+    x = torch.randn(2, 3, 10)
+    check.gradients(lambda x: F.avg_pool1d(x, 3, 2, 1), x)
+    check.gradients(lambda x: F.max_pool1d(x, 3, 2), x)
+    check.gradients(lambda x: F.adaptive_avg_pool1d(x, 4), x)
+    check.gradients(lambda x: F.pad(x, (2, 3), mode="reflect"), x)
+    check.gradients(lambda x: F.interpolate(x, scale_factor=3), x)
+    volume = torch.randn(2, 2, 5, 6, 7)
+    check.gradients(lambda x: F.avg_pool3d(x, 2), volume)
+    check.gradients(lambda x: F.max_pool3d(x, 2), volume)
+
+
+def test_nan_wins_in_max_pool(check) -> None:
+    x = torch.randn(1, 1, 6, 6)
+    x[0, 0, 2, 3] = float("nan")
+    x[0, 0, 4] = float("-inf")
+    check(lambda x: F.max_pool2d(x, 3, 1, 1), x)
+
+
+def test_symbolic_planes(check) -> None:
+    check(lambda x: F.adaptive_avg_pool2d(x, 1), torch.randn(2, 3, 8, 9),
+          other=(torch.randn(4, 2, 5, 7),))
+    check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(2, 3, 8, 9),
+          other=(torch.randn(4, 2, 5, 7),))
