@@ -6,7 +6,7 @@ from attrs import frozen
 
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_ir.expr import Const, Expr, Sym
-from gyrator_ir.kernel.nodes import Kernel, Level
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.body import Bind, Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.loop.rewrite import defined, expressions, used
 
@@ -26,22 +26,21 @@ def choose_vector_axis(kernel: Kernel, lanes: int) -> VectorAxis | None:
     """Return the axis along which vectors of `lanes` make the kernel's accesses cheapest.
 
     None for a kernel without axes. On equal price the last inner axis wins, then the last axis.
+    Along an inner axis, stages with a scan or a sort still take one element at a time; a sort needs
+    one point at a time, so it rules out the points' axes.
     """
-    inner_ok = bool(kernel.inner) and not _ordered(kernel)
-    candidates = [VectorAxis(a.symbol, inner=True) for a in kernel.inner[-1:] if inner_ok]
-    candidates += [VectorAxis(a.symbol, inner=False) for a in reversed(kernel.axes)]
-    if inner_ok:
-        candidates += [VectorAxis(a.symbol, inner=True) for a in reversed(kernel.inner[:-1])]
+    candidates = [VectorAxis(a.symbol, inner=True) for a in kernel.inner[-1:]]
+    if not any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body):
+        candidates += [VectorAxis(a.symbol, inner=False) for a in reversed(kernel.axes)]
+    candidates += [VectorAxis(a.symbol, inner=True) for a in reversed(kernel.inner[:-1])]
     if not candidates:
         return None
     return min(candidates, key=lambda axis: _price(kernel, axis, lanes))
 
 
-def _ordered(kernel: Kernel) -> bool:
+def _ordered(stage: Stage) -> bool:
     """Scans and sorts walk the inner axes one element at a time."""
-    return any(
-        isinstance(s, ScanStep | SortStep) for stage in kernel.stages for s in stage.body
-    )
+    return any(isinstance(s, ScanStep | SortStep) for s in stage.body)
 
 
 def extent_guess(extent: Expr) -> int:
@@ -59,9 +58,9 @@ def _price(kernel: Kernel, axis: VectorAxis, lanes: int) -> float:
     vectors = -(-extent // lanes)
     waste = vectors * lanes / extent
     total = 0.0
-    for level, kind in _accesses(kernel, axis.symbol, lanes):
-        runs = inner_size if level is Level.INNER else 1
-        if axis.inner and level is Level.OUTER:
+    for stage, kind in _accesses(kernel, axis.symbol, lanes):
+        runs = inner_size if stage.level is Level.INNER else 1
+        if axis.inner and (stage.level is Level.OUTER or _ordered(stage)):
             total += 2 * runs
         else:
             total += kind.value * runs * waste / lanes
@@ -71,7 +70,7 @@ def _price(kernel: Kernel, axis: VectorAxis, lanes: int) -> float:
     return total
 
 
-def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Level, Access]]:
+def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, Access]]:
     moving: set[str] = set()
     varying: set[Sym] = set()
     for stage in kernel.stages:
@@ -88,4 +87,4 @@ def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Level, 
                 kind = lane_access(s.index, symbol, lanes, frozenset(varying)).kind
                 if isinstance(s, Store) and kind is Access.UNIFORM:
                     kind = Access.LANES
-                yield stage.level, kind
+                yield stage, kind

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from attrs import evolve
+
 from gyrator_codegen import Access
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.memory import load, store
@@ -48,6 +50,8 @@ def _let(code: Code, s: Let) -> None:
     args = tuple(code.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
     text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     code.define(s.name, text, s.dtype, varying)
+    if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
+        code.env[s.name] = evolve(code.env[s.name], exact=values[0].text)
 
 
 def _let_by_lane(code: Code, s: Let, types: tuple[DType, ...]) -> None:

@@ -35,6 +35,8 @@ class Value:
     text: str
     dtype: DType
     varying: bool
+    exact: str | None = None
+    """Of a narrow float: text of the `f32` value that it was rounded from, for stores, which round."""
 
 
 @frozen

@@ -6,8 +6,11 @@ total in `f64`, so that the error does not grow with the length of the reduction
 
 import math
 
+from attrs import frozen
+
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.code import Code
+from gyrator_codegen_cpp.ops import cast
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import Reduce, ReduceKind
@@ -74,6 +77,17 @@ def only_live(new: str, old: str, live: str | None) -> str:
     return new if live is None else f"gy_combine_n({new}, {old}, {live})"
 
 
+@frozen
+class State:
+    """A variable of a fold."""
+
+    name: str
+    dtype: DType
+    start: bool | int | float
+    total: bool = False
+    """It only changes when a chain is flushed."""
+
+
 class Fold:
     """One `Reduce` on its way.
 
@@ -86,11 +100,12 @@ class Fold:
         cascade: the chain may become long.
         position: linear position over the inner axes.
         nonempty: text of whether anything is folded, None if surely so.
+        count: text of how many elements have come, this one included; None to count here.
     """
 
     def __init__(
         self, code: Code, reduce: Reduce, copies: int, *, vector: bool, across: bool, cascade: bool,
-        position: Expr, nonempty: str | None,
+        position: Expr, nonempty: str | None, count: str | None = None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self.copies = copies
@@ -104,7 +119,8 @@ class Fold:
         self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
         self._second = tuple(take(f"{first}_with") for _ in range(copies))
         self._total = take(f"{first}_total")
-        self._count = take(f"{first}_count")
+        self._counts = count is None
+        self._count = take(f"{first}_count") if count is None else count
 
     def _type(self, dtype: DType) -> str:
         return f"{self._form}{lane_type(dtype)}"
@@ -113,22 +129,38 @@ class Fold:
         text = code.constant(value, dtype, varying=False)
         return f"gy_vsplat({text})" if self._form == "v" else text
 
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The variables that hold what has been folded so far."""
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        found: list[State] = []
+        if kind is ReduceKind.WELFORD:
+            dtype = DType.F64
+        for acc, second in zip(self._acc, self._second, strict=True):
+            found.append(State(acc, dtype, identity(kind, dtype)))
+            if kind in _ARGS:
+                found.append(State(second, DType.I64, _I64_MAX))
+            elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+                found.append(State(second, dtype, 0))
+        if self.cascade:
+            found.append(State(self._total, DType.F64, 0, total=True))
+        return tuple(found)
+
+    @property
+    def result_type(self) -> DType:
+        """Element type of the results."""
+        return DType.I64 if self.reduce.kind in _ARGS else self.reduce.dtype
+
+    def start(self, code: Code, state: State) -> str:
+        """Return the text of a state's first value."""
+        return self._constant(code, state.start, state.dtype)
+
     def declare(self, code: Code) -> None:
         """Write the accumulators' declarations."""
-        kind, dtype = self.reduce.kind, self.reduce.dtype
-        start = self._constant(code, identity(kind, dtype), dtype)
-        for acc, second in zip(self._acc, self._second, strict=True):
-            code.line(f"{self._type(dtype)} {acc} = {start};")
-            if kind in _ARGS:
-                at = self._constant(code, _I64_MAX, DType.I64)
-                code.line(f"{self._type(DType.I64)} {second} = {at};")
-            elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
-                code.line(f"{self._type(dtype)} {second} = {self._constant(code, 0, dtype)};")
-        if kind is ReduceKind.WELFORD:
+        for state in self.states:
+            code.line(f"{self._type(state.dtype)} {state.name} = {self.start(code, state)};")
+        if self.reduce.kind is ReduceKind.WELFORD and self._counts:
             code.line(f"si64 {self._count} = 0;")
-        if self.cascade:
-            zero = self._constant(code, 0, DType.F64)
-            code.line(f"{self._type(DType.F64)} {self._total} = {zero};")
 
     def update(self, code: Code, copy: int) -> None:
         """Write the fold of one more element into accumulator `copy`."""
@@ -160,15 +192,16 @@ class Fold:
 
     def _welford(self, code: Code, x: str, mean: str, m2: str) -> None:
         # All lanes have seen equally many elements, so one scalar count serves them.
-        word = self._type(self.reduce.dtype)
-        one = code.constant(1, self.reduce.dtype, varying=False)
-        share = f"{one} / ({one} * (s{lane_type(self.reduce.dtype)})++{self._count})"
+        count = f"++{self._count}" if self._counts else self._count
+        share = f"1.0 / (sf64)({count})"
         if self._form == "v":
             share = f"gy_vsplat({share})"
+        word = self._type(DType.F64)
         with code.block("{"):
-            code.line(f"const {word} gap = {x} - {mean};")
+            code.line(f"const {word} given = {cast(x, self.reduce.dtype, DType.F64)};")
+            code.line(f"const {word} gap = given - {mean};")
             code.line(f"{mean} = gy_mad(gap, {share}, {mean});")
-            code.line(f"{m2} = gy_mad(gap, {x} - {mean}, {m2});")
+            code.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
 
     def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
         word = self._type(self.reduce.dtype)
@@ -213,8 +246,8 @@ class Fold:
             self._finish_position(code, varying)
         elif kind is ReduceKind.WELFORD:
             count = f"(s{lane_type(dtype)}){self._count}"
-            code.define(names[0], self._acc[0], dtype, varying)
-            code.define(names[1], self._second[0], dtype, varying)
+            code.define(names[0], cast(self._acc[0], DType.F64, dtype), dtype, varying)
+            code.define(names[1], cast(self._second[0], DType.F64, dtype), dtype, varying)
             code.define(names[2], count, dtype, varying=False)
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             self._finish_softmax(code, varying)

@@ -116,7 +116,7 @@ def _scan_stage(
     folds = {
         s.names[0]: Fold(
             code, s, 1, vector=code.lanes is not None, across=False, cascade=False,
-            position=position, nonempty=_nonempty(code, axes),
+            position=position, nonempty=nonempty_test(code, axes),
         )
         for s in body
         if isinstance(s, Reduce)
@@ -142,7 +142,8 @@ def _scan_stage(
         fold.finish(code)
 
 
-def _nonempty(code: Code, axes: tuple[Axis, ...]) -> str | None:
+def nonempty_test(code: Code, axes: tuple[Axis, ...]) -> str | None:
+    """Return the text of whether the axes have any element, None if they surely have."""
     size: Expr = ONE
     for a in axes:
         size = size * a.extent
@@ -222,7 +223,7 @@ def _declare(
     for s in body:
         if not isinstance(s, Reduce):
             continue
-        name, nonempty = s.names[0], _nonempty(code, axes)
+        name, nonempty = s.names[0], nonempty_test(code, axes)
         if vector and s.kind in _BLOCKED:
             blocked[name] = BlockFold(
                 code, s, copies, symbol=axes[-1].symbol, nonempty=nonempty, block=block

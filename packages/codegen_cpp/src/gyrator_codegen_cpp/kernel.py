@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from gyrator_codegen import choose_vector_axis
+from gyrator_codegen_cpp import strip
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code, Frame
 from gyrator_codegen_cpp.inner import inner_stage, work
@@ -29,6 +30,8 @@ class Domain:
     rows: tuple[Axis, ...]
     along: Axis | None
     stretch: int
+    strips: bool = False
+    """Stretches are folded as strips."""
 
     @property
     def pieces(self) -> Expr:
@@ -116,6 +119,9 @@ def _domain(kernel: Kernel, frame: Frame, heuristics: Heuristics) -> Domain:
     for a in rows:
         count *= static(a.extent) or 1
     extent = static(along.extent)
+    if strip.suits(kernel):
+        stretch = strip.width(kernel, along, count, frame.width, heuristics.cores)
+        return Domain(rows, along, stretch, strips=True)
     if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= _STRETCH):
         return Domain(rows, along, max(extent, 1))
     return Domain(rows, along, _STRETCH)
@@ -137,7 +143,7 @@ def _part(frame: Frame, symbol: str, domain: Domain) -> None:
         _sizes(frame)
         code = Code(frame, None)
         _locals(frame, code)
-        if not domain.rows and domain.along is not None:
+        if not domain.rows and domain.along is not None and not domain.strips:
             _stretch(code, domain, "begin", "end")
         else:
             _rows(code, domain)
@@ -222,6 +228,9 @@ def _stretch(code: Code, domain: Domain, first: str, last: str) -> None:
         high_text = f"gy_least({last} * {domain.stretch}, {code.index(along.extent)})"
         code.line(f"const si64 {high} = {high_text};")
         span = Span(low, high, None, 1 if extent is None else _even(extent, domain.stretch))
+    if domain.strips:
+        strip.Strip(code, along, span, domain.stretch).write()
+        return
     inner = [a.symbol for a in code.frame.kernel.inner]
     inside = code.hoist(body, [along.symbol, *inner])
     vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))

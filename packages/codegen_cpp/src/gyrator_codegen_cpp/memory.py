@@ -1,5 +1,7 @@
 """Loads and stores: contiguous, spread, strided, masked, atomic."""
 
+from attrs import evolve
+
 from gyrator_codegen import Access
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.scalars import lane_type
@@ -83,6 +85,10 @@ def _lane_test(code: Code, mask: str | None) -> str:
 
 def store(code: Code, s: Store) -> None:
     """Write a store, or a store that combines with what is there."""
+    stored = code.env[s.value]
+    if stored.exact is not None and stored.dtype is code.frame.storage[s.buffer]:
+        code = code.nested()
+        code.env[s.value] = evolve(stored, text=stored.exact)
     if s.buffer in code.frame.local_rows:
         pointer = f"{code.frame.pointers[s.buffer]} + GY_LANES*({code.index(s.index)})"
         value = code.operand(s.value, varying=True)
