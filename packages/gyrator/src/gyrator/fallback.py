@@ -19,6 +19,7 @@ def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
         results: Sequence[Any] = gm.forward(*inputs)
         return results
 
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
     return run
 
 

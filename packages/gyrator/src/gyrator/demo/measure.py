@@ -31,7 +31,7 @@ class Row:
     compile_s: float
     """The first call, tracing included."""
     eager_error: float
-    """Largest relative error of any result against float64."""
+    """Relative error against float64, see `worst_error`."""
     gyrator_error: float
     records: tuple[GraphRecord, ...]
 
@@ -78,11 +78,18 @@ def measure(workload: Workload, step: Step, dtype: torch.dtype, repeat: int = 7)
 
 
 def worst_error(got: list[Tensor], exact: list[Tensor]) -> float:
-    """Return the largest error of any tensor, relative to that tensor's norm (L2)."""
-    errors = [
-        float((g.double() - e).norm() / e.norm().clamp_min(1e-30))
-        for g, e in zip(got, exact, strict=True)
-    ]
+    """Return the largest of three errors: of the loss, the logits, and all gradients together.
+
+    Each is the L2 norm of the difference over the norm of the exact value. Gradients are taken
+    together since some are exactly 0, as that of a bias before a softmax over keys.
+    """
+    if len(got) != len(exact):
+        raise ValueError(f"{len(got)} results against {len(exact)}")
+    pairs = [((g.double() - e).norm(), e.norm()) for g, e in zip(got, exact, strict=True)]
+    errors = [float(difference / norm) for difference, norm in pairs[:2]]
+    if gradients := pairs[2:]:
+        difference, norm = (torch.stack(part).norm() for part in zip(*gradients, strict=True))
+        errors.append(float(difference / norm))
     return max(errors)
 
 
