@@ -199,7 +199,7 @@ class _Verifier:
     def run(self) -> None:
         names: set[str] = set()
         for position, node in enumerate(self.schedule.nodes):
-            where = partial(_first_line, node)
+            where = partial(_first_line, node, self.flow.writer)
             if isinstance(node, Kernel):
                 _check_kernel(node, self.checker)
                 self.checker.places = self.places
@@ -310,8 +310,8 @@ class _Verifier:
             at = p.end
 
 
-def _first_line(node: ScheduleNode) -> str:
-    return show_node(node, Writer())[0]
+def _first_line(node: ScheduleNode, writer: Writer) -> str:
+    return show_node(node, writer)[0]
 
 
 def _buffers_of(node: ScheduleNode) -> set[str]:

@@ -139,13 +139,15 @@ class Checker:
 
     def axes(self, axes: Sequence[Axis], scope: Scope, where: Where) -> None:
         """Check loop variables and bring them into `scope`; extents are over sizes."""
+        seen: set[Sym] = set()
         for axis in axes:
             if type(axis) is not Axis:
                 self.fail(8, f"{axis!r} is no axis", where)
             if axis.symbol.kind not in LOOP_KINDS:
                 self.fail(8, f"{axis.symbol.name!r} is no loop variable (i.. or r..)", where)
-            if axis.symbol in scope.symbols:
+            if axis.symbol in scope.symbols or axis.symbol in seen:
                 self.fail(4, f"axis {axis.symbol.name!r} is defined twice", where)
+            seen.add(axis.symbol)
             self.sizes((axis.extent,), scope.symbols, where)
         for axis in axes:
             scope.symbols.add(axis.symbol)
@@ -176,7 +178,7 @@ class Checker:
     def _use(self, name: str, s: AnyStatement, scope: Scope) -> DType:
         dtype = scope.values.get(name)
         if dtype is None:
-            self.fail(3, f"value {name!r} is used before it is defined", show_statement(s))
+            self.fail(3, f"value {name!r} is not defined here", show_statement(s))
         return dtype
 
     def _mask(self, mask: str, s: AnyStatement, scope: Scope) -> None:

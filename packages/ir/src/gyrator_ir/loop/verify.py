@@ -87,7 +87,9 @@ class DataFlow:
         self.symbols: set[Sym] = set()
         self.written: set[str] = set()
         self.created = {b.name: b for b in created}
-        self.writer = Writer()
+        given = [i.buffer for i in inputs if type(i) is TensorInput]
+        declared = (*given, *(c.buffer for c in constants if type(c) is Constant), *created)
+        self.writer = Writer({b.name: b for b in declared if type(b) is Buffer})
         self._declare(inputs, constants, created)
 
     def _declare(
@@ -194,7 +196,7 @@ class DataFlow:
         for o in outputs:
             if not isinstance(o, TensorRef | Expr | Literal):
                 self.checker.fail(18, f"{o!r} is no output")
-            self.argument(o, partial(_returned, o))
+            self.argument(o, partial(_returned, o, self.writer))
 
     def argument(self, arg: Arg, where: Where) -> None:
         """Check an argument of a call, or a result of the program."""
@@ -382,7 +384,11 @@ class _Verifier:
             self._origins(checker.rows)
             self._operation(op)
             if op.name in names:
-                checker.fail(1, f"two operations are called {op.name!r}", partial(_head, op))
+                checker.fail(
+                    1,
+                    f"two operations are called {op.name!r}",
+                    partial(_head, op, self.flow.writer),
+                )
             names.add(op.name)
         checker.rows = ()
         self.flow.finish(self.program.outputs)
@@ -402,7 +408,7 @@ class _Verifier:
                 scope = self._loop(op, axes, inner, body)
                 self.checker.statements((fold,), scope)
                 points = Scope({n: scope.values[n] for n in fold.names}, set(self.flow.symbols))
-                self.checker.axes(axes, points, partial(_head, op))
+                self.checker.axes(axes, points, partial(_head, op, self.flow.writer))
                 self.checker.statements(stores, points)
                 self._effects(op, (*body, *stores))
             case Scan(_, axes, line, body, scan, stores):
@@ -414,7 +420,7 @@ class _Verifier:
                 self.checker.statements((sort, *stores), scope)
                 self._effects(op, (*body, *stores))
             case _:
-                self.calls.check(op, partial(_head, op))
+                self.calls.check(op, partial(_head, op, self.flow.writer))
 
     def _loop(
         self,
@@ -424,7 +430,7 @@ class _Verifier:
         body: tuple[Statement, ...],
     ) -> Scope:
         scope = Scope(symbols=set(self.flow.symbols))
-        self.checker.axes((*axes, *inner), scope, partial(_head, op))
+        self.checker.axes((*axes, *inner), scope, partial(_head, op, self.flow.writer))
         self.checker.statements(body, scope)
         return scope
 
@@ -440,13 +446,13 @@ class _Verifier:
                 stored[s.buffer] = None
         for name in stored:
             if scatters:
-                flow.read(name, partial(_head, op))
-            flow.write(name, partial(_head, op), again=scatters)
+                flow.read(name, partial(_head, op, self.flow.writer))
+            flow.write(name, partial(_head, op, self.flow.writer), again=scatters)
 
 
-def _head(op: Operation) -> str:
-    return show_operation(op, Writer())[0]
+def _head(op: Operation, writer: Writer) -> str:
+    return show_operation(op, writer)[0]
 
 
-def _returned(output: Output) -> str:
-    return f"return {ARG.show(output, Writer())}"
+def _returned(output: Output, writer: Writer) -> str:
+    return f"return {ARG.show(output, writer)}"
