@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+import torch.utils._pytree as pytree
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -96,7 +97,7 @@ class Checker:
         self.decompositions = decompositions
 
     def trace(self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False) -> Any:
-        functional = torch.func.functionalize(fn)
+        functional = torch.func.functionalize(lambda *given: pytree.tree_leaves(fn(*given)))
         return make_fx(
             functional,
             decomposition_table=self.decompositions,
@@ -108,6 +109,8 @@ class Checker:
         options: LoweringOptions | None = None,
     ) -> LoopProgram:
         gm = self.trace(fn, args, dynamic)
+        self.held = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
+        self.held |= dict(gm.named_buffers())
         return verify(lower(gm, options or LoweringOptions(), TARGETS))
 
     def __call__(
@@ -136,7 +139,7 @@ class Checker:
         self, fn: Callable[..., Any], *args: Any, externs: tuple[str, ...] = (),
         rtol: float | None = None, atol: float | None = None,
     ) -> list[LoopProgram]:
-        """Compare the result and the gradients of every float argument, through AOTAutograd."""
+        """Compare the result and the gradients of float arguments, through AOTAutograd."""
         programs: list[LoopProgram] = []
 
         def compiler(gm: Any, _: Any) -> Callable[..., Any]:
@@ -157,8 +160,7 @@ class Checker:
             given = [
                 _cloned(a).requires_grad_() if _differentiable(a) else a for a in args
             ]
-            y = call(*given)
-            y = y if isinstance(y, (tuple, list)) else [y]
+            y = pytree.tree_leaves(call(*given))
             floats = [v for v in y if v.requires_grad]
             torch.manual_seed(1)
             wrt = [g for g in given if _differentiable(g)]
@@ -176,12 +178,10 @@ class Checker:
     def _run(self, program, fn, args, strides, rtol, atol) -> None:
         mine = [_cloned(a) for a in args]
         theirs = [_cloned(a) for a in args]
-        expected = fn(*theirs)
-        expected = list(expected) if isinstance(expected, (tuple, list)) else [expected]
-        given = run_loop(
-            program, [to_numpy(a) for a in mine if isinstance(a, (torch.Tensor, int))],
-            externs=AllOps(),
-        )
+        expected = pytree.tree_leaves(fn(*theirs))
+        arrays = [to_numpy(a) for a in mine if isinstance(a, (torch.Tensor, int))]
+        held = {key: to_numpy(value) for key, value in self.held.items()}
+        given = run_loop(program, arrays, held, AllOps())
         assert len(given) == len(expected)
         for got, want in zip(given, expected, strict=True):
             if isinstance(want, torch.Tensor):

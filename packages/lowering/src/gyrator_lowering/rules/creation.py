@@ -32,6 +32,16 @@ def full(b: LoopBuilder, size: Any, value: Any, **_: Any) -> TensorValue:
     return filled(b, value)
 
 
+def full_like(b: LoopBuilder, x: TensorValue, value: Any, **_: Any) -> TensorValue:
+    """A tensor of one value in the form of `x`."""
+    return full(b, x.shape, value)
+
+
+def new_full(b: LoopBuilder, x: TensorValue, size: Any, value: Any, **_: Any) -> TensorValue:
+    """A tensor of one value, of the type of `x` where no other is given."""
+    return full(b, size, value)
+
+
 def constant(value: int) -> Rule:
     """Return the rule of `zeros`, `ones` and their `_like` and `new_` forms."""
 
@@ -172,7 +182,9 @@ def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten.full.default", "aten.full_like.default", "aten.new_full.default")(full)
+    table.rule("aten.full.default")(full)
+    table.rule("aten.full_like.default")(full_like)
+    table.rule("aten.new_full.default")(new_full)
     for op, value in (("zeros", 0), ("ones", 1)):
         table.rule(f"aten.{op}.default", f"aten.{op}_like.default", f"aten.new_{op}.default")(
             constant(value)

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of, sum_of
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.table import TableBuilder
 from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.values import TensorValue, contiguous_strides
 
 
 def embedding(
@@ -242,8 +242,10 @@ def roll(
     b: LoopBuilder, x: TensorValue, shifts: Sequence[Any], dims: Sequence[int] = ()
 ) -> TensorValue:
     """`x` shifted round along the given dimensions."""
-    if not dims or x.ndim == 0:
-        return NotImplemented
+    if x.ndim == 0:
+        return b.copy(x, b.out)
+    if not dims:
+        return _rolled_flat(b, x, b.symbols.size(shifts[0] if shifts else 0))
     moved: dict[int, Expr] = {}
     for shift, dim in zip(shifts, dims, strict=True):
         d = dim % x.ndim
@@ -254,6 +256,18 @@ def roll(
         for d, shift in moved.items():
             at[d] = (index[d] - shift) % x.shape[d]
         return ops.load(x, at)
+
+    return b.pointwise(body)
+
+
+def _rolled_flat(b: LoopBuilder, x: TensorValue, shift: Expr) -> TensorValue:
+    """Roll the elements in row-major order."""
+    steps = contiguous_strides(x.shape)
+    total = product_of(x.shape)
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        flat = (flat_index(index, steps) - shift) % total
+        return ops.load(x, unravel(flat, x.shape))
 
     return b.pointwise(body)
 
@@ -276,18 +290,11 @@ def triangle(upper: bool) -> Any:
 
 def take(b: LoopBuilder, x: TensorValue, places: TensorValue) -> TensorValue:
     """Elements of `x` at places counted in row-major order."""
-    total: Expr = ONE
-    for size in x.shape:
-        total = total * size
+    total = product_of(x.shape)
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         flat = ops.bind(ops.load(places, index), total, wrap=True)
-        at: list[Expr] = []
-        step: Expr = ONE
-        for size in reversed(x.shape):
-            at.append((flat // step) % size)
-            step = step * size
-        return ops.load(x, tuple(reversed(at)))
+        return ops.load(x, unravel(flat, x.shape))
 
     return b.pointwise(body)
 

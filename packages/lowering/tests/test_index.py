@@ -1,0 +1,206 @@
+"""Views, indexing, joining, scattering, creation, mutation, calls."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.loop.nodes import Extern
+
+
+def test_views_emit_nothing(check) -> None:
+    def views(x):
+        y = x.view(4, 3, 2).permute(2, 0, 1)[:, 1:3].unsqueeze(0).expand(5, -1, -1, -1)
+        return y, x.t(), x[1], x[:, 2], x.diagonal(), x.unfold(1, 2, 2), x.reshape(-1)[3:], \
+            x.split(3, 1)[1], x.chunk(2)[0], x.unbind(1)[2], x.as_strided((2, 2), (1, 3), 2)
+
+    program = check(views, torch.randn(4, 6))
+    assert not program.operations
+
+
+def test_views_of_views_feed_loops(check) -> None:
+    check(lambda x: x.t()[1:].reshape(3, -1)[:, ::2] * 2, torch.randn(4, 7))
+    check(lambda x: x.t().reshape(-1) + 1, torch.randn(4, 7))
+    check(lambda x: (x.view(torch.int32) + 1, x.view(torch.int16).to(torch.int32)),
+          torch.randn(4, 6), externs=("aten.clone.default",))
+    check(lambda x: x.clone(memory_format=torch.contiguous_format), torch.randn(4, 6).t())
+
+
+def test_index(check) -> None:
+    x = torch.randn(5, 6, 7)
+    i, j = torch.tensor([[0, -1], [3, 2]]), torch.tensor([4, -6])
+    check(lambda x, i: (x[i], x[:, i], x[..., i]), x, i)
+    check(lambda x, i, j: (x[i, j], x[i, :, j], x[:, i, j], x[:, j]), x, i, j)
+    check(lambda x, i: x[i.int()], x, i)
+    with pytest.raises(IndexError):
+        check(lambda x, i: x[i], x, torch.tensor([7]))
+
+
+def test_embedding_gather_select(check) -> None:
+    table = torch.randn(10, 4)
+    ids = torch.randint(0, 10, (3, 5))
+    check.gradients(F.embedding, ids, table)
+    check.gradients(lambda i, t: F.embedding(i, t, padding_idx=2), ids, table)
+    check.gradients(lambda i, t: F.embedding(i, t), ids, table.bfloat16(), rtol=3e-2, atol=3e-2)
+    x = torch.randn(4, 5)
+    check.gradients(lambda x, i: torch.gather(x, 1, i), x, torch.randint(0, 5, (3, 2)))
+    check.gradients(lambda x, i: x.index_select(1, i), x, torch.tensor([3, 1, 1]))
+    check(lambda x, i: torch.take(x, i), x, torch.tensor([[3, -1], [19, 0]]))
+    with pytest.raises(IndexError):
+        check(F.embedding, torch.tensor([10]), table)
+
+
+def test_cat_and_kin(check) -> None:
+    x, y, z = torch.randn(2, 3), torch.randn(2, 5), torch.randn(2, 3)
+    check(lambda x, y: torch.cat([x, y], 1), x, y)
+    check(lambda x, z: (torch.stack([x, z]), torch.stack([x, z], -1), torch.cat([x] * 6)), x, z)
+    check(lambda x, e: torch.cat([e, x, e]), x, torch.randn(0))
+    check(lambda x, y: torch.cat([x, y]), torch.randn(3), torch.arange(4))
+    check(lambda x: (x.flip(0, 1), x.roll(2, 1), x.roll((1, -1), (0, 1)), x.roll(4), x.repeat(2, 3),
+                     x.repeat(2, 1, 2), x.tril(), x.triu(1), x.tril(-1), torch.rot90(x)), x)
+    check(lambda x, y: torch.cat([x, y], 1), x, y, other=(torch.randn(4, 2), torch.randn(4, 9)))
+
+
+def test_scatter(check) -> None:
+    x, src = torch.randn(4, 5), torch.randn(4, 5)
+    i = torch.stack([torch.randperm(4) for _ in range(5)], 1)
+    check(lambda x, i, s: (x.scatter(0, i, s), x.scatter(0, i[:2], 1.5)), x, i, src)
+    dup = torch.randint(0, 4, (4, 5))
+    check(lambda x, i, s: (x.scatter_add(0, i, s), x.index_add(1, i[0], s[:, :5], alpha=2)),
+          x, dup, src)
+    for reduce in ("sum", "prod", "amax", "amin"):
+        for self in (True, False):
+            check(lambda x, i, s, r=reduce, k=self: x.scatter_reduce(0, i, s, r, include_self=k),
+                  x, dup, src)
+    check(lambda x, s: (x.slice_scatter(s[:, :2], 1, 1, 5, 2), x.select_scatter(s[0], 0, 2),
+                        x.diagonal_scatter(s[0, :4], 1), x.slice_scatter(s[1:], 0, -3)), x, src)
+
+
+def test_index_put(check) -> None:
+    x = torch.randn(5, 6)
+    i, j = torch.tensor([0, 3, -1]), torch.tensor([2, 2, 5])
+    v = torch.randn(3)
+    check(lambda x, i, j, v: x.index_put((i, j), v), x, i, j, v)
+    check(lambda x, i, v: x.index_put((i,), v[:, None]), x, i, v)
+    check(lambda x, i, v: x.index_put((i,), v[:, None], accumulate=True), x, torch.tensor([1, 1, 0]), v)
+    check(lambda x, m: x.index_put((m,), torch.tensor(2.0)), x, x > 0, externs=())
+
+    def mutate(x, i, v):
+        x[:, i] = v
+        x[1:3] += 1
+        return x * 2
+
+    check(mutate, x, i, v)
+
+
+def test_cache_update_in_place(check) -> None:
+    def step(cache, new, at):
+        cache.index_copy_(1, at, new)
+        return cache.sum(1)
+
+    check(step, torch.randn(2, 8, 3), torch.randn(2, 2, 3), torch.tensor([4, 5]))
+
+
+def test_mutation_of_inputs(check) -> None:
+    def swap(x, y):
+        x.add_(y)
+        y.copy_(x.t())
+        return x + y
+
+    check(swap, torch.randn(4, 4), torch.randn(4, 4))
+
+    def transpose_self(x):
+        x.copy_(x.t().clone())
+        x.t().mul_(2)
+
+        return x.view(-1)
+
+    check(transpose_self, torch.randn(4, 4))
+    check(lambda x: x.t().zero_(), torch.randn(3, 4))
+
+
+def test_creation(check) -> None:
+    x = torch.randn(3, 4)
+    check(lambda x: (torch.zeros_like(x), torch.ones(2, 3), torch.full((2,), 7), x.new_full((2,), 3.5),
+                     torch.arange(5), torch.arange(2, 11, 3), torch.arange(0, 1, 0.1),
+                     torch.linspace(0, 1, 7), torch.eye(3), torch.eye(2, 4),
+                     torch.full((2,), float("inf"), dtype=torch.bfloat16), torch.scalar_tensor(2.5),
+                     torch.tensor(3.0) * x, F.one_hot(torch.arange(3), 5)), x)
+
+
+LOSSES = {
+    "mse": F.mse_loss, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "l1": F.l1_loss,
+    "bce_logits": F.binary_cross_entropy_with_logits, "kl": lambda x, y, reduction: F.kl_div(
+        x, y.sigmoid(), reduction=reduction),
+    "bce": lambda x, y, reduction: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(),
+                                                          reduction=reduction),
+    "soft_margin": lambda x, y, reduction: F.soft_margin_loss(x, y.detach(), reduction=reduction),
+}
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_loss(check, name: str, reduction: str) -> None:
+    fn = LOSSES[name]
+    x, y = torch.randn(4, 5) * 2, torch.randn(4, 5)
+    check.gradients(lambda x, y: fn(x, y, reduction=reduction), x, y)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_cross_entropy(check, reduction: str) -> None:
+    x, t = torch.randn(6, 5), torch.tensor([0, 4, -100, 2, 2, 1])
+    w = torch.rand(5)
+    check.gradients(lambda x, t: F.cross_entropy(x, t, reduction=reduction), x, t)
+    check.gradients(
+        lambda x, t, w: F.cross_entropy(x, t, w.detach(), reduction=reduction), x, t, w
+    )
+    check.gradients(
+        lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction=reduction), x, t
+    )
+    image, target = torch.randn(2, 5, 3, 4), torch.randint(0, 5, (2, 3, 4))
+    check.gradients(lambda x, t: F.cross_entropy(x, t, reduction=reduction), image, target)
+
+
+def test_library_calls(check) -> None:
+    x, y = torch.randn(4, 5), torch.randn(5, 6)
+    program = check(lambda x, y: torch.relu(x @ y) + 1, x, y, externs=("aten.mm.default",))
+    (call,) = [op for op in program.operations if isinstance(op, Extern)]
+    assert (call.out, call.reason) == ("aten.mm.out", "library")
+    check(lambda x, y: x.t().contiguous().t() @ y, x, y, externs=("aten.mm.default",))
+    image, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
+    check.gradients(lambda x, w: F.conv2d(x, w, padding=1).relu(), image, weight,
+                    externs=("aten.convolution.default", "aten.convolution_backward.default"))
+
+
+def test_calls_by_schema(check) -> None:
+    x = torch.randn(4, 4)
+    check(lambda x: torch.linalg.svdvals(x) + 1, x, externs=("aten._linalg_svd.default",),
+          rtol=1e-4, atol=1e-4)
+    check(lambda x: x.topk(2)[0] * 2, x, externs=("aten.topk.default",))
+    check(lambda x: torch.fft.fft(x).abs() + 1, x,
+          externs=("aten._fft_r2c.default", "aten.abs.default"), rtol=1e-4, atol=1e-4)
+
+
+def test_a_graph_with_a_sparse_input_is_refused(check) -> None:
+    gm = check.trace(lambda x: x + 1, (torch.randn(3),))
+    node = next(iter(gm.graph.nodes))
+    node.meta["val"] = torch.eye(3).to_sparse()
+    from gyrator_lowering import LoweringOptions, lower
+
+    with pytest.raises(UnsupportedError) as error:
+        lower(gm, LoweringOptions(), check.targets)
+    assert error.value.diagnostic.code == "GY-LOWER-002"
+
+
+def test_origins_name_the_line(check) -> None:
+    program = check.gradients(lambda x: torch.tanh(x) * 2, torch.randn(3))[0]
+    targets = [program.origins[op.origins[0]].target for op in program.operations]
+    assert targets == ["aten.tanh.default", "aten.mul.Tensor"]
+
+
+def test_lowering_is_deterministic(check) -> None:
+    from gyrator_ir.loop.print import show
+
+    fn = lambda x: (x.softmax(-1) @ x.t()).sum()  # noqa: E731
+    first, second = (show(check.lower(fn, (torch.randn(4, 5),))) for _ in range(2))
+    assert first == second
