@@ -85,6 +85,6 @@ def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, 
                 varying.add(s.symbol)
             if isinstance(s, Load | Store):
                 kind = lane_access(s.index, symbol, lanes, frozenset(varying)).kind
-                if isinstance(s, Store) and kind is Access.UNIFORM:
-                    kind = Access.LANES
+                if isinstance(s, Store) and kind is not Access.UNIT:
+                    kind = Access.LANES  # a store by lanes costs more than a load by lanes
                 yield stage, kind

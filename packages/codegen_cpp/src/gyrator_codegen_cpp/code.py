@@ -127,6 +127,8 @@ class Code:
     """Symbols that the computed addresses leave out."""
     collective: Callable[["Code", KernelStatement], None] | None = None
     """What to do at a Reduce, ScanStep or SortStep."""
+    ready: dict[str, str] = field(factory=dict)
+    """Texts of loads that are done already, by name."""
     copy: int = 0
     """Which of several accumulators this place feeds."""
     low: str = "0"

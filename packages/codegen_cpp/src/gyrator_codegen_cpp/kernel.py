@@ -12,6 +12,8 @@ from gyrator_codegen_cpp.inner import inner_stage, work
 from gyrator_codegen_cpp.loops import Span, static, vector_loop
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scalars import RESERVED, STORAGE
+from gyrator_codegen_cpp.tile import Tiling, tiling
+from gyrator_codegen_cpp.tile import write as write_tile
 from gyrator_ir.expr import ONE, Const, Expr, FloorDiv, Mod, ShapeFacts, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.loop.body import Axis, Bind
@@ -32,6 +34,7 @@ class Domain:
     stretch: int
     strips: bool = False
     """Stretches are folded as strips."""
+    tiles: Tiling | None = None
 
     @property
     def pieces(self) -> Expr:
@@ -122,6 +125,11 @@ def _domain(kernel: Kernel, frame: Frame, heuristics: Heuristics) -> Domain:
     if strip.suits(kernel):
         stretch = strip.width(kernel, along, count, frame.width, heuristics.cores)
         return Domain(rows, along, stretch, strips=True)
+    tiles = tiling(kernel, along, frame.width)
+    if tiles is not None:
+        rows = tuple(a for a in rows if a.symbol is not tiles.across.symbol)
+        rows += (Axis(tiles.counter, ceildiv(tiles.across.extent, tiles.rows)),)
+        return Domain(rows, along, _STRETCH, tiles=tiles)
     if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= _STRETCH):
         return Domain(rows, along, max(extent, 1))
     return Domain(rows, along, _STRETCH)
@@ -230,6 +238,9 @@ def _stretch(code: Code, domain: Domain, first: str, last: str) -> None:
         span = Span(low, high, None, 1 if extent is None else _even(extent, domain.stretch))
     if domain.strips:
         strip.Strip(code, along, span, domain.stretch).write()
+        return
+    if domain.tiles is not None:
+        write_tile(code, along, span, domain.tiles)
         return
     inner = [a.symbol for a in code.frame.kernel.inner]
     inside = code.hoist(body, [along.symbol, *inner])

@@ -11,6 +11,9 @@ from gyrator_ir.loop.body import Load, Store, StoreMode
 def load(code: Code, s: Load) -> None:
     """Write a load, as few and as wide accesses as its address allows."""
     dtype = code.frame.storage[s.buffer]
+    if s.name in code.ready:
+        code.define(s.name, code.ready[s.name], dtype, varying=True)
+        return
     if s.buffer in code.frame.local_rows:
         pointer = f"{code.frame.pointers[s.buffer]} + GY_LANES*({code.index(s.index)})"
         code.define(s.name, f"gy_vload({pointer})", dtype, varying=True)

@@ -106,7 +106,8 @@ class Strip:
                 run(code, [self._constants[name]])
                 continue
             array, dtype = self._arrays[name]
-            code.define(name, f"gy_vload({array} + {self._offset(code)})", dtype, varying=True)
+            word = "gy_vload" if code.lanes is not None else "gy_sload"
+            code.define(name, f"{word}({array} + {self._offset(code)})", dtype, varying=True)
 
     def _each(self, emit: Callable[[Code], None]) -> None:
         """Write a loop over the strip's arrays, padding included."""
