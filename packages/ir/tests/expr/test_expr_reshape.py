@@ -11,6 +11,7 @@ from gyrator_ir.expr import (
     ExprError,
     ShapeFacts,
     Sym,
+    evaluate,
     maximum,
     minimum,
     parse_cond,
@@ -83,6 +84,27 @@ def test_blocks_by_a_symbolic_size():
 
     assert facts.simplify((s1 * i0 + i1) // (4 * s1)) is i0 // 4
     assert facts.simplify((s1 * i0 + i1) % (4 * s1)) is s1 * (i0 % 4) + i1
+
+
+def test_blocks_by_a_size_of_unknown_sign_stay():
+    facts = ShapeFacts().with_range(i1, 0, 3)
+    quotient = (4 * i0 + i1) // (4 * s1)
+
+    assert evaluate(facts.simplify(quotient), {i0: 0, i1: 3, s1: -1}) == -1
+    assert facts.with_range(s1, 1).simplify(quotient) is i0 // s1
+
+
+def test_loops_over_loops():
+    facts = ShapeFacts().with_ranges({i0: s0}).with_ranges({i1: i0 + 1, i0: s1})
+
+    assert facts.known_lt(i1, s0 + 1)
+    assert facts.known_lt(i0, s0)
+    assert facts.known_lt(i0, s1)
+    assert facts.known_positive(s1)
+    assert facts.known_lt(i1, s0)
+    assert not facts.known_lt(i1, s0 - 1)
+    equal = ShapeFacts().with_equal(s1, s0).with_ranges({i0: s1})
+    assert equal.known_lt(i0, s0)
 
 
 def test_divisibility():
@@ -164,6 +186,7 @@ def test_padded_extents():
 
     assert facts.known_lt(i0, s0 + 4)
     assert facts.known_le(s0, 4 * ((s0 + 3) // 4))
+    assert not facts.known_lt(s0, 4 * ((s0 + 3) // 4))
     assert facts.known_lt(i0, s0 + 3)
     assert not facts.known_lt(i0, s0 + 2)
 

@@ -132,28 +132,34 @@ class ShapeFacts:
 
         Within such loops the extents are positive, and that is noted too.
         """
-        facts = self
+        tops = {sym: expr(extent) for sym, extent in extents.items()}
+        if not self._is_fresh(tops):
+            facts = self
+            for sym, top in tops.items():
+                facts = facts.with_range(sym, 0, top - 1).with_cond(ge(top, 1))
+            return facts
         ranges = dict(self.ranges)
-        simple = True
-        tops: dict[Sym, Expr] = {}
-        for sym, extent in extents.items():
-            tops[sym] = expr(extent)
-            simple = simple and sym not in ranges and tops[sym].free_symbols.isdisjoint(extents)
-        simple = simple and not self.equalities
-        if simple:
-            known_tops = [r.hi for r in ranges.values() if r.hi is not None]
-            simple = not any(sym in top.free_symbols for top in known_tops for sym in extents)
-        if not simple:
-            for sym, top in tops.items():
-                facts = facts.with_range(sym, 0, top - 1)
-        else:
-            for sym, top in tops.items():
-                ranges[sym] = Range(0, top - 1)
-            facts = evolve(self, ranges=_ordered(ranges))
-        for top in dict.fromkeys(tops.values()):
-            if not isinstance(top, Const):
-                facts = facts.with_cond(ge(top, 1))
+        conds = []
+        for sym, top in tops.items():
+            ranges[sym] = Range(0, top - 1)
+            if isinstance(top, Sym):
+                lo, hi = ranges.get(top, Range(None, None))
+                ranges[top] = Range(1 if lo is None else max(lo, 1), hi)
+            elif not isinstance(top, Const):
+                conds.append(ge(top, 1))
+        facts = evolve(self, ranges=_ordered(ranges))
+        for cond in dict.fromkeys(conds):
+            facts = facts.with_cond(cond)
         return facts
+
+    def _is_fresh(self, tops: Mapping[Sym, Expr]) -> bool:
+        """Say whether nothing known and none of the extents speaks of the symbols of `tops`."""
+        if self.equalities:
+            return False
+        if any(sym in tops for sym, _ in self.ranges):
+            return False
+        spoken = [top for _, (_, top) in self.ranges if top is not None]
+        return all(top.free_symbols.isdisjoint(tops) for top in (*spoken, *tops.values()))
 
     def with_divisible(self, sym: Sym, by: int) -> ShapeFacts:
         """Return these facts and `sym % by == 0`, for a positive integer.

@@ -127,6 +127,7 @@ class Prover:
         )
         self._bounds: dict[Expr, Interval] = {}
         self._nonnegative: dict[Expr, bool] = {}
+        self._known: dict[Cond, bool] = {}
 
     def range_of(self, sym: Sym) -> Range:
         """Return the range of a symbol; loop variables are never negative."""
@@ -344,6 +345,12 @@ class Prover:
 
     def known(self, cond: Cond) -> bool:
         """Return True when `cond` is proved to hold for all values that the facts admit."""
+        known = self._known.get(cond)
+        if known is None:
+            known = self._known[cond] = self._decide(cond)
+        return known
+
+    def _decide(self, cond: Cond) -> bool:
         if isinstance(cond, Bool):
             return cond.value
         if cond in self._assumed:

@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar, cast
 
 from gyrator_ir.expr.build import (
+    accumulate,
     maximum,
     minimum,
-    mul,
     mul_monomials,
     product_of,
-    sum_of,
     sum_of_terms,
     terms_of,
     where,
@@ -89,7 +88,11 @@ def sorted_symbols(nodes: Iterable[Node]) -> tuple[Sym, ...]:
 def rebuild(node: Node, f: Callable[[Node], Node]) -> Node:
     """Return `node` with `f` applied to each child, through the normalising constructors."""
     if isinstance(node, Add):
-        return sum_of([*(mul(cast(Expr, f(t)), Const(c)) for t, c in node.terms), node.const])
+        terms: dict[Expr, int] = {}
+        const = node.const
+        for term, c in node.terms:
+            const += accumulate(terms, cast(Expr, f(term)), c)
+        return sum_of_terms(terms, const)
     if isinstance(node, Mul):
         return product_of(cast(Expr, f(atom)) ** power for atom, power in node.factors)
     if isinstance(node, FloorDiv):
