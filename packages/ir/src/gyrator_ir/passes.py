@@ -166,7 +166,7 @@ def _value(s: Scanner) -> Any:
     if s.take("none"):
         return None
     first = s.text[s.at : s.at + 1]
-    if first.isdigit() or first == "-" or s.looks("true") or s.looks("false"):
+    if (first and first in "-0123456789") or s.looks("true") or s.looks("false"):
         return s.number()
     return s.word()
 

@@ -27,13 +27,14 @@ from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.loop.nodes import (
     Buffer,
+    Constant,
     TensorInput,
     TensorRef,
 )
 from gyrator_ir.loop.print import show_statement
 from gyrator_ir.loop.rewrite import AnyStatement, expressions
 from gyrator_ir.loop.uses import buffers_of
-from gyrator_ir.loop.verify import CallChecker, DataFlow
+from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import DType
@@ -184,11 +185,15 @@ class _Verifier:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
+        self.checker = Checker("KERNEL", {}, schedule.origins)
+        check_classes(self.checker, Constant, schedule.constants)
+        check_classes(self.checker, Buffer, schedule.buffers)
+        check_classes(self.checker, ScheduleNode, schedule.nodes)
         given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
         declared = (*given, *(c.buffer for c in schedule.constants), *schedule.buffers)
         self.buffers = {b.name: b for b in declared}
         self.places = {b.name: place(b) for b in declared}
-        self.checker = Checker("KERNEL", self.places, schedule.origins)
+        self.checker.places = self.places
         self.flow = DataFlow(self.checker, schedule.inputs, schedule.constants, schedule.buffers)
         programs = {s.name: (len(s.inputs), len(s.outputs)) for s in schedule.subschedules}
         if len(programs) != len(schedule.subschedules):

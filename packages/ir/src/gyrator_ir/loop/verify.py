@@ -18,6 +18,7 @@ linear in the size of the program, and shares no work between calls.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from gyrator_ir.expr import Cond, Expr, Sym
 from gyrator_ir.expr import Const as ConstExpr
@@ -73,6 +74,13 @@ def verify(program: LoopProgram) -> LoopProgram:
     return program
 
 
+def check_classes(checker: Checker, wanted: Any, items: Sequence[object]) -> None:
+    """Check that items are of a class or a union of classes (018)."""
+    for item in items:
+        if not isinstance(item, wanted):
+            checker.fail(18, f"{item!r} does not belong here")
+
+
 class DataFlow:
     """What is known and written while operations are walked in order; shared with Kernel IR."""
 
@@ -88,8 +96,8 @@ class DataFlow:
         self.written: set[str] = set()
         self.created = {b.name: b for b in created}
         given = [i.buffer for i in inputs if type(i) is TensorInput]
-        declared = (*given, *(c.buffer for c in constants if type(c) is Constant), *created)
-        self.writer = Writer({b.name: b for b in declared if type(b) is Buffer})
+        declared = (*given, *(c.buffer for c in constants), *created)
+        self.writer = Writer({b.name: b for b in declared})
         self._declare(inputs, constants, created)
 
     def _declare(
@@ -109,13 +117,9 @@ class DataFlow:
                     self.checker.fail(18, f"{i!r} is no input")
             self._unique(name, names)
         for c in constants:
-            if type(c) is not Constant:
-                self.checker.fail(18, f"{c!r} is no constant")
             self._unique(c.buffer.name, names)
             self._given(c.buffer)
         for b in created:
-            if type(b) is not Buffer:
-                self.checker.fail(18, f"{b!r} is no buffer")
             self._unique(b.name, names)
             self._layout(b)
         for symbol in self.symbols:
@@ -274,8 +278,6 @@ class CallChecker:
                 self._arguments(operands, where)
                 self._program(program, len(operands), len(results), where)
                 self._results(results, where)
-            case _:
-                flow.checker.fail(18, f"{op!r} is no operation", where)
 
     def _arguments(self, args: Iterable[Arg], where: Where) -> None:
         for arg in args:
@@ -368,8 +370,11 @@ class _Verifier:
 
     def __init__(self, program: LoopProgram) -> None:
         self.program = program
-        buffers = program.all_buffers
-        self.checker = Checker("LOOP", {b.name: place(b) for b in buffers}, program.origins)
+        self.checker = Checker("LOOP", {}, program.origins)
+        check_classes(self.checker, Constant, program.constants)
+        check_classes(self.checker, Buffer, program.buffers)
+        check_classes(self.checker, Operation, program.operations)
+        self.checker.places = {b.name: place(b) for b in program.all_buffers}
         self.flow = DataFlow(self.checker, program.inputs, program.constants, program.buffers)
         programs = {p.name: (len(p.inputs), len(p.outputs)) for p in program.subprograms}
         if len(programs) != len(program.subprograms):

@@ -17,10 +17,12 @@ from gyrator_ir.types import Device, DType
 
 _SPACE = re.compile(r" *")
 _NAME = re.compile(r"[^\W\d]\w*")
-_WORD = re.compile(r"[^\W\d][\w.:\-/]*")
-_INT = re.compile(r"-?\d+")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:\-/]*")
+_INT = re.compile(r"-?[0-9]+")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
-_NUMBER = re.compile(r"-?(?:inf|nan(?:\(0x[0-9a-f]{16}\))?|\d+(?:\.\d+)?(?:e[+-]?\d+)?)(?![\w.])")
+_NUMBER = re.compile(
+    r"-?(?:inf|nan(?:\(0x[0-9a-f]{16}\))?|[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)(?![\w.])"
+)
 _TOKEN = re.compile(r" *(?:(\w+)|(//|\*\*|[-+*%<>=!]=?|,|\(|\)|\]|\[|.))")
 _OPERATORS = frozenset({"and", "or", "not"})
 NO_BUFFERS: Mapping[str, Buffer] = MappingProxyType({})

@@ -107,7 +107,7 @@ def _read_plain(scanner: Scanner) -> object | None:
     if scanner.take("complex"):
         return Literal(_read_complex(scanner))
     rest = scanner.text[scanner.at : scanner.at + 1]
-    if rest.isdigit() or rest == "-" or any(map(scanner.looks, ("true", "false", "inf", "nan"))):
+    if (rest and rest in "-0123456789") or any(map(scanner.looks, ("true", "false", "inf", "nan"))):
         return Literal(scanner.number())
     return None
 

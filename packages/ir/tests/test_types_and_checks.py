@@ -1,0 +1,100 @@
+"""Element types, devices, validators, diagnostics and the equality of constants."""
+
+import math
+
+import pytest
+from attrs import field, frozen
+
+from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural, one_of
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.loop.body import Const, Let
+from gyrator_ir.loop.nodes import Literal
+from gyrator_ir.types import Device, DType
+
+
+def test_families_of_types_are_disjoint_and_complete():
+    for d in DType:
+        families = [d.is_float, d.is_complex, d.is_int, d is DType.BOOL]
+        assert families.count(True) == 1, d
+        assert not d.is_narrow_float or d.is_float
+        assert d.size in (1, 2, 4, 8, 16)
+
+
+def test_computing_types():
+    assert DType.BF16.compute is DType.F32
+    assert DType.F8E4M3.compute is DType.F32
+    assert DType.F64.compute is DType.F64
+    assert not DType.U8.is_signed
+    assert DType.I8.is_signed
+
+
+def test_devices_print_as_torch_spells_them():
+    assert str(Device("cpu")) == "cpu"
+    assert str(Device("cuda", 1)) == "cuda:1"
+    with pytest.raises(TypeError, match=r"Device\.index must be int \| NoneType, got 'x'"):
+        Device("cpu", "x")
+
+
+@frozen
+class Node:
+    name: str = field(default="a", validator=identifier)
+    count: int = field(default=0, validator=natural)
+    exact: int = field(default=0, validator=exactly(int))
+    any_int: int = field(default=0, validator=instance_of(int))
+    items: tuple = field(default=(), validator=a_tuple)
+    word: str = field(default="add", validator=one_of(("add", "sub")))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"name": "a b"}, "Node.name must be an identifier, got 'a b'"),
+        ({"name": 3}, "Node.name must be an identifier, got 3"),
+        ({"count": -1}, "Node.count must be an int >= 0, got -1"),
+        ({"count": True}, "Node.count must be an int >= 0, got True"),
+        ({"exact": True}, "Node.exact must be int, got True"),
+        ({"any_int": "x"}, "Node.any_int must be int, got 'x'"),
+        ({"items": [1]}, "Node.items must be a tuple, got [1]"),
+        ({"word": "ad"}, "Node.word must be a known name, got 'ad'; did you mean 'add'?"),
+        ({"word": "xyz"}, "Node.word must be a known name, got 'xyz'; known: add, sub"),
+    ],
+)
+def test_validators_say_what_was_wanted(values, message):
+    with pytest.raises(TypeError) as caught:
+        Node(**values)
+    assert str(caught.value) == message
+
+
+def test_validators_accept():
+    assert Node(any_int=True, items=(1,), word="sub").any_int is True
+
+
+def test_let_knows_the_ops():
+    with pytest.raises(TypeError, match="did you mean 'exp2'"):
+        Let("a", "exq2", ("b",), DType.F32)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(0.0, -0.0), (1, 1.0), (1, True), (0, False), (math.nan, 0.0)],
+)
+def test_constants_differ_by_type_and_bits(a, b):
+    assert Const("c", a, DType.F32) != Const("c", b, DType.F32)
+    assert Literal(a) != Literal(b)
+
+
+def test_equal_constants():
+    assert Literal(float("nan")) == Literal(float("nan"))
+    assert hash(Literal(float("nan"))) == hash(Literal(float("nan")))
+    assert Literal(complex(0.0, -0.0)) != Literal(complex(0.0, 0.0))
+    assert Literal(None) == Literal(None)
+
+
+def test_diagnostics_print_what_there_is():
+    whole = Diagnostic("GY-X-001", "it is wrong", "a = b", ("%n = op", "m.py:3: x"), "mend it")
+    assert whole.render() == (
+        "GY-X-001: it is wrong\n  in:   a = b\n  from: %n = op\n  from: m.py:3: x\n  help: mend it"
+    )
+    error = GyratorError(Diagnostic("GY-X-001", "it is wrong"))
+    assert str(error) == "GY-X-001: it is wrong"
+    assert error.diagnostic.code == "GY-X-001"
