@@ -6,7 +6,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.extern import kept
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.values import Spec, TensorValue
 
 SELECTION = "a partial selection is cheaper than the sort that kernels have"
 
@@ -23,12 +23,13 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
     target = b.targets[values.device.type]
     if x.ndim == 0 or x.dtype is DType.BOOL or not target.capabilities.sorts:
         return NotImplemented
-    into = [b.buffer(values), b.buffer(places)]
+    wide = Spec(values.dtype.compute, values.device, values.shape, values.strides)
+    into = [b.buffer(wide), b.buffer(places)]
     b.sort(
-        lambda ops, index: ops.load(x, index), x.shape, dim % x.ndim, into,
+        lambda ops, index: ops.wide(ops.load(x, index)), x.shape, dim % x.ndim, into,
         descending=bool(descending), stable=True,
     )
-    return tuple(into)
+    return (into[0] if wide == values else b.copy(into[0], values)), into[1]
 
 
 def register(table: TableBuilder) -> None:
