@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from build import CPU, buffer, expr
+from harness import NUMPY
+
 from gyrator_ir.expr import Expr, Sym, sorted_symbols, to_python
 from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage
 from gyrator_ir.loop.body import (
@@ -22,7 +24,6 @@ from gyrator_ir.loop.body import (
     StoreMode,
 )
 from gyrator_ir.types import DType
-from harness import NUMPY
 
 EXTENTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 48, 70)
 FLOATS = (DType.F32, DType.F32, DType.F64, DType.BF16, DType.F16)
@@ -195,7 +196,9 @@ class Maker:
         return self.binary("add", a, a, dtype, body)
 
     def store(self, a, dtype, symbols, body):
-        out = self.pick((DType.F16, DType.BF16)) if dtype is DType.F32 and self.chance(0.2) else dtype
+        out = dtype
+        if dtype is DType.F32 and self.chance(0.2):
+            out = self.pick((DType.F16, DType.BF16))
         a = self.cast(a, dtype, out, body)
         e = self.address(symbols, injective=True)
         mask = self.mask(symbols, body) if symbols and self.chance(0.15) else None
@@ -262,7 +265,9 @@ class Maker:
 
     def _reduction(self, everything):
         body, locals_, position = [], [], expr(0)
-        found = [f for _ in range(int(self.rng.integers(1, 3))) for f in self.reduce(everything, body)]
+        found = []
+        for _ in range(int(self.rng.integers(1, 3))):
+            found += self.reduce(everything, body)
         for s in self.inner:
             position = position * self.extents[s] + s
         if self.chance(0.3):
@@ -343,8 +348,9 @@ def random_case(seed: int, form: str) -> Case:
     rng = np.random.default_rng(seed)
     dynamic = rng.random() < 0.5
     count = int(rng.integers(1, 4))
-    inside = 0 if form == "pointwise" else 1 if form in ("scan", "sort") else int(rng.integers(1, 3))
+    inside = 0
     if form != "pointwise":
+        inside = 1 if form in ("scan", "sort") else int(rng.integers(1, 3))
         count = int(rng.integers(0, 3))
     points: dict[Sym, int] = {}
     inner: dict[Sym, int] = {}

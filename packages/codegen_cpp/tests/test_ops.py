@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 from build import I0, I64, kernel, outer
+from harness import ARCHS, NUMPY, Library, runs_here
+
 from gyrator_ir.loop.body import Let, Load, Store
 from gyrator_ir.loop.ops import OPS, Numerics, Typing, result_dtype
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import cast
 from gyrator_testing.interp.ops import apply
-from harness import ARCHS, NUMPY, Library, runs_here
 
 N = 83  # five vectors of 16 lanes and a remainder of three
 TYPES = tuple(NUMPY)

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from gyrator_ir.types import DType
-from gyrator_testing.interp.kernel import run_kernel
 from harness import ARCHS, Library, runs_here
 from random_kernels import random_case
+
+from gyrator_ir.types import DType
+from gyrator_testing.interp.kernel import run_kernel
 
 CASES = {
     f"{form}_{seed}": random_case(seed, form)

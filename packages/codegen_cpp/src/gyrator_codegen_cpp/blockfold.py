@@ -7,10 +7,11 @@ maximum (Milakov and Gimelshein), with the running values in `f64`.
 
 import math
 
+from gyrator_codegen import Access, lane_slope
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.fold import only_live
 from gyrator_codegen_cpp.scalars import lane_type
-from gyrator_ir.expr import Sym
+from gyrator_ir.expr import ONE, Expr, Sym
 from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.types import DType
 
@@ -27,12 +28,16 @@ class BlockFold:
         copies: independent accumulators, for latency.
         symbol: the loop of the lanes.
         nonempty: text of whether anything is folded, None if surely so.
-        keep: name of an array that takes exp(x - maximum) of the last block, or None.
+        block: elements of a block.
+        single: there is only one block.
+        source: buffer and index of what is folded, if it is just loaded, and nothing is stored
+            between the passes.
+        keeps: later stages use exp(x - maximum) again.
     """
 
     def __init__(
         self, code: Code, reduce: Reduce, copies: int, *, symbol: Sym, nonempty: str | None,
-        block: int,
+        block: int, single: bool, source: tuple[str, Expr] | None, keeps: bool,
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self.copies = copies
@@ -44,15 +49,28 @@ class BlockFold:
         first = reduce.names[0]
         self.row = take(f"{first}_row")
         self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
+        self._gaps = tuple(take(f"{first}_gap") for _ in range(copies))
         self._a = take(f"{first}_run")
         self._b = take(f"{first}_sum")
         self._n = take(f"{first}_count")
+        # Only a source of the same type, contiguous along the lanes, is as good as the array.
+        self._source = source
+        if source is not None and not (
+            code.frame.storage[source[0]] is reduce.dtype
+            and lane_slope(source[1], symbol, code.frame.width) is ONE
+        ):
+            self._source = None
+        self._keeps = keeps
+        self._single = single
+        # One exponential hides the latency of the sum that it feeds.
+        self.second_copies = copies if self._welford else 1
 
     def declare(self, code: Code) -> None:
         """Write the declarations of the running values."""
         lane = lane_type(self.reduce.dtype)
         size = -(-self._block // code.frame.width) * code.frame.width
-        code.line(f"alignas(64) s{lane} {self.row}[{size}];")
+        if self._keeps or self._source is None:
+            code.line(f"alignas(64) s{lane} {self.row}[{size}];")
         start = "0" if self._welford else code.constant(-math.inf, DType.F64, varying=False)
         code.line(f"sf64 {self._a} = {start}, {self._b} = 0;")
         if self._welford:
@@ -69,8 +87,8 @@ class BlockFold:
     def update(self, code: Code, copy: int, low: str) -> None:
         """Write the first pass over one vector."""
         x = code.operand(self.reduce.args[0], varying=True)
-        place = self._place(code, low)
-        code.line(f"gy_store({place}, {x});")
+        if self._source is None:
+            code.line(f"gy_store({self._place(code, low)}, {x});")
         acc = self._acc[copy]
         new = f"gy_add({acc}, {x})" if self._welford else f"gy_maximum({acc}, {x})"
         code.line(f"{acc} = {only_live(new, acc, code.live)};")
@@ -79,8 +97,8 @@ class BlockFold:
         symbol = code.symbols.get(self._symbol, self._symbol.name)
         return f"{self.row} + {symbol}" if low == "0" else f"{self.row} + ({symbol} - {low})"
 
-    def _fold(self, word: str) -> str:
-        parts = list(self._acc)
+    def _fold(self, word: str, names: tuple[str, ...] | None = None) -> str:
+        parts = list(self._acc if names is None else names)
         while len(parts) > 1:
             pairs = zip(parts[::2], parts[1::2], strict=True)
             parts = [f"{word}({a}, {b})" for a, b in pairs]
@@ -91,32 +109,60 @@ class BlockFold:
         lane = lane_type(self.reduce.dtype)
         if self._welford:
             total = f"gy_hsum({self._fold('gy_add')})"
-            code.line(f"const sf64 here = (sf64){total} / (sf64)({high} - {low});")
+            code.line(f"sf64 here = (sf64)({total} / (s{lane})({high} - {low}));")
             code.line(f"const v{lane} middle = gy_vsplat((s{lane})here);")
         else:
             top = f"(sf64)gy_hmax({self._fold('gy_maximum')})"
             code.line(f"const sf64 higher = gy_maximum({self._a}, {top});")
             code.line(f"const v{lane} middle = gy_vsplat((s{lane})higher);")
+        self._acc = self._acc[: self.second_copies]
         for acc in self._acc:
             code.line(f"{acc} = gy_vsplat((s{lane})0);")
+        if self._welford:
+            for gap in self._gaps:
+                code.line(f"v{lane} {gap} = gy_vsplat((s{lane})0);")
 
     def second(self, code: Code, copy: int, low: str) -> None:
         """Write the second pass over one vector."""
         lane = lane_type(self.reduce.dtype)
-        place = self._place(code, low)
         acc = self._acc[copy]
+        given = self._given(code, low)
         if self._welford:
-            code.line(f"const v{lane} gap = gy_vload({place}) - middle;")
+            total = self._gaps[copy]
+            code.line(f"const v{lane} gap = {given} - middle;")
+            code.line(f"{total} = {only_live(f'gy_add({total}, gap)', total, code.live)};")
             new = f"gy_mad(gap, gap, {acc})"
         else:
-            code.line(f"const v{lane} part = gy_exp(gy_vload({place}) - middle);")
-            code.line(f"gy_store({place}, part);")
+            code.line(f"const v{lane} part = gy_exp({given} - middle);")
+            if self._keeps:
+                code.line(f"gy_store({self._place(code, low)}, part);")
             new = f"gy_add({acc}, part)"
         code.line(f"{acc} = {only_live(new, acc, code.live)};")
+
+    def _given(self, code: Code, low: str) -> str:
+        """Return one vector of what is folded."""
+        if self._source is None:
+            return f"gy_vload({self._place(code, low)})"
+        pointer = code.address(*self._source, Access.UNIT)
+        if code.live is not None:
+            return f"gy_vload_n({pointer}, {code.live})"
+        return f"gy_vload({pointer})"
 
     def end_block(self, code: Code, low: str, high: str) -> None:
         """Write the merge of a block with those before it."""
         total = f"(sf64)gy_hsum({self._fold('gy_add')})"
+        if self._welford:
+            # The middle is rounded: what the gaps sum to says by how much it is off.
+            gaps = f"(sf64)gy_hsum({self._fold('gy_add', self._gaps)})"
+            code.line(f"const sf64 off = {gaps} / (sf64)({high} - {low});")
+            code.line("here += off;")
+            total = f"{total} - off * off * (sf64)({high} - {low})"
+        if self._single:
+            code.line(f"{self._a} = {'here' if self._welford else 'higher'};")
+            code.line(f"{self._b} = {total};")
+            if self._welford:
+                code.line(f"{self._n} = {high} - {low};")
+            return
         if not self._welford:
             nothing = code.constant(-math.inf, DType.F64, varying=False)
             with code.block(f"if (higher != {nothing}) {{"):
@@ -134,6 +180,9 @@ class BlockFold:
     def finish(self, code: Code) -> None:
         """Write the results under the names that the `Reduce` gives them."""
         dtype, names = self.reduce.dtype, self.reduce.names
+        if self._keeps:
+            for name in code.frame.shared[names[0]]:
+                code.frame.ready[name] = (self.row, self._symbol)
         word = f"(s{lane_type(dtype)})"
         code.define(names[0], f"{word}{self._a}", dtype, varying=False)
         if self._welford:

@@ -40,6 +40,12 @@ def run(code: Code, body: Iterable[KernelStatement]) -> None:
 
 
 def _let(code: Code, s: Let) -> None:
+    held = code.frame.ready.get(s.name)
+    if held is not None and code.lanes is not None and code.lanes.symbol is held[1]:
+        array, symbol = held
+        text = f"gy_vload({array} + {code.symbols.get(symbol, symbol.name)})"
+        code.define(s.name, text, s.dtype, varying=True)
+        return
     values = [code.env[a] for a in s.args]
     varying = any(v.varying for v in values)
     types = tuple(v.dtype for v in values)

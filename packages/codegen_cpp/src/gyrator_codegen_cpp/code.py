@@ -7,7 +7,7 @@ lanes, which values are in reach, which parts of addresses are already computed.
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from gyrator_codegen import (
     Access,
@@ -20,6 +20,7 @@ from gyrator_codegen import (
 )
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scalars import STORAGE, lane_type, literal
+from gyrator_codegen_cpp.sharing import shared_exponentials
 from gyrator_ir.expr import ZERO, CPrinter, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.loop.body import Bind, Load, Store, StoreMode
@@ -36,7 +37,7 @@ class Value:
     dtype: DType
     varying: bool
     exact: str | None = None
-    """Of a narrow float: text of the `f32` value that it was rounded from, for stores, which round."""
+    """Of a narrow float: text of the `f32` value that it was rounded from, as stores round too."""
 
 
 @frozen
@@ -71,6 +72,9 @@ class Frame:
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
         self.checks: list[KernelCheck] = []
+        self.shared = shared_exponentials(kernel).again
+        self.ready: dict[str, tuple[str, Sym]] = {}
+        """Values that an array over a loop already holds."""
         self.written = frozenset(
             s.buffer for stage in kernel.stages for s in stage.body if isinstance(s, Store)
         )
@@ -151,11 +155,12 @@ class Code:
 
     def nested(self, **changes: object) -> "Code":
         """Return a place inside this one: names given there are not seen here."""
-        inside = evolve(self, **changes)  # type: ignore[arg-type]
-        if "env" not in changes:
-            inside.env = dict(self.env)
-        if "pointers" not in changes:
-            inside.pointers = dict(self.pointers)
+        inside = Code(
+            self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
+            dict(self.pointers), self.inner, self.collective, self.ready, self.copy, self.low,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(inside, name, value)
         return inside
 
     def block(self, head: str) -> AbstractContextManager[None]:

@@ -134,14 +134,17 @@ class Fold:
         """The variables that hold what has been folded so far."""
         kind, dtype = self.reduce.kind, self.reduce.dtype
         found: list[State] = []
+        second_type = dtype
         if kind is ReduceKind.WELFORD:
-            dtype = DType.F64
+            dtype = second_type = DType.F64
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            second_type = DType.F64
         for acc, second in zip(self._acc, self._second, strict=True):
             found.append(State(acc, dtype, identity(kind, dtype)))
             if kind in _ARGS:
                 found.append(State(second, DType.I64, _I64_MAX))
             elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
-                found.append(State(second, dtype, 0))
+                found.append(State(second, second_type, 0))
         if self.cascade:
             found.append(State(self._total, DType.F64, 0, total=True))
         return tuple(found)
@@ -206,13 +209,14 @@ class Fold:
     def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
         word = self._type(self.reduce.dtype)
         nothing = self._constant(code, -math.inf, self.reduce.dtype)
-        zero = self._constant(code, 0, self.reduce.dtype)
+        wide = self._type(DType.F64)
+        zero = self._constant(code, 0, DType.F64)
         with code.block("{"):
             code.line(f"const {word} higher = gy_maximum({top}, {x});")
-            code.line(
-                f"const {word} more = gy_mad({total}, gy_exp({top} - higher), "
-                f"gy_exp({x} - higher));"
+            scale, part = (
+                cast(f"gy_exp({a} - higher)", self.reduce.dtype, DType.F64) for a in (top, x)
             )
+            code.line(f"const {wide} more = gy_mad({total}, {scale}, {part});")
             # Nothing but minus infinity so far: the differences would be NaN.
             code.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
             code.line(f"{top} = higher;")
@@ -288,5 +292,6 @@ class Fold:
         nan = self._constant(code, math.nan, dtype)
         if self._nonempty is not None:
             nan = f"({self._nonempty} ? {nan} : {self._constant(code, 0, dtype)})"
-        text = f"gy_select(gy_eq({self._acc[0]}, {nothing}), {nan}, {self._second[0]})"
+        total = cast(self._second[0], DType.F64, dtype)
+        text = f"gy_select(gy_eq({self._acc[0]}, {nothing}), {nan}, {total})"
         code.define(names[1], text, dtype, varying)

@@ -11,6 +11,7 @@ from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.fold import CHAIN, Fold
 from gyrator_codegen_cpp.loops import Span, nest, static, vector_loop, whole
 from gyrator_codegen_cpp.scan import Scanner
+from gyrator_codegen_cpp.sharing import direct
 from gyrator_codegen_cpp.sort import sort_stage
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -24,6 +25,7 @@ from gyrator_ir.loop.body import (
     ReduceKind,
     ScanStep,
     SortStep,
+    Store,
 )
 from gyrator_ir.loop.ops import OPS
 from gyrator_ir.loop.rewrite import defined
@@ -220,14 +222,18 @@ def _declare(
     simple: dict[str, Fold] = {}
     blocked: dict[str, BlockFold] = {}
     block = BLOCK if last is None else min(BLOCK, last)
+    stores = any(isinstance(s, Store) for s in body)
     for s in body:
         if not isinstance(s, Reduce):
             continue
         name, nonempty = s.names[0], nonempty_test(code, axes)
         if vector and s.kind in _BLOCKED:
+            single = len(axes) == 1 and last is not None and last <= BLOCK
             blocked[name] = BlockFold(
-                code, s, copies, symbol=axes[-1].symbol, nonempty=nonempty, block=block
-            )
+                code, s, copies, symbol=axes[-1].symbol, nonempty=nonempty, block=block,
+                single=single, source=None if stores else direct(body, s),
+                keeps=single and bool(code.frame.shared.get(name)),
+            )  # fmt: skip
             blocked[name].declare(code)
         else:
             lanes = vector or code.lanes is not None
@@ -304,5 +310,5 @@ def _second_pass(code: Code, axis: Axis, span: Span, fold: BlockFold) -> None:
 
     with code.block("{"):
         fold.between(code, span.low, span.high)
-        vector_loop(code, axis.symbol, span, fold.copies, second)
+        vector_loop(code, axis.symbol, span, fold.second_copies, second)
         fold.end_block(code, span.low, span.high)

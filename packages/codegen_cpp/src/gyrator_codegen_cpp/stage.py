@@ -5,17 +5,18 @@ from functools import cache
 from hashlib import sha256
 from importlib import resources
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_codegen_cpp.kernel import emit_kernel
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import refusal
+from gyrator_codegen_cpp.repeats import firsts
 from gyrator_codegen_cpp.support import preamble
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 
 ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
@@ -60,14 +61,28 @@ class CppBackend:
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels, in units of about equal size, in order."""
+        """Write the kernels, in units of about equal size; those that differ only in names share a
+        function."""
         isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
-        sources = [emit_kernel(k, facts, origins, isa, target.heuristics) for k in kernels]
-        sizes = [sum(len(s.body) for s in k.stages) + 4 for k in kernels]
+        same = firsts(kernels)
+        originals = [k for k, first in enumerate(same) if first == k]
+        sources = {
+            k: emit_kernel(kernels[k], facts, origins, isa, target.heuristics) for k in originals
+        }
+        sizes = [sum(len(s.body) for s in kernels[k].stages) + 4 for k in originals]
+        units = []
         groups = balanced(sizes, target.heuristics.unit_statements, target.heuristics.cores)
-        return tuple(
-            _unit(number, [sources[k] for k in group], isa) for number, group in enumerate(groups)
-        )
+        for number, group in enumerate(groups):
+            here = [originals[k] for k in group]
+            text = "\n".join(sources[k].text for k in here)
+            served = tuple(
+                evolve(sources[first], kernel=kernels[k].name)
+                for k, first in enumerate(same)
+                if first in here
+            )
+            text = preamble(text, isa) + text
+            units.append(TranslationUnit(f"unit{number}", "c++", text, served))
+        return tuple(units)
 
 
 def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
@@ -88,8 +103,3 @@ def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
         groups[min(count - 1, (done + size // 2) * count // max(total, 1))].append(number)
         done += size
     return [group for group in groups if group]
-
-
-def _unit(number: int, sources: list[KernelSource], isa: Isa) -> TranslationUnit:
-    text = "\n".join(s.text for s in sources)
-    return TranslationUnit(f"unit{number}", "c++", preamble(text, isa) + text, tuple(sources))

@@ -76,7 +76,8 @@ class Strip:
     def write(self) -> None:
         """Write all stages."""
         low, high = self._span.low, self._span.high
-        self._code.line(f"const si64 padded = ({high} - {low} + GY_LANES - 1) / GY_LANES * GY_LANES;")
+        count = f"({high} - {low} + GY_LANES - 1) / GY_LANES"
+        self._code.line(f"const si64 padded = {count} * GY_LANES;")
         stages = self._kernel.stages
         for number, stage in enumerate(stages):
             wanted = {n for later in stages[number + 1 :] for s in later.body for n in used(s)}

@@ -1,0 +1,424 @@
+"""What random kernels seldom meet: layouts, ends of ranges, errors, threads, shared functions."""
+
+import numpy as np
+import pytest
+from build import BOOL, F32, I0, I1, I64, R0, R1, S0, S1, inner, kernel, outer
+from harness import ARCHS, NUMPY, Library, runs_here, target
+
+from gyrator_codegen_cpp.stage import CppBackend, balanced
+from gyrator_ir.expr import ShapeFacts, Sym, expr
+from gyrator_ir.kernel.nodes import Local
+from gyrator_ir.loop.body import Bind, Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Failure
+from gyrator_ir.types import DType
+
+T0 = Sym("t0")
+SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (4, 64), (3, 2500), (700, 33), (300, 1040))
+
+
+def turned(name, dtype, m, n):
+    """z[i, j] = x[j, i], doubled."""
+    return kernel(
+        name, [(I0, m), (I1, n)], [],
+        [outer(Load("a", "x", expr(m) * I1 + I0), Store("z", expr(n) * I0 + I1, "a"))],
+        {"x": dtype, "z": dtype},
+    )  # fmt: skip
+
+
+def rows(name, m, n, kind, results, dtype=F32):
+    """Reduce x[i, r] along r into y0, y1, ..."""
+    names = tuple(f"f{k}" for k in range(results))
+    arg = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(Load("a", "x", expr(n) * I0 + R0), Reduce(names, kind, ("a",), dtype)),
+            outer(*(Store(f"y{k}", I0, f) for k, f in enumerate(names))),
+        ],
+        {"x": dtype} | {f"y{k}": I64 if arg else dtype for k in range(results)},
+    )  # fmt: skip
+
+
+def columns(name, m, n, kind, results):
+    """Reduce x[r, i] along r."""
+    names = tuple(f"f{k}" for k in range(results))
+    arg = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+    return kernel(
+        name, [(I0, n)], [(R0, m)],
+        [
+            inner(Load("a", "x", expr(n) * R0 + I0), Reduce(names, kind, ("a",), F32)),
+            outer(*(Store(f"y{k}", I0, f) for k, f in enumerate(names))),
+        ],
+        {f"y{k}": I64 for k in range(results)} if arg else None,
+    )  # fmt: skip
+
+
+def softmax(name, m, n, into="z"):
+    at = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(Load("a", "x", at), Reduce(("m", "s"), ReduceKind.ONLINE_SOFTMAX, ("a",), F32)),
+            inner(
+                Load("b", "x", at), Let("c", "sub", ("b", "m"), F32), Let("d", "exp", ("c",), F32),
+                Let("e", "div", ("d", "s"), F32), Store(into, at, "e"),
+            ),
+        ],
+    )  # fmt: skip
+
+
+def gather(name, check, wrap=True):
+    return kernel(
+        name, [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(7), wrap, check), Load("b", "x", T0),
+               Store("z", I0, "b"))],
+        {"at": I64},
+    )  # fmt: skip
+
+
+def histogram(name, dtype, mode):
+    return kernel(
+        name, [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(5)), Load("b", "x", I0),
+               Store("z", T0, "b", mode))],
+        {"at": I64, "x": dtype, "z": dtype},
+    )  # fmt: skip
+
+
+def two_axes(name, m, n, k):
+    """Mean and deviations of x[i, r0, r1] over r0, r1, and a row kept for the next stage."""
+    at = (expr(m) * R0 + I0) * expr(k) + R1
+    row = expr(k) * R0 + R1
+    return kernel(
+        name, [(I0, m)], [(R0, n), (R1, k)],
+        [
+            inner(Load("a", "x", at), Let("b", "exp", ("a",), F32), Store("row", row, "b"),
+                  Reduce(("u", "v", "w"), ReduceKind.WELFORD, ("b",), F32)),
+            inner(Load("c", "row", row), Let("d", "sub", ("c", "u"), F32), Store("z", at, "d")),
+            outer(Store("y", I0, "v")),
+        ],
+        locals_=[Local("row", F32, expr(n) * expr(k))],
+    )  # fmt: skip
+
+
+TURNED = {
+    f"turned_{d.value}_{m}_{n}": (d, m, n)
+    for d, m, n in [(d, 37, 50) for d in NUMPY] + [(F32, 64, 64), (DType.BF16, 32, 48)]
+}
+FOLDS = {
+    ReduceKind.SUM: 1, ReduceKind.MIN: 1, ReduceKind.MAX: 1, ReduceKind.ARGMIN: 1,
+    ReduceKind.ARGMAX: 1, ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2, ReduceKind.PROD: 1,
+}  # fmt: skip
+
+
+def kernels():
+    yield from (turned(name, *use) for name, use in TURNED.items())
+    yield turned("turned_any", F32, S0, S1)
+    for kind, results in FOLDS.items():
+        yield rows(f"rows_{kind.value}", S0, S1, kind, results)
+        yield columns(f"columns_{kind.value}", S0, S1, kind, results)
+        yield rows(f"rows_static_{kind.value}", 5, 1000, kind, results)
+        yield columns(f"columns_static_{kind.value}", 1000, 37, kind, results)
+    yield from (softmax("softmax_any", S0, S1), softmax("softmax_static", 6, 1003))
+    yield softmax("softmax_over_itself", 6, 1024, into="x")
+    yield from (gather("checked", True), gather("promised", False))
+    for dtype in (F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8):
+        for mode in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL):
+            yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
+    yield from (two_axes("two_axes", 9, 3, 50), two_axes("two_axes_any", S0, S1, 50))
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def library(request, build_folder):
+    if not runs_here(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    return Library(
+        list(kernels()), request.param, build_folder, optimise="-O1", unit_statements=200
+    )
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_turned(library, name):
+    dtype, m, n = TURNED[name]
+    x = np.arange(m * n).reshape(n, m).astype(NUMPY[dtype])
+    z = np.zeros((m, n), NUMPY[dtype])
+
+    assert library(name, {"x": x, "z": z}) == 0
+
+    assert (z.view("u1") == np.ascontiguousarray(x.T).view("u1")).all()
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_turned_any_size(library, size):
+    m, n = size
+    x, z = np.random.default_rng(1).random((n, m), "f"), np.zeros((m, n), "f")
+
+    assert library("turned_any", {"x": x, "z": z}, s0=m, s1=n) == 0
+
+    np.testing.assert_array_equal(z, x.T)
+
+
+def folded(kind, x):
+    """What a fold of the last axis is, in float64."""
+    with np.errstate(all="ignore"):
+        match kind:
+            case ReduceKind.SUM:
+                return [x.sum(-1)]
+            case ReduceKind.PROD:
+                return [x.prod(-1)]
+            case ReduceKind.MIN:
+                return [x.min(-1, initial=np.inf)]
+            case ReduceKind.MAX:
+                return [x.max(-1, initial=-np.inf)]
+            case ReduceKind.ARGMIN:
+                return [x.argmin(-1) if x.shape[-1] else np.zeros(x.shape[:-1])]
+            case ReduceKind.ARGMAX:
+                return [x.argmax(-1) if x.shape[-1] else np.zeros(x.shape[:-1])]
+            case ReduceKind.WELFORD:
+                count = x.shape[-1]
+                mean = x.sum(-1) / max(count, 1)
+                return [mean, ((x - mean[..., None]) ** 2).sum(-1), np.full(mean.shape, count)]
+        top = x.max(-1, initial=-np.inf)
+        return [top, np.exp(x - top[..., None]).sum(-1)]
+
+
+@pytest.mark.parametrize("kind", FOLDS)
+@pytest.mark.parametrize("size", [*SIZES, (5, 1000), (1000, 37)])
+@pytest.mark.parametrize("direction", ["rows", "columns"])
+def test_fold(library, kind, size, direction):
+    m, n = size
+    rng = np.random.default_rng(m * n)
+    x = np.round(rng.standard_normal((m, n)) * 4, 1) + 3
+    x = (1 + x / 1000 if kind is ReduceKind.PROD else x).astype("f")
+    line = x if direction == "rows" else x.T
+    want = folded(kind, line.astype("d"))
+    position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+    static = {"rows": (5, 1000), "columns": (1000, 37)}[direction] == size
+    for name in [f"{direction}_{kind.value}"] + [f"{direction}_static_{kind.value}"] * static:
+        got = [np.zeros(line.shape[0], "i8" if position else "f") for _ in want]
+
+        assert library(name, {"x": x} | {f"y{k}": y for k, y in enumerate(got)}, s0=m, s1=n) == 0
+
+        for y, expected in zip(got, want, strict=True):
+            np.testing.assert_allclose(y, expected, rtol=0 if position else 3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("direction", ["rows", "columns"])
+def test_sums_are_as_exact_as_eager(library, direction):
+    """A cascade's error does not grow with the length of the sum."""
+    x = np.random.default_rng(5).random((4, 200_000), "f")
+    x = x if direction == "rows" else np.ascontiguousarray(x.T)
+    y = np.zeros(4, "f")
+
+    library(f"{direction}_sum", {"x": x, "y0": y}, s0=x.shape[0], s1=x.shape[1])
+
+    want = x.astype("d").sum(1 if direction == "rows" else 0)
+    np.testing.assert_allclose(y, want, rtol=1.2e-7)
+
+
+@pytest.mark.parametrize("direction", ["rows", "columns"])
+def test_deviation_far_from_zero(library, direction):
+    x = (np.random.default_rng(6).standard_normal((3, 5000)) + 10_000).astype("f")
+    want = folded(ReduceKind.WELFORD, x.astype("d"))
+    x = x if direction == "rows" else np.ascontiguousarray(x.T)
+    got = [np.zeros(3, "f") for _ in range(3)]
+
+    library(
+        f"{direction}_welford", {"x": x} | {f"y{k}": y for k, y in enumerate(got)},
+        s0=x.shape[0], s1=x.shape[1],
+    )  # fmt: skip
+
+    for y, expected in zip(got, want, strict=True):
+        np.testing.assert_allclose(y, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize("direction", ["rows", "columns"])
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+def test_special_values(library, direction, special):
+    x = np.random.default_rng(7).standard_normal((4, 100)).astype("f")
+    x[0, 63] = x[0, 90] = x[1, 5] = x[2, 99] = special
+    x[3] = -np.inf
+    given = x if direction == "rows" else np.ascontiguousarray(x.T)
+    sizes = {"s0": given.shape[0], "s1": given.shape[1]}
+    for kind in (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX,
+                 ReduceKind.ONLINE_SOFTMAX):  # fmt: skip
+        want = folded(kind, x.astype("d"))
+        position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+        got = [np.zeros(4, "i8" if position else "f") for _ in want]
+
+        library(f"{direction}_{kind.value}",
+                {"x": given} | {f"y{k}": y for k, y in enumerate(got)}, **sizes)
+
+        for y, expected in zip(got, want, strict=True):
+            np.testing.assert_allclose(y, expected, rtol=3e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_softmax(library, size):
+    m, n = size
+    x = (np.random.default_rng(8).standard_normal((m, n)) * 5).astype("f")
+    wide = x.astype("d")
+    e = np.exp(wide - wide.max(1, keepdims=True, initial=-np.inf))
+    want, z = e / e.sum(1, keepdims=True), np.zeros_like(x)
+
+    library("softmax_any", {"x": x, "z": z}, s0=m, s1=n)
+
+    np.testing.assert_allclose(z, want, rtol=2e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "n"), [("softmax_static", 1003), ("softmax_over_itself", 1024)])
+def test_softmax_keeps_its_exponentials(library, name, n):
+    x = (np.random.default_rng(9).standard_normal((6, n)) * 5).astype("f")
+    e = np.exp(x.astype("d") - x.max(1, keepdims=True))
+    z = x if name == "softmax_over_itself" else np.zeros_like(x)
+
+    library(name, {"x": x, "z": z})
+
+    np.testing.assert_allclose(z, e / e.sum(1, keepdims=True), rtol=2e-6, atol=1e-9)
+    text = library.sources[name].text
+    assert text.count("gy_exp(") <= (2 if "gy_vload" in text else 3)
+
+
+@pytest.mark.parametrize("bad", [7, -8, 1 << 40, None])
+@pytest.mark.parametrize("n", [1, 16, 19, 40_000])
+def test_index_check(library, bad, n):
+    rng = np.random.default_rng(n)
+    at, x, z = rng.integers(-7, 7, n), rng.random(7, "f"), np.zeros(n, "f")
+    if bad is not None:
+        at[-1] = bad
+
+    code = library("checked", {"at": at, "x": x, "z": z}, s0=n)
+
+    if bad is None:
+        assert code == 0
+        np.testing.assert_array_equal(z, x[at])
+    else:
+        (check,) = [c for c in library.sources["checked"].checks if c.code == code]
+        assert check.failure is Failure.INDEX
+        assert "out of bounds" in check.message
+
+
+def test_promised_index_is_not_checked(library):
+    at, x, z = np.array([3, -1, 6]), np.arange(7, dtype="f"), np.zeros(3, "f")
+
+    assert library("promised", {"at": at, "x": x, "z": z}, s0=3) == 0
+
+    np.testing.assert_array_equal(z, [3, 6, 6])
+    assert library.sources["promised"].checks == ()
+
+
+@pytest.mark.parametrize("mode", [StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL])
+@pytest.mark.parametrize("dtype", [F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8])
+@pytest.mark.parametrize("n", [0, 21, 100_000])
+def test_histogram(library, mode, dtype, n):
+    """Stores that meet, from several threads, lose nothing."""
+    rng = np.random.default_rng(n)
+    at = rng.integers(0, 5, n)
+    x = rng.integers(0, 2, n) if mode is not StoreMode.MUL else np.where(rng.random(n) < 1e-4, 2, 1)
+    x = x.astype(NUMPY[dtype])
+    z = np.ones(5, NUMPY[dtype])
+    ufunc = {
+        StoreMode.ADD: np.add, StoreMode.MUL: np.multiply,
+        StoreMode.MIN: np.minimum, StoreMode.MAX: np.maximum,
+    }[mode]  # fmt: skip
+    if dtype is DType.BF16 and mode is StoreMode.ADD:
+        at = np.arange(n) % 5
+        x[200:] = 0  # so that every partial sum is a bfloat16
+    want = np.ones(5, "f8" if dtype.is_float else NUMPY[dtype])
+    ufunc.at(want, at, x.astype(want.dtype))
+
+    assert library(f"histogram_{dtype.value}_{mode.value}", {"at": at, "x": x, "z": z}, s0=n) == 0
+
+    np.testing.assert_array_equal(z.astype(want.dtype), want)
+
+
+@pytest.mark.parametrize("name", ["two_axes", "two_axes_any"])
+def test_row_scratch_over_two_axes(library, name):
+    x = np.random.default_rng(3).standard_normal((3, 9, 50)).astype("f")
+    z, y = np.zeros_like(x), np.zeros(9, "f")
+
+    assert library(name, {"x": x, "z": z, "y": y}, s0=9, s1=3) == 0
+
+    e = np.exp(x.astype("d"))
+    np.testing.assert_allclose(z, e - e.mean((0, 2))[None, :, None], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(y, e.var((0, 2)) * 150, rtol=1e-5)
+
+
+# Text -------------------------------------------------------------------------------------------
+
+
+def emitted(kernels, origins=(), **heuristics):
+    return CppBackend().emit(kernels, ShapeFacts(), origins, target("avx512", **heuristics))
+
+
+def test_source_lines_are_comments_with_a_map():
+    origins = (
+        Origin("add", "aten.add.Tensor", "model.py:12 in forward", "y = x \\\n + 1"),
+        Origin("mul", "aten.mul.Tensor"),
+    )
+    k = softmax("k", 4, 64)
+    k = type(k)(*(getattr(k, a.name) for a in k.__attrs_attrs__[:-1]), origins=(0, 1))
+    (unit,) = emitted([k], origins)
+    source = unit.kernels[0]
+    lines = source.text.splitlines()
+
+    assert [lines[line - 1] for line, _ in source.source_map] == [
+        "// add = aten.add.Tensor model.py:12 in forward: y = x / + 1",
+        "// mul = aten.mul.Tensor",
+    ]
+    assert [row for _, row in source.source_map] == [0, 1]
+    assert source.text in unit.text
+
+
+def test_same_input_gives_same_bytes():
+    assert emitted(list(kernels())) == emitted(list(kernels()))
+    assert CppBackend().content_hash == CppBackend().content_hash
+
+
+def test_kernels_that_differ_in_names_share_a_function():
+    other = kernel(
+        "k1", [(I0, 4)], [(R0, 64)],
+        [
+            inner(Load("p", "in0", 64 * I0 + R0), Reduce(("q",), ReduceKind.SUM, ("p",), F32)),
+            outer(Store("out0", I0, "q")),
+        ],
+    )  # fmt: skip
+    given = [rows(f"k{n - 64}", 4, n, ReduceKind.SUM, 1) for n in (64, 66)]
+    units = emitted([*given, other])
+    symbols = {s.kernel: s.symbol for u in units for s in u.kernels}
+
+    assert symbols["k0"] == symbols["k1"] != symbols["k2"]
+    assert sum(u.text.count('extern "C" si64 gy_k_') for u in units) == 2
+
+
+def test_units_are_balanced():
+    assert balanced([10] * 8, 1000, 2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert balanced([10, 10, 10], 1000, 2) == [[0, 1, 2]]
+    assert balanced([500] * 6, 1000, 1) == [[0, 1], [2, 3], [4, 5]]
+    assert balanced([], 1000, 2) == []
+    assert len(emitted([rows(f"k{n}", 4, n, ReduceKind.SUM, 1) for n in range(60, 70)])) == 2
+
+
+def test_small_work_stays_on_one_thread():
+    (small,) = emitted([rows("k", 4, 64, ReduceKind.SUM, 1)])
+    (large,) = emitted([rows("k", 4096, 1024, ReduceKind.SUM, 1)])
+    (unknown,) = emitted([rows("k", S0, S1, ReduceKind.SUM, 1)])
+
+    assert "#pragma omp" not in small.text
+    assert "#pragma omp" in large.text
+    assert "if (s0*s1 <" in unknown.text
+
+
+def test_refusals():
+    bound = target("avx512")
+    eight_bits = kernel("k", [(I0, 4)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))],
+                        {"x": DType.F8E4M3, "y": DType.F8E4M3})  # fmt: skip
+    found = CppBackend().refuses(eight_bits, bound)
+
+    assert found is not None
+    assert found.code == "GY-CPP-001"
+    assert CppBackend().refuses(softmax("k", 4, 4), bound) is None
+    masked = kernel("k", [(I0, 4)], [], [outer(Const("c", True, BOOL), Load("a", "x", I0, "c"),
+                                                Store("y", I0, "a"))])  # fmt: skip
+    assert CppBackend().refuses(masked, bound) is None
