@@ -17,11 +17,14 @@ from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernels import kernel_of, numbered, short_name
 from gyrator_scheduler.fusion.stages import assemble
-from gyrator_scheduler.memory import lifetimes, peak, touched, with_reuse
+from gyrator_scheduler.memory import lifetimes, peak_at, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.order import first_member, last_member, ordered
+from gyrator_scheduler.order import backwards, first_member, last_member, ordered
 from gyrator_scheduler.partitions import partitions
 from gyrator_scheduler.ranges import Ranges
+
+ATTEMPTS = 6
+"""Schedules made at most while looking for one that needs little memory."""
 
 
 @frozen
@@ -48,9 +51,7 @@ def choices(options: SchedulerOptions) -> Iterator[SchedulerOptions]:
     yield options
     if options.keep_peak and options.fusion:
         yield evolve(options, hold_operands=False)
-        for reach in (64, 16, 4):
-            if reach < options.reach:
-                yield evolve(options, hold_operands=False, reach=reach)
+        yield evolve(options, hold_operands=False, reach=min(options.reach, 16))
         yield evolve(options, hold_operands=False, fusion=False)
 
 
@@ -59,8 +60,10 @@ def build(
     options: SchedulerOptions,
     targets: Mapping[str, Target],
     trace: Callable[[Step], None],
+    limit: int | None = None,
 ) -> Schedule:
-    """Fuse, order, and plan memory."""
+    """Fuse, order, and plan memory. While that takes more than `limit` bytes, what runs together
+    where most memory is needed is taken apart, a few times at most."""
     buffers = {b.name: b for b in program.all_buffers}
     context = _Context(
         program,
@@ -71,13 +74,23 @@ def build(
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
     )
-    fusion = _fusion(context, options)
-    trace(Step("fuse", program, fusion))
-    nodes = _nodes(context, fusion)
-    created = _created(program, nodes)
-    lives = lifetimes(nodes, created, program.outputs)
-    if options.reuse:
-        lives = with_reuse(lives, nodes, buffers)
+    apart: set[int] = set()
+    for attempt in range(ATTEMPTS):
+        fusion = _fusion(context, options, apart)
+        trace(Step("fuse", program, fusion))
+        order, nodes = _nodes(context, fusion)
+        created = _created(program, nodes)
+        lives = lifetimes(nodes, created, program.outputs)
+        if options.reuse:
+            lives = with_reuse(lives, nodes, buffers)
+        if limit is None or attempt == ATTEMPTS - 1:
+            break
+        most, place = peak_at(lives, buffers, program.facts)
+        joined = (c.members for c in order[place : place + 3] if len(c.members) > 1)
+        members = next(joined, None) if most > limit else None
+        if members is None:
+            break
+        apart.update(m.index for m in members)
     return Schedule(
         name=program.name,
         inputs=program.inputs,
@@ -101,33 +114,45 @@ def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
     return buffers[stored].device
 
 
-def _fusion(context: _Context, options: SchedulerOptions) -> Fusion:
+def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fusion:
     count = len(context.program.operations)
     return fuse(
         context.program.operations,
         context.dependences,
-        [context.heuristics(n) for n in range(count)],
+        [None if n in apart else context.heuristics(n) for n in range(count)],
         options,
         context.ranges,
     )
 
 
-def _nodes(context: _Context, fusion: Fusion) -> tuple[ScheduleNode, ...]:
+def _nodes(context: _Context, fusion: Fusion) -> tuple[list[Cluster], tuple[ScheduleNode, ...]]:
     """Turn clusters into nodes, in the order with the least peak of those tried."""
     wanted = _wanted(context, fusion.clusters)
     nodes = {c.id: _node(context, c, wanted[c.id]) for c in fusion.clusters}
+    clusters = fusion.clusters
+    empty = {c.id for c in clusters if _empty(nodes[c.id])}
     if not context.options.reorder:
-        return _finished(context, fusion.clusters, nodes)
-    best: tuple[int, Sequence[Cluster]] | None = None
-    for key in (first_member, last_member):
-        order = ordered(fusion.clusters, key)
+        kept = [c for c in clusters if c.id not in empty]
+        return kept, _finished(context, kept, nodes)
+    program, facts = context.program, context.program.facts
+    best: tuple[int, list[Cluster]] | None = None
+    for found in (
+        ordered(clusters, first_member),
+        ordered(clusters, last_member),
+        backwards(clusters),
+    ):
+        order = [c for c in found if c.id not in empty]
         listed = [nodes[c.id] for c in order]
-        lives = lifetimes(listed, _created(context.program, listed), context.program.outputs)
-        most = peak(lives, context.buffers, context.program.facts)
+        lives = lifetimes(listed, _created(program, listed), program.outputs)
+        most, _ = peak_at(lives, context.buffers, facts)
         if best is None or most < best[0]:
             best = most, order
     assert best is not None
-    return _finished(context, best[1], nodes)
+    return best[1], _finished(context, best[1], nodes)
+
+
+def _empty(node: ScheduleNode) -> bool:
+    return isinstance(node, Kernel) and not node.stages
 
 
 def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str]]:
@@ -162,7 +187,7 @@ def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str
 
 
 def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
-    if c.call is not None:
+    if c.call is not None and not isinstance(c.call, LOOPS):
         return c.call
     index = c.members[0].index
     device, heuristics = context.devices[index], context.heuristics(index)
@@ -180,7 +205,7 @@ def _finished(
     number = 0
     for c in order:
         node = nodes[c.id]
-        if isinstance(node, Kernel) and node.stages:
+        if isinstance(node, Kernel):
             name = numbered(number, short_name(node.origins, context.program.origins))
             names.update(dict.fromkeys((m.index for m in c.members), name))
             number += 1
@@ -188,8 +213,6 @@ def _finished(
     for c in order:
         node = nodes[c.id]
         if isinstance(node, Kernel):
-            if not node.stages:
-                continue
             name = names[c.members[0].index]
             refused = {names[i]: r for i, r in c.refusals.items() if names.get(i, name) != name}
             refusals = tuple(Refusal(other, reason) for other, reason in refused.items())

@@ -84,7 +84,8 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
     """
     shapes = unbacked_shapes(buffers)
     symbolic = any(
-        isinstance(op, Extern) and any(isinstance(r, Sym) for r in op.results) or hasattr(op, "symbol")
+        (isinstance(op, Extern) and any(isinstance(r, Sym) for r in op.results))
+        or hasattr(op, "symbol")
         for op in operations
     )
     watched = shapes if shapes or not symbolic else {"": frozenset[Sym]()}

@@ -82,31 +82,32 @@ def _lives(
     return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in created if b.name in first)
 
 
-def peak(lives: Sequence[Lifetime], buffers: Mapping[str, Buffer], facts: ShapeFacts) -> int:
-    """Return the most bytes of created buffers alive at once, for typical sizes. A buffer that
-    takes over another's storage during one node counts once there."""
+def peak_at(
+    lives: Sequence[Lifetime], buffers: Mapping[str, Buffer], facts: ShapeFacts
+) -> tuple[int, int]:
+    """Return the most bytes of created buffers alive at once, for typical sizes, and the first node
+    at which that is so. A buffer that takes over another's storage during one node counts once."""
+    sizes = {life.buffer: guessed_bytes(buffers[life.buffer], facts) for life in lives}
+    last = {life.buffer: life.last for life in lives}
     change: dict[int, int] = {}
     for life in lives:
-        size = guessed_bytes(buffers[life.buffer], facts)
-        change[life.first] = change.get(life.first, 0) + size
+        size = sizes[life.buffer]
+        shared = life.reuses is not None and last[life.reuses] == life.first
+        start = life.first + 1 if shared else life.first
+        change[start] = change.get(start, 0) + size
         change[life.last + 1] = change.get(life.last + 1, 0) - size
-    last = {life.buffer: life.last for life in lives}
-    for life in lives:
-        if life.reuses is not None and last[life.reuses] == life.first:
-            size = guessed_bytes(buffers[life.buffer], facts)
-            change[life.first] -= size
-            change[life.first + 1] = change.get(life.first + 1, 0) + size
-    most = now = 0
+    most = now = place = 0
     for n in sorted(change):
         now += change[n]
-        most = max(most, now)
-    return most
+        if now > most:
+            most, place = now, n
+    return most, place
 
 
 def needs(schedule: Schedule) -> int:
     """Return the peak of a schedule in bytes, for typical sizes."""
     buffers = {b.name: b for b in schedule.buffers}
-    return peak(schedule.lifetimes, buffers, schedule.facts)
+    return peak_at(schedule.lifetimes, buffers, schedule.facts)[0]
 
 
 def program_peak(program: LoopProgram) -> int:
@@ -115,7 +116,7 @@ def program_peak(program: LoopProgram) -> int:
     found = (access(op, {}) for op in program.operations)
     uses = [(a.reads, a.writes) for a in found]
     lives = _lives(uses, program.operations, program.buffers, program.outputs)
-    return peak(lives, buffers, program.facts)
+    return peak_at(lives, buffers, program.facts)[0]
 
 
 def allocated(node: ScheduleNode) -> bool:

@@ -12,7 +12,9 @@ from gyrator_ir.passes import Pass
 
 def _passes(instance: object, attribute: Any, value: object) -> None:
     if value is not None and type(value) is not tuple:
-        raise TypeError(f"SchedulerOptions.pipeline must be a tuple of passes or None, got {value!r}")
+        raise TypeError(
+            f"SchedulerOptions.pipeline must be a tuple of passes or None, got {value!r}"
+        )
 
 
 @frozen(kw_only=True)

@@ -32,3 +32,22 @@ def first_member(c: Cluster) -> int:
 def last_member(c: Cluster) -> int:
     """Key that keeps program order by the last operation of each cluster: results come late."""
     return max((m.index for m in c.members), default=c.id)
+
+
+def backwards(clusters: Sequence[Cluster]) -> list[Cluster]:
+    """Return clusters in an order found from the end: each as late as what needs it allows, those
+    with the last operations last. Buffers come to life shortly before they are used."""
+    by_id = {c.id: c for c in clusters}
+    waiting = {c.id: len(c.after) for c in clusters}
+    ready = [(-last_member(c), c.id) for c in clusters if not c.after]
+    heapify(ready)
+    result: list[Cluster] = []
+    while ready:
+        c = by_id[heappop(ready)[1]]
+        result.append(c)
+        for b in c.before:
+            waiting[b] -= 1
+            if waiting[b] == 0:
+                heappush(ready, (-last_member(by_id[b]), b))
+    result.reverse()
+    return result

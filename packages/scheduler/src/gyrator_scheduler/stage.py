@@ -13,6 +13,9 @@ from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes import run_passes
 
+SLACK = 16384
+"""Bytes that a plan may need beyond the program's own peak: parts of split reductions."""
+
 
 def schedule(
     program: LoopProgram,
@@ -29,12 +32,13 @@ def schedule(
         SchedulerError: GY-SCHED-001, when a device has no target.
     """
     best: Schedule | None = None
+    limit = program_peak(program) + SLACK if options.keep_peak else None
     for choice in choices(options):
         improved = run_passes(program, choice, targets, trace)
-        made = build(improved, choice, targets, trace)
+        made = build(improved, choice, targets, trace, limit)
         if best is None or needs(made) < needs(best):
             best = made
-        if not options.keep_peak or needs(best) <= program_peak(program):
+        if limit is None or needs(best) <= limit:
             break
     assert best is not None
     return best

@@ -17,7 +17,7 @@ def guess(value: Expr) -> int:
     if isinstance(value, Const):
         return value.value
     try:
-        return evaluate_expr(value, {s: GUESS for s in value.free_symbols})
+        return evaluate_expr(value, dict.fromkeys(value.free_symbols, GUESS))
     except ZeroDivisionError:
         return GUESS
 
@@ -109,9 +109,7 @@ def strides_in(address: Expr, axes: Sequence[Axis]) -> dict[Sym, Expr] | None:
     return None if split is None else split[0]
 
 
-def by_stride(
-    axes: Sequence[Axis], strides: Mapping[Sym, Expr]
-) -> tuple[list[Axis], list[Axis]]:
+def by_stride(axes: Sequence[Axis], strides: Mapping[Sym, Expr]) -> tuple[list[Axis], list[Axis]]:
     """Split axes into those that an address moves along, largest stride first, and the rest."""
     moving = [a for a in axes if strides[a.symbol] is not ZERO]
     rest = [a for a in axes if strides[a.symbol] is ZERO]

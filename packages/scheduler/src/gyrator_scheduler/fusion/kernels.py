@@ -30,8 +30,7 @@ def kernel_of(
     axes: dict[Sym, Expr] = {a.symbol: Sym(f"i{n}") for n, a in enumerate(points)}
     axes |= {a.symbol: Sym(f"r{n}") for n, a in enumerate(inner)}
     new_stages = tuple(
-        Stage(stage.level, tuple(renamed(s, {}, axes) for s in stage.body))
-        for stage in stages
+        Stage(stage.level, tuple(renamed(s, {}, axes) for s in stage.body)) for stage in stages
     )
     new_points = tuple(Axis(Sym(f"i{n}"), a.extent) for n, a in enumerate(points))
     new_inner = tuple(Axis(Sym(f"r{n}"), a.extent) for n, a in enumerate(inner))

@@ -315,7 +315,9 @@ class _Builder:
                     self._translate(s, stage, names, symbols)
                 return names[p.name]
             if self._keep(buffer, p):
-                self._translate(Load("row", self.locals[buffer].name, self.position), stage, names, {})
+                self._translate(
+                    Load("row", self.locals[buffer].name, self.position), stage, names, {}
+                )
                 return names["row"]
             self.wanted.add(buffer)
             self.spilled.append(buffer)

@@ -98,18 +98,14 @@ def _extern(
 ) -> None:
     args = _values(node.args, names, before)
     kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
-    work.append(
-        ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names)
-    )
+    work.append(ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names))
     if options.size_asserts and node.out is None:
         for name in results_of(node):
             b = buffers[name]
             work.append(AssertSizeStride(name, b.shape, b.strides, node.target))
 
 
-def _branch(
-    node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]
-) -> None:
+def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
     test = node.predicate
     condition = Ref(names.tensor(test, before)) if isinstance(test, TensorRef) else test
     args = _values(node.operands, names, before)

@@ -54,7 +54,9 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
         value = Sym(f"s_{given.name}")
         result.append(BindParameter(value, given.name))
         bound.add(value)
-        result.append(AssertTrue(eq(given.expr, value), f"the integer {given.name} is not {given.expr!r}"))
+        result.append(
+            AssertTrue(eq(given.expr, value), f"the integer {given.name} is not {given.expr!r}")
+        )
     return result, bound
 
 

@@ -77,9 +77,7 @@ def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def assign_offsets(
-    lives: Sequence[tuple[int, int, int]], limit: int
-) -> list[int | None]:
+def assign_offsets(lives: Sequence[tuple[int, int, int]], limit: int) -> list[int | None]:
     """Return an offset for each (first, last, bytes), both ends included, such that those alive at
     once do not overlap; None for what would end beyond `limit`. First fit in order of birth."""
     result: list[int | None] = [None] * len(lives)

@@ -25,6 +25,7 @@ from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import Buffer, TensorInput, TensorRef
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
+from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
 from gyrator_scheduler.host.calls import calls
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
@@ -149,6 +150,7 @@ class _Planner:
             work.append(Launch(kernel.name, tensors, node.sizes))
         else:
             calls(node, self.names, self.buffers, self.options, out, work)
+            self.bound.update(defined_symbols(node))
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
         if self.options.nan_asserts:

@@ -35,7 +35,11 @@ def default_pipeline(
         DropDeadBuffers(),
         SimplifyIndices(),
         UnitReductions(),
-        *((InlinePointwise(cost, statements, not options.hold_operands),) if options.fusion else ()),
+        *(
+            (InlinePointwise(cost, statements, not options.hold_operands),)
+            if options.fusion
+            else ()
+        ),
         CommonSubexpressions(),
         *fast,
         SplitReductions(points, extent, cores),

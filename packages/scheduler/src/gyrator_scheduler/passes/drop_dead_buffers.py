@@ -79,4 +79,3 @@ def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:
     if not any(isinstance(s, Store) for s in body):
         return op
     return evolve(op, body=body)
-

@@ -8,7 +8,7 @@ from gyrator_ir.loop.body import Const, IndexValue, Let, Load, Statement
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
 from gyrator_ir.loop.rewrite import live, renamed
 from gyrator_ir.types import DType
-from gyrator_scheduler.passes.rewriting import each_loop
+from gyrator_scheduler.passes.rewriting import collective_of, each_loop, with_collective
 
 
 @frozen
@@ -47,13 +47,8 @@ def _elided(op: LoopOperation) -> LoopOperation:
         body.append(s)
     if not names:
         return op
-    if isinstance(op, Reduction):
-        fold = evolve(op.reduce, args=tuple(names.get(a, a) for a in op.reduce.args))
-        return evolve(op, body=live(body, fold.args), reduce=fold)
-    if isinstance(op, Scan):
-        scan = evolve(op.scan, args=tuple(names.get(a, a) for a in op.scan.args))
-        return evolve(op, body=live(body, scan.args), scan=scan)
-    if isinstance(op, Sort):
-        sort = evolve(op.sort, args=tuple(names.get(a, a) for a in op.sort.args))
-        return evolve(op, body=live(body, sort.args), sort=sort)
+    if isinstance(op, (Reduction, Scan, Sort)):
+        step = collective_of(op)
+        step = evolve(step, args=tuple(names.get(a, a) for a in step.args))
+        return with_collective(op, live(body, step.args), step, op.stores)
     return evolve(op, body=live(body))

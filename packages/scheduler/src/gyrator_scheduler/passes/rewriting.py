@@ -1,14 +1,27 @@
 """What passes share: putting new parts into operations and programs."""
 
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from attrs import evolve
 
 from gyrator_ir.expr import Expr
-from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis, Bind, IndexValue, Load, Statement, Store
+from gyrator_ir.loop.body import (
+    Axis,
+    Bind,
+    Collective,
+    IndexValue,
+    Load,
+    Reduce,
+    ScanStep,
+    SortStep,
+    Statement,
+    Store,
+)
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Operation, Reduction, Scan, Sort
 from gyrator_scheduler.access import LOOPS
+
+S = TypeVar("S", bound=Statement)
 
 
 def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> LoopProgram:
@@ -41,8 +54,8 @@ def rebuilt(
     op: LoopOperation,
     points: tuple[Axis, ...],
     inner: tuple[Axis, ...],
-    body: Sequence[KernelStatement],
-    stores: Sequence[KernelStatement],
+    body: Sequence[Statement],
+    stores: Sequence[Store],
 ) -> LoopOperation:
     """Return the operation with new axes and statements; `stores` are those after a collective."""
     new = tuple(body)
@@ -53,11 +66,9 @@ def rebuilt(
     return evolve(op, axes=points, body=new)
 
 
-def with_expressions(
-    body: Sequence[Statement], change: Callable[[Expr], Expr]
-) -> tuple[Statement, ...]:
+def with_expressions(body: Sequence[S], change: Callable[[Expr], Expr]) -> tuple[S, ...]:
     """Return a body with `change` applied to every address and index value."""
-    result: list[Statement] = []
+    result: list[S] = []
     for s in body:
         match s:
             case Load(name, buffer, e, mask) if (new := change(e)) is not e:
@@ -77,3 +88,26 @@ def with_expressions(
 def stores_after(op: LoopOperation) -> tuple[Store, ...]:
     """Return the stores that follow an operation's collective; none for pointwise ones."""
     return op.stores if isinstance(op, (Reduction, Scan, Sort)) else ()
+
+
+def collective_of(op: Reduction | Scan | Sort) -> Collective:
+    """Return what an operation does along its inner axes."""
+    match op:
+        case Reduction(reduce=step) | Scan(scan=step) | Sort(sort=step):
+            return step
+
+
+def with_collective(
+    op: Reduction | Scan | Sort,
+    body: tuple[Statement, ...],
+    step: Collective,
+    stores: tuple[Store, ...],
+) -> LoopOperation:
+    """Return the operation with other statements; `step` is of the kind that it had."""
+    if isinstance(op, Reduction) and isinstance(step, Reduce):
+        return evolve(op, body=body, reduce=step, stores=stores)
+    if isinstance(op, Scan) and isinstance(step, ScanStep):
+        return evolve(op, body=body, scan=step, stores=stores)
+    if isinstance(op, Sort) and isinstance(step, SortStep):
+        return evolve(op, body=body, sort=step, stores=stores)
+    raise TypeError(f"{type(step).__name__} is not what a {type(op).__name__} does")

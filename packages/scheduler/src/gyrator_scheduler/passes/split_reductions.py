@@ -223,9 +223,7 @@ class _Kept:
         fold = Reduce(("c",), kind, (value,), op.reduce.dtype)
         store = Store(out.name, self._place(out), "c")
         name = f"{op.name}_merge{len(self.made)}"
-        self.made.append(
-            Reduction(name, op.axes, (self.line,), body, fold, (store,), op.origins)
-        )
+        self.made.append(Reduction(name, op.axes, (self.line,), body, fold, (store,), op.origins))
         return out
 
     def _place(self, b: Buffer) -> Expr:

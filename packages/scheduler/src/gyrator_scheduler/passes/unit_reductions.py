@@ -44,7 +44,10 @@ def _results(fold: Reduce, taken: set[str]) -> tuple[list[Statement], dict[str, 
             return [Const(fold.names[0], 0, DType.I64)], {}
         case ReduceKind.WELFORD:
             _, deviations, count = fold.names
-            made: list[Statement] = [Let(deviations, "sub", (arg, arg), dtype), Const(count, 1.0, dtype)]
+            made: list[Statement] = [
+                Let(deviations, "sub", (arg, arg), dtype),
+                Const(count, 1.0, dtype),
+            ]
             return made, {fold.names[0]: arg}
         case ReduceKind.ONLINE_SOFTMAX:
             zero = _fresh("difference", taken)
@@ -60,4 +63,3 @@ def _fresh(stem: str, taken: set[str]) -> str:
     while stem in taken:
         stem += "_"
     return stem
-

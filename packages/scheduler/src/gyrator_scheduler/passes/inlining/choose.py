@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
+from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, SymKind
 from gyrator_ir.loop.body import Axis, Bind, Let, Load, Store, StoreMode
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, TensorRef
 from gyrator_ir.loop.ops import OPS
@@ -55,6 +55,8 @@ class _Weight:
     dearest: int
     loads: dict[str, None]
     size: int
+    checks: bool
+    """Some index is checked, so that every point must be computed somewhere."""
 
 
 def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) -> Chosen:
@@ -78,7 +80,7 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
         if not found or len(found) > MAX_USES or not mutable.isdisjoint(mine.loads):
             continue
         uses = _uses(op, store, found, operations, ranges)
-        if uses is None:
+        if uses is None or (mine.checks and not _covered(op, found, uses, operations)):
             continue
         if any(weights[r.index].size + mine.size * len(r.addresses) > statements for r in found):
             continue
@@ -132,7 +134,7 @@ def _only_store(op: Pointwise) -> Store | None:
 
 def _weight(op: Operation) -> _Weight:
     if not isinstance(op, LOOPS):
-        return _Weight(0, 0, {}, 0)
+        return _Weight(0, 0, {}, 0, False)
     prices = [0]
     loads: dict[str, None] = {}
     body = statements_of(op)
@@ -143,7 +145,8 @@ def _weight(op: Operation) -> _Weight:
             loads[s.buffer] = None
             if any(x.kind is SymKind.INDIRECT for x in s.index.free_symbols):
                 prices.append(3)
-    return _Weight(sum(prices), max(prices), loads, len(body))
+    checks = any(isinstance(s, Bind) and s.check for s in body)
+    return _Weight(sum(prices), max(prices), loads, len(body), checks)
 
 
 def _uses(
@@ -168,6 +171,33 @@ def _uses(
                 return None
             uses[r.index, address] = points
     return uses
+
+
+def _covered(
+    op: Pointwise,
+    found: Sequence[_Reader],
+    uses: Mapping[tuple[int, Expr], Points],
+    operations: Sequence[Operation],
+) -> bool:
+    """Whether some use computes every point of the producer, so that no check is lost."""
+    for r in found:
+        reader = operations[r.index]
+        assert isinstance(reader, LOOPS)
+        extents = {a.symbol: a.extent for a in (*reader.axes, *inner_of(reader))}
+        masked = {s.index for s in reader.body if isinstance(s, Load) and s.mask is not None}
+        for address in r.addresses:
+            points = uses[r.index, address]
+            axes = points_by_axis(op, points)
+            walked = [e for _, e in axes]
+            if address not in masked and len(set(walked)) == len(walked):
+                if all(isinstance(e, Sym) and extents.get(e) is a.extent for a, e in axes):
+                    return True
+    return False
+
+
+def points_by_axis(op: Pointwise, points: Points) -> list[tuple[Axis, Expr]]:
+    """Return the axes longer than 1, and where a use evaluates them."""
+    return [(a, points[a.symbol]) for a in op.axes if a.extent is not ONE]
 
 
 def _repetition(op: Pointwise, reader: Operation) -> float:
@@ -200,5 +230,6 @@ def _take_in(reader: _Weight, mine: _Weight, buffer: str, times: int) -> None:
     reader.cost += mine.cost * times
     reader.dearest = max(reader.dearest, mine.dearest)
     reader.size += mine.size * times
+    reader.checks = reader.checks or mine.checks
     reader.loads.pop(buffer, None)
     reader.loads.update(mine.loads)

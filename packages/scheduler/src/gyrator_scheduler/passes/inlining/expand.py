@@ -15,24 +15,25 @@ from gyrator_ir.loop.nodes import (
     Scan,
     Sort,
 )
-from gyrator_ir.loop.rewrite import live, renamed
+from gyrator_ir.loop.rewrite import live, named, renamed, used
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import LOOPS, inner_of
 from gyrator_scheduler.passes.inlining.choose import Chosen, Producer
-from gyrator_scheduler.passes.rewriting import with_operations
-from gyrator_scheduler.passes.simplify_indices import bound_axes
+from gyrator_scheduler.passes.rewriting import collective_of, with_collective, with_operations
 from gyrator_scheduler.ranges import Ranges
 
 
 def expand(program: LoopProgram, chosen: Chosen) -> LoopProgram:
-    """Return the program with every reader expanded. Producers stay, to be dropped as dead."""
+    """Return the program with every reader expanded, and without the producers."""
     ranges = Ranges(program.facts)
     buffers = {b.name: b for b in program.all_buffers}
     index_of = {id(op): n for n, op in enumerate(program.operations)}
     gone = {id(p.op) for p in chosen.producers.values()}
     made: list[Operation] = []
     for n, op in enumerate(program.operations):
-        if id(op) in gone or not isinstance(op, LOOPS) or not _reads(op, chosen):
+        if id(op) in gone:
+            continue
+        if not isinstance(op, LOOPS) or not _reads(op, chosen):
             made.append(op)
             continue
         made.append(_Expander(op, chosen.producers, buffers, ranges, index_of).run(n))
@@ -132,7 +133,7 @@ class _Expander:
 
     def _emit(self, s: Statement) -> str:
         """Append a statement under a new name, or return the name of an equal one."""
-        key = evolve(s, name="")  # type: ignore[call-arg]
+        key: object = named(s, ("",))
         if isinstance(s, Const):
             key = (Const, repr(s.value), s.dtype)
         if isinstance(s, Load) and s.buffer in self.stored:
@@ -141,7 +142,7 @@ class _Expander:
         if known is None:
             known = f"v{self.values}"
             self.values += 1
-            self.body.append(evolve(s, name=known))  # type: ignore[call-arg]
+            self.body.append(named(s, (known,)))
             self.made[key] = known
         return known
 
@@ -186,20 +187,9 @@ class _Expander:
         op = self.op
         if not isinstance(op, (Reduction, Scan, Sort)):
             return evolve(op, body=live(self.body))
-        step = op.reduce if isinstance(op, Reduction) else op.scan if isinstance(op, Scan) else op.sort
+        step = collective_of(op)
         results = {n: f"c{i}" for i, n in enumerate(step.names)}
         stores = tuple(renamed(s, {**names, **results}, {}) for s in op.stores)
-        step = evolve(
-            step, names=tuple(results.values()), args=tuple(names[a] for a in step.args)
-        )
-        body = live(self.body, (*step.args, *(n for s in stores for n in _used(s))))
-        if isinstance(op, Reduction):
-            return evolve(op, body=body, reduce=step, stores=stores)
-        if isinstance(op, Scan):
-            return evolve(op, body=body, scan=step, stores=stores)
-        return evolve(op, body=body, sort=step, stores=stores)
-
-
-def _used(s: Store) -> tuple[str, ...]:
-    return (s.value,) if s.mask is None else (s.value, s.mask)
-
+        step = evolve(step, names=tuple(results.values()), args=tuple(names[a] for a in step.args))
+        body = live(self.body, (*step.args, *(n for s in stores for n in used(s))))
+        return with_collective(op, body, step, stores)

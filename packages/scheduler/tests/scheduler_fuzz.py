@@ -3,12 +3,14 @@
 import random
 
 import numpy as np
+from scheduler_programs import Maker, target
 
 from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.kernel.verify import verify as verify_schedule
 from gyrator_ir.loop.body import (
     Axis,
     Bind,
-    Const as ConstValue,
     IndexValue,
     Let,
     Load,
@@ -19,14 +21,17 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.loop.body import (
+    Const as ConstValue,
+)
 from gyrator_ir.loop.nodes import LoopProgram, Pointwise, Scan, Scatter, Sort
+from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.types import DType
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_schedule
 from gyrator_testing.interp.loop import run_loop
-from programs import Maker, target
 
 UNARY = ("neg", "abs", "sqrt", "exp", "sigmoid", "tanh", "floor")
 BINARY = ("add", "sub", "mul", "maximum", "minimum")
@@ -130,7 +135,9 @@ class Fuzzer(Maker):
         out = f"b{len(self.operations)}"
         b = self.buffers[source]
         self.buffer(out, b.shape)
-        axes = tuple(Axis(Sym(name), e) for name, e in zip(("i0", "i1", "r0"), b.shape, strict=True))
+        axes = tuple(
+            Axis(Sym(name), e) for name, e in zip(("i0", "i1", "r0"), b.shape, strict=True)
+        )
         return source, out, axes, [a.symbol for a in axes]
 
     def scan(self) -> None:
@@ -224,8 +231,9 @@ def check(program: LoopProgram, seed: int, options: SchedulerOptions, **numbers:
     """Assert that a program, its schedule and its host program mean the same, mutations included."""
     given = inputs_of(program, seed)
     targets = target(**numbers)
-    scheduled = schedule(program, options, targets)
-    host = plan_host(scheduled, options, targets)
+    verify_loop(program)
+    scheduled = verify_schedule(schedule(program, options, targets))
+    host = verify_host(plan_host(scheduled, options, targets))
     states = []
     for run, subject in ((run_loop, program), (run_schedule, scheduled), (run_host, host)):
         mine = [g.copy() for g in given]

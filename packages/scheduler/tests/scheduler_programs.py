@@ -93,7 +93,9 @@ class Maker:
         self.operations.append(Pointwise(f"op{len(self.operations)}", axes, body))
         return out
 
-    def view(self, op: str, source: str, shape: Sequence[Expr | int], order: Callable[..., Expr]) -> str:
+    def view(
+        self, op: str, source: str, shape: Sequence[Expr | int], order: Callable[..., Expr]
+    ) -> str:
         """Append `op` of a view: `order` maps output indices to an address."""
         out = f"b{len(self.operations)}"
         sizes = tuple(expr(n) for n in shape)
@@ -107,6 +109,15 @@ class Maker:
         )
         self.operations.append(Pointwise(f"op{len(self.operations)}", axes, body))
         return out
+
+    def store(self, destination: str, source: str) -> None:
+        """Append a copy into an existing buffer of equal shape, as mutations end."""
+        b = self.buffers[destination]
+        axes = tuple(Axis(Sym(f"i{n}"), e) for n, e in enumerate(b.shape))
+        address = self.at(destination, [a.symbol for a in axes])
+        body = (Load("a", source, self.at(source, [a.symbol for a in axes])),)
+        store = Store(destination, address, "a")
+        self.operations.append(Pointwise(f"op{len(self.operations)}", axes, (*body, store)))
 
     def reduction(
         self, kind: ReduceKind, source: str, dims: Sequence[int], results: int = 1
@@ -152,7 +163,13 @@ class Maker:
         refs = tuple(self.ref(x) for x in (a, b))
         self.operations.append(
             Extern(
-                f"op{len(self.operations)}", "aten.mm.default", refs, (), (out,), "aten.mm.out", ("out",)
+                f"op{len(self.operations)}",
+                "aten.mm.default",
+                refs,
+                (),
+                (out,),
+                "aten.mm.out",
+                ("out",),
             )
         )
         return out

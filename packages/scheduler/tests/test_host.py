@@ -1,0 +1,172 @@
+"""Host programs: calls, views, assertions, control flow, sizes."""
+
+import pytest
+from attrs import evolve
+from scheduler_programs import CPU, Maker, contiguous, target
+
+from gyrator_ir.expr import ZERO, Const, Sym, expr
+from gyrator_ir.host.nodes import (
+    AssertNoNan,
+    AssertSizeStride,
+    BindParameter,
+    BindSize,
+    Branch,
+    CallProgram,
+    Comment,
+    ExternCall,
+    Instruction,
+    Launch,
+    Loop,
+    ProfileRange,
+    ReadScalar,
+    Ref,
+    Return,
+    View,
+)
+from gyrator_ir.host.verify import verify
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.nodes import (
+    CondOp,
+    Extern,
+    Literal,
+    LoopProgram,
+    ScalarRead,
+    SizeInput,
+    TensorRef,
+    WhileOp,
+)
+from gyrator_ir.provenance import Origin
+from gyrator_ir.types import DType
+from gyrator_scheduler.errors import SchedulerError
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import plan_host, schedule
+
+
+def planned(program: LoopProgram, **options: bool) -> tuple[Instruction, ...]:
+    chosen = SchedulerOptions(**options)
+    host = verify(plan_host(schedule(program, chosen, target()), chosen, target()))
+    return host.instructions
+
+
+def kinds(instructions: tuple[Instruction, ...], kind: type) -> list[Instruction]:
+    return [i for i in instructions if isinstance(i, kind)]
+
+
+def test_views_of_one_kind_are_made_once_and_plain_buffers_need_none() -> None:
+    m = Maker()
+    a = m.input("a", 8, 8)
+    flipped = TensorRef(a, DType.F32, (expr(8), expr(8)), (expr(1), expr(8)), ZERO)
+    for _ in range(2):
+        out = m.mm(a, a, (8, 8))
+        m.operations[-1] = evolve(m.operations[-1], args=(m.ref(a), flipped))
+    found = planned(m.program(out, "b0"))
+    assert len(kinds(found, View)) == 1
+    (view,) = {i.name for i in kinds(found, View)}
+    assert [i.args for i in kinds(found, ExternCall)] == [(Ref("a"), Ref(view))] * 2
+
+
+def test_sizes_come_from_parameters_first_and_from_tensors_else() -> None:
+    m = Maker()
+    s0, s1 = Sym("s0"), Sym("s1")
+    x = m.input("x", s0, s1)
+    program = m.program(m.pointwise("exp", x))
+    found = planned(evolve(program, inputs=(SizeInput(s0, "n"), *program.inputs)))
+    assert found[:2] == (BindParameter(s0, "n"), BindSize(s1, "x", 1))
+    (launch,) = kinds(found, Launch)
+    assert launch.sizes == (s0, s1)
+
+
+def test_equal_kernels_are_one() -> None:
+    m = Maker()
+    x, y, w = m.input("x", 8, 8), m.input("y", 8, 8), m.input("w", 8, 8)
+    outs = [m.mm(m.pointwise("exp", v), w, (8, 8)) for v in (x, y)]
+    chosen = SchedulerOptions()
+    host = plan_host(schedule(m.program(*outs), chosen, target()), chosen, target())
+    assert [p.name for p in host.kernels[0].parameters] == ["p0", "p1"]
+    assert len(host.kernels) == 1 and len(kinds(host.instructions, Launch)) == 2
+
+
+def test_asserts_profile_ranges_and_comments_are_options() -> None:
+    m = Maker()
+    x = m.input("x", 8, 8)
+    y = m.pointwise("exp", x)
+    m.operations[-1] = evolve(m.operations[-1], origins=(0,))
+    m.buffer("z", m.buffers[x].shape)
+    m.operations.append(Extern("z0", "aten.sin.default", (m.ref(y),), (), ("z",)))
+    program = evolve(m.program("z"), origins=(Origin("exp_1", "aten.exp.default", "f.py:3"),))
+    plain = planned(program)
+    assert [i.text for i in kinds(plain, Comment)] == ["%exp_1 (f.py:3)"]
+    assert not kinds(plain, AssertSizeStride) and not kinds(plain, AssertNoNan)
+    full = planned(program, size_asserts=True, nan_asserts=True, profile=True, comments=False)
+    assert not kinds(full, Comment)
+    ranges = kinds(full, ProfileRange)
+    assert [r.label for r in ranges] == ["k0_exp", "z0"]
+    assert any(isinstance(i, AssertSizeStride) for r in ranges for i in r.body)
+    assert [i.tensor for i in kinds(full, AssertNoNan)] == [y, "z"]
+
+
+def sub(name: str) -> LoopProgram:
+    m = Maker()
+    out = m.pointwise("exp" if name == "yes" else "neg", m.input("x", 4))
+    return evolve(m.program(out), name=name)
+
+
+def test_control_flow_calls_subprograms() -> None:
+    m = Maker()
+    x, test = m.input("x", 4), m.input("test", 1)
+    m.buffer("out", m.buffers[x].shape)
+    m.operations.append(CondOp("c", m.ref(test), "yes", "no", (m.ref(x),), ("out",)))
+    found = planned(evolve(m.program("out"), subprograms=(sub("yes"), sub("no"))))
+    (branch,) = kinds(found, Branch)
+    assert branch.then == (CallProgram("yes", (Ref("x"),), branch.then_values),)
+    assert branch.results == ("out",)
+
+
+def test_loops_carry_tensors_only() -> None:
+    m = Maker()
+    x = m.input("x", 4)
+    m.buffer("out", m.buffers[x].shape)
+    body = WhileOp("w", "yes", "no", (m.ref(x),), (), ("out",))
+    m.operations.append(body)
+    program = evolve(m.program("out"), subprograms=(sub("yes"), sub("no")))
+    chosen = SchedulerOptions()
+    host = plan_host(schedule(program, chosen, target()), chosen, target())
+    (loop,) = kinds(host.instructions, Loop)
+    assert loop.initial == ("x",) and loop.results == ("out",)
+    wrong = evolve(program, operations=(evolve(body, carried=(Literal(1),)),))
+    with pytest.raises(SchedulerError, match="GY-SCHED-002"):
+        plan_host(schedule(wrong, chosen, target()), chosen, target())
+
+
+def test_numbers_read_back_come_before_what_they_shape() -> None:
+    m = Maker()
+    x = m.input("x", 1, dtype=DType.I64)
+    y = m.input("y", 8)
+    u0 = Sym("u0")
+    m.operations.append(ScalarRead("read", m.ref(x), u0))
+    out = m.buffer("out", (u0,))
+    m.operations.append(
+        Extern("cut", "aten.narrow_copy.default", (m.ref(y), Const(0), Const(0), u0), (), ("out",))
+    )
+    z = m.pointwise("exp", out.name)
+    found = planned(m.program(z))
+    assert isinstance(found[0], ReadScalar)
+    assert isinstance(found[-1], Return)
+    assert contiguous((u0,)) == out.strides and out.device == CPU
+
+
+def test_a_device_without_target_is_refused() -> None:
+    m = Maker()
+    x = m.input("x", 4)
+    program = m.program(m.pointwise("exp", x))
+    with pytest.raises(SchedulerError, match="GY-SCHED-001"):
+        schedule(program, SchedulerOptions(), {})
+
+
+def test_schedules_keep_kernels_short_names() -> None:
+    m = Maker()
+    m.pointwise("exp", m.input("x", 4))
+    m.operations[-1] = evolve(m.operations[-1], origins=(0,))
+    program = evolve(m.program("b0"), origins=(Origin("n", "aten." + "x" * 80 + ".default"),))
+    (node,) = schedule(program, SchedulerOptions(), target()).nodes
+    assert isinstance(node, Kernel) and len(node.name) == 60

@@ -1,0 +1,65 @@
+"""Schedules and host programs mean what the program means."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_fuzz import check, random_program
+from scheduler_programs import Maker, target
+
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import schedule
+
+SEEDS = st.integers(0, 1 << 30)
+
+
+@given(SEEDS, st.integers(1, 24), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_random_programs(seed: int, size: int, fusion: bool) -> None:
+    check(random_program(seed, size), seed, SchedulerOptions(fusion=fusion))
+
+
+@given(SEEDS, st.integers(1, 16))
+@settings(max_examples=30, deadline=None)
+def test_random_programs_without_passes(seed: int, size: int) -> None:
+    check(random_program(seed, size), seed, SchedulerOptions(pipeline=()))
+
+
+@given(SEEDS, st.integers(1, 16))
+@settings(max_examples=30, deadline=None)
+def test_random_programs_on_many_cores_with_little_scratch(seed: int, size: int) -> None:
+    program = random_program(seed, size)
+    check(
+        program, seed, SchedulerOptions(), cores=4, split_reduction_extent=4, scratch_bytes=40,
+        parallel_grain=8,
+    )  # fmt: skip
+
+
+@given(SEEDS, st.integers(4, 16))
+@settings(max_examples=20, deadline=None)
+def test_random_programs_with_all_asserts(seed: int, size: int) -> None:
+    options = SchedulerOptions(size_asserts=True, profile=True, reuse=False, pool=False)
+    check(random_program(seed, size), seed, options)
+
+
+@pytest.mark.parametrize("size", [1009, 4096, 12])
+@pytest.mark.parametrize("dims", [(2,), (1, 2), (0, 1, 2), (1,)])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        k
+        for k in ReduceKind
+        if k not in (ReduceKind.ANY, ReduceKind.ALL, ReduceKind.XOR, ReduceKind.DOT)
+    ],
+)
+def test_split_reductions(kind: ReduceKind, dims: tuple[int, ...], size: int) -> None:
+    maker = Maker()
+    x = maker.input("x", 2, 3, size)
+    e = maker.pointwise("log1p", x)
+    results = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
+    program = maker.program(*maker.reduction(kind, e, dims, results))
+    numbers = {"cores": 4, "split_reduction_extent": 100}
+    check(program, 1, SchedulerOptions(), **numbers)
+    if size == 4096 and dims == (2,):
+        nodes = schedule(program, SchedulerOptions(), target(**numbers)).nodes
+        assert len(nodes) == (1 if kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX) else 2)
