@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.fallback import eager_graph, warn_fallback
-from gyrator.frontend import Boxed, Phase
+from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.product import product_hash, rules_hash
@@ -22,7 +22,10 @@ from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition
 from gyrator.tracing import Trace
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.kernel.verify import verify as verify_kernel
+from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.options import LoweringOptions
@@ -63,7 +66,7 @@ class Engine:
     observer: Observer
     _loaders: dict[str, KernelLoader] = field(factory=dict)
 
-    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> Boxed:
+    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         """Return a callable for the graph: compiled, or eager with a warning where that fails."""
         try:
             return self._compile(gm, phase)
@@ -73,9 +76,29 @@ class Engine:
             warn_fallback(error, phase)
             calls = sum(n.op == "call_function" for n in gm.graph.nodes)
             self.observer(GraphRecord("main", phase, calls, fallback=str(error)))
-            return eager_graph(gm)
+            return CompiledGraph(eager_graph(gm))
 
-    def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> Boxed:
+    def find(self, key: str, phase: Phase) -> Boxed | None:
+        """Return the program stored under the hex digest of a key, or None."""
+        watch = Stopwatch()
+        with watch.stage("load"):
+            named = CacheKey("programs", key, {})
+            stored = load_program(self.cache, host_runner(self.cache), named, None, self.options.timed)
+        if stored is None:
+            return None
+        self.observer(stored.record(phase, True, tuple(watch.seconds.items())))
+        return stored.call
+
+    @property
+    def identity(self) -> bytes:
+        """Bytes that differ where the same graph may become another program."""
+        wrapper = self.wrappers[self.options.wrapper]
+        parts = [repr(self.options.code_fields()), rules_hash(self.rules), wrapper.content_hash]
+        for device, (definition, target) in self.targets.items():
+            parts += [device, repr(target), definition.kernels.content_hash]
+        return "\n".join(parts).encode()
+
+    def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         self._check_devices(gm)
         watch = Stopwatch()
         with watch.stage("key"):
@@ -86,9 +109,9 @@ class Engine:
                     self.cache, host_runner(self.cache), key, gm, self.options.timed
                 )
             if stored is not None:
-                return self._finish(gm, stored, phase, watch, cached=True)
+                return self._finish(gm, key, stored, phase, watch, cached=True)
         stored = self._build(gm, key, phase, watch)
-        return self._finish(gm, stored, phase, watch, cached=False)
+        return self._finish(gm, key, stored, phase, watch, cached=False)
 
     def _build(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
@@ -97,13 +120,13 @@ class Engine:
         trace = Trace.open(self.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         with watch.stage("lower"):
-            program = lower(gm, self._lowering_options(), targets, self.rules)
+            program = verify_loop(lower(gm, self._lowering_options(), targets, self.rules))
         trace.ir("loop", program)
         with watch.stage("schedule"):
-            planned = schedule(program, self._scheduler_options(), targets)
+            planned = verify_kernel(schedule(program, self._scheduler_options(), targets))
         trace.ir("kernel", planned)
         with watch.stage("host"):
-            host = plan_host(planned, self._scheduler_options(), targets)
+            host = verify_host(plan_host(planned, self._scheduler_options(), targets))
         trace.ir("host", host)
         with watch.stage("emit"):
             units = self._emit(host, targets)
@@ -124,14 +147,15 @@ class Engine:
     def _finish(
         self,
         gm: torch.fx.GraphModule,
+        key: CacheKey,
         stored: StoredProgram,
         phase: Phase,
         watch: Stopwatch,
         cached: bool,
-    ) -> Boxed:
+    ) -> CompiledGraph:
         record = stored.record(phase, cached, tuple(watch.seconds.items()))
         self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
-        return stored.call
+        return CompiledGraph(stored.call, None if stored.constants else key)
 
     def _emit(
         self, host: Any, targets: Mapping[str, Target]
@@ -172,18 +196,12 @@ class Engine:
                 )
 
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
-        wrapper = self.wrappers[self.options.wrapper]
         fields = {
             "graph": graph_bytes(gm),
-            "options": repr(self.options.code_fields()).encode(),
-            "rules": rules_hash(self.rules).encode(),
-            "wrapper": wrapper.content_hash.encode(),
+            "compiler": self.identity,
             "torch": torch.__version__.encode(),
             "product": product_hash().encode(),
         }
-        for device, (definition, target) in self.targets.items():
-            fields[f"target {device}"] = repr(target).encode()
-            fields[f"kernels {device}"] = definition.kernels.content_hash.encode()
         return make_key("programs", fields)
 
     def _lowering_options(self) -> LoweringOptions:

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrator.frontend import Boxed
+from gyrator.compiled import Boxed
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.warn import warn
 

@@ -1,9 +1,11 @@
 """Between Dynamo and the compiler: AOTAutograd, the joint graph's passes, and the partitioner."""
 
+import json
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any
 
 import torch
+from attrs import define, field, frozen
 from torch._dynamo import disable
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
@@ -11,81 +13,150 @@ from torch._functorch.partitioners import (
     default_partition,
     min_cut_rematerialization_partition,
 )
+from torch._guards import TracingContext
 
+from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase
+from gyrator.direct import GraphFacts, callable_for, facts_of
+from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
+from gyrator.product import product_hash
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes import ReplaceRandom
+from gyrator_runtime.cache import Cache, CacheKey, make_key
 
-Phase = Literal["inference", "forward", "backward"]
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""A compiled graph: takes one list of arguments, which it empties, and gives the results."""
-
-
-class GraphCompiler(Protocol):
-    """Compiles one graph of ATen ops."""
-
-    def __call__(self, gm: torch.fx.GraphModule, phase: Phase) -> Boxed:
-        """Return a callable for the graph."""
-        ...
+_FILE = "graph.json"
 
 
-def compile_dynamo_graph(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_graph: GraphCompiler,
-    options: Options,
-) -> Callable[..., Any]:
-    """Trace Dynamo's graph to ATen, split it for training, and compile the parts."""
+@frozen(eq=False)
+class Frontend:
+    """Turns Dynamo's graphs into callables."""
 
-    def inner(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        return _compile_flat(module, inputs, compile_graph, options)
+    compiler: GraphCompiler
+    options: Options
+    cache: Cache
 
-    if any(isinstance(x, list | tuple | dict) for x in example_inputs):
-        return flatten_graph_inputs(gm, example_inputs, inner)
-    return inner(gm, example_inputs)
+    def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Trace Dynamo's graph to ATen, split it for training, and compile the parts.
+
+        A graph that was compiled before is not traced again.
+        """
+        if any(isinstance(x, list | tuple | dict) for x in inputs):
+            return flatten_graph_inputs(gm, inputs, self._compile)
+        return self._compile(gm, inputs)
+
+    def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        key = self._key(gm, inputs) if self.options.cache else None
+        compiled = None if key is None else self._find(key)
+        if compiled is None:
+            compiled = self._trace(gm, inputs, key)
+        result: Callable[..., Any] = disable(compiled, reason="a compiled graph is not traced")
+        return result
+
+    def _trace(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None
+    ) -> Callable[..., Any]:
+        tracing = _Tracing(self.compiler, self.options)
+        compiled: Callable[..., Any] = aot_module_simplified(
+            gm,
+            inputs,
+            fw_compiler=tracing.compiler("forward"),
+            bw_compiler=tracing.compile_backward,
+            inference_compiler=tracing.compiler("inference"),
+            partition_fn=tracing.partition,
+            decompositions=default_decompositions(),
+            keep_inference_input_mutations=True,
+        )
+        facts = tracing.facts(len(inputs))
+        if facts is None:
+            return compiled
+        front, back = tracing.front, tracing.graphs.get("backward")
+        if key is not None and front.key is not None and (back is None or back.key is not None):
+            stored = {
+                "facts": facts.as_json(),
+                "front": front.key.hex,
+                "back": back.key.hex if back is not None and back.key is not None else None,
+            }
+            self.cache.put(key, {_FILE: json.dumps(stored).encode()})
+        return callable_for(facts, front.call, None if back is None else back.call)
+
+    def _find(self, key: CacheKey) -> Callable[..., Any] | None:
+        entry = self.cache.get(key)
+        if entry is None:
+            return None
+        stored = json.loads(entry.read(_FILE))
+        facts = GraphFacts.from_json(stored["facts"])
+        training = facts.tangents is not None
+        front = self.compiler.find(stored["front"], "forward" if training else "inference")
+        back = self.compiler.find(stored["back"], "backward") if training else None
+        if front is None or (training and back is None):
+            return None
+        return callable_for(facts, front, back)
+
+    def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
+        graph = traced_bytes(gm, inputs)
+        if graph is None:
+            return None
+        fields = {
+            "graph": graph,
+            "compiler": self.compiler.identity,
+            "product": product_hash().encode(),
+            "torch": torch.__version__.encode(),
+        }
+        return make_key("graphs", fields)
 
 
-def _compile_flat(
-    gm: torch.fx.GraphModule,
-    example_inputs: Sequence[Any],
-    compile_graph: GraphCompiler,
-    options: Options,
-) -> Callable[..., Any]:
-    random = ReplaceRandom()
+@define(eq=False)
+class _Tracing:
+    """One run of AOTAutograd: its callbacks, and what they saw."""
 
-    def compiler(phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
+    compile_graph: GraphCompiler
+    options: Options
+    graphs: dict[Phase, CompiledGraph] = field(factory=dict)
+    modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
+    metadata: Any = None
+    random: ReplaceRandom = field(factory=ReplaceRandom)
+
+    def compiler(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
+        """Return the callback for one phase."""
+
         def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
-            if phase == "inference" and not options.fallback_random:
-                random.run(graph)
-            return compile_graph(graph, phase)
+            if phase == "inference" and not self.options.fallback_random:
+                self.random.run(graph)
+            context = TracingContext.try_get()
+            if phase != "backward" and context is not None:
+                self.metadata = context.fw_metadata
+            self.modules[phase] = graph
+            self.graphs[phase] = self.compile_graph.compile(graph, phase)
+            return self.graphs[phase].call
 
         return run
 
-    def partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+    def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+        """Compile a backward graph, perhaps from within the autograd engine."""
+        compiler = disable(self.compiler("backward"), reason="Gyrator's compiler is not traced")
+        run: Boxed = disable(compiler(graph, inputs), reason="a compiled graph is not traced")
+        return run
+
+    def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        """Choose what the forward pass saves for the backward pass."""
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
-        if not options.fallback_random:
-            random.run(joint)
-        cut = min_cut_rematerialization_partition if options.min_cut else default_partition
+        if not self.options.fallback_random:
+            self.random.run(joint)
+        cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
         return cut(joint, inputs, **kwargs)
 
-    backward = compiler("backward")
+    @property
+    def front(self) -> CompiledGraph:
+        """The compiled inference or forward graph."""
+        return self.graphs.get("inference") or self.graphs["forward"]
 
-    def compile_backward(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
-        # The autograd engine calls the result from Dynamo's point of view at any time.
-        compiled = disable(backward, reason="Gyrator's compiler is not traced")(graph, inputs)
-        run: Boxed = disable(compiled, reason="a compiled backward pass is not traced")
-        return run
-
-    compiled = aot_module_simplified(
-        gm,
-        example_inputs,
-        fw_compiler=compiler("forward"),
-        bw_compiler=compile_backward,
-        inference_compiler=compiler("inference"),
-        partition_fn=partition,
-        decompositions=default_decompositions(),
-        keep_inference_input_mutations=True,
-    )
-    result: Callable[..., Any] = disable(compiled, reason="a compiled graph is not traced")
-    return result
+    def facts(self, inputs: int) -> GraphFacts | None:
+        """Return how the graphs are called, if AOTAutograd's own wrapper can be left out."""
+        if not self.graphs:
+            return None
+        if "inference" in self.modules:
+            return facts_of(self.metadata, inputs, self.modules["inference"], None)
+        if "backward" not in self.modules:
+            return None
+        return facts_of(self.metadata, inputs, self.modules["forward"], self.modules["backward"])

@@ -1,10 +1,13 @@
 """What an ATen graph is made of, as bytes: equal bytes compile to the same program."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
 def graph_bytes(gm: GraphModule) -> bytes:
@@ -77,7 +80,9 @@ def _symbolic(value: Any, symbols: dict[str, str]) -> str:
     env = node.shape_env
     for symbol in node.expr.free_symbols:
         if symbol.name not in symbols:
-            hint = env.backed_var_to_val.get(symbol) if hasattr(env, "backed_var_to_val") else env.var_to_val.get(symbol)
+            # torch 2.13 renamed the table of hints.
+            hints = getattr(env, "backed_var_to_val", None) or env.var_to_val
+            hint = hints.get(symbol)
             symbols[symbol.name] = f"{env.var_to_range.get(symbol)} hint {hint}"
     return str(node.expr)
 
@@ -89,3 +94,86 @@ def _attribute(gm: GraphModule, path: str) -> str:
     if isinstance(found, GraphModule):
         return f"{path} = {graph_bytes(found).decode()}"
     return f"{path} = {_value(found, {})}"
+
+
+def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
+    """Return a canonical form of a Dynamo graph and of what it is called with.
+
+    Equal bytes give equal ATen graphs. None for a graph of which that cannot be promised: symbolic
+    sizes, attributes, nested graphs, inputs that share memory, functions from outside of torch.
+    """
+    number: dict[Node, int] = {}
+    lines = [_environment()]
+    for node in gm.graph.nodes:
+        number[node] = len(number)
+        if node.op == "call_function" and not _known(node.target):
+            return None
+        if node.op not in ("placeholder", "call_function", "call_method", "output"):
+            return None
+        target = "" if node.op in ("placeholder", "output") else node.target
+        name = target if isinstance(target, str) else _name(target)
+        try:
+            args = f"{_constant(node.args, number)} {_constant(node.kwargs, number)}"
+        except TypeError:
+            return None
+        lines.append(f"{node.op} {name} {args}")
+    storages: set[int] = set()
+    for value in inputs:
+        if type(value) not in _PLAIN or any(not isinstance(s, int) for s in value.shape):
+            return None
+        storage = value.untyped_storage()._cdata
+        if storage in storages or value.layout is not torch.strided:
+            return None
+        storages.add(storage)
+        flags = f"{value.requires_grad} {value.is_leaf} {value.is_conj()} {value.is_neg()}"
+        layout = f"{tuple(value.shape)} {value.stride()}"
+        lines.append(f"{value.dtype} {value.device} {layout} {flags}")
+    return "\n".join(lines).encode()
+
+
+def _environment() -> str:
+    """Return what else decides how torch traces: modes, flags and default types."""
+    facts = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch._C._is_any_autocast_enabled(),
+        torch.get_autocast_dtype("cpu"),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
+        torch.backends.mha.get_fastpath_enabled(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+    )
+    return " ".join(map(str, facts))
+
+
+def _known(target: Any) -> bool:
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target).partition(".")[0] in ("aten", "prims")
+    module = getattr(target, "__module__", None) or ""
+    if not module:
+        # Methods of C types, such as those of torch.Tensor.
+        module = getattr(getattr(target, "__objclass__", None), "__module__", "") or ""
+    return module.partition(".")[0] in ("torch", "_operator", "math", "builtins")
+
+
+def _constant(value: Any, number: Mapping[Node, int]) -> str:
+    match value:
+        case Node():
+            return f"%{number[value]}"
+        case tuple() | list():
+            return f"{type(value).__name__}[{', '.join(_constant(v, number) for v in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{k}: {_constant(v, number)}' for k, v in value.items())}}}"
+        case slice():
+            return f"slice({_constant((value.start, value.stop, value.step), number)})"
+        case None | bool() | int() | float() | complex() | str():
+            return f"{type(value).__name__} {value!r}"
+        case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
+            return repr(value)
+        case _ if value is Ellipsis:
+            return "..."
+    raise TypeError(f"{type(value).__name__} is no constant of a graph")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from gyrator.frontend import Boxed
+from gyrator.compiled import Boxed
 from gyrator.records import GraphRecord
 from gyrator.summary import extern_records, kernel_records
 from gyrator.targets import Building
@@ -34,6 +34,8 @@ class StoredProgram:
     summary: Mapping[str, Any]
     host_text: str
     timings: Callable[[], dict[str, tuple[int, int]]] | None
+    constants: int
+    """Number of tensors that it took from the graph module."""
 
     def record(
         self, phase: str, cached: bool, seconds: tuple[tuple[str, float], ...]
@@ -66,7 +68,12 @@ def store_program(
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable."""
     addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
-    metadata = {"summary": dict(summary), "kernels": _kernel_rows(units), "constants": list(wrapper.constants), "entry": wrapper.entry}
+    metadata = {
+        "summary": dict(summary),
+        "kernels": _kernel_rows(units),
+        "constants": list(wrapper.constants),
+        "entry": wrapper.entry,
+    }
     if cache is not None:
         libraries = tuple(lib for b in building.values() for lib in b.libraries())
         save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
@@ -74,9 +81,12 @@ def store_program(
 
 
 def load_program(
-    cache: Cache, runner: Runner, key: CacheKey, gm: torch.fx.GraphModule, timed: bool
+    cache: Cache, runner: Runner, key: CacheKey, gm: torch.fx.GraphModule | None, timed: bool
 ) -> StoredProgram | None:
-    """Return the program stored under `key`, or None: no pass and no compiler runs."""
+    """Return the program stored under `key`, or None: no pass and no compiler runs.
+
+    `gm` provides the constants; None for a program without any.
+    """
     found = load_artifact(cache, key)
     if found is None:
         return None
@@ -88,7 +98,7 @@ def _load(
     addresses: Mapping[str, int],
     metadata: Mapping[str, Any],
     runner: Runner,
-    gm: torch.fx.GraphModule,
+    gm: torch.fx.GraphModule | None,
     timed: bool,
 ) -> StoredProgram:
     kernels = {
@@ -105,7 +115,9 @@ def _load(
     rt = HostRuntime(runner, kernels, constants, timed)
     recorded = namespace[metadata["entry"]](rt)
     timings = (lambda: _timings(rt.launches)) if timed else None
-    return StoredProgram(_boxed(recorded.plan), metadata["summary"], text, timings)
+    return StoredProgram(
+        _boxed(recorded.plan), metadata["summary"], text, timings, len(constants)
+    )
 
 
 def _boxed(plan: Plan) -> Boxed:

@@ -10,7 +10,7 @@ from attrs import define, field
 
 from gyrator.compiler import Engine
 from gyrator.config import Config, read_config
-from gyrator.frontend import compile_dynamo_graph
+from gyrator.frontend import Frontend
 from gyrator.options import Options, make_options
 from gyrator.records import Observer, ignore_record
 from gyrator.targets import TargetDefinition, discover
@@ -56,7 +56,8 @@ class Session:
     ) -> Callable[..., Any]:
         """Compile a graph of Dynamo's: what `torch.compile(model, backend=session.backend)` calls."""
         chosen = make_options(mode, options, self.options)
-        return compile_dynamo_graph(gm, example_inputs, self.engine(chosen).compile, chosen)
+        frontend = Frontend(self.engine(chosen), chosen, self.cache)
+        return frontend.compile(gm, example_inputs)
 
     def engine(self, options: Options) -> Engine:
         """Return the compiler of ATen graphs for these options."""

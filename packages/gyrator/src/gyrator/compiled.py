@@ -1,0 +1,39 @@
+"""What the compiler of ATen graphs gives back."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from attrs import frozen
+
+from gyrator_runtime.cache import CacheKey
+
+Phase = Literal["inference", "forward", "backward"]
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""A compiled graph: takes one list of arguments, which it empties, and gives the results."""
+
+
+@frozen(eq=False)
+class CompiledGraph:
+    """A graph made callable."""
+
+    call: Boxed
+    key: CacheKey | None = None
+    """Under which the cache holds it; None for one that runs eagerly or holds constants."""
+
+
+class GraphCompiler(Protocol):
+    """Compiles ATen graphs, and finds those that were compiled before."""
+
+    @property
+    def identity(self) -> bytes:
+        """Bytes that differ where the same graph may become another program."""
+        ...
+
+    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
+        """Return a callable for the graph: compiled, or eager with a warning."""
+        ...
+
+    def find(self, key: str, phase: Phase) -> Boxed | None:
+        """Return the program stored under the hex digest of a key, or None."""
+        ...
