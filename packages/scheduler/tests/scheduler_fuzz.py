@@ -124,8 +124,8 @@ class Fuzzer(Maker):
         b = self.buffers[source]
         n, k = b.shape[1], b.shape[2]
 
-        def address(i: Expr, j: Expr, l: Expr) -> Expr:
-            flat = j * k + l
+        def address(i: Expr, j: Expr, m: Expr) -> Expr:
+            flat = j * k + m
             return i * b.strides[0] + (flat % n) * b.strides[1] + (flat // n) * b.strides[2]
 
         self.values.append(self.view("abs", source, b.shape, address))
@@ -228,7 +228,7 @@ def same(a: object, b: object) -> None:
 
 
 def check(program: LoopProgram, seed: int, options: SchedulerOptions, **numbers: int) -> None:
-    """Assert that a program, its schedule and its host program mean the same, mutations included."""
+    """Assert that a program, its schedule and its host program mean the same, mutations too."""
     given = inputs_of(program, seed)
     targets = target(**numbers)
     verify_loop(program)

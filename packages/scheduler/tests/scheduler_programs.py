@@ -63,7 +63,7 @@ class Maker:
         return b
 
     def at(self, name: str, index: Sequence[Expr]) -> Expr:
-        """Return the address of an element, the last axes of a shorter shape aligned (broadcast)."""
+        """Return the address of an element, last axes of a shorter shape aligned."""
         b = self.buffers[name]
         index = index[len(index) - len(b.shape) :]
         return sum_of(

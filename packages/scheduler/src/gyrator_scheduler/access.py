@@ -127,17 +127,10 @@ def results_of(op: Operation) -> tuple[str, ...]:
     """Return the buffers that a call operation fills or creates, in order."""
     match op:
         case Extern(results=results):
-            names: list[str] = []
-            for r in results:
-                if isinstance(r, str):
-                    names.append(r)
-                elif isinstance(r, tuple):
-                    names.extend(r)
-            return tuple(names)
-        case CollectiveCall(results=names) | CondOp(results=names) | WhileOp(results=names):
-            return names
-        case CallOp(results=names):
-            return names
+            lists = ((r,) if isinstance(r, str) else r for r in results)
+            return tuple(n for r in lists if isinstance(r, tuple) for n in r)
+        case CollectiveCall() | CondOp() | WhileOp() | CallOp():
+            return op.results
         case Template(output=output, epilogue=epilogue):
             stored = tuple(s.buffer for s in epilogue if isinstance(s, Store))
             return tuple(dict.fromkeys((*stored, *(() if stored else (output,)))))
@@ -197,11 +190,10 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
         if isinstance(op, CollectiveWait):
             reads = (op.buffer,)
         if shapes:
-            for e in exprs_in(arguments):
-                need(e)
+            for given in exprs_in(arguments):
+                need(given)
     if shapes:
         for name in (*reads, *writes):
-            for s in shapes.get(name, ()):
-                needs[s] = None
+            needs.update(dict.fromkeys(shapes.get(name, ())))
     defines = defined_symbols(op)
     return Access(reads, writes, tuple(s for s in needs if s not in defines), defines)

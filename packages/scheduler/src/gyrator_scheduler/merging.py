@@ -1,10 +1,13 @@
 """Adjacent axes that every address walks as one become one."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear, subs
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Axis, Bind, IndexValue, Load, Store
+
+S = TypeVar("S", bound=KernelStatement)
 
 
 def addresses(body: Iterable[KernelStatement]) -> dict[Expr, Expr]:
@@ -19,23 +22,22 @@ def addresses(body: Iterable[KernelStatement]) -> dict[Expr, Expr]:
     return found
 
 
-def readdressed(body: Iterable[KernelStatement], new: Mapping[Expr, Expr]) -> list[KernelStatement]:
-    """Return a body with its expressions replaced."""
+def with_expressions(body: Iterable[S], change: Callable[[Expr], Expr]) -> tuple[S, ...]:
+    """Return a body with `change` applied to every expression that may mention axes."""
     result: list[KernelStatement] = []
     for s in body:
         match s:
-            case Load(name, buffer, e, mask) if new[e] is not e:
-                s = Load(name, buffer, new[e], mask)
-            case Store(buffer, e, value, mode, mask) if new[e] is not e:
-                s = Store(buffer, new[e], value, mode, mask)
-            case IndexValue(name, e, dtype) if new[e] is not e:
-                s = IndexValue(name, new[e], dtype)
-            case Bind(symbol, value, e, wrap, check, mask) if new[e] is not e:
-                s = Bind(symbol, value, new[e], wrap, check, mask)
+            case Load(name, buffer, e, mask) if (new := change(e)) is not e:
+                result.append(Load(name, buffer, new, mask))
+            case Store(buffer, e, value, mode, mask) if (new := change(e)) is not e:
+                result.append(Store(buffer, new, value, mode, mask))
+            case IndexValue(name, e, dtype) if (new := change(e)) is not e:
+                result.append(IndexValue(name, new, dtype))
+            case Bind(symbol, value, e, wrap, check, mask) if (new := change(e)) is not e:
+                result.append(Bind(symbol, value, new, wrap, check, mask))
             case _:
-                pass
-        result.append(s)
-    return result
+                result.append(s)
+    return tuple(result)  # type: ignore[arg-type]  # each branch keeps the class
 
 
 def drop_ones(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:

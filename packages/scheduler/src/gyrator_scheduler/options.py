@@ -19,7 +19,8 @@ def _passes(instance: object, attribute: Any, value: object) -> None:
 
 @frozen(kw_only=True)
 class SchedulerOptions:
-    """Options of `schedule` and `plan_host`. They change speed and checks, never a result's meaning."""
+    """Options of `schedule` and `plan_host`. They change speed and checks, not what results
+    mean."""
 
     fusion: bool = field(default=True, validator=exactly(bool))
     """Put several operations into one kernel."""

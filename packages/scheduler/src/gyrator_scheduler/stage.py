@@ -25,8 +25,8 @@ def schedule(
 ) -> Schedule:
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
 
-    `targets` maps device types to targets; every device that a kernel of the program runs on must be
-    among them.
+    `targets` maps device types to targets; every device that a kernel of the program runs on must
+    be among them.
 
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.

@@ -9,7 +9,7 @@ from gyrator_ir.expr import evaluate as evaluate_expr
 from gyrator_ir.loop.body import Axis
 
 GUESS = 8192
-"""Stands for a symbol when strides are sorted. Only an order is guessed, and it is checked later."""
+"""Stands for a symbol when strides are sorted. A guess only orders; it is checked later."""
 
 
 def guess(value: Expr) -> int:
@@ -47,7 +47,8 @@ def refine(
     ls = [a for a in left if a.extent is not ONE]
     rs = [a for a in right if a.extent is not ONE]
     whole = True
-    left_weight = right_weight = ONE
+    left_weight: Expr = ONE
+    right_weight: Expr = ONE
     left_extent = ls[-1].extent if ls else ONE
     right_extent = rs[-1].extent if rs else ONE
     while ls and rs:

@@ -40,7 +40,7 @@ class Member:
 
 @define(eq=False)
 class Cluster:
-    """Operations in one iteration space, points × inner. Mutable: fusion's working state."""
+    """Operations in one iteration space, points by inner axes. Mutable: fusion's working state."""
 
     id: int
     call: Operation | None = None

@@ -12,7 +12,7 @@ from gyrator_ir.loop.rewrite import defined, expressions, renamed
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device
 from gyrator_scheduler.fusion.stages import Assembled
-from gyrator_scheduler.merging import addresses, merge, readdressed
+from gyrator_scheduler.merging import addresses, merge, with_expressions
 
 MAX_NAME = 60
 
@@ -58,7 +58,7 @@ def _merged(
     new = addresses(s for stage in made.stages for s in stage.body)
     points = merge(made.points, new)
     inner = merge(made.inner, new)
-    stages = tuple(Stage(s.level, tuple(readdressed(s.body, new))) for s in made.stages)
+    stages = tuple(Stage(s.level, with_expressions(s.body, new.__getitem__)) for s in made.stages)
     return points, inner, stages, made.locals
 
 

@@ -29,8 +29,8 @@ def parameters(inputs: Iterable[Input]) -> tuple[Parameter, ...]:
 
 
 def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
-    """Return instructions that bind size symbols, from integer parameters first, else from sizes and
-    strides of tensors, and the symbols they bind."""
+    """Return instructions that bind size symbols, from integer parameters first, else from sizes
+    and strides of tensors, and the symbols they bind."""
     inputs = tuple(inputs)
     bound: set[Sym] = set()
     result: list[Instruction] = []

@@ -28,6 +28,7 @@ def default_pipeline(
     points = min((h.split_reduction_points for h in numbers), default=0)
     extent = min((h.split_reduction_extent for h in numbers), default=0)
     cores = min((h.cores for h in numbers), default=1)
+    inline = InlinePointwise(cost, statements, not options.hold_operands)
     fast: tuple[Pass[LoopProgram], ...] = ()
     if options.numerics is Numerics.FAST:
         fast = (ElideRoundings(),)
@@ -35,11 +36,7 @@ def default_pipeline(
         DropDeadBuffers(),
         SimplifyIndices(),
         UnitReductions(),
-        *(
-            (InlinePointwise(cost, statements, not options.hold_operands),)
-            if options.fusion
-            else ()
-        ),
+        *((inline,) if options.fusion else ()),
         CommonSubexpressions(),
         *fast,
         SplitReductions(points, extent, cores),

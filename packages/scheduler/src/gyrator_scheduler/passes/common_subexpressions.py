@@ -13,8 +13,8 @@ from gyrator_scheduler.passes.rewriting import each_loop
 
 @frozen
 class CommonSubexpressions:
-    """Replace a statement that equals an earlier one of its body by the earlier one's value, and drop
-    what then feeds nothing. Loads of a buffer that the body stores to stay where they are."""
+    """Replace a statement that equals an earlier one of its body by the earlier one's value, and
+    drop what then feeds nothing. Loads of a buffer that the body stores to stay where they are."""
 
     name: ClassVar[str] = "common-subexpressions"
 

@@ -45,9 +45,8 @@ class DropDeadBuffers:
                 new = _without(op, dead) if dead else op
                 if new is not None:
                     found = access(new, {})
-            elif isinstance(op, Extern) and not has_effects(op) and not op.mutates:
-                if needed.isdisjoint(found.writes) and not found.defines:
-                    new = None
+            elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or found.defines):
+                new = None if needed.isdisjoint(found.writes) else op
             changed = changed or new is not op
             if new is None:
                 continue
@@ -64,8 +63,8 @@ class DropDeadBuffers:
 
 
 def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:
-    """Return the operation without stores to `dead` buffers and what fed them, or None if nothing is
-    left of it."""
+    """Return the operation without stores to `dead` buffers and what fed them, or None if nothing
+    is left of it."""
     if isinstance(op, (Reduction, Scan, Sort)):
         stores = tuple(s for s in op.stores if s.buffer not in dead)
         if stores:

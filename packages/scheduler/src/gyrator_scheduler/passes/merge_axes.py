@@ -7,7 +7,7 @@ from attrs import frozen
 from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_scheduler.access import inner_of, statements_of
-from gyrator_scheduler.merging import addresses, drop_ones, merge, readdressed
+from gyrator_scheduler.merging import addresses, drop_ones, merge, with_expressions
 from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
 
 
@@ -39,4 +39,5 @@ def _merged(op: LoopOperation) -> LoopOperation:
         inner = merge(folded, new)
     if points == op.axes and inner == inner_of(op):
         return op
-    return rebuilt(op, points, inner, readdressed(op.body, new), readdressed(stores_after(op), new))
+    body = with_expressions(op.body, new.__getitem__)
+    return rebuilt(op, points, inner, body, with_expressions(stores_after(op), new.__getitem__))

@@ -18,7 +18,8 @@ STORE_WEIGHT = 2
 @frozen
 class ReorderAxes:
     """Put points, and reduced axes, in the order of falling strides; where accesses disagree, most
-    of them decide, stores counting double. The axes of an arg-reduction stay: they number places."""
+    of them decide, stores counting double. The axes of an arg-reduction stay: they number
+    places."""
 
     name: ClassVar[str] = "reorder-axes"
 

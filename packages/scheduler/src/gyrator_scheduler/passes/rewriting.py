@@ -1,17 +1,12 @@
 """What passes share: putting new parts into operations and programs."""
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
 
 from attrs import evolve
 
-from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import (
     Axis,
-    Bind,
     Collective,
-    IndexValue,
-    Load,
     Reduce,
     ScanStep,
     SortStep,
@@ -20,8 +15,6 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Operation, Reduction, Scan, Sort
 from gyrator_scheduler.access import LOOPS
-
-S = TypeVar("S", bound=Statement)
 
 
 def with_operations(program: LoopProgram, operations: Sequence[Operation]) -> LoopProgram:
@@ -64,25 +57,6 @@ def rebuilt(
     if isinstance(op, (Scan, Sort)):
         return evolve(op, axes=points, inner=inner[0], body=new, stores=tuple(stores))
     return evolve(op, axes=points, body=new)
-
-
-def with_expressions(body: Sequence[S], change: Callable[[Expr], Expr]) -> tuple[S, ...]:
-    """Return a body with `change` applied to every address and index value."""
-    result: list[S] = []
-    for s in body:
-        match s:
-            case Load(name, buffer, e, mask) if (new := change(e)) is not e:
-                s = Load(name, buffer, new, mask)
-            case Store(buffer, e, value, mode, mask) if (new := change(e)) is not e:
-                s = Store(buffer, new, value, mode, mask)
-            case IndexValue(name, e, dtype) if (new := change(e)) is not e:
-                s = IndexValue(name, new, dtype)
-            case Bind(symbol, value, e, wrap, check, mask) if (new := change(e)) is not e:
-                s = Bind(symbol, value, new, wrap, check, mask)
-            case _:
-                pass
-        result.append(s)
-    return tuple(result)
 
 
 def stores_after(op: LoopOperation) -> tuple[Store, ...]:

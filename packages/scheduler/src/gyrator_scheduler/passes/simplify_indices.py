@@ -8,11 +8,11 @@ from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import Axis, Bind, Statement
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
 from gyrator_scheduler.access import LOOPS, inner_of
+from gyrator_scheduler.merging import with_expressions
 from gyrator_scheduler.passes.rewriting import (
     each_subprogram,
     rebuilt,
     stores_after,
-    with_expressions,
     with_operations,
 )
 from gyrator_scheduler.ranges import Ranges
@@ -20,8 +20,8 @@ from gyrator_scheduler.ranges import Ranges
 
 @frozen
 class SimplifyIndices:
-    """Simplify every address under the program's facts and the ranges of the axes around it. A bound
-    index lies in [0, size) too."""
+    """Simplify every address under the program's facts and the ranges of the axes around it. A
+    bound index lies in [0, size) too."""
 
     name: ClassVar[str] = "simplify-indices"
 

@@ -244,8 +244,8 @@ def _row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
 
 
 def _body(op: Reduction, plan: _Plan, where: Expr) -> tuple[list[Statement], tuple[str, ...]]:
-    """Return the body of the first step and what it folds. Where the parts overhang, nothing is read
-    and the fold's identity taken."""
+    """Return the body of the first step and what it folds. Where the parts overhang, nothing is
+    read and the fold's identity taken."""
     moved: dict[Sym, Expr] = {plan.axis.symbol: where}
     if plan.whole:
         return [renamed(s, {}, moved) for s in op.body], op.reduce.args

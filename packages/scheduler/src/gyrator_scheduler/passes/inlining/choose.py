@@ -189,9 +189,9 @@ def _covered(
             points = uses[r.index, address]
             axes = points_by_axis(op, points)
             walked = [e for _, e in axes]
-            if address not in masked and len(set(walked)) == len(walked):
-                if all(isinstance(e, Sym) and extents.get(e) is a.extent for a, e in axes):
-                    return True
+            whole = all(isinstance(e, Sym) and extents.get(e) is a.extent for a, e in axes)
+            if whole and address not in masked and len(set(walked)) == len(walked):
+                return True
     return False
 
 

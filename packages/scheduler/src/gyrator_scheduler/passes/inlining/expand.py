@@ -124,8 +124,8 @@ class _Expander:
                 else:
                     self._leave(frame, frame.names[s.value])
             case _:
-                new = renamed(s, frame.names, frame.symbols, self._simplify)
-                frame.names[s.name] = self._emit(new)
+                other = renamed(s, frame.names, frame.symbols, self._simplify)
+                frame.names[s.name] = self._emit(other)
         return None
 
     def _simplify(self, e: Expr) -> Expr:
@@ -183,7 +183,7 @@ class _Expander:
         outer.names[frame.load.name] = value
 
     def _finished(self, names: Mapping[str, str]) -> LoopOperation:
-        """Return the operation with the new body; a collective's results keep names of their own."""
+        """Return the operation with the new body; a collective's results get names."""
         op = self.op
         if not isinstance(op, (Reduction, Scan, Sort)):
             return evolve(op, body=live(self.body))
