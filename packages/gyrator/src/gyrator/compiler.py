@@ -14,7 +14,7 @@ from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
-from gyrator.product import product_hash, rules_hash
+from gyrator.product import canonical, product_hash, rules_hash
 from gyrator.programs import StoredProgram, host_runner, load_program, store_program
 from gyrator.records import GraphRecord, Observer
 from gyrator.summary import summarise
@@ -95,7 +95,7 @@ class Engine:
         wrapper = self.wrappers[self.options.wrapper]
         parts = [repr(self.options.code_fields()), rules_hash(self.rules), wrapper.content_hash]
         for device, (definition, target) in self.targets.items():
-            parts += [device, repr(target), definition.kernels.content_hash]
+            parts += [device, canonical(target), definition.kernels.content_hash]
         return "\n".join(parts).encode()
 
     def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:

@@ -5,6 +5,9 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
+from typing import Any
+
+import attrs
 
 from gyrator_lowering.table import LoweringTable
 
@@ -12,6 +15,21 @@ _PACKAGES = (
     "gyrator", "gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_codegen",
     "gyrator_codegen_cpp", "gyrator_wrapper_python", "gyrator_runtime",
 )  # fmt: skip
+
+
+def canonical(value: Any) -> str:
+    """Write attrs values so that equal ones give equal text in every process: sets are sorted."""
+    match value:
+        case frozenset() | set():
+            return f"{{{', '.join(sorted(map(canonical, value)))}}}"
+        case tuple() | list():
+            return f"({', '.join(map(canonical, value))})"
+        case _ if attrs.has(type(value)):
+            names = (a.name for a in attrs.fields(type(value)))
+            parts = (f"{n}={canonical(getattr(value, n))}" for n in names)
+            return f"{type(value).__name__}({', '.join(parts)})"
+        case _:
+            return repr(value)
 
 
 @cache
