@@ -216,6 +216,13 @@ def test_a_division_by_a_size_known_to_be_zero_is_left_alone():
     assert facts.simplify(where(s0.eq(0), i1, i0 // s0)) is i1
 
 
+def test_a_range_that_refers_to_itself_through_an_equality_ends():
+    facts = ShapeFacts().with_equal(s1, s0).with_range(s0, 2, s1 + 1)
+
+    assert facts.bounds(s0) == (2, None)
+    assert facts.known_le(2, s1)
+
+
 def test_nothing_is_assumed_of_sizes():
     facts = ShapeFacts()
 

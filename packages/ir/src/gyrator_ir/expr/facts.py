@@ -89,43 +89,18 @@ class ShapeFacts:
         """Return these facts and `lo <= sym <= hi`, met with what was known of `sym` before."""
         target = dict(self.equalities).get(sym)
         if target is not None:
-            return self._with_bounds_of(target, lo, hi)
+            return _with_bounds_of(self, target, lo, hi)
         ranges = dict(self.ranges)
         old = ranges.get(sym, Range(None, None))
         if old.lo is not None:
             lo = old.lo if lo is None else max(lo, old.lo)
-        top = None if hi is None else expr(hi)
-        if top is not None and self._depends_on(top, sym):
+        top = None if hi is None else _resolved(self, expr(hi))
+        if top is not None and _depends_on(self, top, sym):
             return evolve(self, assumed=_merged(self.assumed, le(sym, top))).with_range(sym, lo)
         if old.hi is not None:
             top = old.hi if top is None else minimum(top, old.hi)
         ranges[sym] = Range(lo, top)
         return evolve(self, ranges=_ordered(ranges))
-
-    def _with_bounds_of(self, value: Expr, lo: int | None, hi: Expr | int | None) -> ShapeFacts:
-        facts = self
-        if lo is not None:
-            facts = facts.with_cond(ge(value, lo))
-        if hi is not None:
-            facts = facts.with_cond(le(value, hi))
-        return facts
-
-    def _depends_on(self, value: Expr, sym: Sym) -> bool:
-        """Say whether the ranges of the symbols of `value` lead back to `sym`."""
-        ranges = dict(self.ranges)
-        seen: set[Sym] = set()
-        stack = list(value.free_symbols)
-        while stack:
-            current = stack.pop()
-            if current is sym:
-                return True
-            if current in seen:
-                continue
-            seen.add(current)
-            known = ranges.get(current)
-            if known is not None and known.hi is not None:
-                stack.extend(known.hi.free_symbols)
-        return False
 
     def with_ranges(self, extents: Mapping[Sym, Expr | int]) -> ShapeFacts:
         """Return these facts and `0 <= sym < extent` for each loop variable.
@@ -133,7 +108,7 @@ class ShapeFacts:
         Within such loops the extents are positive, and that is noted too.
         """
         tops = {sym: expr(extent) for sym, extent in extents.items()}
-        if not self._is_fresh(tops):
+        if not _is_fresh(self, tops):
             facts = self
             for sym, top in tops.items():
                 facts = facts.with_range(sym, 0, top - 1).with_cond(ge(top, 1))
@@ -151,15 +126,6 @@ class ShapeFacts:
         for cond in dict.fromkeys(conds):
             facts = facts.with_cond(cond)
         return facts
-
-    def _is_fresh(self, tops: Mapping[Sym, Expr]) -> bool:
-        """Say whether nothing known and none of the extents speaks of the symbols of `tops`."""
-        if self.equalities:
-            return False
-        if any(sym in tops for sym, _ in self.ranges):
-            return False
-        spoken = [top for _, (_, top) in self.ranges if top is not None]
-        return all(top.free_symbols.isdisjoint(tops) for top in (*spoken, *tops.values()))
 
     def with_divisible(self, sym: Sym, by: int) -> ShapeFacts:
         """Return these facts and `sym % by == 0`, for a positive integer.
@@ -215,7 +181,7 @@ class ShapeFacts:
             rebuilt = rebuilt.with_cond(subs(cond, step))
         if own is not None:
             top = None if own.hi is None else subs(own.hi, step)
-            rebuilt = rebuilt._with_bounds_of(value, own.lo, top)
+            rebuilt = _with_bounds_of(rebuilt, value, own.lo, top)
         if divisor is not None:
             rebuilt = rebuilt.with_divisible(sym, divisor)
         return rebuilt
@@ -253,12 +219,9 @@ class ShapeFacts:
             engine = self._slot.engine = _Engine(self)
         return engine
 
-    def _resolved(self, node: AnyNode) -> AnyNode:
-        return subs(node, dict(self.equalities)) if self.equalities else node
-
     def simplify(self, node: AnyNode) -> AnyNode:
         """Return a simpler node, equal for all values that the facts admit."""
-        return self._engine().simplify(self._resolved(node))
+        return self._engine().simplify(_resolved(self, node))
 
     def bounds(self, value: Expr) -> tuple[int | None, int | None]:
         """Return inclusive integer bounds of `value`; None on a side without one."""
@@ -267,7 +230,7 @@ class ShapeFacts:
     def known(self, cond: Cond) -> bool:
         """Return True when `cond` is proved for all values that the facts admit."""
         engine = self._engine()
-        cond = self._resolved(cond)
+        cond = _resolved(self, cond)
         if engine.prover.known(cond):
             return True
         simpler = engine.simplify(cond)
@@ -307,7 +270,7 @@ class ShapeFacts:
         For such a node the truncating `/` and `%` of C agree with ours.
         """
         prover = self._engine().prover
-        a, b = self._resolved(node.a), self._resolved(node.b)
+        a, b = _resolved(self, node.a), _resolved(self, node.b)
         return prover.nonnegative(a) and prover.positive(b)
 
     def hint(self, value: Expr | int) -> int | None:
@@ -316,7 +279,7 @@ class ShapeFacts:
         if isinstance(value, Const):
             return value.value
         hints = self._engine().hints
-        for candidate in (value, self._resolved(value)):
+        for candidate in (value, _resolved(self, value)):
             if all(sym in hints for sym in candidate.free_symbols):
                 try:
                     return evaluate(candidate, hints)
@@ -342,3 +305,45 @@ def _solve(difference: Expr) -> tuple[Sym, Expr] | None:
         if isinstance(unit, Const) and unit.value in (1, -1):
             return sym, rest * -unit.value
     return None
+
+
+def _with_bounds_of(
+    facts: ShapeFacts, value: Expr, lo: int | None, hi: Expr | int | None
+) -> ShapeFacts:
+    if lo is not None:
+        facts = facts.with_cond(ge(value, lo))
+    if hi is not None:
+        facts = facts.with_cond(le(value, hi))
+    return facts
+
+
+def _depends_on(facts: ShapeFacts, value: Expr, sym: Sym) -> bool:
+    """Say whether the ranges of the symbols of `value` lead back to `sym`."""
+    ranges = dict(facts.ranges)
+    seen: set[Sym] = set()
+    stack = list(value.free_symbols)
+    while stack:
+        current = stack.pop()
+        if current is sym:
+            return True
+        if current in seen:
+            continue
+        seen.add(current)
+        known = ranges.get(current)
+        if known is not None and known.hi is not None:
+            stack.extend(known.hi.free_symbols)
+    return False
+
+
+def _is_fresh(facts: ShapeFacts, tops: Mapping[Sym, Expr]) -> bool:
+    """Say whether nothing known and none of the extents speaks of the symbols of `tops`."""
+    if facts.equalities:
+        return False
+    if any(sym in tops for sym, _ in facts.ranges):
+        return False
+    spoken = [top for _, (_, top) in facts.ranges if top is not None]
+    return all(top.free_symbols.isdisjoint(tops) for top in (*spoken, *tops.values()))
+
+
+def _resolved(facts: ShapeFacts, node: AnyNode) -> AnyNode:
+    return subs(node, dict(facts.equalities)) if facts.equalities else node

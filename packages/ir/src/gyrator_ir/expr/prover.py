@@ -136,11 +136,6 @@ class Prover:
             return known
         return Range(0 if sym.kind in (SymKind.ITER, SymKind.REDUCE) else None, None)
 
-    def is_constant(self, sym: Sym) -> bool:
-        """Return whether only one value is left for `sym`."""
-        low, high = self.bounds(sym)
-        return low is not None and low == high
-
     def bounds(self, value: Expr) -> Interval:
         """Return inclusive integer bounds of `value`, None on a side where there is none."""
         known = self._bounds.get(value)

@@ -48,7 +48,7 @@ from gyrator_ir.expr.nodes import (
     Sym,
     raw_mul,
 )
-from gyrator_ir.expr.prover import Prover
+from gyrator_ir.expr.prover import Interval, Prover
 from gyrator_ir.expr.recombine import recombine
 from gyrator_ir.expr.walk import iter_nodes, rebuild
 
@@ -96,10 +96,9 @@ class Simplifier:
             or (type(term) is Mul and all(type(atom) is Sym for atom, _ in term.factors))
             for term, _ in node.terms
         )
-        if not simple or any(self._prover.is_constant(sym) for sym in node.free_symbols):
+        if not simple or any(_is_constant(self._prover.bounds(sym)) for sym in node.free_symbols):
             return False
-        low, high = self._prover.bounds(node)
-        return low is None or low != high
+        return not _is_constant(self._prover.bounds(node))
 
     def _step(self, node: Node) -> Node:
         if isinstance(node, Cond):
@@ -244,6 +243,11 @@ class Simplifier:
 
 
 _EXTREMA = {Min: minimum, Max: maximum}
+
+
+def _is_constant(bounds: Interval) -> bool:
+    low, high = bounds
+    return low is not None and low == high
 
 
 def _multiples(a: Expr, g: Expr) -> tuple[Expr, Expr]:
