@@ -17,6 +17,7 @@ from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import (
     Axis,
+    Bind,
     Const,
     IndexValue,
     Let,
@@ -47,7 +48,7 @@ def invariant(
     """Split a body into what is the same for all values of `symbols`, and the rest.
 
     Args:
-        loads: the loops surely run, so that loads may be done ahead of them.
+        loads: the loops surely run, so that loads and checks may be done ahead of them.
     """
     moving = set(symbols)
     here: set[str] = set()
@@ -67,13 +68,15 @@ def invariant(
                     and buffer not in code.frame.written
                     and moving.isdisjoint(index.free_symbols)
                 )
+            case Bind(value=value, mask=None, size=e):
+                still = loads and value not in here and moving.isdisjoint(e.free_symbols)
             case _:
                 still = False
         if still:
             fixed.append(s)
             continue
         here.update(defined(s))
-        if hasattr(s, "symbol"):
+        if isinstance(s, Bind):
             moving.add(s.symbol)
         rest.append(s)
     return fixed, rest

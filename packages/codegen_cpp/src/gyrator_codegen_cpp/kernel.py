@@ -8,7 +8,7 @@ from gyrator_codegen import choose_vector_axis
 from gyrator_codegen_cpp import strip
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code, Frame
-from gyrator_codegen_cpp.inner import inner_stage, work
+from gyrator_codegen_cpp.inner import inner_stage, invariant, work
 from gyrator_codegen_cpp.loops import Span, static, vector_loop
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scalars import RESERVED, STORAGE
@@ -149,6 +149,7 @@ def _part(frame: Frame, symbol: str, domain: Domain) -> None:
             element = STORAGE[buffer.dtype]
             w.line(f"{element} *const {name} = ({element} *)buffers[{number}];")
         _sizes(frame)
+        w.line("if (begin >= end) return 0;")
         code = Code(frame, None)
         _locals(frame, code)
         if not domain.rows and domain.along is not None and not domain.strips:
@@ -198,7 +199,6 @@ def _rows(code: Code, domain: Domain) -> None:
         with code.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
             _unit(code.nested(), domain, stretches)
         return
-    code.line("if (begin >= end) return 0;")
     code.line("si64 p = begin;")
     for name, extent in reversed(digits[1:]):
         code.line(f"si64 {name} = p % ({extent});")
@@ -241,6 +241,12 @@ def _stretch(code: Code, domain: Domain, first: str, last: str) -> None:
         return
     if domain.tiles is not None:
         write_tile(code, along, span, domain.tiles)
+        return
+    if all(stage.level is Level.OUTER for stage in code.frame.kernel.stages):
+        fixed, body = invariant(code, body, [along.symbol], loads=True)
+        run(code, fixed)
+        inside = code.hoist(body, [along.symbol])
+        vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
         return
     inner = [a.symbol for a in code.frame.kernel.inner]
     inside = code.hoist(body, [along.symbol, *inner])

@@ -1,0 +1,68 @@
+"""Addresses along the lanes, against counting them out."""
+
+import itertools
+
+import pytest
+from gyrator_codegen import Access, lane_access, lane_slope, split_terms
+from gyrator_ir.expr import Const, Sym, evaluate, expr
+
+V, U, S, T = Sym("i1"), Sym("i0"), Sym("s0"), Sym("t0")
+LANES = 8
+NONE = frozenset()
+
+CASES = {
+    "unit": (V + 5, Access.UNIT),
+    "uniform": (3 * U + 2, Access.UNIFORM),
+    "strided": (3 * V + U, Access.STRIDED),
+    "reversed": (10 - V, Access.STRIDED),
+    "symbolic stride": (S * V + U, Access.STRIDED),
+    "row of a reshape": ((V + 64 * U) // 16, Access.UNIFORM),
+    "column of a reshape": ((V + 64 * U) % 16, Access.UNIT),
+    "both": (100 * (V // 8) + V % 8, Access.UNIT),
+    "scaled numerator": ((2 * V) // 48, Access.UNIFORM),
+    "crosses": (V // 4, Access.LANES),
+    "crosses at an odd place": ((V + 3) // 8, Access.LANES),
+    "crosses by another symbol": ((V + U) % 8, Access.LANES),
+    "divisor not known": (V % S, Access.LANES),
+    "quadratic": (V * V, Access.LANES),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_access(name):
+    e, kind = CASES[name]
+
+    assert lane_access(e, V, LANES, NONE).kind is kind
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_slope_is_what_lanes_show(name):
+    e, _ = CASES[name]
+    slope = lane_slope(e, V, LANES)
+    if slope is None:
+        return
+    for start, u, s in itertools.product(range(0, 64, LANES), (0, 1, 3), (1, 5)):
+        env = {U: u, S: s}
+        first = evaluate(e, env | {V: start})
+        step = evaluate(slope, env)
+        found = [evaluate(e, env | {V: start + k}) for k in range(LANES)]
+        assert found == [first + k * step for k in range(LANES)]
+
+
+def test_bound_symbols_vary():
+    assert lane_access(T + V, V, LANES, frozenset({T})).kind is Access.LANES
+    assert lane_access(T + V, V, LANES, NONE).kind is Access.UNIT
+
+
+@pytest.mark.parametrize("inner", [{V}, {U}, {U, V}, set()])
+def test_split_terms_adds_up(inner):
+    e = 64 * U + V * S + (V // 3) * 5 + S + 7
+    fixed, moving = split_terms(e, frozenset(inner))
+
+    assert fixed + moving is e
+    assert fixed.free_symbols.isdisjoint(inner)
+
+
+def test_split_of_a_lone_symbol():
+    assert split_terms(V, frozenset({V})) == (Const(0), V)
+    assert split_terms(expr(3), frozenset({V})) == (Const(3), Const(0))

@@ -1,0 +1,91 @@
+"""The loop that vectors run along."""
+
+import pytest
+from gyrator_codegen import choose_vector_axis
+from gyrator_ir.expr import Sym, expr
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.loop.body import (
+    Axis,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Store,
+)
+from gyrator_ir.types import Device, DType
+
+I0, I1, R0 = Sym("i0"), Sym("i1"), Sym("r0")
+F32 = DType.F32
+
+
+def kernel(axes, inner, *stages):
+    return Kernel(
+        "k", Device("cpu"),
+        tuple(Axis(s, expr(n)) for s, n in axes), tuple(Axis(s, expr(n)) for s, n in inner), stages,
+    )  # fmt: skip
+
+
+def copy(x, y):
+    return Stage(Level.OUTER, (Load("a", "x", x), Store("y", y, "a")))
+
+
+def fold(x, y):
+    reduce = Reduce(("f",), ReduceKind.SUM, ("a",), F32)
+    return (
+        Stage(Level.INNER, (Load("a", "x", x), reduce)),
+        Stage(Level.OUTER, (Store("y", y, "f"),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "symbol", "inner"),
+    [
+        (kernel([(I0, 64), (I1, 64)], [], copy(64 * I0 + I1, 64 * I0 + I1)), I1, False),
+        (kernel([(I0, 64), (I1, 64)], [], copy(64 * I1 + I0, 64 * I1 + I0)), I0, False),
+        (kernel([(I0, 64), (I1, 64)], [], copy(64 * I1 + I0, 64 * I0 + I1)), I1, False),
+        (kernel([(I0, 64)], [(R0, 1024)], *fold(1024 * I0 + R0, I0)), R0, True),
+        (kernel([(I0, 64)], [(R0, 1024)], *fold(64 * R0 + I0, I0)), I0, False),
+        (kernel([(I0, 4096)], [(R0, 3)], *fold(3 * I0 + R0, I0)), I0, False),
+    ],
+)
+def test_contiguous_axis_wins(given, symbol, inner):
+    axis = choose_vector_axis(given, 16)
+
+    assert axis is not None
+    assert (axis.symbol, axis.inner) == (symbol, inner)
+
+
+def test_scans_run_across_contiguous_points():
+    body = Stage(
+        Level.INNER,
+        (
+            Load("a", "x", 64 * R0 + I0),
+            ScanStep(("f",), ScanKind.SUM, ("a",), F32),
+            Store("y", 64 * R0 + I0, "f"),
+        ),
+    )
+    axis = choose_vector_axis(kernel([(I0, 64)], [(R0, 100)], body), 16)
+
+    assert axis is not None
+    assert axis.symbol is I0
+
+
+def test_sorts_take_one_point_at_a_time():
+    body = Stage(
+        Level.INNER,
+        (
+            Load("a", "x", 64 * R0 + I0),
+            SortStep(("v", "p"), ("a",), F32),
+            Store("y", 64 * R0 + I0, "v"),
+        ),
+    )
+    axis = choose_vector_axis(kernel([(I0, 64)], [(R0, 100)], body), 16)
+
+    assert axis is not None
+    assert axis.inner
+
+
+def test_no_axes_no_vectors():
+    assert choose_vector_axis(kernel([], [], copy(expr(0), expr(0))), 16) is None
