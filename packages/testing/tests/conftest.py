@@ -1,0 +1,1 @@
+pytest_plugins = ["gyrator_testing.filetest.plugin", "pytester"]
