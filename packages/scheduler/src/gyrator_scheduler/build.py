@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from gyrator_ir.kernel.nodes import Kernel, Refusal, Schedule, ScheduleNode
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode
 from gyrator_ir.loop.body import Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.passes import Step
@@ -17,7 +17,7 @@ from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernels import kernel_of, numbered, short_name
 from gyrator_scheduler.fusion.stages import assemble
-from gyrator_scheduler.memory import lifetimes, peak_at, touched, with_reuse
+from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, last_member, ordered
 from gyrator_scheduler.partitions import partitions
@@ -39,6 +39,8 @@ class _Context:
     """Device of each loop operation, None for calls."""
     dependences: Dependences
     ranges: Ranges
+    sizes: Mapping[str, int]
+    """Bytes of each created buffer, for typical sizes."""
 
     def heuristics(self, index: int) -> Heuristics | None:
         """Return the numbers for the device of an operation, None for calls."""
@@ -73,24 +75,25 @@ def build(
         tuple(_device(op, buffers) for op in program.operations),
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
+        sizes_of_buffers(program.buffers, program.facts),
     )
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
         fusion = _fusion(context, options, apart)
         trace(Step("fuse", program, fusion))
-        order, nodes = _nodes(context, fusion)
-        created = _created(program, nodes)
-        lives = lifetimes(nodes, created, program.outputs)
+        order, nodes, lives = _nodes(context, fusion)
         if options.reuse:
             lives = with_reuse(lives, nodes, buffers)
         if limit is None or attempt == ATTEMPTS - 1:
             break
-        most, place = peak_at(lives, buffers, program.facts)
+        most, place = peak_at(lives, context.sizes)
         joined = (c.members for c in order[place : place + 3] if len(c.members) > 1)
         members = next(joined, None) if most > limit else None
         if members is None:
             break
         apart.update(m.index for m in members)
+    alive = {life.buffer for life in lives}
+    created = tuple(b for b in program.buffers if b.name in alive)
     return Schedule(
         name=program.name,
         inputs=program.inputs,
@@ -125,30 +128,34 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
     )
 
 
-def _nodes(context: _Context, fusion: Fusion) -> tuple[list[Cluster], tuple[ScheduleNode, ...]]:
+def _nodes(
+    context: _Context, fusion: Fusion
+) -> tuple[list[Cluster], tuple[ScheduleNode, ...], tuple[Lifetime, ...]]:
     """Turn clusters into nodes, in the order with the least peak of those tried."""
     wanted = _wanted(context, fusion.clusters)
     nodes = {c.id: _node(context, c, wanted[c.id]) for c in fusion.clusters}
+    uses = {n: touched(node) for n, node in nodes.items()}
     clusters = fusion.clusters
-    empty = {c.id for c in clusters if _empty(nodes[c.id])}
-    if not context.options.reorder:
-        kept = [c for c in clusters if c.id not in empty]
-        return kept, _finished(context, kept, nodes)
-    program, facts = context.program, context.program.facts
-    best: tuple[int, list[Cluster]] | None = None
-    for found in (
-        ordered(clusters, first_member),
-        ordered(clusters, last_member),
-        backwards(clusters),
-    ):
-        order = [c for c in found if c.id not in empty]
-        listed = [nodes[c.id] for c in order]
-        lives = lifetimes(listed, _created(program, listed), program.outputs)
-        most, _ = peak_at(lives, context.buffers, facts)
+    orders: tuple[Sequence[Cluster], ...] = (clusters,)
+    if context.options.reorder:
+        by_first, by_last = ordered(clusters, first_member), ordered(clusters, last_member)
+        orders = (by_first, by_last, backwards(clusters))
+    best: tuple[int, list[Cluster], tuple[Lifetime, ...]] | None = None
+    tried: list[list[int]] = []
+    for found in orders:
+        order = [c for c in found if not _empty(nodes[c.id])]
+        ids = [c.id for c in order]
+        if ids in tried:
+            continue
+        tried.append(ids)
+        program = context.program
+        listed = [nodes[n] for n in ids]
+        lives = lifetimes(listed, [uses[n] for n in ids], program.buffers, program.outputs)
+        most, _ = peak_at(lives, context.sizes)
         if best is None or most < best[0]:
-            best = most, order
+            best = most, order, lives
     assert best is not None
-    return best[1], _finished(context, best[1], nodes)
+    return best[1], _finished(context, best[1], nodes), best[2]
 
 
 def _empty(node: ScheduleNode) -> bool:
@@ -219,13 +226,3 @@ def _finished(
             node = evolve(node, name=name, refusals=refusals)
         result.append(node)
     return tuple(result)
-
-
-def _created(program: LoopProgram, nodes: Sequence[ScheduleNode]) -> tuple[Buffer, ...]:
-    """Return the program's own buffers that are still in memory."""
-    used: set[str] = set()
-    for node in nodes:
-        reads, writes = touched(node)
-        used.update(reads, writes)
-    used.update(o.buffer for o in program.outputs if isinstance(o, TensorRef))
-    return tuple(b for b in program.buffers if b.name in used)

@@ -41,7 +41,11 @@ def guessed_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
     return max(guess(size) if hint is None else hint, 0)
 
 
-def touched(node: ScheduleNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
+Uses = tuple[tuple[str, ...], tuple[str, ...]]
+"""Buffers that a node reads, and those it writes."""
+
+
+def touched(node: ScheduleNode) -> Uses:
     """Return the buffers that a node reads, and those it writes."""
     if isinstance(node, Kernel):
         return node.reads, node.writes
@@ -50,19 +54,13 @@ def touched(node: ScheduleNode) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def lifetimes(
-    nodes: Sequence[ScheduleNode], created: Sequence[Buffer], outputs: Sequence[Output]
-) -> tuple[Lifetime, ...]:
-    """Return the life of each created buffer, in order of `created`. Buffers that no node touches
-    have none."""
-    return _lives([touched(n) for n in nodes], nodes, created, outputs)
-
-
-def _lives(
-    uses: Sequence[tuple[tuple[str, ...], tuple[str, ...]]],
     nodes: Sequence[object],
+    uses: Sequence[Uses],
     created: Sequence[Buffer],
     outputs: Sequence[Output],
 ) -> tuple[Lifetime, ...]:
+    """Return the life of each created buffer, in order of `created`. `uses` has what each node
+    reads and writes. Buffers that no node touches have no life."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     inputs_of: dict[str, tuple[str, ...]] = {}
@@ -82,12 +80,14 @@ def _lives(
     return tuple(Lifetime(b.name, first[b.name], last[b.name]) for b in created if b.name in first)
 
 
-def peak_at(
-    lives: Sequence[Lifetime], buffers: Mapping[str, Buffer], facts: ShapeFacts
-) -> tuple[int, int]:
-    """Return the most bytes of created buffers alive at once, for typical sizes, and the first node
-    at which that is so. A buffer that takes over another's storage during one node counts once."""
-    sizes = {life.buffer: guessed_bytes(buffers[life.buffer], facts) for life in lives}
+def sizes_of_buffers(buffers: Sequence[Buffer], facts: ShapeFacts) -> dict[str, int]:
+    """Return the bytes of each buffer by name, for typical sizes."""
+    return {b.name: guessed_bytes(b, facts) for b in buffers}
+
+
+def peak_at(lives: Sequence[Lifetime], sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Return the most bytes of created buffers alive at once, and the first node at which
+    that is so. A buffer that takes over another's storage during one node counts once."""
     last = {life.buffer: life.last for life in lives}
     change: dict[int, int] = {}
     for life in lives:
@@ -106,17 +106,15 @@ def peak_at(
 
 def needs(schedule: Schedule) -> int:
     """Return the peak of a schedule in bytes, for typical sizes."""
-    buffers = {b.name: b for b in schedule.buffers}
-    return peak_at(schedule.lifetimes, buffers, schedule.facts)[0]
+    return peak_at(schedule.lifetimes, sizes_of_buffers(schedule.buffers, schedule.facts))[0]
 
 
 def program_peak(program: LoopProgram) -> int:
     """Return the peak of running a program operation by operation, as eager execution does."""
-    buffers = {b.name: b for b in program.buffers}
     found = (access(op, {}) for op in program.operations)
     uses = [(a.reads, a.writes) for a in found]
-    lives = _lives(uses, program.operations, program.buffers, program.outputs)
-    return peak_at(lives, buffers, program.facts)[0]
+    lives = lifetimes(program.operations, uses, program.buffers, program.outputs)
+    return peak_at(lives, sizes_of_buffers(program.buffers, program.facts))[0]
 
 
 def allocated(node: ScheduleNode) -> bool:

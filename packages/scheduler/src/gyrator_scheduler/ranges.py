@@ -15,6 +15,7 @@ class Ranges:
     def __init__(self, facts: ShapeFacts) -> None:
         self.facts = facts
         self._known: dict[tuple[Axis, ...], ShapeFacts] = {}
+        self._plain: set[Expr] = set()
 
     def under(self, axes: tuple[Axis, ...]) -> ShapeFacts:
         """Return the facts, extended by every axis lying in [0, extent)."""
@@ -26,4 +27,9 @@ class Ranges:
 
     def simplify(self, e: Expr, axes: tuple[Axis, ...]) -> Expr:
         """Return `e`, made simpler by knowing that each axis lies in [0, extent)."""
-        return self.under(axes).simplify(e) if divides(e) else e
+        if e in self._plain:
+            return e
+        if not divides(e):
+            self._plain.add(e)
+            return e
+        return self.under(axes).simplify(e)

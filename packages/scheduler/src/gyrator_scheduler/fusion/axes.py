@@ -101,6 +101,13 @@ def joined(first: Refinement, second: Refinement) -> Refinement:
     )
 
 
+def same(axes: tuple[Axis, ...]) -> Refinement:
+    """Return the refinement of two equal lists."""
+    maps: dict[Sym, Expr] = {a.symbol: a.symbol for a in axes}
+    parts = {a.symbol: (a.symbol,) for a in axes}
+    return Refinement(axes, maps, maps, parts, parts)
+
+
 NOTHING = Refinement((), {}, {}, {}, {})
 
 

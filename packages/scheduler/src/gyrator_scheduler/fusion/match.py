@@ -13,6 +13,7 @@ from gyrator_scheduler.fusion.axes import (
     by_stride,
     joined,
     refine,
+    same,
     space,
     strides_in,
 )
@@ -149,6 +150,8 @@ def _refined(
     fresh: Callable[[], Sym],
 ) -> Refinement | None:
     """Refine along the addresses of an anchor, and what they do not move along in order."""
+    if _alike(left, right) and (anchor is None or anchor[0] is anchor[1]):
+        return same(left.axes)
     if anchor is None:
         whole = refine(left.axes, right.axes, fresh)
         if whole is not None or bool(left.inner) == bool(right.inner):
@@ -165,6 +168,16 @@ def _refined(
         return None
     rest = refine(left_rest, right_rest, fresh) if left_rest and right_rest else NOTHING
     return None if rest is None else joined(moving, rest)
+
+
+def _alike(left: Cluster, right: Cluster) -> bool:
+    """Whether two clusters have the same points and the same inner axes, under the same names."""
+    a, b = left.axes, right.axes
+    return (
+        len(a) == len(b)
+        and len(left.points) == len(right.points)
+        and all(x.symbol is y.symbol and x.extent is y.extent for x, y in zip(a, b, strict=True))
+    )
 
 
 def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:

@@ -133,11 +133,16 @@ class _Expander:
 
     def _emit(self, s: Statement) -> str:
         """Append a statement under a new name, or return the name of an equal one."""
-        key: object = named(s, ("",))
-        if isinstance(s, Const):
-            key = (Const, repr(s.value), s.dtype)
-        if isinstance(s, Load) and s.buffer in self.stored:
-            key = (len(self.body), "load")
+        key: object
+        match s:
+            case Let(_, op, args, dtype):
+                key = (op, args, dtype)
+            case Load(_, buffer, index, mask):
+                key = (buffer, index, mask, buffer in self.stored and len(self.body))
+            case Const(_, value, dtype):
+                key = (Const, repr(value), dtype)
+            case _:
+                key = named(s, ("",))
         known = self.made.get(key)
         if known is None:
             known = f"v{self.values}"
