@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Union
+from typing import Any
 
 import torch
 from attrs import define, evolve, field
@@ -31,7 +31,7 @@ from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 Body = Callable[[Tracer, tuple[Expr, ...]], Value]
 ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
-FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Union[Value, tuple[Value, ...]]]
+FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
 Effect = Callable[[Tracer, tuple[Expr, ...]], None]
 
 
@@ -49,6 +49,8 @@ class LoopBuilder:
     buffers: list[Buffer] = field(factory=list)
     operations: list[Operation] = field(factory=list)
     origins: list[Origin] = field(factory=list)
+    known: set[Sym] = field(factory=set)
+    """Unbacked symbols that the program's inputs or operations have bound."""
     node: Node = field(init=False)
     _taken: set[str] = field(factory=set)
     _count: int = 0
@@ -61,6 +63,17 @@ class LoopBuilder:
         """Set the FX node that the operations to come belong to."""
         self.node = node
         self._origin = ()
+
+    def mark(self) -> tuple[int, int]:
+        """Return how much has been emitted, for `rewind`."""
+        return len(self.buffers), len(self.operations)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Forget what was emitted since `mark`."""
+        buffers, operations = mark
+        for dropped in self.buffers[buffers:]:
+            self._taken.discard(dropped.name)
+        del self.buffers[buffers:], self.operations[operations:]
 
     @property
     def origin(self) -> tuple[int, ...]:
@@ -127,11 +140,12 @@ class LoopBuilder:
         """Return the view, or list of views, of argument `place` that eager's result `fake` is."""
         if isinstance(fake, (list, tuple)):
             return [self.views(base, place, item) for item in fake]
-        given = self.node.args[place]
-        given = given.meta["val"] if isinstance(given, Node) else given
-        return self.view_of(base, given, fake)
+        given: Any = self.node.args[place]
+        return self.view_of(base, given.meta["val"] if isinstance(given, Node) else given, fake)
 
-    def view_of(self, base: TensorValue, base_fake: torch.Tensor, fake: torch.Tensor) -> TensorValue:
+    def view_of(
+        self, base: TensorValue, base_fake: torch.Tensor, fake: torch.Tensor
+    ) -> TensorValue:
         """Return the view of `base` that has the form of `fake`, a view of `base_fake`.
 
         Raises:
@@ -286,7 +300,7 @@ class LoopBuilder:
         descending: bool,
         stable: bool,
     ) -> None:
-        """Sort `fn(ops, index)` along `dim`: values to `into[0]`, positions (`i64`) to `into[1]`."""
+        """Sort `fn(ops, index)` along `dim`: values to `into[0]`, `i64` positions to `into[1]`."""
         axes, axis, index = _split_axis(tuple(shape), dim)
         ops = Tracer()
         value = fn(ops, index)
@@ -351,10 +365,10 @@ def _split_axis(
     shape: tuple[Expr, ...], dim: int
 ) -> tuple[tuple[Axis, ...], Axis, tuple[Expr, ...]]:
     """Return loops over all dimensions but `dim`, the loop over `dim`, and the whole index."""
-    axes, index = axes_of(shape[:dim] + (ONE,) + shape[dim + 1 :])
+    axes, index = axes_of((*shape[:dim], ONE, *shape[dim + 1 :]))
     symbol = _AXES[SymKind.REDUCE][0]
     inner: Expr = ZERO if shape[dim] is ONE else symbol
-    return axes, Axis(symbol, shape[dim]), index[:dim] + (inner,) + index[dim + 1 :]
+    return axes, Axis(symbol, shape[dim]), (*index[:dim], inner, *index[dim + 1 :])
 
 
 def _overlaps(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
@@ -373,10 +387,10 @@ def _overlaps(shape: tuple[Expr, ...], strides: tuple[Expr, ...]) -> bool:
     if not known:
         return False
     span = 1
-    for stride, size in sorted(dims):
-        if stride < span:
-            return size > 0 and all(n > 0 for _, n in dims)
-        span = stride * (size - 1) + span
+    for step, count in sorted(dims):
+        if step < span:
+            return all(n > 0 for _, n in dims)
+        span = step * (count - 1) + span
     return False
 
 
@@ -408,8 +422,8 @@ def dims_of(dims: Any, ndim: int) -> tuple[int, ...]:
     """Return non-negative dimensions in order; None, or an empty list, means all of them."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return tuple(range(ndim))
-    given = dims if isinstance(dims, (list, tuple)) else (dims,)
-    return tuple(sorted(d % ndim if ndim else 0 for d in given)) if ndim else ()
+    given: list[int] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    return tuple(sorted(d % ndim for d in given)) if ndim else ()
 
 
 def each(value: Any) -> Iterator[Any]:

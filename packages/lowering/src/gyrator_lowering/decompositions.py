@@ -24,7 +24,8 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
     """
     rules = default_table() if table is None else table
     chosen: Decompositions = {}
-    for op, function in core_aten_decompositions().items():
+    everything: Any = core_aten_decompositions()
+    for op, function in everything.items():
         if not isinstance(op, torch._ops.OpOverload) or op.namespace not in ("aten", "prims"):
             continue
         if rules.find(str(op)) is not None or torch.Tag.nondeterministic_seeded in op.tags:

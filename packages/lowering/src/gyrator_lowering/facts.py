@@ -37,6 +37,7 @@ def _hints(environment: Any) -> Any:
 
 def _finite(bound: Any) -> int | None:
     """Return a bound that is an ordinary integer, else None."""
-    if isinstance(bound, int) or (isinstance(bound, sympy.Basic) and bound.is_Integer is True):
-        return int(bound) if abs(int(bound)) < _UNBOUNDED else None
-    return None
+    if not isinstance(bound, (int, sympy.Integer)):
+        return None
+    number = int(bound)
+    return number if abs(number) < _UNBOUNDED else None

@@ -1,7 +1,7 @@
 """Operands of elementwise rules: promotion, broadcasting, scalars."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Union
+from typing import Any
 
 from attrs import frozen
 
@@ -20,7 +20,7 @@ class ScalarValue:
     trace: Callable[[Tracer], Value]
 
 
-Arg = Union[TensorValue, Expr, ScalarValue, bool, int, float]
+Arg = TensorValue | Expr | ScalarValue | bool | int | float
 
 
 def computed_in(args: Sequence[Any]) -> DType:

@@ -8,6 +8,8 @@ decides them; `philox` draws nothing, so a recomputation gives the same numbers.
 
 import functools
 import math
+import threading
+from typing import Any
 
 import torch
 
@@ -25,22 +27,26 @@ _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 
 
 def register_ops() -> None:
-    """Define the two ops with the dispatcher. May be called any number of times, from any thread."""
-    _defined()
+    """Define the two ops with the dispatcher; harmless to call again, from any thread."""
+    with _LOCK:
+        _defined()
+
+
+_LOCK = threading.Lock()
 
 
 @functools.cache
-def _defined() -> torch.library.Library:
+def _defined() -> Any:
     """Define the ops; the dispatcher's library lives as long as the process."""
-    if hasattr(torch.ops.gyrator, "philox_seed"):
-        return torch.library.Library(LIBRARY, "FRAGMENT")
-    library = torch.library.Library(LIBRARY, "FRAGMENT")
+    make: Any = torch.library.Library
+    library = make(LIBRARY, "FRAGMENT")
     library.define(_SEED, tags=(torch.Tag.nondeterministic_seeded,))
     library.define(_PHILOX)
     library.impl("philox_seed", philox_seed, "CompositeExplicitAutograd")
     library.impl("philox", philox, "CompositeExplicitAutograd")
-    torch.library.register_fake("gyrator::philox_seed", _fake_seed, lib=library)
-    torch.library.register_fake("gyrator::philox", _fake_philox, lib=library)
+    register: Any = torch.library.register_fake
+    register("gyrator::philox_seed", _fake_seed, lib=library)
+    register("gyrator::philox", _fake_philox, lib=library)
     return library
 
 

@@ -9,7 +9,9 @@ from attrs import define, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.expr import Expr
+from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
+    AssertCond,
     Buffer,
     Constant,
     DeviceCopy,
@@ -35,7 +37,7 @@ from gyrator_lowering.rules.extern import call
 from gyrator_lowering.scalars import scalar_of
 from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.symbols import Symbols
-from gyrator_lowering.table import LoweringTable, Rule
+from gyrator_lowering.table import LeftToAten, LoweringTable, Rule
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
@@ -126,6 +128,7 @@ class _Lowering:
             return value
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)
+            self.b.known |= size.free_symbols
             self.inputs.append(SizeInput(size, name))
             return size
         self.inputs.append(OpaqueInput(name))
@@ -140,6 +143,8 @@ class _Lowering:
                 help="the graph runs in eager mode",
             )
         spec = self.b.exact_spec(fake)
+        for size in (*spec.shape, *spec.strides):
+            self.b.known |= size.free_symbols
         buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
         return buffer, TensorValue(
             name, spec.dtype, spec.device, spec.shape, spec.strides,
@@ -195,6 +200,10 @@ class _Lowering:
             return self.env[source][place]  # type: ignore[index]
         fake = node.meta.get("val")
         if isinstance(target, torch._ops.OpOverload):
+            if target in _FACTS:
+                return None
+            if target is torch.ops.aten._assert_scalar.default:
+                return self._assertion(node)
             if _is_size(fake) and target not in _READS:
                 return self._scalar(node, fake)
             return self._op(node, target)
@@ -204,6 +213,20 @@ class _Lowering:
             "GY-LOWER-001",
             f"{target} is not an op of the dispatcher",
             help="the graph runs in eager mode",
+        )
+
+    def _assertion(self, node: Node) -> None:
+        """Check a condition on sizes at run time."""
+        condition, message = node.args[:2]
+        given = condition.meta["val"] if isinstance(condition, Node) else condition
+        if isinstance(given, (bool, int)):
+            if not given:
+                raise self.b.unsupported("GY-LOWER-010", f"the graph asserts: {message}")
+            return
+        self.b.operations.append(
+            AssertCond(
+                self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
+            )
         )
 
     def _scalar(self, node: Node, fake: Any) -> Any:
@@ -227,12 +250,14 @@ class _Lowering:
             return self._view(info, args, node)
         reason = self._why_call(info, rule, node, args, kwargs)
         if not reason and rule is not None:
-            result = rule(
-                self.b, *[self._ready(a) for a in args],
-                **{k: self._ready(v) for k, v in kwargs.items()},
-            )
-            if result is not NotImplemented:
-                return result
+            mark = self.b.mark()
+            try:
+                return rule(
+                    self.b, *[self._ready(a) for a in args],
+                    **{k: self._ready(v) for k, v in kwargs.items()},
+                )
+            except LeftToAten:
+                self.b.rewind(mark)
             reason = f"{info.name} has no rule for these arguments"
         return call(self.b, args, kwargs, reason)
 
@@ -244,12 +269,13 @@ class _Lowering:
     def _view(self, info: OpInfo, args: list[Any], node: Node) -> Any:
         fake = node.meta["val"]
         if info.returns == 1:
-            place = info.views[0]
-            return self.b.views(args[place], place, fake)
-        return tuple(
+            fake = (fake,)
+        places = [place for place in info.views if place is not None]
+        views = tuple(
             self.b.views(args[place], place, one)
-            for place, one in zip(info.views, fake, strict=True)
+            for place, one in zip(places, fake, strict=True)
         )
+        return views[0] if info.returns == 1 else views
 
     def _why_call(
         self, info: OpInfo, rule: Rule | None, node: Node, args: list[Any], kwargs: dict[str, Any]
@@ -315,6 +341,14 @@ class _Lowering:
 
 
 _ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
+_FACTS = frozenset(
+    {
+        torch.ops.aten.sym_constrain_range.default,
+        torch.ops.aten.sym_constrain_range_for_size.default,
+        torch.ops.aten._assert_tensor_metadata.default,
+    }
+)
+"""Ops that only tell the frontend something."""
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 

@@ -30,9 +30,9 @@ class Symbols:
             return self.expression(node.expr)
         if isinstance(value, Expr):
             return value
-        return Const(int(value))
+        return Const(int(value))  # a bool, or an integer of NumPy
 
-    def expression(self, given: sympy.Basic) -> Expr:
+    def expression(self, given: Any) -> Expr:
         """Return a sympy expression over torch's size symbols as an expression of the IR."""
         found = self._memo.get(given)
         if found is None:
@@ -41,9 +41,9 @@ class Symbols:
             )
         return found
 
-    def seen(self) -> set[sympy.Symbol]:
+    def seen(self) -> set[Any]:
         """Return the symbols of all expressions translated so far."""
-        found: set[sympy.Symbol] = set()
+        found: set[Any] = set()
         for given in self._memo:
             found |= given.free_symbols
         return found

@@ -6,11 +6,14 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-
 Rule = Callable[..., Any]
 """`rule(b: LoopBuilder, *args, **kwargs)`, the arguments as in the op's schema: tensors are
-`TensorValue`, symbolic integers `Expr`; a result is a `TensorValue`, a tuple or list of them, or
-`NotImplemented` where the rule leaves this call to ATen."""
+`TensorValue`, symbolic integers `Expr`; the result is a `TensorValue`, or a tuple or list of them.
+It may raise `LeftToAten`."""
+
+
+class LeftToAten(Exception):  # a decision, not an error
+    """Raised by a rule for arguments that it does not cover: the call stays as it is."""
 
 
 def _read_only(rules: Mapping[str, Rule]) -> Mapping[str, Rule]:

@@ -5,7 +5,8 @@ from functools import partial
 from typing import Any, Union, final
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_ir.expr import ZERO, Const as ConstExpr, Expr, Sym, SymKind, sum_of
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sum_of
+from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
 from gyrator_ir.loop.ops import OPS, Typing
 from gyrator_ir.types import DType
@@ -259,7 +260,7 @@ class Tracer:
         return found  # type: ignore[return-value]
 
     def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
-        """Read one element of a view; 0 where `mask` is false. `index` has one entry a dimension."""
+        """Read one element of a view, 0 where `mask` is false."""
         flat = address(tensor, index)
         key = ("load", tensor.buffer, flat, None if mask is None else mask.name)
         found = self._memo.get(key)

@@ -118,7 +118,7 @@ def _replace(graph: Graph, node: Node, seeds: Node, index: int) -> None:
 
 def _size(graph: Graph, node: Node, of: Any) -> Any:
     """Return the sizes of a result as arguments: those of a tensor argument where symbolic."""
-    shape = list(_value(node).shape)
+    shape: list[Any] = list(_value(node).shape)
     sizes: list[Any] = []
     for d, n in enumerate(shape):
         if isinstance(n, int):

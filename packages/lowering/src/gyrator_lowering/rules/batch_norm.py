@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.norm import affine, rounded
 from gyrator_lowering.rules.reduction import fold_into, joined, split
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -155,7 +155,8 @@ def with_update(
     outs = b.outs
     result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
     assert outs[3] is not None and outs[4] is not None and outs[5] is not None
-    reserve = b.pointwise(lambda ops, _: ops.const(0, outs[3].dtype.compute), outs[3])
+    empty = outs[3]
+    reserve = b.pointwise(lambda ops, _: ops.const(0, empty.dtype.compute), empty)
     new_mean = _updated(b, running_mean, momentum, lambda ops, i: ops.load(mean, i), outs[4])
     new_var = _updated(b, running_var, momentum, _unbiased(x, squares), outs[5])
     return result, saved_mean, saved_rstd, reserve, new_mean, new_var
@@ -177,7 +178,7 @@ def native(
     """Normalise; in training the running statistics change in place."""
     if not training:
         if running_mean is None or running_var is None:
-            return NotImplemented
+            raise LeftToAten
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
         return (result, *_empties(b, (1, 2)))
     result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
@@ -201,7 +202,7 @@ def backward(
     channels, folded = split(x, dims)
     mean = saved_mean if train else running_mean
     if mean is None or (saved_rstd if train else running_var) is None:
-        return NotImplemented
+        raise LeftToAten
 
     def scale(ops: Tracer, at: Sequence[Expr]) -> Value:
         if train:
@@ -232,7 +233,9 @@ def backward(
         return result
 
     used = b.used_results
-    wanted = [m and o is not None and k in used for k, (m, o) in enumerate(zip(mask, outs, strict=True))]
+    wanted = [
+        m and o is not None and k in used for k, (m, o) in enumerate(zip(mask, outs, strict=True))
+    ]
     plain = total(pair=False) if (wanted[0] and train) or wanted[2] else None
     along = total(pair=True) if (wanted[0] and train) or wanted[1] else None
     results: list[TensorValue | None] = [None, None, None]

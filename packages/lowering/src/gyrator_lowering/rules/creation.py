@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import as_bool
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -88,8 +88,9 @@ def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
 
 def linspace(b: LoopBuilder, start: Any, end: Any, steps: Any, **_: Any) -> TensorValue:
     """Evenly spaced numbers, counted from the nearer end as eager does."""
-    if not all(isinstance(v, (int, float)) for v in (start, end, steps)) or not b.out.dtype.is_float:
-        return NotImplemented
+    numbers = all(isinstance(v, (int, float)) for v in (start, end, steps))
+    if not numbers or not b.out.dtype.is_float:
+        raise LeftToAten
     out = b.out
     dtype = out.dtype.compute
     step = (float(end) - float(start)) / (steps - 1) if steps > 1 else 0.0
@@ -114,7 +115,7 @@ def eye(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
     return b.pointwise(body, out)
 
 
-def to_copy(b: LoopBuilder, x: TensorValue, **_: Any) -> TensorValue:
+def to_copy(b: LoopBuilder, x: TensorValue, *_: Any, **__: Any) -> TensorValue:
     """A copy of another type, layout or device."""
     out = b.out
     if x.device == out.device:
@@ -126,6 +127,18 @@ def to_copy(b: LoopBuilder, x: TensorValue, **_: Any) -> TensorValue:
         DeviceCopy(b.op_name(), source.ref, result.buffer, origins=b.origin)
     )
     return result
+
+
+def convert_element_type(b: LoopBuilder, x: TensorValue, _: Any) -> TensorValue:
+    """`prims.convert_element_type`, which some of torch's decompositions leave."""
+    return convert(b, x, b.out)
+
+
+def iota(
+    b: LoopBuilder, length: Any, *, start: Any, step: Any, **_: Any
+) -> TensorValue:
+    """`prims.iota`: `start + step * i`."""
+    return arange(b, start, length, step)
 
 
 def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
@@ -199,5 +212,8 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.linspace.default")(linspace)
     table.rule("aten.eye.default", "aten.eye.m")(eye)
     table.rule("aten._to_copy.default")(to_copy)
+    table.rule("prims.convert_element_type.default")(convert_element_type)
+    table.rule("prims.iota.default")(iota)
+    table.rule("prims.device_put.default")(to_copy)
     table.rule("aten.copy.default")(copy)
     table.rule("aten.copy_.default")(copy_)

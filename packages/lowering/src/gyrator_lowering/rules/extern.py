@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
 from gyrator_lowering.build import LoopBuilder, each
 from gyrator_lowering.promote import ScalarValue
@@ -75,9 +75,9 @@ def call(
         if source is not None:
             names.append(None)
             values.append(given[source])
-        elif info.views[place] is not None:
+        elif (base := info.views[place]) is not None:
             names.append(None)
-            values.append(b.views(given[info.views[place]], info.views[place], fake))
+            values.append(b.views(given[base], base, fake))
         else:
             wanted = out is not None or info.returns == 1 or place in used
             name, value = _result(b, fake) if wanted else (None, None)
@@ -106,14 +106,25 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
     if fake is None:
         return None, None
     if isinstance(fake, torch.Tensor):
-        value = b.buffer(b.exact_spec(fake))
+        spec = b.exact_spec(fake)
+        for size in spec.shape:
+            if any(s.kind is SymKind.UNBACKED and s not in b.known for s in size.free_symbols):
+                raise b.unsupported(
+                    "GY-LOWER-009",
+                    f"{b.node.target} returns a tensor whose size depends on its values",
+                    help="the graph runs in eager mode",
+                )
+        value = b.buffer(spec)
         return value.buffer, value
     if isinstance(fake, (list, tuple)):
         pairs = [_result(b, item) for item in fake]
         return tuple(name for name, _ in pairs), [value for _, value in pairs]
     if isinstance(fake, (torch.SymInt, int)) and not isinstance(fake, bool):
         size = b.symbols.size(fake)
-        return (size if isinstance(size, Sym) else None), size
+        if isinstance(size, Sym) and size not in b.known:
+            b.known.add(size)
+            return size, size
+        return None, size
     raise b.unsupported(
         "GY-LOWER-005",
         f"{b.node.target} returns a {type(fake).__name__}, which a program cannot hold",
@@ -145,6 +156,7 @@ def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
     fake = b.node.meta["val"]
     size = b.symbols.size(fake) if isinstance(fake, torch.SymInt) else None
     if isinstance(size, Sym) and x.dtype.is_int:
+        b.known.add(size)
         b.operations.append(ScalarRead(b.op_name(), x.ref, size, b.origin))
         return size
     saved = b.copy(x, Spec(x.dtype, x.device, (), ()))

@@ -6,7 +6,7 @@ from typing import Any
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of, sum_of
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import TensorValue, contiguous_strides
 
@@ -26,7 +26,7 @@ def embedding(
 def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) -> TensorValue:
     """Slices of `x` at the places of a vector."""
     if x.ndim == 0:
-        return NotImplemented
+        raise LeftToAten
     d = dim % x.ndim
     flat = places if places.ndim else None
 
@@ -43,7 +43,7 @@ def gather(
 ) -> TensorValue:
     """`x[..., places[i], ...]` along one dimension."""
     if x.ndim == 0 or places.ndim == 0:
-        return NotImplemented
+        raise LeftToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -93,7 +93,7 @@ def index_tensor(
 ) -> TensorValue:
     """`x[places]`."""
     if with_masks(places) or all(p is None for p in places):
-        return NotImplemented
+        raise LeftToAten
     return b.pointwise(
         lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True))
     )
@@ -104,7 +104,7 @@ def unsafe_index(
 ) -> TensorValue:
     """`x[places]`, the places known to lie inside."""
     if with_masks(places) or all(p is None for p in places):
-        return NotImplemented
+        raise LeftToAten
     return b.pointwise(
         lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False))
     )
@@ -149,10 +149,8 @@ def joined_at(
             above = ops.ge(ops.index(at), ops.index(ends[k]))
             mask = above if mask is None else above & mask
         value = ops.cast(ops.load(parts[k], inside, mask), dtype)
-        if result is None:
-            result = value
-        else:
-            result = ops.where(below(ops, at, ends[k + 1]), value, result)
+        first = result is None
+        result = value if first else ops.where(below(ops, at, ends[k + 1]), value, result)
     assert result is not None
     return result
 
@@ -171,7 +169,7 @@ def inside(
 
 def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any = 0) -> TensorValue:
     """`x` with a border of one value; negative widths cut."""
-    before = [ZERO] * x.ndim
+    before: list[Expr] = [ZERO] * x.ndim
     dims = []
     for k in range(len(pad) // 2):
         d = x.ndim - 1 - k

@@ -1,7 +1,6 @@
 """Losses that fold to one number, and their gradients."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gyrator_ir.expr import ONE, Expr, product_of
 from gyrator_ir.loop.body import ReduceKind
@@ -22,7 +21,7 @@ At = Callable[[Tracer, Sequence[Expr]], Value]
 def broadcast_shape(tensors: Sequence[TensorValue]) -> tuple[Expr, ...]:
     """Return the shape that tensors broadcast to; eager has checked that they do."""
     rank = max(t.ndim for t in tensors)
-    shape = [ONE] * rank
+    shape: list[Expr] = [ONE] * rank
     for t in tensors:
         for k, size in enumerate(t.shape):
             if size is not ONE:

@@ -41,7 +41,6 @@ def layer_norm(
     assert out is not None
     dtype = x.dtype.compute
     dims = tuple(range(x.ndim - len(shape), x.ndim))
-    kept, _ = split(x, dims)
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     mean, squares, rstd = (b.temp(stat, dtype, x) for _ in range(3))
     into = [without(mean, dims), without(squares, dims), None]
@@ -96,7 +95,7 @@ def _sum_of(
 def _sum_to(
     b: LoopBuilder, like: TensorValue, dims: Sequence[int], dtype: DType, at: At, out: Spec
 ) -> TensorValue:
-    """Sum `at` over the leading dimensions `dims`, rounded to the form of a parameter's gradient."""
+    """Sum `at` over the leading dimensions `dims`, in the form of a parameter's gradient."""
     kept, folded = split(like, dims)
     direct = out.dtype is dtype
     result = b.buffer(out) if direct else b.temp(kept, dtype, like)
@@ -268,7 +267,7 @@ def group_norm_backward(
     """Gradients of group norm, from sums over positions of grad and grad * x a channel."""
     outs = b.outs
     dtype = x.dtype.compute
-    batch, channels, *space = x.shape
+    channels = x.shape[1]
     size = channels // groups
     dims = tuple(range(2, x.ndim))
 
@@ -332,9 +331,10 @@ def _group_input_gradient(
         if weight is not None:
             g = g * ops.cast(ops.load(weight, index[1:2]), dtype)
         total = operand(ops, n, (), dtype)
-        value = g - stat(ops, first, index) / total
+        value: Value = g - stat(ops, first, index) / total
         value = value - centred(ops, index) * (stat(ops, second, index) / total)
-        return value * stat(ops, rstd, index)
+        scale: Value = stat(ops, rstd, index)
+        return value * scale
 
     return b.pointwise(body, out)
 

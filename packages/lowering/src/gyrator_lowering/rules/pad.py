@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.scatter import can, settled
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -76,7 +76,7 @@ def _added(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        return NotImplemented
+        raise LeftToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -146,7 +146,7 @@ def nearest_backward(rank: int, exact: bool) -> Rule:
         out = b.out
         dtype = out.dtype.compute
         if not can(b, out.device.type, dtype, StoreMode.ADD):
-            return NotImplemented
+            raise LeftToAten
         given = list(scales) + [None] * (rank - len(scales))
         form = Spec(dtype, out.device, out.shape, out.strides)
         total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
@@ -217,7 +217,7 @@ def bilinear_backward(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        return NotImplemented
+        raise LeftToAten
     given = list(scales) + [None] * (2 - len(scales))
     form = Spec(dtype, out.device, out.shape, out.strides)
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)

@@ -6,7 +6,7 @@ from typing import Any
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import Arg, computed_in, operand
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -164,10 +164,11 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
         return elementwise(b, lambda ops, p, q: ops.trunc(p / q), (x, y))
     divisor = _integer_divisor(y)
     if divisor is None or b.out.dtype is DType.BOOL:
-        return NotImplemented
+        raise LeftToAten
     if divisor == -1:
         return elementwise(b, _row("neg"), (x,))
-    return elementwise(b, _row("floordiv" if rounding_mode == "floor" else "truncdiv"), (x, divisor))
+    row = "floordiv" if rounding_mode == "floor" else "truncdiv"
+    return elementwise(b, _row(row), (x, divisor))
 
 
 def floor_divide(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
@@ -183,7 +184,7 @@ def modulo(float_op: str, integer_op: str) -> Rule:
             return elementwise(b, _row(float_op), (x, y))
         divisor = _integer_divisor(y)
         if divisor is None or b.out.dtype is DType.BOOL:
-            return NotImplemented
+            raise LeftToAten
         if divisor == -1:
             return elementwise(b, lambda ops, p: ops.const(0, p.dtype), (x,))
         return elementwise(b, _row(integer_op), (x, divisor))
@@ -192,7 +193,7 @@ def modulo(float_op: str, integer_op: str) -> Rule:
 
 
 def power(ops: Tracer, x: Value, n: float) -> Value:
-    """Return `x**n` for a constant `n`, by products and roots for the exponents where eager does."""
+    """Return `x**n` for a constant `n`, by products and roots where eager does so."""
     if n == 0:
         return ops.const(1, x.dtype)
     if n == 1:
@@ -227,14 +228,14 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
     if not isinstance(exponent, (bool, int, float)):
         return pow_tensor(b, x, exponent)
     if b.out.dtype is DType.BOOL or (not b.out.dtype.is_float and not 0 <= exponent <= 64):
-        return NotImplemented
+        raise LeftToAten
     return elementwise(b, lambda ops, p: power(ops, p, exponent), (x,))
 
 
 def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
     """`x**exponent`, C's pow; integer powers of integers stay in ATen."""
     if not b.out.dtype.is_float:
-        return NotImplemented
+        raise LeftToAten
     return elementwise(b, _row("pow"), (x, exponent))
 
 
@@ -440,7 +441,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.rsub.Tensor", "aten.rsub.Scalar")(rsub)
     table.rule("aten.mul.Tensor", "aten.mul.Scalar")(mul)
     modes = [f"aten.div.{kind}{mode}" for kind in ("Tensor", "Scalar") for mode in ("", "_mode")]
-    table.rule(*modes)(div)
+    table.rule(*modes, "aten.true_divide.Tensor", "aten.true_divide.Scalar")(div)
     table.rule("aten.floor_divide.default", "aten.floor_divide.Scalar")(floor_divide)
     kinds = ("Tensor", "Scalar", "Scalar_Tensor")
     table.rule(*(f"aten.remainder.{kind}" for kind in kinds))(modulo("remainder", "mod"))

@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.scatter import can, settled
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -61,7 +61,7 @@ def max_pool(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
         if not _known(window, step, pad, spread) or len(_offsets(window)) > 256:
-            return NotImplemented
+            raise LeftToAten
         out, out_places = b.outs
         assert out is not None and out_places is not None
         lead = x.ndim - rank
@@ -69,7 +69,9 @@ def max_pool(rank: int) -> Rule:
         padded = any(pad) or ceil
         dims = list(range(lead, x.ndim))
 
-        def best(ops: Tracer, index: Sequence[Expr], with_place: bool) -> tuple[Value, Value | None]:
+        def best(
+            ops: Tracer, index: Sequence[Expr], with_place: bool
+        ) -> tuple[Value, Value | None]:
             value: Value | None = None
             where: Value | None = None
             for offset in _offsets(window):
@@ -97,7 +99,11 @@ def max_pool(rank: int) -> Rule:
 
         if 1 not in b.used_results:
             return b.pointwise(lambda ops, i: best(ops, i, with_place=False)[0], out), None
-        return b.pointwise_many(lambda ops, i: best(ops, i, with_place=True), (out, out_places))
+
+        def both(ops: Tracer, index: Sequence[Expr]) -> list[Value]:
+            return [v for v in best(ops, index, with_place=True) if v is not None]
+
+        return b.pointwise_many(both, (out, out_places))
 
     return rule
 
@@ -126,7 +132,7 @@ def max_pool_backward(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
         if not _known(window, step, pad, spread):
-            return NotImplemented
+            raise LeftToAten
         out = b.out
         lead = x.ndim - rank
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
@@ -163,7 +169,7 @@ def _scatter_gradient(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        return NotImplemented
+        raise LeftToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -198,7 +204,7 @@ def avg_pool(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
         if not _known(window, step, pad) or not x.dtype.is_float:
-            return NotImplemented
+            raise LeftToAten
         lead = x.ndim - rank
         out = b.out
         dtype = out.dtype.compute
@@ -282,7 +288,7 @@ def avg_pool_backward(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
         if not _known(window, step, pad):
-            return NotImplemented
+            raise LeftToAten
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         lead = x.ndim - rank
         out = b.out
@@ -320,7 +326,7 @@ def adaptive_avg_pool(rank: int) -> Rule:
         if not all(type(n) is Const for n in (*wanted, *plane)) and any(
             n is not ONE for n in wanted
         ):
-            return NotImplemented
+            raise LeftToAten
         dtype = out.dtype.compute
         window = tuple(_longest(n, w) for n, w in zip(plane, wanted, strict=True))
         even = all(w is ONE or (n % w) is ZERO for n, w in zip(plane, wanted, strict=True))
@@ -379,7 +385,7 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
         if not all(type(n) is Const for n in (*wanted, *plane)) and any(
             n is not ONE for n in wanted
         ):
-            return NotImplemented
+            raise LeftToAten
         out = b.out
         dtype = out.dtype.compute
         reach = [_most_windows(n, w) for n, w in zip(plane, wanted, strict=True)]

@@ -25,7 +25,9 @@ def split(x: TensorValue, dims: Sequence[int]) -> tuple[tuple[Expr, ...], tuple[
     return kept, tuple(x.shape[d] for d in dims)
 
 
-def joined(ndim: int, dims: Sequence[int], kept: Sequence[Expr], folded: Sequence[Expr]) -> list[Expr]:
+def joined(
+    ndim: int, dims: Sequence[int], kept: Sequence[Expr], folded: Sequence[Expr]
+) -> list[Expr]:
     """Return the whole index from its parts over the dimensions that stay and that are folded."""
     outer, inner = iter(kept), iter(folded)
     return [next(inner) if d in dims else next(outer) for d in range(ndim)]

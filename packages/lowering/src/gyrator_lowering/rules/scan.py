@@ -5,7 +5,7 @@ from typing import Any
 from gyrator_ir.loop.body import ScanKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 
@@ -15,7 +15,9 @@ def running(kind: ScanKind) -> Rule:
     def rule(b: LoopBuilder, x: TensorValue, dim: int, **_: Any) -> TensorValue:
         out = b.out
         if x.ndim == 0 or not b.targets[out.device.type].capabilities.scans:
-            return b.copy(x, out) if x.ndim == 0 else NotImplemented
+            if x.ndim == 0:
+                return b.copy(x, out)
+            raise LeftToAten
         dtype = out.dtype.compute
         narrow = dtype is not out.dtype
         raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides) if narrow else out)
@@ -32,7 +34,7 @@ def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
         values, places = b.outs
         assert values is not None and places is not None
         if x.ndim == 0 or x.dtype is DType.BOOL:
-            return NotImplemented
+            raise LeftToAten
         dtype = x.dtype.compute
         d = dim % x.ndim
         raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))

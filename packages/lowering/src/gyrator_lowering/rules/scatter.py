@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -53,7 +53,7 @@ def embedding_backward(
     out = b.out
     dtype = out.dtype.compute
     if scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
-        return NotImplemented
+        raise LeftToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -91,14 +91,14 @@ def _index_put(
     accumulate: bool, check: bool,
 ) -> TensorValue:
     if all(p is None for p in places):
-        return NotImplemented
+        raise LeftToAten
     if with_masks(places):
         return _masked_put(b, x, places, values, accumulate)
     mode = StoreMode.ADD if accumulate else StoreMode.SET
     out = b.out
     result = accumulator(b, x, out, mode)
     if result is None:
-        return NotImplemented
+        raise LeftToAten
     shape = _block_shape(x, places)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -117,9 +117,9 @@ def _masked_put(
     """`x[mask] = number`: a selection. Other masked writes stay in ATen."""
     mask = places[0]
     if len(places) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
-        return NotImplemented
+        raise LeftToAten
     if any(size is not ONE for size in values.shape):
-        return NotImplemented
+        raise LeftToAten
     number = values if not values.shape else TensorValue(
         values.buffer, values.dtype, values.device, (), (), values.offset, values.stored
     )
@@ -139,7 +139,7 @@ def _block_shape(
     """Return the shape of `x[places]`."""
     given = [p for p in places if p is not None]
     rank = max(p.ndim for p in given)
-    block = [ONE] * rank
+    block: list[Expr] = [ONE] * rank
     for p in given:
         for k, size in enumerate(p.shape):
             if size is not ONE:
@@ -160,11 +160,11 @@ def scatter_into(
     `first`, a number, is stored there before, so that the elements of `x` do not take part.
     """
     if x.ndim == 0 or places.ndim == 0:
-        return NotImplemented
+        raise LeftToAten
     out = b.out
     result = accumulator(b, x, out, mode)
     if result is None:
-        return NotImplemented
+        raise LeftToAten
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -209,7 +209,7 @@ def scatter_reduce(
 ) -> TensorValue:
     """`x` folded with elements of `source` at places along `dim`."""
     if reduce not in MODES or x.dtype is DType.BOOL:
-        return NotImplemented
+        raise LeftToAten
     identity = None if include_self else _identity(x.dtype, reduce)
     return scatter_into(b, x, dim, places, source, MODES[reduce], identity)
 
@@ -232,11 +232,11 @@ def index_add(
 ) -> TensorValue:
     """`x` with slices of `alpha * source` added at the places of a vector."""
     if x.ndim == 0 or places.ndim == 0:
-        return NotImplemented
+        raise LeftToAten
     out = b.out
     result = accumulator(b, x, out, StoreMode.ADD)
     if result is None:
-        return NotImplemented
+        raise LeftToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -369,7 +369,7 @@ def diagonal_scatter(
 ) -> TensorValue:
     """`x` with a diagonal replaced by `source`."""
     if not isinstance(offset, int):
-        return NotImplemented
+        raise LeftToAten
     result = b.copy(x, b.out)
     p, q = dim1 % x.ndim, dim2 % x.ndim
     start = result.strides[q] * offset if offset >= 0 else result.strides[p] * -offset
@@ -392,7 +392,7 @@ def as_strided_scatter(
     given: Any = b.node.args[0]
     out = b.exact_spec(b.node.meta["val"])
     if out.strides != b.out.strides or out.strides != x.strides:
-        return NotImplemented
+        raise LeftToAten
     result = b.copy(x, out)
     start = b.symbols.size(given.meta["val"].storage_offset()) if offset is None else (
         b.symbols.size(offset)

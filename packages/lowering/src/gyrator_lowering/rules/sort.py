@@ -5,7 +5,7 @@ from typing import Any
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.extern import kept
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 SELECTION = "a partial selection is cheaper than the sort that kernels have"
@@ -22,7 +22,7 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
     assert values is not None and places is not None
     target = b.targets[values.device.type]
     if x.ndim == 0 or x.dtype is DType.BOOL or not target.capabilities.sorts:
-        return NotImplemented
+        raise LeftToAten
     wide = Spec(values.dtype.compute, values.device, values.shape, values.strides)
     into = [b.buffer(wide), b.buffer(places)]
     b.sort(
