@@ -1,8 +1,8 @@
 """Measure error and speed of the prelude's float32 functions, for docs/vector-math.md.
 
 Run ``python packages/codegen_cpp/tools/measure.py [stride] [name ...]``: every ``stride``-th
-float32 bit pattern is compared with the float64 function (libm's, or the prelude's own where libm has
-none), and a vector loop over 4,096 values in the first-level cache is timed on one core.
+float32 bit pattern is compared with the float64 function (libm's, or the prelude's own where libm
+has none), and a vector loop over 4,096 values in the first-level cache is timed on one core.
 """
 
 import ctypes
