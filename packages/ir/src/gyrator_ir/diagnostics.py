@@ -25,7 +25,7 @@ class Diagnostic:
 
 
 class GyratorError(Exception):
-    """Base class. `except GyratorError as e: e.diagnostic.code` is the supported way to dispatch."""
+    """Base class. Callers dispatch on `error.diagnostic.code`."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(diagnostic.render())

@@ -61,7 +61,7 @@ class DType(StrEnum):
 
     @property
     def compute(self) -> "DType":
-        """The type in which arithmetic on this one is done: `f32` for narrow floats, else itself."""
+        """The type in which arithmetic is done: `f32` for narrow floats, else itself."""
         return DType.F32 if self in _NARROW else self
 
 

@@ -6,7 +6,7 @@ translates every class of `INSTRUCTIONS`.
 """
 
 from enum import StrEnum
-from typing import Union, get_args
+from typing import get_args
 
 from attrs import field, frozen
 
@@ -32,7 +32,7 @@ class ListValue:
     items: tuple["Value", ...] = field(validator=a_tuple)
 
 
-Value = Union[Ref, Expr, Literal, TypeArg, ListValue]
+Value = Ref | Expr | Literal | TypeArg | ListValue
 """An operand of a call, or a result of the program."""
 
 
@@ -415,16 +415,44 @@ class Return:
     values: tuple[Value, ...] = field(validator=a_tuple)
 
 
-Instruction = Union[
-    BindSize, BindParameter, DefineSymbol, BindConstant,
-    AssertSizeStride, AssertAlignment, AssertNoNan, AssertTrue,
-    Allocate, AllocatePool, AllocateFromPool, Workspace, Free, Reuse, View,
-    Launch, ExternCall, TmaDescriptor, TritonLaunch, Copy, ReadScalar,
-    CollectiveStart, CollectiveFinish,
-    MakeStream, MakeEvent, RecordEvent, WaitEvent,
-    WithDevice, WithStream, ProfileRange, Branch, Loop, CallProgram, CallPartition,
-    Comment, Return,
-]  # fmt: skip
+Instruction = (
+    BindSize
+    | BindParameter
+    | DefineSymbol
+    | BindConstant
+    | AssertSizeStride
+    | AssertAlignment
+    | AssertNoNan
+    | AssertTrue
+    | Allocate
+    | AllocatePool
+    | AllocateFromPool
+    | Workspace
+    | Free
+    | Reuse
+    | View
+    | Launch
+    | ExternCall
+    | TmaDescriptor
+    | TritonLaunch
+    | Copy
+    | ReadScalar
+    | CollectiveStart
+    | CollectiveFinish
+    | MakeStream
+    | MakeEvent
+    | RecordEvent
+    | WaitEvent
+    | WithDevice
+    | WithStream
+    | ProfileRange
+    | Branch
+    | Loop
+    | CallProgram
+    | CallPartition
+    | Comment
+    | Return
+)
 
 INSTRUCTIONS: tuple[type, ...] = get_args(Instruction)
 """Every instruction class, for wrappers and tests to enumerate."""

@@ -1,7 +1,7 @@
 """Kernel IR: what runs as one kernel, in which order, and how long each buffer lives.
 
-A kernel has one iteration space, points × inner. `axes` are the points: independent, in parallel.
-`inner` axes are walked for each point, by reductions and by the pointwise work that shares their
+A kernel has one iteration space, points times inner. `axes` are the points: independent, in
+parallel. `inner` axes are walked for each point, by reductions and by the pointwise work that shares their
 range. The fused work is a sequence of stages:
 
     kernel k0 axes (i0 < 4096) inner (r0 < 1024):        softmax of rows
@@ -129,7 +129,7 @@ class Lifetime:
 
 @frozen
 class Partition:
-    """Nodes `start` to `end` (not included): a stretch that one device graph may capture, or not."""
+    """Nodes `start` to `end` (not included): a stretch that a device graph may capture, or not."""
 
     start: int = field(validator=exactly(int))
     end: int = field(validator=exactly(int))

@@ -49,14 +49,12 @@ class ReduceKind(StrEnum):
     """One argument; three results: mean, sum of squared deviations from it, and count, all of the
     argument's float type (Welford 1962; parts merge by Chan et al. 1979)."""
     ONLINE_SOFTMAX = "online_softmax"
-    """One argument x; two results: m = max x, and sum of exp(x - m) (Milakov and Gimelshein 2018)."""
+    """One argument x; two results: m = max x, and sum of exp(x - m) (Milakov, Gimelshein 2018)."""
     DOT = "dot"
     """Two arguments; the sum of their products."""
 
 
-REDUCE_ARITY: dict[ReduceKind, tuple[int, int]] = {
-    kind: (1, 1) for kind in ReduceKind
-} | {
+REDUCE_ARITY: dict[ReduceKind, tuple[int, int]] = dict.fromkeys(ReduceKind, (1, 1)) | {
     ReduceKind.WELFORD: (1, 3),
     ReduceKind.ONLINE_SOFTMAX: (1, 2),
     ReduceKind.DOT: (2, 1),
@@ -146,7 +144,7 @@ class Store:
 
 @frozen
 class Reduce:
-    """`m, n = reduce.online_softmax a`: fold over the reduced axes of the enclosing operation.
+    """`m, n: f32 = reduce.online_softmax a`: fold over the reduced axes of the enclosing operation.
 
     The results have one value for each point of the other axes.
     """
@@ -160,7 +158,7 @@ class Reduce:
 
 @frozen
 class ScanStep:
-    """`b = scan.sum a`, `b = scan.sum a reverse`: the inclusive running fold along the scan axis."""
+    """`b: f32 = scan.sum a reverse`: the inclusive running fold along the scan axis."""
 
     names: tuple[str, ...] = field(validator=a_tuple)
     kind: ScanKind = field(validator=exactly(ScanKind))
@@ -171,7 +169,7 @@ class ScanStep:
 
 @frozen
 class SortStep:
-    """`v, p = sort a descending stable`: values in order along the sort axis, and their `i64`
+    """`v, p: f32 = sort a descending stable`: values in order along the sort axis, and their `i64`
     positions. NaN sorts as the largest value."""
 
     names: tuple[str, ...] = field(validator=a_tuple)

@@ -7,7 +7,6 @@ stage border.
 
 from enum import StrEnum
 from types import NoneType
-from typing import Union
 
 from attrs import field, frozen
 
@@ -51,7 +50,7 @@ class TensorRef:
 class Literal:
     """A constant argument of a call: None, a Python scalar or a string."""
 
-    value: None | bool | int | float | complex | str = field(
+    value: bool | int | float | complex | str | None = field(
         validator=exactly(NoneType, bool, int, float, complex, str), eq=bits
     )
 
@@ -72,7 +71,7 @@ class ListArg:
     items: tuple["Arg", ...] = field(validator=a_tuple)
 
 
-Arg = Union[TensorRef, Literal, TypeArg, ListArg, Expr]
+Arg = TensorRef | Literal | TypeArg | ListArg | Expr
 """An argument of a call. An `Expr` is an integer known at run time."""
 
 
@@ -116,7 +115,7 @@ class Constant:
     key: str = field(validator=exactly(str))
 
 
-Output = Union[TensorRef, Expr, Literal]
+Output = TensorRef | Expr | Literal
 """A result: a tensor, an integer, or a constant (None, a number)."""
 
 

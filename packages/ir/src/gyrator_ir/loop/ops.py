@@ -81,7 +81,13 @@ def _rows() -> Mapping[str, OpRow]:
     table: dict[str, OpRow] = {}
 
     def add(
-        names: str, arity: int, typing: Typing, domain: Domain, numerics: Numerics, cost: int, **meanings: str
+        names: str,
+        arity: int,
+        typing: Typing,
+        domain: Domain,
+        numerics: Numerics,
+        cost: int,
+        **meanings: str,
     ) -> None:
         for name in names.split():
             table[name] = OpRow(name, arity, typing, domain, numerics, cost, meanings.pop(name))
@@ -94,101 +100,227 @@ def _rows() -> Mapping[str, OpRow]:
     add("div", 2, same, flt, rounded, 4, div="a / b")
     add("fma", 3, same, flt, rounded, 1, fma="a * b + c, rounded once")
     add(
-        "floordiv truncdiv mod rem", 2, same, integer, exact, 8,
+        "floordiv truncdiv mod rem",
+        2,
+        same,
+        integer,
+        exact,
+        8,
         floordiv="quotient rounded to minus infinity; divisor not 0",
         truncdiv="quotient rounded to 0; divisor not 0",
         mod="a - floordiv(a, b) * b: the sign of b; divisor not 0",
         rem="a - truncdiv(a, b) * b: the sign of a; divisor not 0",
     )
     add(
-        "fmod remainder", 2, same, flt, rounded, 10,
+        "fmod remainder",
+        2,
+        same,
+        flt,
+        rounded,
+        10,
         fmod="C's fmod: the sign of a",
         remainder="fmod(a, b), plus b where that is not 0 and its sign is not b's",
     )
     add(
-        "neg abs", 1, same, number, exact, 1,
-        neg="-a", abs="absolute value; the smallest integer maps to itself",
+        "neg abs",
+        1,
+        same,
+        number,
+        exact,
+        1,
+        neg="-a",
+        abs="absolute value; the smallest integer maps to itself",
     )
     add(
-        "maximum minimum", 2, same, number, exact, 1,
-        maximum="the larger; NaN if either is NaN", minimum="the smaller; NaN if either is NaN",
+        "maximum minimum",
+        2,
+        same,
+        number,
+        exact,
+        1,
+        maximum="the larger; NaN if either is NaN",
+        minimum="the smaller; NaN if either is NaN",
     )
     add(
-        "fmax fmin", 2, same, flt, exact, 1,
+        "fmax fmin",
+        2,
+        same,
+        flt,
+        exact,
+        1,
         fmax="the larger; the other one if either is NaN",
         fmin="the smaller; the other one if either is NaN",
     )
     add("sqrt", 1, same, flt, rounded, 4, sqrt="square root")
     add(
-        "floor ceil trunc round", 1, same, flt, exact, 1,
-        floor="to minus infinity", ceil="to plus infinity", trunc="to 0",
+        "floor ceil trunc round",
+        1,
+        same,
+        flt,
+        exact,
+        1,
+        floor="to minus infinity",
+        ceil="to plus infinity",
+        trunc="to 0",
         round="to the nearest integer, halves to even",
     )
     add(
-        "copysign nextafter", 2, same, flt, exact, 2,
-        copysign="|a| with the sign of b", nextafter="the next float from a towards b",
+        "copysign nextafter",
+        2,
+        same,
+        flt,
+        exact,
+        2,
+        copysign="|a| with the sign of b",
+        nextafter="the next float from a towards b",
     )
     add(
-        "exp exp2 expm1 log log2 log10 log1p", 1, same, flt, ulp, 12,
-        exp="e**a", exp2="2**a", expm1="e**a - 1", log="natural logarithm", log2="logarithm to base 2",
-        log10="logarithm to base 10", log1p="log(1 + a)",
+        "exp exp2 expm1 log log2 log10 log1p",
+        1,
+        same,
+        flt,
+        ulp,
+        12,
+        exp="e**a",
+        exp2="2**a",
+        expm1="e**a - 1",
+        log="natural logarithm",
+        log2="logarithm to base 2",
+        log10="logarithm to base 10",
+        log1p="log(1 + a)",
     )
     add(
-        "sin cos tan", 1, same, flt, ulp, 14,
-        sin="sine of radians", cos="cosine of radians", tan="tangent of radians",
+        "sin cos tan",
+        1,
+        same,
+        flt,
+        ulp,
+        14,
+        sin="sine of radians",
+        cos="cosine of radians",
+        tan="tangent of radians",
     )
     add(
-        "sinh cosh tanh asin acos atan asinh acosh atanh", 1, same, flt, ulp, 16,
-        sinh="hyperbolic sine", cosh="hyperbolic cosine", tanh="hyperbolic tangent",
-        asin="inverse sine", acos="inverse cosine", atan="inverse tangent",
-        asinh="inverse hyperbolic sine", acosh="inverse hyperbolic cosine",
+        "sinh cosh tanh asin acos atan asinh acosh atanh",
+        1,
+        same,
+        flt,
+        ulp,
+        16,
+        sinh="hyperbolic sine",
+        cosh="hyperbolic cosine",
+        tanh="hyperbolic tangent",
+        asin="inverse sine",
+        acos="inverse cosine",
+        atan="inverse tangent",
+        asinh="inverse hyperbolic sine",
+        acosh="inverse hyperbolic cosine",
         atanh="inverse hyperbolic tangent",
     )
     add(
-        "erf erfc sigmoid rsqrt", 1, same, flt, ulp, 14,
-        erf="error function", erfc="1 - erf(a)", sigmoid="1 / (1 + exp(-a))", rsqrt="1 / sqrt(a)",
+        "erf erfc sigmoid rsqrt",
+        1,
+        same,
+        flt,
+        ulp,
+        14,
+        erf="error function",
+        erfc="1 - erf(a)",
+        sigmoid="1 / (1 + exp(-a))",
+        rsqrt="1 / sqrt(a)",
     )
     add(
-        "erfinv lgamma digamma", 1, same, flt, Numerics.APPROX, 40,
-        erfinv="inverse of erf", lgamma="log |gamma(a)|", digamma="derivative of lgamma",
+        "erfinv lgamma digamma",
+        1,
+        same,
+        flt,
+        Numerics.APPROX,
+        40,
+        erfinv="inverse of erf",
+        lgamma="log |gamma(a)|",
+        digamma="derivative of lgamma",
     )
     add(
-        "pow atan2 hypot", 2, same, flt, ulp, 30,
-        pow="a**b as C's pow", atan2="angle of the point (b, a)", hypot="sqrt(a*a + b*b)",
+        "pow atan2 hypot",
+        2,
+        same,
+        flt,
+        ulp,
+        30,
+        pow="a**b as C's pow",
+        atan2="angle of the point (b, a)",
+        hypot="sqrt(a*a + b*b)",
     )
-    add(
-        "ldexp", 2, Typing.EXPONENT, flt, exact, 3, ldexp="a * 2**b"
-    )
+    add("ldexp", 2, Typing.EXPONENT, flt, exact, 3, ldexp="a * 2**b")
     compare = Typing.COMPARE
     add(
-        "eq ne lt le gt ge", 2, compare, Domain.ANY, exact, 1,
-        eq="a == b", ne="a != b", lt="a < b", le="a <= b", gt="a > b", ge="a >= b",
+        "eq ne lt le gt ge",
+        2,
+        compare,
+        Domain.ANY,
+        exact,
+        1,
+        eq="a == b",
+        ne="a != b",
+        lt="a < b",
+        le="a <= b",
+        gt="a > b",
+        ge="a >= b",
     )
     add(
-        "bit_and bit_or bit_xor", 2, same, bits, exact, 1,
-        bit_and="bitwise (for bool: logical) and", bit_or="bitwise or", bit_xor="bitwise exclusive or",
+        "bit_and bit_or bit_xor",
+        2,
+        same,
+        bits,
+        exact,
+        1,
+        bit_and="bitwise (for bool: logical) and",
+        bit_or="bitwise or",
+        bit_xor="bitwise exclusive or",
     )
     add("bit_not", 1, same, bits, exact, 1, bit_not="bitwise (for bool: logical) not")
     add(
-        "shl shr", 2, same, integer, exact, 1,
+        "shl shr",
+        2,
+        same,
+        integer,
+        exact,
+        1,
         shl="shift left; 0 where the amount is negative or not below the width",
-        shr="shift right, arithmetic for signed types; amounts outside the width fill with the sign",
+        shr="shift right, arithmetic for signed types; the sign fills in for amounts outside",
     )
     add(
-        "isnan isinf signbit", 1, Typing.PREDICATE, flt, exact, 1,
-        isnan="is NaN", isinf="is plus or minus infinity", signbit="the sign bit is set",
+        "isnan isinf signbit",
+        1,
+        Typing.PREDICATE,
+        flt,
+        exact,
+        1,
+        isnan="is NaN",
+        isinf="is plus or minus infinity",
+        signbit="the sign bit is set",
     )
     add("where", 3, Typing.SELECT, Domain.ANY, exact, 1, where="b if a else c")
     add("cast", 1, Typing.CAST, Domain.ANY, rounded, 1, cast="convert by value, as eager converts")
     add("bitcast", 1, Typing.BITCAST, Domain.ANY, exact, 1, bitcast="the same bits as another type")
     add(
-        "rand randn", 2, Typing.RANDOM, Domain.INT, Numerics.ULP, 40,
+        "rand randn",
+        2,
+        Typing.RANDOM,
+        Domain.INT,
+        Numerics.ULP,
+        40,
         rand="Philox4x32-10 (key a, counter b): f32 uniform in [0, 1), 24 random bits",
         randn="Philox4x32-10 (key a, counter b): f32 standard normal by Box-Muller",
     )
     add(
-        "randint", 4, Typing.RANDOM, Domain.INT, exact, 40,
-        randint="Philox4x32-10 (key a, counter b): i64 in [c, d): 64 random bits modulo d - c, plus c",
+        "randint",
+        4,
+        Typing.RANDOM,
+        Domain.INT,
+        exact,
+        40,
+        randint="Philox4x32-10 (key a, counter b): i64 in [c, d), c plus 64 bits modulo d - c",
     )
     return MappingProxyType(table)
 
