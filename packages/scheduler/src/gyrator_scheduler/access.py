@@ -173,8 +173,14 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
 
     if isinstance(op, LOOPS):
         body = statements_of(op)
-        reads = tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Load)))
-        writes = tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Store)))
+        loaded: dict[str, None] = {}
+        stored: dict[str, None] = {}
+        for s in body:
+            if isinstance(s, Load):
+                loaded[s.buffer] = None
+            elif isinstance(s, Store):
+                stored[s.buffer] = None
+        reads, writes = tuple(loaded), tuple(stored)
         if shapes:
             for axis in (*points_of(op), *inner_of(op)):
                 need(axis.extent)
@@ -184,8 +190,8 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
     else:
         arguments = arguments_of(op)
         epilogue = op.epilogue if isinstance(op, Template) else ()
-        loaded = (s.buffer for s in epilogue if isinstance(s, Load))
-        reads = tuple(dict.fromkeys((*(r.buffer for r in refs_in(arguments)), *loaded)))
+        extra = (s.buffer for s in epilogue if isinstance(s, Load))
+        reads = tuple(dict.fromkeys((*(r.buffer for r in refs_in(arguments)), *extra)))
         writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
         if isinstance(op, CollectiveWait):
             reads = (op.buffer,)

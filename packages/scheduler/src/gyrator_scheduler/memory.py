@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, evolve, field
 
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
 from gyrator_ir.loop.body import Load, Store, StoreMode
 from gyrator_ir.loop.nodes import (
@@ -26,6 +26,13 @@ def span(buffer: Buffer) -> Expr:
     """Return how many elements a buffer's storage has, if no size is 0."""
     if any(e is ZERO for e in buffer.shape):
         return ZERO
+    total = 1
+    for n, s in zip(buffer.shape, buffer.strides, strict=True):
+        if not (isinstance(n, Const) and isinstance(s, Const)):
+            break
+        total += (n.value - 1) * s.value
+    else:
+        return Const(total)
     return sum_of([ONE, *((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))])
 
 

@@ -124,8 +124,13 @@ def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]
             if isinstance(s, Bind):
                 symbols[s.symbol] = Sym(f"t{len(symbols)}")
             s = renamed(s, names, symbols)
-            if isinstance(s, (Load, Store)):
-                s = evolve(s, buffer=places[s.buffer])
+            match s:
+                case Load(name, buffer, index, mask):
+                    s = Load(name, places[buffer], index, mask)
+                case Store(buffer, index, value, mode, mask):
+                    s = Store(places[buffer], index, value, mode, mask)
+                case _:
+                    pass
             body.append(s)
         stages.append(Stage(stage.level, tuple(body)))
     new = evolve(

@@ -59,6 +59,17 @@ class _Frame:
     key: object = None
 
 
+def _bound(s: Statement, name: str) -> Statement:
+    """Return a statement that binds this name instead of its own."""
+    match s:
+        case Let(_, op, args, dtype):
+            return Let(name, op, args, dtype)
+        case Load(_, buffer, index, mask):
+            return Load(name, buffer, index, mask)
+        case _:
+            return named(s, (name,))
+
+
 class _Expander:
     """Expands one operation. Frames are a stack of their own: producers nest deeply."""
 
@@ -107,8 +118,9 @@ class _Expander:
                 return self._enter(s, frame, self._both(mask and frame.names[mask], frame.mask))
             case Load(name, mask=mask):
                 both = self._both(mask and frame.names[mask], frame.mask)
-                new = renamed(evolve(s, mask=None), frame.names, frame.symbols, self._simplify)
-                frame.names[name] = self._emit(evolve(new, mask=both))
+                symbols = frame.symbols
+                index = self._simplify(subs(s.index, symbols)) if symbols else s.index
+                frame.names[name] = self._emit(Load(name, s.buffer, index, both))
             case Bind(symbol, mask=mask):
                 both = self._both(mask and frame.names[mask], frame.mask)
                 fresh = Sym(f"t{self.indices}")
@@ -147,7 +159,7 @@ class _Expander:
         if known is None:
             known = f"v{self.values}"
             self.values += 1
-            self.body.append(named(s, (known,)))
+            self.body.append(_bound(s, known))
             self.made[key] = known
         return known
 
