@@ -1,6 +1,34 @@
-"""Makes the helper modules beside the tests importable, under importlib's import mode too."""
+"""Makes the helper modules beside the tests importable, and the passes known to file tests."""
 
 import sys
 from pathlib import Path
 
+import pytest
+
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.kernel.nodes import Schedule
+from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.passes import all_passes
+from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_testing.filetest.plugin import register
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+from scheduler_programs import target
+
+pytest_plugins = ["gyrator_testing.filetest.plugin"]
+
+
+def _schedule(program: LoopProgram) -> Schedule:
+    return schedule(program, SchedulerOptions(), target())
+
+
+def _plan_host(planned: Schedule) -> HostProgram:
+    return plan_host(planned, SchedulerOptions(), target())
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what this package offers to its `.gy` files."""
+    stages = {"schedule": _schedule, "plan-host": _plan_host}
+    register(config, passes=all_passes(), stages=stages)

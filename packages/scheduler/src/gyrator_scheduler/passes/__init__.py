@@ -45,6 +45,22 @@ def default_pipeline(
     )
 
 
+def all_passes() -> dict[str, Callable[..., Pass[LoopProgram]]]:
+    """Return the passes of this package by name, for building pipelines from text."""
+    classes: tuple[type[Pass[LoopProgram]], ...] = (
+        CommonSubexpressions,
+        DropDeadBuffers,
+        ElideRoundings,
+        InlinePointwise,
+        MergeAxes,
+        ReorderAxes,
+        SimplifyIndices,
+        SplitReductions,
+        UnitReductions,
+    )
+    return {c.name: c for c in classes}
+
+
 def run_passes(
     program: LoopProgram,
     options: SchedulerOptions,
