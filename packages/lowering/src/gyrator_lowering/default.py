@@ -6,6 +6,7 @@ from gyrator_lowering.rules import (
     batch_norm,
     conv,
     creation,
+    extern,
     index,
     loss,
     matmul,
@@ -43,6 +44,7 @@ FAMILIES = (
     matmul.register,
     conv.register,
     attention.register,
+    extern.register,
 )
 
 

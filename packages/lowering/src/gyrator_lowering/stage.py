@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.expr import Expr
@@ -27,6 +27,7 @@ from gyrator_ir.loop.nodes import (
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
 from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.facts import facts_of
@@ -72,6 +73,9 @@ class _Lowering:
     env: dict[Node, Any] = field(factory=dict)
     inputs: list[Input] = field(factory=list)
     constants: dict[str, tuple[Constant, TensorValue]] = field(factory=dict)
+    prefix: str = ""
+    """Path of this graph from the root module, with a dot at its end."""
+    regions: Regions = field(init=False)
     _rules: dict[str, Rule | None] = field(factory=dict)
 
     @classmethod
@@ -84,6 +88,16 @@ class _Lowering:
     ) -> "_Lowering":
         builder = LoopBuilder(options, Symbols(), dict(targets), locate=Locator().origin)
         return cls(gm, builder, table)
+
+    def __attrs_post_init__(self) -> None:
+        self.regions = Regions(self.b, self._region)
+
+    def _region(self, gm: GraphModule, name: str, path: str) -> LoopProgram:
+        """Lower a graph inside this one to a program of its own."""
+        b = self.b
+        inner = _Lowering.of(gm, evolve(b.options, name=name), b.targets, self.table)
+        inner.prefix = self.prefix + path
+        return inner.run()
 
     def run(self) -> LoopProgram:
         outputs: tuple[Output, ...] = ()
@@ -103,6 +117,7 @@ class _Lowering:
             outputs=outputs,
             facts=facts_of(b.symbols),
             origins=tuple(b.origins),
+            subprograms=tuple(self.regions.programs.values()),
         )
 
     def _node(self, node: Node) -> Any:
@@ -161,7 +176,7 @@ class _Lowering:
         if key not in self.constants:
             name = self.b.reserve(_identifier(node.name))
             buffer, view = self._given(name, value)
-            self.constants[key] = (Constant(buffer, key), view)
+            self.constants[key] = (Constant(buffer, self.prefix + key), view)
         node.meta.setdefault("val", value)
         return self.constants[key][1]
 
@@ -207,8 +222,10 @@ class _Lowering:
             if _is_size(fake) and target not in _READS:
                 return self._scalar(node, fake)
             return self._op(node, target)
-        if isinstance(fake, (int, float, bool, torch.SymInt, torch.SymFloat, torch.SymBool)):
+        if _is_size(fake):
             return self._scalar(node, fake)
+        if isinstance(target, torch._ops.HigherOrderOperator):
+            return self.regions.call(node, [self._argument(a) for a in node.args])
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{target} is not an op of the dispatcher",

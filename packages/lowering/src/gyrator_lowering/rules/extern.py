@@ -4,13 +4,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
 from gyrator_lowering.build import LoopBuilder, each
 from gyrator_lowering.promote import ScalarValue
 from gyrator_lowering.schema import info_of
-from gyrator_lowering.table import Rule
+from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 LIBRARY = "library"
@@ -159,5 +160,11 @@ def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
         b.known.add(size)
         b.operations.append(ScalarRead(b.op_name(), x.ref, size, b.origin))
         return size
-    saved = b.copy(x, Spec(x.dtype, x.device, (), ()))
+    only = evolve(x, shape=(), strides=())
+    saved = b.copy(only, Spec(x.dtype, x.device, (), ()))
     return ScalarValue(x.dtype, lambda ops: ops.load(saved, ()))
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten._local_scalar_dense.default", "aten.item.default")(read_scalar)

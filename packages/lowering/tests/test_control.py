@@ -1,0 +1,86 @@
+"""Branches, loops and repeated regions; scalars read back."""
+
+import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.loop.nodes import CallOp, CondOp, ScalarRead, WhileOp
+from gyrator_ir.loop.verify import verify
+from gyrator_lowering import LoweringOptions, lower
+from gyrator_testing.interp.loop import run_loop
+
+
+def compiled(check, fn, programs):
+    def compiler(gm, _):
+        program = verify(lower(gm, LoweringOptions(), check.targets))
+        programs.append(program)
+
+        def run(*given):
+            arrays = [g.detach().numpy() if isinstance(g, torch.Tensor) else g for g in given]
+            return [torch.from_numpy(v) for v in run_loop(program, arrays, externs=check.externs)]
+
+        return make_boxed_func(run)
+
+    torch._dynamo.reset()
+    return torch.compile(fn, backend=aot_autograd(fw_compiler=compiler), fullgraph=True)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_cond(check, sign: int) -> None:
+    def fn(x):
+        return torch.cond(x.sum() > 0, lambda x: x.sin() + 1, lambda x: x * 2, (x,)) + 1
+
+    x = torch.rand(3, 4) * sign
+    programs = []
+    torch.testing.assert_close(compiled(check, fn, programs)(x), fn(x))
+    assert any(isinstance(op, CondOp) for op in programs[0].operations)
+
+
+def test_while_loop(check) -> None:
+    def fn(n, x):
+        return torch.while_loop(lambda n, x: n > 0, lambda n, x: (n - 1, x * 2 + 1), (n, x))
+
+    given = torch.tensor(3), torch.randn(4)
+    programs = []
+    for got, want in zip(compiled(check, fn, programs)(*given), fn(*given), strict=True):
+        torch.testing.assert_close(got, want)
+    assert any(isinstance(op, WhileOp) for op in programs[0].operations)
+
+
+def test_repeated_region(check) -> None:
+    block = torch.compiler.nested_compile_region(lambda x: (x * 2).sin())
+
+    def fn(x):
+        return block(block(x)) + 1
+
+    x = torch.randn(5)
+    programs = []
+    torch.testing.assert_close(compiled(check, fn, programs)(x), ((x * 2).sin() * 2).sin() + 1)
+    assert sum(isinstance(op, CallOp) for op in programs[0].operations) == 2
+    assert len(programs[0].subprograms) == 1
+
+
+def test_scalars_read_back(check) -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        programs = []
+
+        def fn(x, n):
+            return x * n.item() + x[0].item()
+
+        given = torch.randn(4), torch.tensor(3)
+        torch.testing.assert_close(compiled(check, fn, programs)(*given), fn(*given))
+        assert any(isinstance(op, ScalarRead) for op in programs[0].operations)
+
+
+def test_sizes_that_depend_on_values_are_refused(check) -> None:
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        programs = []
+        fn = compiled(check, lambda x: x.nonzero() + 1, programs)
+        with pytest.raises(Exception, match="GY-LOWER-009") as error:
+            fn(torch.tensor([1.0, 0.0, 2.0]))
+        cause = error.value
+        while cause is not None and not isinstance(cause, UnsupportedError):
+            cause = cause.__cause__
+        assert cause is None or cause.diagnostic.code == "GY-LOWER-009"
