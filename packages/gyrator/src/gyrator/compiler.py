@@ -28,6 +28,7 @@ from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_lowering.table import LoweringTable
@@ -120,6 +121,7 @@ class Engine:
         trace = Trace.open(self.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         with watch.stage("lower"):
+            run_passes(gm, PASSES)
             program = verify_loop(lower(gm, self._lowering_options(), targets, self.rules))
         trace.ir("loop", program)
         with watch.stage("schedule"):

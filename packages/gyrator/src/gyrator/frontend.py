@@ -21,7 +21,7 @@ from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.product import product_hash
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import ReplaceRandom
+from gyrator_lowering.fx_passes import JOINT_PASSES, run_passes
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -69,15 +69,29 @@ class Frontend:
         facts = tracing.facts(len(inputs))
         if facts is None:
             return compiled
-        front, back = tracing.front, tracing.graphs.get("backward")
-        if key is not None and front.key is not None and (back is None or back.key is not None):
-            stored = {
-                "facts": facts.as_json(),
-                "front": front.key.hex,
-                "back": back.key.hex if back is not None and back.key is not None else None,
-            }
+        if facts.tangents is None:
+            self._store(key, facts, tracing.front, None)
+            return callable_for(facts, tracing.front.call, None)
+
+        def compile_backward() -> Boxed:
+            back = tracing.compile("backward", tracing.modules["backward"])
+            self._store(key, facts, tracing.front, back)
+            return back.call
+
+        return callable_for(facts, tracing.front.call, _Lazily(compile_backward))
+
+    def _store(
+        self,
+        key: CacheKey | None,
+        facts: GraphFacts,
+        front: CompiledGraph,
+        back: CompiledGraph | None,
+    ) -> None:
+        parts = [front] if back is None else [front, back]
+        keys = [part.key.hex for part in parts if part.key is not None]
+        if key is not None and len(keys) == len(parts):
+            stored = {"facts": facts.as_json(), "programs": keys}
             self.cache.put(key, {_FILE: json.dumps(stored).encode()})
-        return callable_for(facts, front.call, None if back is None else back.call)
 
     def _find(self, key: CacheKey) -> Callable[..., Any] | None:
         entry = self.cache.get(key)
@@ -85,12 +99,16 @@ class Frontend:
             return None
         stored = json.loads(entry.read(_FILE))
         facts = GraphFacts.from_json(stored["facts"])
-        training = facts.tangents is not None
-        front = self.compiler.find(stored["front"], "forward" if training else "inference")
-        back = self.compiler.find(stored["back"], "backward") if training else None
-        if front is None or (training and back is None):
+        phases: tuple[Phase, ...] = ("inference",)
+        if facts.tangents is not None:
+            phases = ("forward", "backward")
+        found = [
+            self.compiler.find(program, phase)
+            for program, phase in zip(stored["programs"], phases, strict=True)
+        ]
+        if None in found:
             return None
-        return callable_for(facts, front, back)
+        return callable_for(facts, *found) if len(found) == 2 else callable_for(facts, *found, None)
 
     def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
@@ -106,6 +124,20 @@ class Frontend:
 
 
 @define(eq=False)
+class _Lazily:
+    """A backward program that is compiled when it first runs, for a step may never come to it."""
+
+    compile: Callable[[], Boxed]
+    _program: Boxed | None = None
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        if self._program is None:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                self._program = self.compile()
+        return self._program(args)
+
+
+@define(eq=False)
 class _Tracing:
     """One run of AOTAutograd: its callbacks, and what they saw."""
 
@@ -114,22 +146,25 @@ class _Tracing:
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
-    random: ReplaceRandom = field(factory=ReplaceRandom)
 
     def compiler(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
         """Return the callback for one phase."""
 
         def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
-            if phase == "inference" and not self.options.fallback_random:
-                self.random.run(graph)
+            if phase == "inference":
+                self._prepare(graph)
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
                 self.metadata = context.fw_metadata
-            self.modules[phase] = graph
-            self.graphs[phase] = self.compile_graph.compile(graph, phase)
-            return self.graphs[phase].call
+            return self.compile(phase, graph).call
 
         return run
+
+    def compile(self, phase: Phase, graph: torch.fx.GraphModule) -> CompiledGraph:
+        """Compile one graph and remember it."""
+        self.modules[phase] = graph
+        self.graphs[phase] = self.compile_graph.compile(graph, phase)
+        return self.graphs[phase]
 
     def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compile a backward graph, perhaps from within the autograd engine."""
@@ -139,12 +174,17 @@ class _Tracing:
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         """Choose what the forward pass saves for the backward pass."""
+        self._prepare(joint)
+        cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
+        forward, backward = cut(joint, inputs, **kwargs)
+        self.modules["backward"] = backward
+        return forward, backward
+
+    def _prepare(self, graph: torch.fx.GraphModule) -> None:
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
-        if not self.options.fallback_random:
-            self.random.run(joint)
-        cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
-        return cut(joint, inputs, **kwargs)
+        without = {"replace_random"} if self.options.fallback_random else set()
+        run_passes(graph, JOINT_PASSES, frozenset(without))
 
     @property
     def front(self) -> CompiledGraph:
@@ -157,6 +197,6 @@ class _Tracing:
             return None
         if "inference" in self.modules:
             return facts_of(self.metadata, inputs, self.modules["inference"], None)
-        if "backward" not in self.modules:
+        if "forward" not in self.modules or "backward" not in self.modules:
             return None
         return facts_of(self.metadata, inputs, self.modules["forward"], self.modules["backward"])
