@@ -26,7 +26,7 @@ def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    "dtype", (torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool), ids=str
+    "dtype", [torch.float32, torch.bfloat16, torch.int32, torch.uint8, torch.bool], ids=str
 )
 @pytest.mark.parametrize("op", UNARY)
 def test_unary(check, op: str, dtype: torch.dtype) -> None:
@@ -40,7 +40,7 @@ def test_unary(check, op: str, dtype: torch.dtype) -> None:
     check(fn, x, rtol=1e-4 if op in loose else None, atol=1e-5 if op in loose else None)
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.float16), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("op", UNARY)
 def test_unary_on_special_values(check, op: str, dtype: torch.dtype) -> None:
     x = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, float("inf"), -float("inf"),
@@ -82,7 +82,7 @@ def test_binary(check, op: str, types: tuple[torch.dtype, torch.dtype]) -> None:
     check(fn, x, y, externs=tuple(left))
 
 
-@pytest.mark.parametrize("dtype", (*FLOATS, torch.int64, torch.uint8, torch.bool), ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8, torch.bool], ids=str)
 @pytest.mark.parametrize("scalar", [2, -1, 3, 0.5, 0.3, True], ids=str)
 @pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "remainder", "fmod", "pow", "lt", "ge",
                                 "eq", "floor_divide", "rsub", "bitwise_and", "clamp_min"])
@@ -171,7 +171,7 @@ ACTIVATIONS = {
 }
 
 
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
     fn = ACTIVATIONS[name]

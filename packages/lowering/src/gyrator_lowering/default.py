@@ -4,6 +4,7 @@ from gyrator_lowering.rules import (
     activation,
     attention,
     batch_norm,
+    collective,
     conv,
     creation,
     extern,
@@ -45,6 +46,7 @@ FAMILIES = (
     conv.register,
     attention.register,
     extern.register,
+    collective.register,
 )
 
 

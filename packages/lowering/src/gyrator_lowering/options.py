@@ -10,7 +10,8 @@ class LoweringOptions:
     name: str = "main"
     """Name of the program."""
     fallback_random: bool = False
-    """Random numbers come from ATen's own generator, in eager's order, by extern calls."""
+    """Random numbers come from ATen's own generator, in eager's order, by extern calls:
+    `fx_passes.prepare_joint` leaves them as they are."""
     extern_ops: frozenset[str] = frozenset()
     """Overloads (`aten.cumsum.default`) that stay ATen calls although a rule exists."""
     assume_aligned: int = 1

@@ -235,7 +235,7 @@ class _Lowering:
     def _assertion(self, node: Node) -> None:
         """Check a condition on sizes at run time."""
         condition, message = node.args[:2]
-        given = condition.meta["val"] if isinstance(condition, Node) else condition
+        given: Any = condition.meta["val"] if isinstance(condition, Node) else condition
         if isinstance(given, (bool, int)):
             if not given:
                 raise self.b.unsupported("GY-LOWER-010", f"the graph asserts: {message}")

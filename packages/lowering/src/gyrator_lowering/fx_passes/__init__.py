@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
+from gyrator_lowering.options import LoweringOptions
 
 GraphPass = Callable[[GraphModule], bool]
 
@@ -35,5 +36,13 @@ def run_passes(
     return changed
 
 
-__all__ = ["JOINT_PASSES", "PASSES", "GraphPass", "cse", "remove_noop", "replace_random",
-           "run_passes"]
+def prepare_joint(
+    gm: GraphModule, options: LoweringOptions, without: frozenset[str] = frozenset()
+) -> tuple[str, ...]:
+    """Run `JOINT_PASSES` as `options` ask: `fallback_random` keeps ATen's random ops."""
+    skipped = without | {"replace_random"} if options.fallback_random else without
+    return run_passes(gm, JOINT_PASSES, skipped)
+
+
+__all__ = ["JOINT_PASSES", "PASSES", "GraphPass", "cse", "prepare_joint", "remove_noop",
+           "replace_random", "run_passes"]

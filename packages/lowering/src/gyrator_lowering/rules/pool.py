@@ -434,6 +434,6 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten._adaptive_avg_pool{rank}d_backward.default")(
             adaptive_avg_pool_backward(rank)
         )
-    for rank in (1, 2, 3):
+    for rank in (2, 3):
         table.rule(f"aten.avg_pool{rank}d.default")(avg_pool(rank))
         table.rule(f"aten.avg_pool{rank}d_backward.default")(avg_pool_backward(rank))

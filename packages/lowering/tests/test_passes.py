@@ -1,0 +1,116 @@
+"""Passes over FX graphs, the table, and the README."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
+from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
+from gyrator_lowering.decompositions import default_decompositions
+from gyrator_lowering.fx_passes import PASSES, prepare_joint, run_passes
+
+
+def targets_of(gm) -> list[str]:
+    return [str(n.target) for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def test_cse_merges_equal_pure_calls(check) -> None:
+    gm = check.trace(lambda x: (x.sin() + x.sin(), x * 1, x * 1.0, torch.rand(2), torch.rand(2)),
+                     (torch.randn(3),))
+    assert run_passes(gm, PASSES) == ("cse",)
+    kept = targets_of(gm)
+    assert kept.count("aten.sin.default") == 1
+    assert kept.count("aten.mul.Tensor") == 2
+    assert kept.count("aten.rand.default") == 2
+
+
+def test_cse_does_not_cross_a_write(check) -> None:
+    def fn(x):
+        first = x.clone().view(-1)
+        before = x.sum()
+        x.add_(1)
+        return before, x.sum(), first
+
+    check(fn, torch.randn(3))
+    gm = check.trace(fn, (torch.randn(3),))
+    run_passes(gm, PASSES)
+    x = torch.randn(3)
+    before, after, _ = gm(x.clone())
+    torch.testing.assert_close(before, x.sum())
+    torch.testing.assert_close(after, (x + 1).sum())
+
+
+def test_remove_noop(check) -> None:
+    gm = check.trace(lambda x: x.view(3, 4)[:, 0:4].expand(3, 4) + 1, (torch.randn(3, 4),))
+    assert "remove_noop" in run_passes(gm, PASSES)
+    assert targets_of(gm) == ["aten.add.Tensor"]
+
+
+def test_a_pass_can_be_left_out(check) -> None:
+    gm = check.trace(lambda x: x.sin() + x.sin(), (torch.randn(3),))
+    assert run_passes(gm, PASSES, frozenset({"cse"})) == ()
+    gm = check.trace(torch.rand_like, (torch.randn(3),))
+    assert prepare_joint(gm, LoweringOptions(fallback_random=True)) == ()
+    program = lower(gm, LoweringOptions(fallback_random=True), check.targets)
+    (call,) = program.operations
+    assert isinstance(call, Extern)
+    assert "generator" in call.reason
+
+
+def test_decompositions_and_rules_do_not_overlap() -> None:
+    table = default_table()
+    chosen = default_decompositions(table)
+    assert len(chosen) > 100
+    assert not [op for op in chosen if table.find(str(op)) is not None]
+
+
+def test_every_rule_names_an_op() -> None:
+    for target in default_table().rules:
+        namespace, name, *overload = target.split(".")
+        if namespace in ("gyrator", "_c10d_functional"):
+            continue
+        packet = getattr(getattr(torch.ops, namespace), name, None)
+        assert packet is not None, target
+
+
+def test_a_rule_is_not_replaced_silently() -> None:
+    table = TableBuilder()
+    table.rule("aten.relu.default")(lambda b, x: x)
+    with pytest.raises(ValueError, match=r"aten\.relu\.default is already lowered"):
+        table.rule("aten.relu.default")(lambda b, x: x)
+    table.rule("aten.relu.default", replace=True)(lambda b, x: x)
+
+
+def test_an_option_keeps_an_op_in_aten(check) -> None:
+    options = LoweringOptions(extern_ops=frozenset({"aten.sin.default"}))
+    program = check.lower(lambda x: x.sin() + 1, (torch.randn(3),), options=options)
+    assert isinstance(program.operations[0], Extern)
+
+
+def test_collectives(check) -> None:
+    import torch.distributed._functional_collectives  # defines the ops
+
+    gm = check.trace(lambda x: x + 1, (torch.randn(3),))
+    graph = gm.graph
+    x, add, out = graph.nodes
+    ops = torch.ops._c10d_functional
+    with graph.inserting_after(add):
+        start = graph.call_function(ops.all_reduce.default, (add, "sum", "0"))
+    with graph.inserting_after(start):
+        done = graph.call_function(ops.wait_tensor.default, (start,))
+    for node in (start, done):
+        node.meta["val"] = add.meta["val"]
+    out.args = ((done,),)
+    program = lower(gm, LoweringOptions(), check.targets)
+    assert [type(op) for op in program.operations[1:]] == [CollectiveCall, CollectiveWait]
+
+
+def test_readme_example_runs(capsys) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    examples = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(examples) == 2
+    for example in examples:
+        exec(example, {})
+    assert "online_softmax" in capsys.readouterr().out
