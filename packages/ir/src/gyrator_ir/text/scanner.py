@@ -15,7 +15,6 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.text.lines import Line
 from gyrator_ir.types import Device, DType
 
-_SPACE = re.compile(r" *")
 _NAME = re.compile(r"[^\W\d]\w*")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:\-/]*")
 _INT = re.compile(r"-?[0-9]+")
@@ -46,9 +45,11 @@ class Scanner:
         self.line.fail(f"expected {expected}, got {rest!r}" if rest else f"expected {expected}")
 
     def _skip(self) -> int:
-        found = _SPACE.match(self.text, self.at)
-        self.at = found.end() if found else self.at
-        return self.at
+        text, at = self.text, self.at
+        while at < len(text) and text[at] == " ":
+            at += 1
+        self.at = at
+        return at
 
     def _match(self, pattern: re.Pattern[str], expected: str) -> str:
         found = pattern.match(self.text, self._skip())
@@ -69,11 +70,12 @@ class Scanner:
     def looks(self, text: str) -> bool:
         """Tell whether `text` comes next; a word must end where `text` does."""
         at = self._skip()
-        after = at + len(text)
         if not self.text.startswith(text, at):
             return False
-        whole = not (text[-1].isalnum() or text[-1] == "_")
-        return whole or after == len(self.text) or not _continues(self.text[after])
+        after = at + len(text)
+        if after == len(self.text) or not _continues(text[-1]):
+            return True
+        return not _continues(self.text[after])
 
     def take(self, text: str) -> bool:
         """Read `text` if it comes next."""
