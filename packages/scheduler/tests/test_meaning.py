@@ -35,6 +35,13 @@ def test_random_programs_on_many_cores_with_little_scratch(seed: int, size: int)
     )  # fmt: skip
 
 
+@given(SEEDS, st.integers(4, 18), st.sampled_from([0, 40, 200]))
+@settings(max_examples=40, deadline=None)
+def test_random_programs_whose_rows_compete_for_scratch(seed: int, size: int, room: int) -> None:
+    options = SchedulerOptions(keep_peak=False)
+    check(random_program(seed, size), seed, options, scratch_bytes=room)
+
+
 @given(SEEDS, st.integers(4, 16))
 @settings(max_examples=20, deadline=None)
 def test_random_programs_with_all_asserts(seed: int, size: int) -> None:

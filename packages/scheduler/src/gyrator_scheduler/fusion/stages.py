@@ -72,7 +72,7 @@ def assemble(
     stored, and what passes cannot hand on otherwise."""
     parts = _parts(cluster)
     _place(parts)
-    builder = _Builder(cluster, wanted, buffers, heuristics, ranges)
+    builder = _Builder(cluster, wanted, buffers, heuristics, ranges, _uses(parts))
     for part in parts:
         builder.emit(part)
     return builder.finish()
@@ -125,6 +125,46 @@ def _place(parts: list[_Part]) -> None:
             p.stage = min(q.stage if q.inner else q.stage - 1 for q in followers[id(p)])
 
 
+@define(eq=False)
+class _Use:
+    """Where the operations of a kernel write and read a buffer, by stage and program position."""
+
+    stage: int
+    index: int
+    last_stage: int
+    last_index: int
+
+
+def _uses(parts: list[_Part]) -> dict[str, _Use]:
+    uses: dict[str, _Use] = {}
+    for p in parts:
+        index = p.member.index
+        for s in p.body:
+            if isinstance(s, Store):
+                uses[s.buffer] = _Use(p.stage, index, p.stage, index)
+            elif isinstance(s, Load) and s.buffer in uses:
+                use = uses[s.buffer]
+                use.last_stage = max(use.last_stage, p.stage)
+                use.last_index = max(use.last_index, index)
+    return uses
+
+
+@define(eq=False)
+class _Slot:
+    """Memory that hands values from one stage to a later one: a row of scratch, or the place of a
+    result that is stored later. `user` is the buffer whose value it holds last."""
+
+    name: str
+    address: Expr
+    dtype: DType
+    user: str
+    scratch: bool
+    shared: bool = False
+    """It has held values of several buffers, so that a load from it must not be repeated later."""
+    repeated: bool = False
+    """A load from it is repeated in a later stage, so that it must keep its value."""
+
+
 class _Builder:
     """Emits statements stage by stage, each computation once where it is visible."""
 
@@ -135,7 +175,12 @@ class _Builder:
         buffers: Mapping[str, Buffer],
         heuristics: Heuristics,
         ranges: Ranges,
+        uses: Mapping[str, _Use],
     ) -> None:
+        self.cluster = cluster
+        self.uses = uses
+        self.slots: list[_Slot] = []
+        self.slot_of: dict[str, _Slot] = {}
         self.points, self.inner = cluster.points, cluster.inner
         self.axes = cluster.axes
         self.wanted = set(wanted)
@@ -143,7 +188,7 @@ class _Builder:
         self.ranges = ranges
         self.scratch = heuristics.scratch_bytes
         self.spilled: list[str] = []
-        self.locals: dict[str, Local] = {}
+        self.locals: list[Local] = []
         self.stages: dict[int, list[KernelStatement]] = {}
         self.produced: dict[str, _Produced] = {}
         self.same: dict[int, dict[Any, Any]] = {}
@@ -201,7 +246,7 @@ class _Builder:
             self.points,
             self.inner,
             tuple(reversed(stages)),
-            tuple(self.locals.values()),
+            tuple(self.locals),
             tuple(self.spilled),
         )
 
@@ -314,10 +359,9 @@ class _Builder:
                 for s in steps:
                     self._translate(s, stage, names, symbols)
                 return names[p.name]
-            if self._keep(buffer, p):
-                self._translate(
-                    Load("row", self.locals[buffer].name, self.position), stage, names, {}
-                )
+            slot = self._slot(buffer, p)
+            if slot is not None:
+                self._translate(Load("row", slot.name, slot.address), stage, names, {})
                 return names["row"]
             self.wanted.add(buffer)
             self.spilled.append(buffer)
@@ -328,6 +372,7 @@ class _Builder:
     def _slice(self, p: _Produced) -> list[KernelStatement] | None:
         """Return the statements that make a value in its stage, if running them again is cheap."""
         places: set[int] = set()
+        slots: list[_Slot] = []
         stack: list[str | Sym] = [p.name]
         price = 0
         while stack:
@@ -337,6 +382,8 @@ class _Builder:
             s = self.stages[p.stage][made[1]]
             if isinstance(s, Reduce):
                 continue
+            if isinstance(s, Load):
+                slots.extend(slot for slot in self.slots if slot.name == s.buffer)
             price += statement_cost(s)
             if price > CHEAP:
                 return None
@@ -344,25 +391,75 @@ class _Builder:
             stack.extend(used(s))
             for e in expressions(s):
                 stack.extend(x for x in e.free_symbols if x.kind is SymKind.INDIRECT)
+        if any(slot.shared or not slot.scratch for slot in slots):
+            return None
+        for slot in slots:
+            slot.repeated = True
         return [self.stages[p.stage][n] for n in sorted(places)]
 
-    def _keep(self, buffer: str, p: _Produced) -> bool:
-        """Keep a value in a row of scratch, if the row is known to fit."""
-        if buffer in self.locals:
-            return True
-        extent = product_of(a.extent for a in self.inner)
+    def _slot(self, buffer: str, p: _Produced) -> _Slot | None:
+        """Return where a value is kept between stages, storing it there; None if there is no place
+        but its own memory."""
+        if buffer in self.slot_of:
+            return self.slot_of[buffer]
         dtype = self.buffers[buffer].dtype
+        slot = self._free_slot(buffer, p, dtype) or self._new_row(buffer, dtype)
+        slot = slot or self._result(buffer, p, dtype)
+        if slot is None:
+            return None
+        slot.user = buffer
+        self.slot_of[buffer] = slot
+        self._append(Store(slot.name, slot.address, p.name), p.stage)
+        return slot
+
+    def _free_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
+        """Return a slot whose value has been read for the last time when `buffer` is stored."""
+        mine = self.uses[buffer]
+        for slot in self.slots:
+            old = self.uses[slot.user]
+            over = old.last_stage <= p.stage and old.last_index <= mine.index
+            fits = slot.name not in self.uses or self._lasts(slot.name, buffer, p)
+            if over and fits and slot.dtype is dtype and not slot.repeated:
+                slot.shared = True
+                return slot
+        return None
+
+    def _new_row(self, buffer: str, dtype: DType) -> _Slot | None:
+        """Return a new row of scratch, if the row is known to fit."""
+        extent = product_of(a.extent for a in self.inner)
         most = self.ranges.facts.bounds(extent)[1]
         if most is None or most * dtype.size > self.scratch:
-            return False
+            return None
         self.scratch -= most * dtype.size
         name = f"row{len(self.locals)}"
         while name in self.buffers:
             name += "_"
-        local = Local(name, dtype, extent)
-        self.locals[buffer] = local
-        self._append(Store(local.name, self.position, p.name), p.stage)
-        return True
+        self.locals.append(Local(name, dtype, extent))
+        self.slots.append(_Slot(name, self.position, dtype, buffer, True))
+        return self.slots[-1]
+
+    def _result(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
+        """Return the place of a result that is stored after the last reader of `buffer`."""
+        taken = {slot.name for slot in self.slots}
+        for name in sorted(self.wanted & set(self.uses) - taken):
+            if self.buffers[name].dtype is dtype and self._lasts(name, buffer, p):
+                self.slots.append(_Slot(name, p.address, dtype, buffer, False))
+                return self.slots[-1]
+        return None
+
+    def _lasts(self, result: str, buffer: str, p: _Produced) -> bool:
+        """Whether a result is stored at the same address as `buffer`, after all that read it, and
+        holds nothing that anyone else reads."""
+        written, mine, end = self.cluster.stores[result], self.uses[buffer], self.uses[result]
+        return (
+            written.plain
+            and written.inner
+            and written.address is p.address
+            and result not in self.cluster.loads
+            and result not in self.produced
+            and mine.last_stage <= end.stage
+            and mine.last_index <= end.index
+        )
 
 
 def _weights(axes: tuple[Axis, ...]) -> list[Expr]:
