@@ -289,7 +289,7 @@ class ShapeFacts:
 
 
 def _merged(assumed: tuple[Cond, ...], cond: Cond) -> tuple[Cond, ...]:
-    if cond in assumed:
+    if cond in assumed or (isinstance(cond, Bool) and cond.value):
         return assumed
     return tuple(sorted((*assumed, cond), key=lambda c: c.sort_key))
 
