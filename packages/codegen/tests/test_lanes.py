@@ -3,6 +3,7 @@
 import itertools
 
 import pytest
+
 from gyrator_codegen import Access, lane_access, lane_slope, split_terms
 from gyrator_ir.expr import Const, Sym, evaluate, expr
 

@@ -1,6 +1,7 @@
 """The loop that vectors run along."""
 
 import pytest
+
 from gyrator_codegen import choose_vector_axis
 from gyrator_ir.expr import Sym, expr
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage

@@ -60,7 +60,9 @@ def _price(kernel: Kernel, axis: VectorAxis, lanes: int) -> float:
     total = 0.0
     for stage, kind in _accesses(kernel, axis.symbol, lanes):
         runs = inner_size if stage.level is Level.INNER else 1
-        if axis.inner and (stage.level is Level.OUTER or _ordered(stage)):
+        if axis.inner and _ordered(stage):
+            total += runs
+        elif axis.inner and stage.level is Level.OUTER:
             total += 2 * runs
         else:
             total += kind.value * runs * waste / lanes

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
-from gyrator_codegen import choose_vector_axis
+from gyrator_codegen import choose_vector_axis, extent_guess
 from gyrator_codegen_cpp import strip
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code, Frame
@@ -21,7 +21,7 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Heuristics
 
-_STRETCH = 2048  # points of the lanes' axis that one unit of parallel work takes
+_STRETCH = 2048  # elements along the lanes' axis that one unit of parallel work takes
 _AUTO_LANES = 8  # lanes to order loops for where the compiler vectorises by itself
 
 
@@ -130,9 +130,14 @@ def _domain(kernel: Kernel, frame: Frame, heuristics: Heuristics) -> Domain:
         rows = tuple(a for a in rows if a.symbol is not tiles.across.symbol)
         rows += (Axis(tiles.counter, ceildiv(tiles.across.extent, tiles.rows)),)
         return Domain(rows, along, _STRETCH, tiles=tiles)
-    if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= _STRETCH):
+    stretch = _STRETCH
+    for a in kernel.inner:
+        stretch //= max(extent_guess(a.extent), 1)
+    lanes = max(frame.width, _AUTO_LANES)
+    stretch = max(stretch // lanes * lanes, lanes)
+    if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= stretch):
         return Domain(rows, along, max(extent, 1))
-    return Domain(rows, along, _STRETCH)
+    return Domain(rows, along, stretch)
 
 
 def _part(frame: Frame, symbol: str, domain: Domain) -> None:

@@ -5,6 +5,7 @@ from attrs import evolve
 from gyrator_codegen import Access
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.scalars import lane_type
+from gyrator_ir.expr import ONE, ZERO, Expr, linear
 from gyrator_ir.loop.body import Load, Store, StoreMode
 
 
@@ -65,8 +66,42 @@ def _load_uniform(code: Code, s: Load, pointer: str) -> None:
     code.define(s.name, text, dtype, varying=True)
 
 
+def _vector_index(code: Code, e: Expr) -> tuple[str, str] | None:
+    """Return (uniform offset, `i64` vector) that add up to an address, if it is linear in the
+    symbols that differ from lane to lane."""
+    assert code.lanes is not None
+    symbols = sorted(code.varying & e.free_symbols, key=lambda t: t.name)
+    if not symbols:
+        return None
+    split = linear(e, [*symbols, code.lanes.symbol])
+    if split is None:
+        return None
+    parts = []
+    for symbol, factor in split[0].items():
+        if factor is ZERO:
+            continue
+        lane_symbol = symbol is code.lanes.symbol
+        text = f"gy_viota({code.index(symbol)})" if lane_symbol else symbol.name
+        if factor is not ONE:
+            text = f"gy_mul({text}, gy_vsplat((si64)({code.index(factor)})))"
+        parts.append(text)
+    total = parts[0]
+    for part in parts[1:]:
+        total = f"gy_add({total}, {part})"
+    return code.index(split[1]), total
+
+
 def _load_lanes(code: Code, s: Load, kind: Access) -> None:
     dtype = code.frame.storage[s.buffer]
+    vector = _vector_index(code, s.index)
+    if vector is not None:
+        pointer, mask = f"{code.frame.pointers[s.buffer]} + {vector[0]}", code.live_mask(s.mask)
+        text = f"gy_gather({pointer}, {vector[1]})"
+        if mask is not None:
+            zero = code.zero(dtype, varying=True)
+            text = f"gy_gather_mask({pointer}, {vector[1]}, {mask}, {zero})"
+        code.define(s.name, text, dtype, varying=True)
+        return
     array = code.frame.names.take(f"{s.name}_lanes")
     code.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
     pointer = code.address(s.buffer, s.index, kind, "lane")

@@ -84,12 +84,15 @@ template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbo
   for (si64 width = 16; width < n; width *= 2) {
     for (si64 lo = 0; lo < n; lo += 2 * width) {
       const si64 mid = gy_least(lo + width, n), hi = gy_least(lo + 2 * width, n);
-      si64 i = lo, j = mid;
-      for (si64 k = lo; k < hi; k++) {
-        const sbool right = i >= mid || (j < hi && gy_sorts_before(a[j], a[i], down));
-        const si64 from = right ? j++ : i++;
+      si64 i = lo, j = mid, k = lo;
+      while (i < mid && j < hi) {
+        const sbool right = gy_sorts_before(a[j], a[i], down);
+        const si64 from = right ? j : i;
         b[k] = a[from], kb[k] = ka[from];
+        k++, j += right, i += !right;
       }
+      for (; i < mid; i++, k++) b[k] = a[i], kb[k] = ka[i];
+      for (; j < hi; j++, k++) b[k] = a[j], kb[k] = ka[j];
     }
     T *t = a;
     a = b, b = t;
