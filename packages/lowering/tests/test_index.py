@@ -58,6 +58,7 @@ def test_cat_and_kin(check) -> None:
     check(lambda x, y: torch.cat([x, y]), torch.randn(3), torch.arange(4))
     check(lambda x: (x.flip(0, 1), x.roll(2, 1), x.roll((1, -1), (0, 1)), x.roll(4), x.repeat(2, 3),
                      x.repeat(2, 1, 2), x.tril(), x.triu(1), x.tril(-1), torch.rot90(x)), x)
+    check(lambda x, y: torch.cat([x, y] * 6, 1), x, y)
     check(lambda x, y: torch.cat([x, y], 1), x, y, other=(torch.randn(4, 2), torch.randn(4, 9)))
 
 
@@ -82,7 +83,8 @@ def test_index_put(check) -> None:
     v = torch.randn(3)
     check(lambda x, i, j, v: x.index_put((i, j), v), x, i, j, v)
     check(lambda x, i, v: x.index_put((i,), v[:, None]), x, i, v)
-    check(lambda x, i, v: x.index_put((i,), v[:, None], accumulate=True), x, torch.tensor([1, 1, 0]), v)
+    twice = torch.tensor([1, 1, 0])
+    check(lambda x, i, v: x.index_put((i,), v[:, None], accumulate=True), x, twice, v)
     check(lambda x, m: x.index_put((m,), torch.tensor(2.0)), x, x > 0, externs=())
 
     def mutate(x, i, v):
@@ -121,7 +123,8 @@ def test_mutation_of_inputs(check) -> None:
 
 def test_creation(check) -> None:
     x = torch.randn(3, 4)
-    check(lambda x: (torch.zeros_like(x), torch.ones(2, 3), torch.full((2,), 7), x.new_full((2,), 3.5),
+    check(lambda x: (torch.zeros_like(x), torch.ones(2, 3), torch.full((2,), 7),
+                     x.new_full((2,), 3.5), torch.full_like(x, 2),
                      torch.arange(5), torch.arange(2, 11, 3), torch.arange(0, 1, 0.1),
                      torch.linspace(0, 1, 7), torch.eye(3), torch.eye(2, 4),
                      torch.full((2,), float("inf"), dtype=torch.bfloat16), torch.scalar_tensor(2.5),
@@ -179,6 +182,37 @@ def test_calls_by_schema(check) -> None:
     check(lambda x: x.topk(2)[0] * 2, x, externs=("aten.topk.default",))
     check(lambda x: torch.fft.fft(x).abs() + 1, x,
           externs=("aten._fft_r2c.default", "aten.abs.default"), rtol=1e-4, atol=1e-4)
+
+
+def test_as_strided_outside_of_the_input_is_refused(check) -> None:
+    from gyrator_lowering import LoweringOptions, lower
+
+    whole = torch.randn(4, 5)
+    check(lambda x: x.as_strided((2, 2), (5, 1), 6) + 1, whole)
+    gm = check.trace(lambda x: x.as_strided((2, 2), (5, 1), 6) + 1, (whole,))
+    node = next(iter(gm.graph.nodes))
+    node.meta["val"] = node.meta["val"][0]
+    with pytest.raises(UnsupportedError) as error:
+        lower(gm, LoweringOptions(), check.targets)
+    assert error.value.diagnostic.code == "GY-LOWER-006"
+
+
+def test_a_rule_that_fails_leaves_a_call(check) -> None:
+    from gyrator_lowering import LoweringOptions, TableBuilder, lower
+
+    table = TableBuilder()
+
+    @table.rule("aten.sin.default")
+    def broken(b, x):
+        b.copy(x)
+        raise ZeroDivisionError("oops")
+
+    gm = check.trace(torch.sin, (torch.randn(3),))
+    program = lower(gm, LoweringOptions(), check.targets, table.build())
+    (call,) = program.operations
+    assert isinstance(call, Extern)
+    assert "ZeroDivisionError: oops" in call.reason
+    assert len(program.buffers) == 1
 
 
 def test_a_graph_with_a_sparse_input_is_refused(check) -> None:

@@ -68,7 +68,7 @@ def test_decompositions_and_rules_do_not_overlap() -> None:
 
 def test_every_rule_names_an_op() -> None:
     for target in default_table().rules:
-        namespace, name, *overload = target.split(".")
+        namespace, name, *_ = target.split(".")
         if namespace in ("gyrator", "_c10d_functional"):
             continue
         packet = getattr(getattr(torch.ops, namespace), name, None)
@@ -94,7 +94,7 @@ def test_collectives(check) -> None:
 
     gm = check.trace(lambda x: x + 1, (torch.randn(3),))
     graph = gm.graph
-    x, add, out = graph.nodes
+    _, add, out = graph.nodes
     ops = torch.ops._c10d_functional
     with graph.inserting_after(add):
         start = graph.call_function(ops.all_reduce.default, (add, "sum", "0"))

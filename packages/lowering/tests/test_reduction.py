@@ -52,7 +52,8 @@ ONE_DIM = {
     "cumprod": lambda x, d: x.cumprod(d), "cummax": lambda x, d: x.cummax(d),
     "cummin": lambda x, d: x.cummin(d), "sort": lambda x, d: x.sort(dim=d, stable=True),
     "sort_down": lambda x, d: x.sort(dim=d, descending=True, stable=True),
-    "logcumsumexp": lambda x, d: x.logcumsumexp(d), "argsort": lambda x, d: x.argsort(dim=d, stable=True),
+    "logcumsumexp": lambda x, d: x.logcumsumexp(d),
+    "argsort": lambda x, d: x.argsort(dim=d, stable=True),
 }
 
 
@@ -104,7 +105,8 @@ def test_softmax(check, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_norms(check, dtype: torch.dtype) -> None:
-    tolerance = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    narrow = dtype is torch.bfloat16
+    tolerance = {"rtol": 3e-2, "atol": 3e-2} if narrow else {"rtol": 1e-4, "atol": 1e-5}
     x, w, b = torch.randn(3, 4, 6).to(dtype), torch.randn(6).to(dtype), torch.randn(6).to(dtype)
     check.gradients(lambda x, w, b: F.layer_norm(x, (6,), w, b), x, w, b, **tolerance)
     check.gradients(lambda x: F.layer_norm(x, (4, 6)), x, **tolerance)
@@ -122,7 +124,9 @@ def test_batch_norm(check, training: bool, layout: torch.memory_format) -> None:
     w, b = torch.randn(6), torch.randn(6)
     mean, var = torch.randn(6), torch.rand(6) + 0.5
     check.gradients(
-        lambda x, w, b, m, v: F.batch_norm(x, m.detach().clone(), v.detach().clone(), w, b, training),
+        lambda x, w, b, m, v: F.batch_norm(
+            x, m.detach().clone(), v.detach().clone(), w, b, training
+        ),
         x, w, b, mean, var, rtol=1e-4, atol=1e-5,
     )
 

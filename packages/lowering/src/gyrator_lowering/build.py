@@ -49,6 +49,8 @@ class LoopBuilder:
     buffers: list[Buffer] = field(factory=list)
     operations: list[Operation] = field(factory=list)
     origins: list[Origin] = field(factory=list)
+    given: dict[str, TensorValue] = field(factory=dict)
+    """Tensors that exist before the program runs, by the names of their buffers."""
     known: set[Sym] = field(factory=set)
     """Unbacked symbols that the program's inputs or operations have bound."""
     node: Node = field(init=False)

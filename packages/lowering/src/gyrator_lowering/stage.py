@@ -8,6 +8,7 @@ import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
@@ -146,6 +147,11 @@ class _Lowering:
             self.b.known |= size.free_symbols
             self.inputs.append(SizeInput(size, name))
             return size
+        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
+            raise self.b.unsupported(
+                "GY-LOWER-008", f"the input {name} is a run-time {type(fake).__name__}",
+                help="the graph runs in eager mode",
+            )
         self.inputs.append(OpaqueInput(name))
         return fake
 
@@ -161,10 +167,11 @@ class _Lowering:
         for size in (*spec.shape, *spec.strides):
             self.b.known |= size.free_symbols
         buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
-        return buffer, TensorValue(
+        view = self.b.given[name] = TensorValue(
             name, spec.dtype, spec.device, spec.shape, spec.strides,
             self.b.symbols.size(0), spec.dtype,
         )
+        return buffer, view
 
     def _attribute(self, node: Node) -> Any:
         key = str(node.target)
@@ -274,8 +281,12 @@ class _Lowering:
                     **{k: self._ready(v) for k, v in kwargs.items()},
                 )
             except LeftToAten:
-                self.b.rewind(mark)
-            reason = f"{info.name} has no rule for these arguments"
+                reason = f"{info.name} has no rule for these arguments"
+            except UnsupportedError:
+                raise
+            except Exception as error:  # a rule that fails costs speed, never a result
+                reason = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+            self.b.rewind(mark)
         return call(self.b, args, kwargs, reason)
 
     def _rule(self, info: OpInfo) -> Rule | None:

@@ -205,7 +205,7 @@ class Tracer:
         elif isinstance(number, float) and not number.is_integer():
             raise _wrong(f"the constant {number} is not of type {dtype}")
         else:
-            number = _wrapped(int(number), dtype)
+            number = wrapped(int(number), dtype)
         key = ("const", repr(number), dtype)
         found = self._memo.get(key)
         if found is None:
@@ -295,7 +295,8 @@ class Tracer:
         self.body.append(Store(tensor.buffer, address(tensor, index), value.name, mode, name))
 
 
-def _wrapped(number: int, dtype: DType) -> int:
+def wrapped(number: int, dtype: DType) -> int:
+    """Return the integer of `dtype` that `number` becomes."""
     bits = 8 * dtype.size
     number &= (1 << bits) - 1
     if dtype.is_signed and number >> (bits - 1):

@@ -309,7 +309,7 @@ def glu_backward(b: LoopBuilder, grad: TensorValue, x: TensorValue, dim: int) ->
         low = ops.lt(ops.index(i), ops.index(half))
         at = (*index[:d], i % half, *index[d + 1 :])
         g, p, q = (ops.wide(ops.load(t, at)) for t in (grad, first, second))
-        s = ops.sigmoid(q)
+        s = ops.wide(ops.cast(ops.sigmoid(q), out.dtype))  # eager keeps it in the result
         return ops.where(low, g * s, (1.0 - s) * s * g * p)
 
     return b.pointwise(body, out)

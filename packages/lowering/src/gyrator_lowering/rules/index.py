@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import evolve
+
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of, sum_of
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue, contiguous_strides
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
 def embedding(
@@ -127,10 +129,40 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
     for part in parts:
         ends.append(sum_of([ends[-1], part.shape[d]]))
 
+    if len(parts) > SELECTED:
+        return _written_in_parts(b, parts, ends, d, out)
+
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         return joined_at(ops, parts, ends, d, index, out.dtype)
 
     return b.pointwise(body, out)
+
+
+SELECTED = 8
+"""Up to this many tensors are joined by selecting one at each point of the result."""
+
+
+def _written_in_parts(
+    b: LoopBuilder, parts: Sequence[TensorValue], ends: Sequence[Expr], d: int, out: Spec
+) -> TensorValue:
+    """Write each part to its place: the first one as a loop, the others over what is there."""
+    result = b.buffer(out)
+    for k, part in enumerate(parts):
+        place = evolve(
+            result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d]
+        )
+        if k == 0:
+            b.pointwise_into(place, lambda ops, index: ops.load(parts[0], index))
+            continue
+
+        def body(
+            ops: Tracer, index: tuple[Expr, ...], part: TensorValue = part,
+            place: TensorValue = place,
+        ) -> None:
+            ops.store(place, index, ops.load(part, index))
+
+        b.scatter(part.shape, body)
+    return result
 
 
 def joined_at(

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.dtypes import TO_TORCH
 from gyrator_lowering.promote import Arg, computed_in, operand
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.trace import Tracer, Value, wrapped
 from gyrator_lowering.values import TensorValue
 
 Scalar = Callable[..., Value]
@@ -36,6 +39,34 @@ def elementwise(
     return b.pointwise(body, out)
 
 
+def in_type(b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], kind: DType) -> TensorValue:
+    """Like `elementwise`, where eager rounds scalars to the type `kind` before it computes.
+
+    It does so for sums, differences, remainders, powers and comparisons, and not for products and
+    quotients.
+    """
+
+    def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+        values = [
+            operand(ops, _rounded(a, kind), index, kind if _is_scalar(a) else kind.compute)
+            for a in args
+        ]
+        return fn(ops, *[ops.wide(v) for v in values])
+
+    return b.pointwise(body)
+
+
+def _is_scalar(arg: Arg) -> bool:
+    return not isinstance(arg, (bool, int, float)) and not getattr(arg, "shape", ())
+
+
+def _rounded(arg: Arg, dtype: DType) -> Arg:
+    """Return a number as the narrow type holds it; other arguments as they are."""
+    if isinstance(arg, (int, float)) and dtype.is_narrow_float:
+        return float(torch.tensor(float(arg), dtype=TO_TORCH[dtype]))
+    return arg
+
+
 def _row(op: str) -> Scalar:
     return lambda ops, *args: ops.let(op, *args)
 
@@ -53,7 +84,7 @@ def comparison(op: str) -> Rule:
     """Return the rule of a comparison: computed in the promoted type of its arguments."""
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
-        return elementwise(b, _row(op), (x, y), computed_in((x, y)))
+        return in_type(b, _row(op), (x, y), computed_in((x, y)))
 
     return rule
 
@@ -97,6 +128,20 @@ def as_bool(ops: Tracer, value: Value) -> Value:
     return value if value.dtype is DType.BOOL else ops.ne(value, 0)
 
 
+def _plus(ops: Tracer, x: Value, y: Value, alpha: Arg, dtype: DType) -> Value:
+    """Return `x + alpha * y`, of floats rounded once, `alpha` rounded to `dtype` before."""
+    if isinstance(alpha, (bool, int, float)) and alpha == 1:
+        return x + y
+    factor = operand(ops, _rounded(alpha, dtype), (), x.dtype)
+    return ops.fma(y, factor, x) if x.dtype.is_float else x + y * factor
+
+
+def _minus(ops: Tracer, x: Value, y: Value, alpha: Arg, dtype: DType) -> Value:
+    if isinstance(alpha, (bool, int, float)) and alpha == 1:
+        return x - y
+    return _plus(ops, x, -y, alpha, dtype)
+
+
 def scaled(ops: Tracer, value: Value, alpha: Arg) -> Value:
     """Return `value * alpha`, and `value` itself where `alpha` is 1."""
     if isinstance(alpha, (bool, int, float)) and alpha == 1:
@@ -112,21 +157,24 @@ def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorVal
         return elementwise(b, _row("bit_or"), (x, y)) if alpha else elementwise(
             b, lambda ops, p, _: p, (x, y)
         )
-    return elementwise(b, lambda ops, p, q: p + scaled(ops, q, alpha), (x, y))
+    dtype = b.out.dtype
+    return in_type(b, lambda ops, p, q: _plus(ops, p, q, alpha, dtype), (x, y), dtype)
 
 
 def sub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`x - alpha * y`."""
     if more:
         alpha = more[0]
-    return elementwise(b, lambda ops, p, q: p - scaled(ops, q, alpha), (x, y))
+    dtype = b.out.dtype
+    return in_type(b, lambda ops, p, q: _minus(ops, p, q, alpha, dtype), (x, y), dtype)
 
 
 def rsub(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorValue:
     """`y - alpha * x`."""
     if more:
         alpha = more[0]
-    return elementwise(b, lambda ops, p, q: q - scaled(ops, p, alpha), (x, y))
+    dtype = b.out.dtype
+    return in_type(b, lambda ops, p, q: _minus(ops, q, p, alpha, dtype), (x, y), dtype)
 
 
 def mul(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
@@ -148,10 +196,12 @@ def floor_quotient(ops: Tracer, x: Value, y: Value) -> Value:
     return ops.where(ops.eq(y, 0.0), plain, exact)
 
 
-def _integer_divisor(y: Arg) -> int | None:
-    """Return a divisor that is a known integer other than 0: all that kernels divide by."""
+def _integer_divisor(y: Arg, dtype: DType) -> int | None:
+    """Return a divisor that is a known integer, not 0 in `dtype`: all that kernels divide by."""
     value = getattr(y, "value", y)
-    return int(value) if isinstance(value, (bool, int)) and value != 0 else None
+    if not isinstance(value, (bool, int)) or dtype is DType.BOOL:
+        return None
+    return wrapped(int(value), dtype) or None
 
 
 def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> TensorValue:
@@ -162,7 +212,7 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
         if rounding_mode == "floor":
             return elementwise(b, floor_quotient, (x, y))
         return elementwise(b, lambda ops, p, q: ops.trunc(p / q), (x, y))
-    divisor = _integer_divisor(y)
+    divisor = _integer_divisor(y, b.out.dtype)
     if divisor is None or b.out.dtype is DType.BOOL:
         raise LeftToAten
     if divisor == -1:
@@ -181,8 +231,8 @@ def modulo(float_op: str, integer_op: str) -> Rule:
 
     def rule(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
         if b.out.dtype.is_float:
-            return elementwise(b, _row(float_op), (x, y))
-        divisor = _integer_divisor(y)
+            return in_type(b, _row(float_op), (x, y), b.out.dtype)
+        divisor = _integer_divisor(y, b.out.dtype)
         if divisor is None or b.out.dtype is DType.BOOL:
             raise LeftToAten
         if divisor == -1:
@@ -229,14 +279,16 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
         return pow_tensor(b, x, exponent)
     if b.out.dtype is DType.BOOL or (not b.out.dtype.is_float and not 0 <= exponent <= 64):
         raise LeftToAten
-    return elementwise(b, lambda ops, p: power(ops, p, exponent), (x,))
+    number = _rounded(exponent, b.out.dtype)
+    assert isinstance(number, (int, float))
+    return elementwise(b, lambda ops, p: power(ops, p, number), (x,))
 
 
 def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
     """`x**exponent`, C's pow; integer powers of integers stay in ATen."""
     if not b.out.dtype.is_float:
         raise LeftToAten
-    return elementwise(b, _row("pow"), (x, exponent))
+    return in_type(b, _row("pow"), (x, exponent), b.out.dtype)
 
 
 def absolute(b: LoopBuilder, x: TensorValue) -> TensorValue:

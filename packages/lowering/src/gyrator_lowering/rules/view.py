@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gyrator_ir.expr import Const
 from gyrator_ir.loop.nodes import Extern
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.table import TableBuilder
@@ -17,6 +18,42 @@ def same_storage(b: LoopBuilder, x: TensorValue, *_: Any) -> TensorValue:
     """A view that the schema does not declare as one, since autograd must not know."""
     given = b.node.args[0]
     return b.view_of(x, given.meta["val"], b.node.meta["val"])  # type: ignore[union-attr]
+
+
+def as_strided(
+    b: LoopBuilder, x: TensorValue, size: Any, stride: Any, offset: Any = None
+) -> TensorValue:
+    """A view by strides; it must lie inside the storage that the program was given.
+
+    Raises:
+        UnsupportedError: GY-LOWER-006, where it reaches outside.
+    """
+    view = same_storage(b, x)
+    held = b.given.get(x.buffer)
+    if held is None:
+        return view
+    first, last = _reach(view)
+    _, end = _reach(held)
+    beyond = last is not None and end is not None and last > end
+    if beyond or (first is not None and first < 0):
+        raise b.unsupported(
+            "GY-LOWER-006",
+            "as_strided reads outside of the tensor that the graph was given",
+            help="the graph runs in eager mode; pass the whole tensor to the model",
+        )
+    return view
+
+
+def _reach(value: TensorValue) -> tuple[int | None, int | None]:
+    """Return the first and last element that a view reaches, where they are known."""
+    if type(value.offset) is not Const:
+        return None, None
+    last = value.offset.value
+    for size, stride in zip(value.shape, value.strides, strict=True):
+        if type(size) is not Const or type(stride) is not Const:
+            return value.offset.value, None
+        last += (size.value - 1) * stride.value
+    return value.offset.value, last
 
 
 def resolved(target: str) -> Any:
@@ -43,5 +80,6 @@ def register(table: TableBuilder) -> None:
     table.rule(
         "aten._unsafe_view.default", "aten.lift.default", "aten.as_strided_.default"
     )(same_storage)
+    table.rule("aten.as_strided.default")(as_strided)
     table.rule("aten._conj.default")(resolved("aten.conj_physical.default"))
     table.rule("aten._neg_view.default")(resolved("aten.neg.default"))
