@@ -149,8 +149,8 @@ def dense(shape: Sequence[Expr]) -> tuple[Expr, ...]:
     return tuple(reversed(strides))
 
 
-class _Generator:
-    """Draws one program."""
+class _Bodies:
+    """Draws bodies that load the tensors there are so far."""
 
     def __init__(
         self, draw: st.DrawFn, dtypes: Sequence[DType], ops: Sequence[str], kinds: Sequence[str]
@@ -167,71 +167,6 @@ class _Generator:
 
     def pick(self, choices: Sequence[Any]) -> Any:
         return self.draw(st.sampled_from(choices))
-
-    def program(self, dynamic: bool | None, max_operations: int) -> LoopProgram:
-        symbols = self._symbols(self.draw(st.booleans()) if dynamic is None else dynamic)
-        inputs: list[Any] = [SizeInput(s, f"n_{s.name}") for s in symbols]
-        for k in range(self.draw(st.integers(1, 3))):
-            buffer = self._input(f"x{k}")
-            self.tensors.append(_Tensor(buffer, mutable=True))
-            inputs.append(TensorInput(buffer, self.pick((1, 16, 64))))
-        makers: dict[str, Callable[[str], None]] = {
-            "pointwise": self._pointwise,
-            "reduction": self._reduction,
-            "scan": self._scan_or_sort,
-            "sort": self._scan_or_sort,
-            "scatter": self._scatter,
-            "extern": self._extern,
-            "mutation": self._mutation,
-        }
-        for _ in range(self.draw(st.integers(1, max_operations))):
-            kind = self.pick(self.kinds)
-            makers[kind](kind)
-        count = len(self.operations)
-        return LoopProgram(
-            "main",
-            tuple(inputs),
-            (),
-            tuple(self.created),
-            tuple(self.operations),
-            self._outputs(symbols),
-            facts=self.facts,
-            origins=tuple(Origin(f"n{k}", "aten.op") for k in range(count)),
-        )
-
-    def _symbols(self, dynamic: bool) -> list[Sym]:
-        symbols = [Sym(f"s{k}") for k in range(self.draw(st.integers(1, 2)) if dynamic else 0)]
-        for s in symbols:
-            self.facts = self.facts.with_range(s, 1, 64).with_hint(s, self.draw(st.integers(1, 5)))
-        static = self.draw(st.lists(st.sampled_from((1, 2, 3, 4, 6, 8, 0)), min_size=1, max_size=2))
-        self.sizes = [*symbols, *map(expr, static)]
-        return symbols
-
-    def _shape(self, rank: int | None = None) -> tuple[Expr, ...]:
-        count = self.draw(st.integers(0, 3)) if rank is None else rank
-        return tuple(self.pick(self.sizes) for _ in range(count))
-
-    def _input(self, name: str) -> Buffer:
-        shape, layout = self._shape(), self.pick(("dense", "dense", "transposed", "padded"))
-        strides = dense(shape)
-        if layout == "transposed":
-            strides = tuple(reversed(dense(tuple(reversed(shape)))))
-        elif layout == "padded" and shape:
-            strides = dense((*shape[:-1], shape[-1] + 3))
-        return Buffer(name, self.pick(self.dtypes), CPU, shape, strides)
-
-    def _outputs(self, symbols: Sequence[Sym]) -> tuple[Output, ...]:
-        outputs: list[Output] = []
-        for b in self.created:
-            if self.draw(st.integers(0, 2)) or b is self.created[-1]:
-                order = self.draw(st.permutations(range(len(b.shape))))
-                shape = tuple(b.shape[k] for k in order)
-                strides = tuple(b.strides[k] for k in order)
-                outputs.append(TensorRef(b.name, b.dtype, shape, strides, ZERO))
-        outputs += [s + 1 for s in symbols[:1]]
-        if self.draw(st.booleans()):
-            outputs.append(Literal(self.pick((None, 3, -0.0, True))))
-        return tuple(outputs)
 
     # Addresses --------------------------------------------------------------------------------
 
@@ -386,6 +321,75 @@ class _Generator:
         result = body.fresh(dtype)
         body.statements.append(Let(result, "cast", (name,), dtype))
         return result
+
+
+class _Generator(_Bodies):
+    """Draws one program."""
+
+    def program(self, dynamic: bool | None, max_operations: int) -> LoopProgram:
+        symbols = self._symbols(self.draw(st.booleans()) if dynamic is None else dynamic)
+        inputs: list[Any] = [SizeInput(s, f"n_{s.name}") for s in symbols]
+        for k in range(self.draw(st.integers(1, 3))):
+            buffer = self._input(f"x{k}")
+            self.tensors.append(_Tensor(buffer, mutable=True))
+            inputs.append(TensorInput(buffer, self.pick((1, 16, 64))))
+        makers: dict[str, Callable[[str], None]] = {
+            "pointwise": self._pointwise,
+            "reduction": self._reduction,
+            "scan": self._scan_or_sort,
+            "sort": self._scan_or_sort,
+            "scatter": self._scatter,
+            "extern": self._extern,
+            "mutation": self._mutation,
+        }
+        for _ in range(self.draw(st.integers(1, max_operations))):
+            kind = self.pick(self.kinds)
+            makers[kind](kind)
+        count = len(self.operations)
+        return LoopProgram(
+            "main",
+            tuple(inputs),
+            (),
+            tuple(self.created),
+            tuple(self.operations),
+            self._outputs(symbols),
+            facts=self.facts,
+            origins=tuple(Origin(f"n{k}", "aten.op") for k in range(count)),
+        )
+
+    def _symbols(self, dynamic: bool) -> list[Sym]:
+        symbols = [Sym(f"s{k}") for k in range(self.draw(st.integers(1, 2)) if dynamic else 0)]
+        for s in symbols:
+            self.facts = self.facts.with_range(s, 1, 64).with_hint(s, self.draw(st.integers(1, 5)))
+        static = self.draw(st.lists(st.sampled_from((1, 2, 3, 4, 6, 8, 0)), min_size=1, max_size=2))
+        self.sizes = [*symbols, *map(expr, static)]
+        return symbols
+
+    def _shape(self, rank: int | None = None) -> tuple[Expr, ...]:
+        count = self.draw(st.integers(0, 3)) if rank is None else rank
+        return tuple(self.pick(self.sizes) for _ in range(count))
+
+    def _input(self, name: str) -> Buffer:
+        shape, layout = self._shape(), self.pick(("dense", "dense", "transposed", "padded"))
+        strides = dense(shape)
+        if layout == "transposed":
+            strides = tuple(reversed(dense(tuple(reversed(shape)))))
+        elif layout == "padded" and shape:
+            strides = dense((*shape[:-1], shape[-1] + 3))
+        return Buffer(name, self.pick(self.dtypes), CPU, shape, strides)
+
+    def _outputs(self, symbols: Sequence[Sym]) -> tuple[Output, ...]:
+        outputs: list[Output] = []
+        for b in self.created:
+            if self.draw(st.integers(0, 2)) or b is self.created[-1]:
+                order = self.draw(st.permutations(range(len(b.shape))))
+                shape = tuple(b.shape[k] for k in order)
+                strides = tuple(b.strides[k] for k in order)
+                outputs.append(TensorRef(b.name, b.dtype, shape, strides, ZERO))
+        outputs += [s + 1 for s in symbols[:1]]
+        if self.draw(st.booleans()):
+            outputs.append(Literal(self.pick((None, 3, -0.0, True))))
+        return tuple(outputs)
 
     # Operations -------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """Kernel IR: what runs as one kernel, in which order, and how long each buffer lives.
 
 A kernel has one iteration space, points times inner. `axes` are the points: independent, in
-parallel. `inner` axes are walked for each point, by reductions and by the pointwise work that shares their
-range. The fused work is a sequence of stages:
+parallel. `inner` axes are walked for each point, by reductions and by the pointwise work that
+shares their range. The fused work is a sequence of stages:
 
     kernel k0 axes (i0 < 4096) inner (r0 < 1024):        softmax of rows
       inner:  a = load x[1024*i0 + r0]; m, n = reduce.online_softmax a
