@@ -63,14 +63,6 @@ class Maker:
     def chance(self, p):
         return self.rng.random() < p
 
-    def values(self, e, symbols):
-        """The values of an index over all points."""
-        grid = np.meshgrid(*(np.arange(n) for n in symbols.values()), indexing="ij")
-        names = dict(zip((s.name for s in symbols), grid, strict=True))
-        names |= {s.name: v for s, v in self.sizes.items()}
-        names |= {"min": np.minimum, "max": np.maximum}
-        return np.broadcast_to(eval(to_python(e), names), tuple(symbols.values()) or (1,))
-
     def address(self, symbols, injective=False):
         """An index over the symbols: permuted, broadcast, strided, reshaped or reversed."""
         order = list(symbols)
@@ -91,19 +83,11 @@ class Maker:
             e = e + int(self.rng.integers(1, 5))
         return e
 
-    def data(self, dtype, n):
-        n = max(n, 1)
-        if dtype is DType.BOOL:
-            return self.rng.random(n) < 0.5
-        if dtype.is_int:
-            return self.rng.integers(0, 100, n).astype(NUMPY[dtype])
-        return self.rng.standard_normal(n).astype(NUMPY[dtype])
-
     def array(self, stem, dtype, e, symbols):
-        where = self.values(e, symbols)
+        where = _values(self, e, symbols)
         name = self.name(stem)
         size = int(where.max()) + 1 if where.size else 1
-        self.arrays[name] = self.data(dtype, size)
+        self.arrays[name] = _data(self.rng, dtype, size)
         self.types[name] = dtype
         return name
 
@@ -143,7 +127,7 @@ class Maker:
         table = self.name("x")
         self.types[table], name = dtype, self.name("a")
         s = self.pick(list(symbols))
-        self.arrays[table] = self.data(dtype, n * symbols[s])
+        self.arrays[table] = _data(self.rng, dtype, n * symbols[s])
         body.append(Load(name, table, t * self.extents[s] + s))
         return name
 
@@ -214,7 +198,7 @@ class Maker:
         dtype = self.pick((DType.I64, DType.I32))
         a = self.load(symbols, body, dtype)
         out = self.name("y")
-        self.types[out], self.arrays[out] = dtype, self.data(dtype, n)
+        self.types[out], self.arrays[out] = dtype, _data(self.rng, dtype, n)
         mode = self.pick((StoreMode.ADD, StoreMode.MIN, StoreMode.MAX))
         body.append(Store(out, t, a, mode))
 
@@ -334,6 +318,24 @@ class Maker:
             tuple(buffer(n, self.types[n], self.arrays[n].size) for n in names),
             tuple(sorted(sizes, key=lambda s: s.name)),
         )  # fmt: skip
+
+
+def _values(maker, e, symbols):
+    """The values of an index over all points."""
+    grid = np.meshgrid(*(np.arange(n) for n in symbols.values()), indexing="ij")
+    names = dict(zip((s.name for s in symbols), grid, strict=True))
+    names |= {s.name: v for s, v in maker.sizes.items()}
+    names |= {"min": np.minimum, "max": np.maximum}
+    return np.broadcast_to(eval(to_python(e), names), tuple(symbols.values()) or (1,))
+
+
+def _data(rng, dtype, n):
+    n = max(n, 1)
+    if dtype is DType.BOOL:
+        return rng.random(n) < 0.5
+    if dtype.is_int:
+        return rng.integers(0, 100, n).astype(NUMPY[dtype])
+    return rng.standard_normal(n).astype(NUMPY[dtype])
 
 
 def _expressions(s):
