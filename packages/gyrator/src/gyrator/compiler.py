@@ -11,6 +11,7 @@ from attrs import define, evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.fallback import eager_graph, warn_fallback
+from gyrator.autotune import Variant, tune
 from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
@@ -18,10 +19,11 @@ from gyrator.product import canonical, product_hash, rules_hash
 from gyrator.programs import StoredProgram, host_runner, load_program, store_program
 from gyrator.records import GraphRecord, Observer
 from gyrator.summary import summarise
-from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition
+from gyrator.targets import Building, KernelLoader, LoaderContext, TargetDefinition
 from gyrator.tracing import Trace
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.kernel.verify import verify as verify_kernel
@@ -65,7 +67,7 @@ class Engine:
     wrappers: Mapping[str, WrapperBackend]
     cache: Cache
     observer: Observer
-    _loaders: dict[str, KernelLoader] = field(factory=dict)
+    _loaders: dict[Target, KernelLoader] = field(factory=dict)
 
     def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         """Return a callable for the graph: compiled, or eager with a warning where that fails."""
@@ -132,7 +134,7 @@ class Engine:
         trace.ir("host", host)
         with watch.stage("emit"):
             units = self._emit(host, targets)
-        building = {device: self._loader(device).submit(part) for device, part in units.items()}
+        building = self._submit(host, units)
         with watch.stage("wrap"):
             wrapper = self.wrappers[self.options.wrapper].emit(host)
         for part in units.values():
@@ -160,7 +162,7 @@ class Engine:
         return CompiledGraph(stored.call, None if stored.constants else key)
 
     def _emit(
-        self, host: Any, targets: Mapping[str, Target]
+        self, host: HostProgram, targets: Mapping[str, Target]
     ) -> dict[str, tuple[TranslationUnit, ...]]:
         units: dict[str, tuple[TranslationUnit, ...]] = {}
         for device in dict.fromkeys(k.device.type for k in host.kernels):
@@ -172,16 +174,36 @@ class Engine:
             units[device] = definition.kernels.emit(kernels, host.facts, host.origins, target)
         return units
 
-    def _loader(self, device: str) -> KernelLoader:
-        if device not in self._loaders:
+    def _submit(
+        self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]]
+    ) -> dict[str, Building]:
+        building: dict[str, Building] = {}
+        for device, part in units.items():
             definition, target = self.targets[device]
+            building[device] = self._loader(target).submit(part)
+            if not self.options.max_autotune:
+                continue
+            kernels = tuple(k for k in host.kernels if k.device.type == device)
+            variants = [Variant(part, building[device])]
+            for other in definition.variants(target)[1:]:
+                text = definition.kernels.emit(kernels, host.facts, host.origins, other)
+                variants.append(Variant(text, self._loader(other).submit(text)))
+            if len(variants) > 1:
+                runner = host_runner(self.cache)
+                interface = definition.device(target)
+                building[device] = tune(host, variants, interface, device, runner)
+        return building
+
+    def _loader(self, target: Target) -> KernelLoader:
+        if target not in self._loaders:
+            definition, _ = self.targets[target.device]
             context = LoaderContext(
                 cache=self.cache,
                 progress=make_progress(sys.stderr) if self.options.progress else SilentProgress(),
                 threads=self.options.threads,
             )
-            self._loaders[device] = definition.loader(target, context)
-        return self._loaders[device]
+            self._loaders[target] = definition.loader(target, context)
+        return self._loaders[target]
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
         for node in gm.graph.nodes:

@@ -1,0 +1,101 @@
+"""`max_autotune`: build each kernel for every target its device runs, and keep the quickest."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from attrs import evolve, frozen
+
+from gyrator.targets import Building
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.source import TranslationUnit
+from gyrator_runtime.artifact import Library
+from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.host import DTYPES
+from gyrator_runtime.native import Buffer, Launch, PlanProgram, Runner
+from gyrator_runtime.tuning import choose
+
+_SAMPLES = 9
+
+
+@frozen(eq=False)
+class Variant:
+    """The same kernels for one target: their text, and the build under way."""
+
+    units: tuple[TranslationUnit, ...]
+    building: Building
+
+
+@frozen(eq=False)
+class Chosen:
+    """The quickest function of each kernel; a `Building` of what several builds gave."""
+
+    variants: tuple[Variant, ...]
+    winners: Mapping[str, int]
+    """Which variant has a symbol's quickest function."""
+
+    def libraries(self) -> tuple[Library, ...]:
+        """Return every library that holds a winner, with those symbols only."""
+        found: list[Library] = []
+        for number, variant in enumerate(self.variants):
+            for library in variant.building.libraries():
+                kept = tuple(s for s in library.symbols if self.winners[s] == number)
+                if kept:
+                    found.append(evolve(library, symbols=kept))
+        return tuple(found)
+
+    def addresses(self) -> Mapping[str, int]:
+        """Return the winners' addresses by symbol."""
+        tables = [v.building.addresses() for v in self.variants]
+        return {symbol: tables[number][symbol] for symbol, number in self.winners.items()}
+
+
+def tune(
+    host: HostProgram,
+    variants: Sequence[Variant],
+    device: DeviceInterface,
+    device_type: str,
+    runner: Runner,
+) -> Chosen:
+    """Time every kernel of each variant in turn, on data of the sizes that the program expects."""
+    tables = [v.building.addresses() for v in variants]
+    symbols = {k.kernel: k.symbol for v in variants for u in v.units for k in u.kernels}
+    winners: dict[str, int] = {}
+    for kernel in host.kernels:
+        if kernel.device.type != device_type:
+            continue
+        symbol = symbols[kernel.name]
+        tensors = _arguments(kernel, host, device_type)
+        runs = {
+            number: _run(kernel, host, table[symbol], tensors, runner)
+            for number, table in enumerate(tables)
+        }
+        winners[symbol] = choose(runs, device, samples=_SAMPLES).best
+    return Chosen(tuple(variants), winners)
+
+
+def _run(
+    kernel: Kernel,
+    host: HostProgram,
+    address: int,
+    tensors: Sequence[torch.Tensor],
+    runner: Runner,
+) -> Callable[[], object]:
+    sizes = tuple(host.facts.hint(s) or 1 for s in kernel.sizes)
+    buffers = tuple(Buffer(k) for k in range(len(tensors)))
+    launch = Launch(address, buffers, sizes, name=kernel.name)
+    plan = runner.plan(PlanProgram(len(tensors), len(tensors), (launch,)))
+    return lambda: plan(*tensors)
+
+
+def _arguments(kernel: Kernel, host: HostProgram, device_type: str) -> list[torch.Tensor]:
+    """Return a tensor for each parameter: random floats, and zeros, which index anything."""
+    found = []
+    for parameter in kernel.parameters:
+        elements = 1
+        for size, stride in zip(parameter.shape, parameter.strides, strict=True):
+            elements += (max(host.facts.hint(size) or 1, 1) - 1) * (host.facts.hint(stride) or 0)
+        dtype = DTYPES[parameter.dtype]
+        tensor = torch.zeros(elements, dtype=dtype, device=device_type)
+        found.append(tensor.uniform_() if parameter.dtype in ("f32", "f64") else tensor)
+    return found
