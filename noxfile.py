@@ -236,12 +236,11 @@ def build(session: nox.Session) -> None:
             session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
     session.run("python", "ci/check_wheels.py", str(dist))
 
-    def installed(name: str, distribution: str) -> str:
-        wheels = [str(next(dist.glob(f"{distribution}-0*.whl")))]
-        return venv(session, name, "--find-links", str(dist), *wheels, fresh=True)
-
-    ir = installed("wheels-ir", "gyrator_ir")
-    whole = installed("wheels-gyrator", "gyrator")
+    # wheels by path, each one: an index of the same versions may be remembered from another build
+    wheels = sorted(str(path) for path in dist.glob("*.whl"))
+    alone = [path for path in wheels if Path(path).name.startswith("gyrator_ir-")]
+    ir = venv(session, "wheels-ir", *alone, fresh=True)
+    whole = venv(session, "wheels-gyrator", *wheels, fresh=True)
     scripts = ROOT / "ci"
     with session.chdir(session.create_tmp()):
         session.run(ir, "-P", str(scripts / "check_absent.py"), "torch", "triton", external=True)
