@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from attrs import evolve, frozen
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.targets import Building
 from gyrator_ir.host.nodes import HostProgram
@@ -61,16 +62,18 @@ def tune(
     tables = [v.building.addresses() for v in variants]
     symbols = {k.kernel: k.symbol for v in variants for u in v.units for k in u.kernels}
     winners: dict[str, int] = {}
-    for kernel in host.kernels:
-        if kernel.device.type != device_type:
-            continue
-        symbol = symbols[kernel.name]
-        tensors = _arguments(kernel, host, device_type)
-        runs = {
-            number: _run(kernel, host, table[symbol], tensors, runner)
-            for number, table in enumerate(tables)
-        }
-        winners[symbol] = choose(runs, device, samples=_SAMPLES).best
+    # Compilers are called while torch traces with fake tensors; kernels need real ones.
+    with _disable_current_modes():
+        for kernel in host.kernels:
+            if kernel.device.type != device_type:
+                continue
+            symbol = symbols[kernel.name]
+            tensors = _arguments(kernel, host, device_type)
+            runs = {
+                number: _run(kernel, host, table[symbol], tensors, runner)
+                for number, table in enumerate(tables)
+            }
+            winners[symbol] = choose(runs, device, samples=_SAMPLES).best
     return Chosen(tuple(variants), winners)
 
 

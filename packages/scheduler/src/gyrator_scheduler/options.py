@@ -35,7 +35,7 @@ class SchedulerOptions:
     pipeline: tuple[Pass[LoopProgram], ...] | None = field(default=None, validator=_passes)
     """Loop IR passes that run before fusion, in order; None takes `passes.default_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
-    """Verify the program after every pass, rather than at both ends."""
+    """Verify the program after every pass that changed it."""
     keep_peak: bool = field(default=True, validator=exactly(bool))
     """Fuse less where the plan would need more memory than running operation by operation, each
     buffer freed after its last use."""

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.loop.verify import verify
 from gyrator_ir.passes import Pass, Step
 from gyrator_ir.target import Target
 from gyrator_scheduler.options import SchedulerOptions
@@ -67,9 +68,15 @@ def run_passes(
     targets: Mapping[str, Target],
     trace: Callable[[Step], None],
 ) -> LoopProgram:
-    """Run the pipeline of the options."""
+    """Run the pipeline of the options.
+
+    Raises:
+        VerifyError: with `options.verify_each`, when a pass breaks an invariant.
+    """
     passes = default_pipeline(options, targets) if options.pipeline is None else options.pipeline
     for p in passes:
         before, program = program, p.run(program)
+        if options.verify_each and program is not before:
+            verify(program)
         trace(Step(p.name, before, program))
     return program
