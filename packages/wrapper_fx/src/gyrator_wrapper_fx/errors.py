@@ -1,0 +1,16 @@
+"""Errors of the FX wrapper."""
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
+
+class FxWrapperError(GyratorError):
+    """A host program that cannot become a graph in this process, or a compiler not found."""
+
+
+class NanError(GyratorError, AssertionError):
+    """A buffer holds NaN or infinity while NaN checks are on."""
+
+
+def fx_error(number: int, message: str, where: str = "", help: str = "") -> FxWrapperError:
+    """Return (not raise) the error GY-FX-`number`."""
+    return FxWrapperError(Diagnostic(f"GY-FX-{number:03}", message, where=where, help=help))

@@ -1,0 +1,288 @@
+"""The functions that graphs call besides torch's own.
+
+All of them are named after what the Wrapper IR says, take tensors, integers and constants, and
+stay one node when a graph is traced again. A compiler that takes graphs meets only these,
+`operator`, `torch.empty_strided`, `torch.as_strided`, `torch.zeros`, `torch.sym_min`,
+`torch.sym_max`, dispatcher overloads and Triton's higher-order op.
+"""
+
+import contextlib
+from typing import Any, cast
+
+import torch
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_wrapper_fx.errors import NanError
+from gyrator_wrapper_fx.kernels import KernelTable
+from gyrator_wrapper_fx.leaf import leaf
+
+__all__ = [
+    "assert_alignment",
+    "assert_no_nan",
+    "assert_size_stride",
+    "assert_true",
+    "branch",
+    "floordiv_or_zero",
+    "from_pool",
+    "launch",
+    "loop",
+    "make_event",
+    "make_stream",
+    "mod_or_zero",
+    "read_scalar",
+    "record_event",
+    "select",
+    "view",
+    "wait_event",
+    "within_device",
+    "within_profile",
+    "within_stream",
+]
+
+Strided = tuple[int, ...]
+Body = torch.nn.Module
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing: what launches and checks of data mean for tensors without data."""
+
+
+# Sizes ----------------------------------------------------------------------------------------
+
+
+@leaf(opaque=False, pure=True)
+def select(condition: bool, a: int, b: int) -> int:
+    """Return `a` where a condition on sizes holds, else `b`."""
+    return a if condition else b
+
+
+@leaf(opaque=False, pure=True)
+def floordiv_or_zero(a: int, b: int) -> int:
+    """Return `a // b`, or 0 for a zero `b`: a quotient of which a `select` may take the other."""
+    return a // b if b != 0 else 0
+
+
+@leaf(opaque=False, pure=True)
+def mod_or_zero(a: int, b: int) -> int:
+    """Return `a % b`, or 0 for a zero `b`: a remainder of which a `select` may take the other."""
+    return a % b if b != 0 else 0
+
+
+@leaf(opaque=False)
+def read_scalar(tensor: torch.Tensor) -> int:
+    """Return the one element of a tensor as an integer; waits for its device."""
+    value = tensor.item()
+    return cast(int, value) if isinstance(value, torch.SymInt) else int(value)
+
+
+# Checks ---------------------------------------------------------------------------------------
+
+
+@leaf()
+def assert_size_stride(tensor: torch.Tensor, shape: Strided, strides: Strided, what: str) -> None:
+    """AssertionError unless sizes match, and strides do in dimensions longer than 1."""
+    same = len(shape) == tensor.dim() and all(
+        have == want for have, want in zip(tensor.shape, shape, strict=True)
+    )
+    if same and tensor.numel() != 0:
+        layout = zip(tensor.shape, tensor.stride(), strides, strict=True)
+        same = all(n <= 1 or have == want for n, have, want in layout)
+    if not same:
+        raise AssertionError(
+            f"expected size {tuple(shape)} stride {tuple(strides)}, got size "
+            f"{tuple(tensor.shape)} stride {tensor.stride()}\nError in op: {what}"
+        )
+
+
+@leaf(_nothing)
+def assert_alignment(tensor: torch.Tensor, bytes: int) -> None:
+    """AssertionError unless the first element lies at a multiple of `bytes`."""
+    if tensor.numel() and tensor.data_ptr() % bytes:
+        raise AssertionError(f"expected alignment to {bytes} bytes")
+
+
+@leaf(_nothing)
+def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
+    """NanError (GY-RUNTIME-003) where a floating or complex tensor holds NaN or infinity."""
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        return
+    wide = tensor.float() if tensor.itemsize == 1 else tensor
+    finite = torch.isfinite(wide)
+    if bool(finite.all()):
+        return
+    nans = int(torch.isnan(wide).sum())
+    infinite = tensor.numel() - int(finite.sum()) - nans
+    raise NanError(
+        Diagnostic(
+            "GY-RUNTIME-003",
+            f"buffer {what} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
+            help="look at the operation that made it; the check is an option of the compile",
+        )
+    )
+
+
+@leaf()
+def assert_true(condition: bool, message: str) -> None:
+    """RuntimeError unless a condition on sizes holds."""
+    if not condition:
+        raise RuntimeError(message)
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+@leaf(opaque=False, pure=True)
+def view(
+    source: torch.Tensor, shape: Strided, strides: Strided, offset: int, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a view of any element type; offset and strides count elements of `dtype`.
+
+    The offset is from the first element of `source`. ValueError where that does not lie at a
+    multiple of the element's size.
+    """
+    return _over_storage(source, shape, strides, offset * dtype.itemsize, dtype)
+
+
+@leaf(opaque=False, pure=True)
+def from_pool(
+    pool: torch.Tensor, offset: int, shape: Strided, strides: Strided, dtype: torch.dtype
+) -> torch.Tensor:
+    """Return a tensor at byte `offset` of a pool."""
+    return _over_storage(pool, shape, strides, offset, dtype)
+
+
+def _over_storage(
+    source: torch.Tensor, shape: Strided, strides: Strided, offset: int, dtype: torch.dtype
+) -> torch.Tensor:
+    base = source.detach()
+    start, rest = divmod(base.storage_offset() * base.itemsize + offset, dtype.itemsize)
+    if rest:
+        raise ValueError(f"a view of {dtype} starts {rest} byte(s) off the grid of its elements")
+    if base.dtype == dtype:
+        return torch.as_strided(base, shape, strides, start)
+    empty = torch.empty((0,), dtype=dtype, device=base.device)
+    return empty.set_(base.untyped_storage(), start, shape, strides)
+
+
+# Work -----------------------------------------------------------------------------------------
+
+
+@leaf(_nothing)
+def launch(
+    kernels: KernelTable,
+    kernel: str,
+    tensors: tuple[torch.Tensor, ...],
+    sizes: tuple[int, ...],
+    writes: tuple[int, ...] = (),
+    stream: Any = None,
+) -> None:
+    """Run a kernel of the table. It changes only the tensors at the positions `writes`."""
+    with _current(stream) if stream is not None else contextlib.nullcontext():
+        kernels(kernel, tensors, sizes)
+
+
+# Streams and events ---------------------------------------------------------------------------
+
+
+@leaf()
+def make_stream(device: torch.device, current: bool) -> Any:
+    """Return a stream of a device, or the caller's; None for the host, whose work is in order."""
+    if device.type == "cpu":
+        return None
+    return torch.accelerator.current_stream(device) if current else torch.Stream(device=device)
+
+
+@leaf()
+def make_event(device: torch.device) -> Any:
+    """Return an event of a device; None for the host."""
+    return None if device.type == "cpu" else torch.Event(device=device)
+
+
+@leaf()
+def record_event(event: Any, stream: Any) -> None:
+    """Record an event on a stream."""
+    if event is not None:
+        event.record(stream)
+
+
+@leaf()
+def wait_event(event: Any, stream: Any) -> None:
+    """Make a stream wait for an event; the host itself waits where `stream` is its own."""
+    if event is None:
+        return
+    if stream is None:
+        event.synchronize()
+    else:
+        stream.wait_event(event)
+
+
+# Structure ------------------------------------------------------------------------------------
+
+
+def _first(_: Any, then: Body, __: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the results of one side, whose layout the other side has."""
+    return tuple(then(*operands))
+
+
+@leaf(_first)
+def branch(
+    condition: torch.Tensor | bool, then: Body, otherwise: Body, operands: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Run one of two graph modules on the operands, as `torch.cond` does.
+
+    Unlike there, results may be operands, and operands may be changed.
+    """
+    return tuple((then if bool(condition) else otherwise)(*operands))
+
+
+def _once(
+    _: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return the results of one run, whose layout all runs have."""
+    return tuple(body(*carried, *captured))
+
+
+@leaf(_once)
+def loop(
+    condition: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Replace `carried` by what `body` returns while `condition` gives true, as a while loop."""
+    while bool(condition(*carried, *captured)[0]):
+        carried = tuple(body(*carried, *captured))
+    return tuple(carried)
+
+
+def _body_of(_: Any, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(body(*operands))
+
+
+@leaf(_body_of)
+def within_device(device: torch.device, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run a graph module with a device current."""
+    accelerator = torch.accelerator.current_accelerator()
+    if device.index is None or accelerator is None or accelerator.type != device.type:
+        return tuple(body(*operands))
+    with torch.accelerator.device_index(device.index):
+        return tuple(body(*operands))
+
+
+@leaf(_body_of)
+def within_stream(stream: Any, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run a graph module with a stream current."""
+    with _current(stream):
+        return tuple(body(*operands))
+
+
+@leaf(_body_of)
+def within_profile(label: str, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Run a graph module inside a named range of the profiler."""
+    if not torch._C._autograd._profiler_enabled():
+        return tuple(body(*operands))
+    with torch.profiler.record_function(label):
+        return tuple(body(*operands))
+
+
+def _current(stream: Any) -> contextlib.AbstractContextManager[Any]:
+    return contextlib.nullcontext() if stream is None else stream  # type: ignore[no-any-return]
+
+

@@ -1,0 +1,247 @@
+"""A graph while it is written, and what names stand for in it."""
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from attrs import define, field, frozen
+
+from gyrator_ir.expr import Expr, expr
+from gyrator_ir.host import nodes as h
+from gyrator_ir.host.walk import free_names
+from gyrator_ir.loop.nodes import Literal, TypeArg, UserKernel
+from gyrator_ir.types import Device, DType
+from gyrator_wrapper_fx.errors import fx_error
+from gyrator_wrapper_fx.kernels import KernelTable
+from gyrator_wrapper_fx.sizes import SizeBuilder
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
+    {
+        DType.F64: torch.float64,
+        DType.F32: torch.float32,
+        DType.F16: torch.float16,
+        DType.BF16: torch.bfloat16,
+        DType.F8E4M3: torch.float8_e4m3fn,
+        DType.F8E5M2: torch.float8_e5m2,
+        DType.I64: torch.int64,
+        DType.I32: torch.int32,
+        DType.I16: torch.int16,
+        DType.I8: torch.int8,
+        DType.U64: torch.uint64,
+        DType.U32: torch.uint32,
+        DType.U16: torch.uint16,
+        DType.U8: torch.uint8,
+        DType.BOOL: torch.bool,
+        DType.C64: torch.complex64,
+        DType.C128: torch.complex128,
+    }
+)
+"""torch's element types by their names in the text form of the IR."""
+
+Writer = Callable[["Scope", Iterable[h.Instruction]], None]
+
+
+@frozen(eq=False)
+class Context:
+    """What is the same in every graph of one program."""
+
+    program: h.HostProgram
+    kernels: KernelTable
+    constants: Mapping[str, torch.Tensor]
+    subprograms: Mapping[str, torch.fx.GraphModule]
+    write: Writer
+    """Writes instructions into a scope."""
+
+    def user_kernel(self, key: str) -> UserKernel:
+        """Return a user's Triton kernel."""
+        return next(k for k in self.program.user_kernels if k.key == key)
+
+
+@frozen
+class Place:
+    """What is known of a tensor without running: its type, and where in its storage it starts."""
+
+    dtype: DType
+    start: Expr = field(factory=lambda: expr(0))
+
+
+@define(eq=False)
+class Scope:
+    """One graph, the attributes of its module, and the nodes that names stand for."""
+
+    context: Context
+    name: str
+    graph: torch.fx.Graph = field(factory=torch.fx.Graph)
+    root: torch.nn.Module = field(factory=torch.nn.Module)
+    env: dict[str, Any] = field(factory=dict)
+    """Names and symbols: nodes, or integers known already."""
+    places: dict[str, Place] = field(factory=dict)
+    descriptors: dict[str, h.TmaDescriptor] = field(factory=dict)
+    size: SizeBuilder = field(init=False)
+    constants: dict[str, torch.fx.Node] = field(factory=dict)
+    programs: dict[str, str] = field(factory=dict)
+    """Attribute names of the subprograms that this graph calls."""
+    _attributes: dict[str, torch.fx.Node] = field(factory=dict)
+    _comments: list[str] = field(factory=list)
+
+    @size.default
+    def _size(self) -> SizeBuilder:
+        return SizeBuilder(self.graph, self.env.__getitem__)
+
+    # Nodes
+
+    def call(
+        self,
+        target: Callable[..., Any],
+        *args: Any,
+        name: str | None = None,
+        meta: Mapping[str, Any] = MappingProxyType({}),
+        **kwargs: Any,
+    ) -> torch.fx.Node:
+        """Append a call of a function."""
+        node = self.graph.create_node("call_function", target, args, kwargs, name)
+        return self.noted(node, meta)
+
+    def noted(self, node: torch.fx.Node, meta: Mapping[str, Any]) -> torch.fx.Node:
+        """Give a node its metadata, and the remarks that stand before it."""
+        node.meta.update(meta)
+        if self._comments:
+            node.meta["comment"] = "\n".join(self._comments)
+            self._comments.clear()
+        return node
+
+    def comment(self, text: str) -> None:
+        """Keep a remark for the next node."""
+        self._comments.append(text)
+
+    def attribute(self, name: str, value: torch.nn.Module | torch.Tensor) -> torch.fx.Node:
+        """Return a node for an attribute of the graph module, put there once."""
+        if name not in self._attributes:
+            if isinstance(value, torch.nn.Module):
+                self.root.add_module(name, value)
+            else:
+                self.root.register_buffer(name, value, persistent=False)
+            self._attributes[name] = self.graph.create_node("get_attr", name, (), {}, name)
+        return self._attributes[name]
+
+    def free_attribute(self, hint: str) -> str:
+        """Return an attribute name that is not taken."""
+        name, count = hint, 0
+        while hasattr(self.root, name) or name == "kernels":
+            name, count = f"{hint}_{count}", count + 1
+        return name
+
+    # Values
+
+    def value(self, value: h.Value) -> Any:
+        """Return an operand: a node, or a constant that a graph may hold."""
+        match value:
+            case h.Ref(name):
+                return self.env[name]
+            case Literal(constant):
+                return constant
+            case TypeArg(kind, text):
+                return type_argument(kind, text)
+            case h.ListValue(items):
+                return [self.value(item) for item in items]
+        return self.size(value)
+
+    def bind(self, name: str, value: Any, place: Place | None = None) -> None:
+        """Let a name stand for a node."""
+        self.env[name] = value
+        if place is not None:
+            self.places[name] = place
+
+    def bind_results(self, results: Iterable[Any], whole: torch.fx.Node) -> None:
+        """Bind what a call returned: one value, or one for each result."""
+        results = tuple(results)
+        parts = [whole]
+        if len(results) != 1:
+            parts = [self.item(whole, k, r) for k, r in enumerate(results)]
+        for part, result in zip(parts, results, strict=True):
+            if isinstance(result, tuple):
+                for k, name in enumerate(result):
+                    self.bind(name, self.item(part, k, name))
+            elif result is not None:
+                self.bind(str(getattr(result, "name", result)), part)
+
+    def unpack(self, names: tuple[str, ...], whole: torch.fx.Node) -> None:
+        """Bind each name to its entry of a tuple."""
+        for k, name in enumerate(names):
+            self.bind(name, self.item(whole, k, name))
+
+    def item(self, whole: torch.fx.Node, index: int, result: Any) -> Any:
+        """Return entry `index` of a tuple or list; nothing for a result that is not used."""
+        if result is None:
+            return None
+        name = None if isinstance(result, tuple) else str(getattr(result, "name", result))
+        return self.graph.create_node("call_function", operator.getitem, (whole, index), {}, name)
+
+    # Nested graphs
+
+    def captures(
+        self, body: tuple[h.Instruction, ...], extra: Iterable[str] = ()
+    ) -> tuple[str, ...]:
+        """Return the names that a body takes from here, and those it must pass on."""
+        names = dict.fromkeys((*free_names(body), *extra))
+        for name in tuple(names):
+            if name in self.descriptors:
+                d = self.descriptors[name]
+                symbols = {s.name for e in (*d.shape, *d.block) for s in e.free_symbols}
+                names.update(dict.fromkeys(sorted(symbols)))
+        return tuple(names)
+
+    def nested(
+        self,
+        hint: str,
+        parameters: tuple[str, ...],
+        body: tuple[h.Instruction, ...],
+        values: tuple[str, ...],
+    ) -> torch.fx.Node:
+        """Write a body as a graph module of its own, which returns the tuple of `values`."""
+        inner = Scope(self.context, f"{self.name}_{hint}", descriptors=dict(self.descriptors))
+        for name in parameters:
+            inner.bind(name, inner.graph.placeholder(name))
+        self.context.write(inner, body)
+        module = inner.finish(tuple(inner.env[v] for v in values))
+        return self.attribute(self.free_attribute(hint), module)
+
+    def finish(self, values: tuple[Any, ...]) -> torch.fx.GraphModule:
+        """Return the graph module, with `values` as its results."""
+        self.noted(self.graph.output(values), {})
+        module = torch.fx.GraphModule(self.root, self.graph, self.name)
+        module._is_impure = True  # what keeps a call of it from being dropped as dead code
+        return module
+
+
+def type_argument(kind: str, text: str) -> Any:
+    """Return a dtype, device, layout or memory format of torch."""
+    return torch.device(text) if kind == "device" else getattr(torch, text)
+
+
+def device_of(device: Device) -> torch.device:
+    """Return torch's device, with the ordinal."""
+    return torch.device(str(device))
+
+
+def overload(name: str, where: str = "") -> Any:
+    """Return the dispatcher op called `namespace.op.overload`.
+
+    FxWrapperError (GY-FX-001) where this torch has none.
+    """
+    found: Any = torch.ops
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+        if not isinstance(found, torch._ops.OpOverload):
+            raise AttributeError("it is not of the form namespace.op.overload")
+    except AttributeError as error:
+        raise fx_error(
+            1,
+            f"there is no operator {name}: {error}",
+            where,
+            "import the library that registers it before the program is loaded",
+        ) from error
+    return found

@@ -1,0 +1,120 @@
+"""Size expressions as arithmetic nodes of a graph."""
+
+import operator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from gyrator_ir.expr import (
+    Add,
+    And,
+    Bool,
+    Cond,
+    Const,
+    Eq,
+    Expr,
+    FloorDiv,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Ne,
+    Node,
+    Or,
+    Sym,
+    Where,
+)
+from gyrator_wrapper_fx import ops
+
+Value = torch.fx.Node | int | bool
+
+_RELATIONS: Mapping[type, Callable[..., Any]] = MappingProxyType(
+    {Eq: operator.eq, Ne: operator.ne, Lt: operator.lt, Le: operator.le}
+)
+
+
+@define(eq=False)
+class SizeBuilder:
+    """Writes expressions into one graph; an expression met before is the node it was.
+
+    `graph`'s nodes work on Python integers and on symbolic ones. FX computes every node, so a
+    quotient that only one side of a `where`, `and` or `or` guards is one that gives 0 for a zero
+    divisor.
+    """
+
+    graph: torch.fx.Graph
+    symbol: Callable[[str], Any]
+    """Gives the value of a symbol by its name."""
+    _memo: dict[tuple[Node, bool], Value] = field(factory=dict)
+
+    def __call__(self, node: Expr | Cond, guarded: bool = False) -> Any:
+        """Return the node (or the integer) of an expression."""
+        if isinstance(node, Const | Bool):
+            return node.value
+        if isinstance(node, Sym):
+            return self.symbol(node.name)
+        key = (node, guarded)
+        if key not in self._memo:
+            self._memo[key] = self._write(node, guarded)
+        return self._memo[key]
+
+    def all(self, exprs: tuple[Expr, ...]) -> tuple[Any, ...]:
+        """Return the nodes of some expressions."""
+        return tuple(self(e) for e in exprs)
+
+    def _call(self, function: Callable[..., Any], *args: Value) -> Value:
+        return self.graph.call_function(function, args)
+
+    def _write(self, node: Expr | Cond, guarded: bool) -> Value:
+        match node:
+            case Add():
+                return self._sum(node, guarded)
+            case Mul():
+                return self._product(node, guarded)
+            case FloorDiv(a=a, b=b) | Mod(a=a, b=b):
+                whole = isinstance(node, FloorDiv)
+                if guarded and not isinstance(b, Const):
+                    function = ops.floordiv_or_zero if whole else ops.mod_or_zero
+                else:
+                    function = operator.floordiv if whole else operator.mod
+                return self._call(function, self(a, guarded), self(b, guarded))
+            case Min(args=args) | Max(args=args):
+                function = torch.sym_min if isinstance(node, Min) else torch.sym_max
+                return self._chain(function, [self(a, guarded) for a in args])
+            case Where(cond=cond, a=a, b=b):
+                return self._call(ops.select, self(cond, guarded), self(a, True), self(b, True))
+            case And(args=conditions) | Or(args=conditions):
+                function = operator.and_ if isinstance(node, And) else operator.or_
+                return self._chain(function, [self(c, True) for c in conditions])
+            case Eq(a=a, b=b) | Ne(a=a, b=b) | Lt(a=a, b=b) | Le(a=a, b=b):
+                return self._call(_RELATIONS[type(node)], self(a, guarded), self(b, guarded))
+        raise TypeError(f"no meaning is given for {type(node).__name__}")
+
+    def _chain(self, function: Callable[..., Any], values: list[Value]) -> Value:
+        result = values[0]
+        for value in values[1:]:
+            result = self._call(function, result, value)
+        return result
+
+    def _product(self, node: Mul, guarded: bool) -> Value:
+        factors = [self(atom, guarded) for atom, power in node.factors for _ in range(power)]
+        return self._chain(operator.mul, factors)
+
+    def _sum(self, node: Add, guarded: bool) -> Value:
+        result: Value | None = None
+        for term, coefficient in node.terms:
+            value = self(term, guarded)
+            if result is None:
+                result = value if coefficient == 1 else self._call(operator.mul, value, coefficient)
+                continue
+            size = abs(coefficient)
+            scaled = value if size == 1 else self._call(operator.mul, value, size)
+            function = operator.add if coefficient > 0 else operator.sub
+            result = self._call(function, result, scaled)
+        assert result is not None  # an Add has a term
+        return self._call(operator.add, result, node.const) if node.const else result

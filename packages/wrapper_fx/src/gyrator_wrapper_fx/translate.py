@@ -1,0 +1,328 @@
+"""What each instruction becomes. `TRANSLATIONS` has every class; a test holds it complete."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.host import nodes as h
+from gyrator_ir.host.print import show_instruction
+from gyrator_ir.host.walk import bound, freed
+from gyrator_ir.types import DType
+from gyrator_wrapper_fx import ops
+from gyrator_wrapper_fx.scope import DTYPES, Place, Scope, device_of, overload
+from gyrator_wrapper_fx.triton import triton_node
+
+_ATEN = torch.ops.aten
+
+
+def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
+    """Write instructions in order; `Return` is written by who owns the graph."""
+    for instruction in instructions:
+        TRANSLATIONS[type(instruction)](scope, instruction)
+
+
+# Inputs and symbols ---------------------------------------------------------------------------
+
+
+def _bind_size(scope: Scope, i: h.BindSize) -> None:
+    function = _ATEN.sym_stride.int if i.stride else _ATEN.sym_size.int
+    name = i.symbol.name
+    scope.bind(name, scope.call(function, scope.env[i.tensor], i.dim, name=name))
+
+
+def _bind_parameter(scope: Scope, i: h.BindParameter) -> None:
+    scope.bind(i.symbol.name, scope.env[i.name])
+
+
+def _define_symbol(scope: Scope, i: h.DefineSymbol) -> None:
+    scope.bind(i.symbol.name, scope.size(i.expr))
+
+
+def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
+    if i.key not in scope.constants:
+        name = scope.free_attribute("constant_" + re.sub(r"\W", "_", i.key))
+        node = scope.attribute(name, scope.context.constants[i.key])
+        scope.constants[i.key] = scope.noted(node, {"constant": i.key})
+    scope.bind(i.name, scope.constants[i.key])
+
+
+# Checks ---------------------------------------------------------------------------------------
+
+
+def _assert_size_stride(scope: Scope, i: h.AssertSizeStride) -> None:
+    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
+    scope.call(ops.assert_size_stride, scope.env[i.tensor], *layout, i.what or i.tensor)
+
+
+def _assert_alignment(scope: Scope, i: h.AssertAlignment) -> None:
+    scope.call(ops.assert_alignment, scope.env[i.tensor], i.bytes)
+
+
+def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
+    scope.call(ops.assert_no_nan, scope.env[i.tensor], i.what or i.tensor)
+
+
+def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
+    scope.call(ops.assert_true, scope.size(i.condition), i.message)
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def _allocate(scope: Scope, i: h.Allocate) -> None:
+    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
+    pinned = {"pin_memory": True} if i.pinned else {}
+    where = {"dtype": DTYPES[i.dtype], "device": device_of(i.device), **pinned}
+    node = scope.call(torch.empty_strided, *layout, name=i.name, **where)
+    scope.bind(i.name, node, Place(i.dtype))
+
+
+def _bytes(scope: Scope, i: h.AllocatePool | h.Workspace) -> None:
+    where = {"dtype": torch.uint8, "device": device_of(i.device)}
+    size = (scope.size(i.bytes),)
+    if isinstance(i, h.Workspace) and i.zeroed:
+        node = scope.call(torch.zeros, size, name=i.name, **where)
+    else:
+        node = scope.call(torch.empty_strided, size, (1,), name=i.name, **where)
+    scope.bind(i.name, node, Place(DType.U8))
+
+
+def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
+    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
+    at = (scope.env[i.pool], scope.size(i.offset))
+    scope.bind(i.name, scope.call(ops.from_pool, *at, *layout, DTYPES[i.dtype], name=i.name))
+
+
+def _free(scope: Scope, i: h.Free) -> None:
+    del scope.env[i.name]
+
+
+def _reuse(scope: Scope, i: h.Reuse) -> None:
+    _strided(scope, i, None)
+    del scope.env[i.source]
+
+
+def _view(scope: Scope, i: h.View) -> None:
+    _strided(scope, i, i.offset)
+
+
+def _strided(scope: Scope, i: h.Reuse | h.View, offset: Expr | None) -> None:
+    source, place = scope.env[i.source], scope.places.get(i.source)
+    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
+    if place is not None and place.dtype is i.dtype:
+        start = place.start if offset is None else place.start + offset
+        node = scope.call(torch.as_strided, source, *layout, scope.size(start), name=i.name)
+        scope.bind(i.name, node, Place(i.dtype, start))
+        return
+    shift = 0 if offset is None else scope.size(offset)
+    scope.bind(i.name, scope.call(ops.view, source, *layout, shift, DTYPES[i.dtype], name=i.name))
+
+
+# Work -----------------------------------------------------------------------------------------
+
+
+def _launch(scope: Scope, i: h.Launch) -> None:
+    program = scope.context.program
+    kernel = next(k for k in program.kernels if k.name == i.kernel)
+    at = {p.name: position for position, p in enumerate(kernel.parameters)}
+    writes = tuple(at[name] for name in kernel.writes)
+    rows = (program.origins[row] for row in kernel.origins)
+    meta = {
+        "reads": tuple(at[name] for name in kernel.reads),
+        "writes": writes,
+        "origins": tuple((o.node, o.target, o.location) for o in rows),
+    }
+    table = scope.attribute("kernels", scope.context.kernels)
+    tensors = tuple(scope.env[t] for t in i.tensors)
+    more = {} if i.stream is None else {"stream": scope.env[i.stream]}
+    sizes = scope.size.all(i.sizes)
+    scope.call(
+        ops.launch, table, i.kernel, tensors, sizes,
+        name=i.kernel, meta=meta, writes=writes, **more,
+    )  # fmt: skip
+
+
+def _extern_call(scope: Scope, i: h.ExternCall) -> None:
+    where = show_instruction(i)[0]
+    args = tuple(scope.value(a) for a in i.args)
+    kwargs = {name: scope.value(v) for name, v in i.kwargs}
+    if i.out is not None:
+        outs = zip(i.out_names, i.results, strict=True)
+        kwargs |= {name: scope.env[str(result)] for name, result in outs}
+        scope.noted(scope.graph.call_function(overload(i.out, where), args, kwargs), {})
+        return
+    single = i.results[0] if len(i.results) == 1 else None
+    name = str(getattr(single, "name", single)) if isinstance(single, str | Expr) else None
+    function = overload(i.target, where)
+    node = scope.graph.create_node("call_function", function, args, kwargs, name)
+    scope.bind_results(i.results, scope.noted(node, {}))
+
+
+def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
+    scope.bind(i.name, scope.env[i.tensor])
+    scope.descriptors[i.name] = i
+
+
+def _copy(scope: Scope, i: h.Copy) -> None:
+    ends = (scope.env[i.destination], scope.env[i.source])
+    scope.call(_ATEN.copy_.default, *ends, i.non_blocking)
+
+
+def _read_scalar(scope: Scope, i: h.ReadScalar) -> None:
+    name = i.symbol.name
+    scope.bind(name, scope.call(ops.read_scalar, scope.env[i.tensor], name=name))
+
+
+def _collective_start(scope: Scope, i: h.CollectiveStart) -> None:
+    args = tuple(scope.value(a) for a in i.args)
+    name = i.results[0] if len(i.results) == 1 else None
+    node = scope.call(overload(i.target, show_instruction(i)[0]), *args, name=name)
+    scope.bind_results(i.results, node)
+
+
+def _collective_finish(scope: Scope, i: h.CollectiveFinish) -> None:
+    wait = overload("_c10d_functional.wait_tensor.default")
+    scope.bind(i.tensor, scope.call(wait, scope.env[i.tensor]))
+
+
+# Streams and events ---------------------------------------------------------------------------
+
+
+def _make_stream(scope: Scope, i: h.MakeStream) -> None:
+    node = scope.call(ops.make_stream, device_of(i.device), i.current, name=i.name)
+    scope.bind(i.name, node)
+
+
+def _make_event(scope: Scope, i: h.MakeEvent) -> None:
+    scope.bind(i.name, scope.call(ops.make_event, device_of(i.device), name=i.name))
+
+
+def _record_event(scope: Scope, i: h.RecordEvent) -> None:
+    scope.call(ops.record_event, scope.env[i.event], scope.env[i.stream])
+
+
+def _wait_event(scope: Scope, i: h.WaitEvent) -> None:
+    scope.call(ops.wait_event, scope.env[i.event], scope.env[i.stream])
+
+
+# Structure ------------------------------------------------------------------------------------
+
+
+def _with_device(scope: Scope, i: h.WithDevice) -> None:
+    _within(scope, ops.within_device, device_of(i.device), i.body)
+
+
+def _with_stream(scope: Scope, i: h.WithStream) -> None:
+    _within(scope, ops.within_stream, scope.env[i.stream], i.body)
+
+
+def _profile_range(scope: Scope, i: h.ProfileRange) -> None:
+    _within(scope, ops.within_profile, i.label, i.body)
+
+
+def _within(
+    scope: Scope, function: Callable[..., Any], subject: Any, body: tuple[h.Instruction, ...]
+) -> None:
+    names = scope.captures(body)
+    gone = freed(body)
+    kept = tuple(n for n in bound(body) if n not in gone)
+    inner = scope.nested("body", names, body, kept)
+    scope.unpack(kept, scope.call(function, subject, inner, _operands(scope, names)))
+    for name in gone & scope.env.keys():
+        del scope.env[name]
+
+
+def _branch(scope: Scope, i: h.Branch) -> None:
+    inside = {*bound(i.then), *bound(i.otherwise)}
+    passed = [v for v in (*i.then_values, *i.otherwise_values) if v not in inside]
+    names = scope.captures((*i.then, *i.otherwise), passed)
+    then = scope.nested("then", names, i.then, i.then_values)
+    otherwise = scope.nested("otherwise", names, i.otherwise, i.otherwise_values)
+    condition = i.condition
+    test = scope.env[condition.name] if isinstance(condition, h.Ref) else scope.size(condition)
+    operands = _operands(scope, names)
+    scope.unpack(i.results, scope.call(ops.branch, test, then, otherwise, operands))
+
+
+def _loop(scope: Scope, i: h.Loop) -> None:
+    known = {*i.carried, *bound(i.condition), *bound(i.body)}
+    passed = [v for v in (i.test, *i.next) if v not in known]
+    inner = dict.fromkeys((*scope.captures(i.condition), *scope.captures(i.body, passed)))
+    names = tuple(n for n in inner if n not in i.carried)
+    parameters = (*i.carried, *names)
+    condition = scope.nested("test", parameters, i.condition, (i.test,))
+    body = scope.nested("body", parameters, i.body, i.next)
+    initial = tuple(scope.env[n] for n in i.initial)
+    result = scope.call(ops.loop, condition, body, initial, _operands(scope, names))
+    scope.unpack(i.results, result)
+
+
+def _operands(scope: Scope, names: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(scope.env[n] for n in names)
+
+
+def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
+    if i.program not in scope.programs:
+        name = scope.programs[i.program] = scope.free_attribute(i.program)
+        scope.root.add_module(name, scope.context.subprograms[i.program])
+    args = tuple(scope.value(a) for a in i.args)
+    node = scope.graph.call_module(scope.programs[i.program], args)
+    sub = next(s for s in scope.context.program.subprograms if s.name == i.program)
+    partition = isinstance(i, h.CallPartition)
+    scope.noted(node, {"capture": str(sub.capture)} if partition else {})
+    scope.unpack(i.results, node)
+
+
+def _comment(scope: Scope, i: h.Comment) -> None:
+    scope.comment(i.text)
+
+
+def _return(scope: Scope, i: h.Return) -> None:
+    """Leave the results to `Scope.finish`."""
+
+
+TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
+    {
+        h.BindSize: _bind_size,
+        h.BindParameter: _bind_parameter,
+        h.DefineSymbol: _define_symbol,
+        h.BindConstant: _bind_constant,
+        h.AssertSizeStride: _assert_size_stride,
+        h.AssertAlignment: _assert_alignment,
+        h.AssertNoNan: _assert_no_nan,
+        h.AssertTrue: _assert_true,
+        h.Allocate: _allocate,
+        h.AllocatePool: _bytes,
+        h.AllocateFromPool: _allocate_from_pool,
+        h.Workspace: _bytes,
+        h.Free: _free,
+        h.Reuse: _reuse,
+        h.View: _view,
+        h.Launch: _launch,
+        h.ExternCall: _extern_call,
+        h.TmaDescriptor: _tma_descriptor,
+        h.TritonLaunch: triton_node,
+        h.Copy: _copy,
+        h.ReadScalar: _read_scalar,
+        h.CollectiveStart: _collective_start,
+        h.CollectiveFinish: _collective_finish,
+        h.MakeStream: _make_stream,
+        h.MakeEvent: _make_event,
+        h.RecordEvent: _record_event,
+        h.WaitEvent: _wait_event,
+        h.WithDevice: _with_device,
+        h.WithStream: _with_stream,
+        h.ProfileRange: _profile_range,
+        h.Branch: _branch,
+        h.Loop: _loop,
+        h.CallProgram: _call_program,
+        h.CallPartition: _call_program,
+        h.Comment: _comment,
+        h.Return: _return,
+    }
+)
+"""How each class of instruction is written."""
