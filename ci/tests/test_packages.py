@@ -62,3 +62,9 @@ def test_each_package_has(root, projects, name):
 def test_each_changelog_has_an_unreleased_part(root, projects):
     for folder in projects:
         assert "## Unreleased" in (root / "packages" / folder / "CHANGELOG.md").read_text(), folder
+
+
+def test_each_readme_has_an_example_that_runs(root, projects):
+    readmes = {folder: root / "packages" / folder / "README.md" for folder in projects}
+
+    assert not [f for f, readme in readmes.items() if "```python" not in readme.read_text()]
