@@ -61,7 +61,8 @@ def tune(
     """Time every kernel of each variant in turn, on data of the sizes that the program expects."""
     tables = [v.building.addresses() for v in variants]
     symbols = {k.kernel: k.symbol for v in variants for u in v.units for k in u.kernels}
-    winners: dict[str, int] = {}
+    # Kernels of subprograms are not measured.
+    winners = {k.symbol: 0 for u in variants[0].units for k in u.kernels}
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
         for kernel in host.kernels:

@@ -25,6 +25,7 @@ from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.verify import verify as verify_loop
@@ -165,13 +166,17 @@ class Engine:
         self, host: HostProgram, targets: Mapping[str, Target]
     ) -> dict[str, tuple[TranslationUnit, ...]]:
         units: dict[str, tuple[TranslationUnit, ...]] = {}
-        for device in dict.fromkeys(k.device.type for k in host.kernels):
-            definition, target = self.targets[device]
-            kernels = tuple(k for k in host.kernels if k.device.type == device)
-            for kernel in kernels:
-                if (refusal := definition.kernels.refuses(kernel, target)) is not None:
-                    raise UnsupportedError(refusal)
-            units[device] = definition.kernels.emit(kernels, host.facts, host.origins, target)
+        for part in programs(host):
+            for device in dict.fromkeys(k.device.type for k in part.kernels):
+                definition, target = self.targets[device]
+                kernels = tuple(k for k in part.kernels if k.device.type == device)
+                for kernel in kernels:
+                    if (refusal := definition.kernels.refuses(kernel, target)) is not None:
+                        raise UnsupportedError(refusal)
+                made = definition.kernels.emit(kernels, part.facts, part.origins, target)
+                if part is not host:
+                    made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
+                units[device] = (*units.get(device, ()), *made)
         return units
 
     def _submit(

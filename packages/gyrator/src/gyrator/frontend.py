@@ -21,7 +21,8 @@ from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.product import product_hash
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import JOINT_PASSES, run_passes
+from gyrator_lowering.fx_passes import prepare_joint
+from gyrator_lowering.options import LoweringOptions
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -183,8 +184,7 @@ class _Tracing:
     def _prepare(self, graph: torch.fx.GraphModule) -> None:
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
-        without = {"replace_random"} if self.options.fallback_random else set()
-        run_passes(graph, JOINT_PASSES, frozenset(without))
+        prepare_joint(graph, LoweringOptions(fallback_random=self.options.fallback_random))
 
     @property
     def front(self) -> CompiledGraph:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from attrs import frozen
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
 from gyrator.records import GraphRecord
@@ -145,7 +146,11 @@ def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
     found: Any = gm
     for part in path.split("."):
         found = getattr(found, part)
-    return found.detach() if isinstance(found, torch.Tensor) else found
+    if not isinstance(found, torch.Tensor):
+        return found
+    # A graph may be compiled while AOTAutograd's fake mode is on, which refuses real tensors.
+    with unset_fake_temporarily():
+        return found.detach()
 
 
 def _timings(launches: Sequence[tuple[str, Plan, int]]) -> dict[str, tuple[int, int]]:

@@ -17,6 +17,7 @@ from gyrator.targets import TargetDefinition, discover
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
+from gyrator_lowering.random_ops import register_ops
 from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.cache import Cache
 from gyrator_wrapper_python.stage import PythonWrapper
@@ -43,6 +44,7 @@ class Session:
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
+        register_ops()
         if self.targets is None:
             self.targets = discover(self.config)
 

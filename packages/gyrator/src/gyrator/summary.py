@@ -7,7 +7,7 @@ import torch
 
 from gyrator.records import ExternRecord, KernelRecord
 from gyrator_ir.host.nodes import HostProgram, Launch
-from gyrator_ir.host.walk import walk
+from gyrator_ir.host.walk import programs, walk
 from gyrator_ir.kernel.nodes import Kernel, Schedule
 from gyrator_ir.loop.nodes import Buffer, Extern
 from gyrator_ir.provenance import Origin
@@ -30,13 +30,14 @@ def summarise(
             "name": k.name,
             "language": texts[k.name][1],
             "text": texts[k.name][0],
-            "nodes": _unique(host.origins[o].node for o in k.origins),
-            "ops": _unique(host.origins[o].target for o in k.origins),
-            "sources": _unique(_line(host.origins[o]) for o in k.origins),
-            "bytes_moved": _bytes(k, host),
+            "nodes": _unique(part.origins[o].node for o in k.origins),
+            "ops": _unique(part.origins[o].target for o in k.origins),
+            "sources": _unique(_line(part.origins[o]) for o in k.origins),
+            "bytes_moved": _bytes(k, part),
             "refusals": refusals.get(k.origins, []),
         }
-        for k in host.kernels
+        for part in programs(host)
+        for k in part.kernels
     ]
     externs = [
         {
@@ -49,8 +50,7 @@ def summarise(
         for n in s.nodes
         if isinstance(n, Extern)
     ]
-    programs = (*host.subprograms, host)
-    launches = sum(isinstance(i, Launch) for p in programs for i in walk(p.instructions))
+    launches = sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions))
     calls = sum(node.op == "call_function" for node in gm.graph.nodes)
     return {"nodes": calls, "launches": launches, "kernels": kernels, "externs": externs}
 
