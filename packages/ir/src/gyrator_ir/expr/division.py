@@ -285,11 +285,13 @@ def common_factor(a: Expr, b: Expr) -> Expr:
 
 
 def exact_quotient(a: Expr, b: Expr) -> Expr | None:
-    """Return the polynomial `q` with `a == b*q`, or None when there is none."""
+    """Return the polynomial `q` with `a == b*q`, or None when there is none, or any would do."""
     if a is b:
         return ONE
     if type(b) is Const:
         value = b.value
+        if value == 0:
+            return None
         terms, const = terms_of(a)
         if const % value or any(k % value for _, k in terms):
             return None

@@ -149,3 +149,8 @@ def _collect(value: Any, found: list[str]) -> None:
 
 def _is_keyword(value: object) -> bool:
     return type(value) is tuple and len(value) == 2 and type(value[0]) is str and not isinstance(value[1], str)
+
+
+def programs(host: h.HostProgram) -> tuple[h.HostProgram, ...]:
+    """Return a program and all its subprograms, each after those that it calls."""
+    return (*(p for sub in host.subprograms for p in programs(sub)), host)

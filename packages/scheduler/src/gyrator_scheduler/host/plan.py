@@ -36,19 +36,27 @@ from gyrator_scheduler.options import SchedulerOptions
 
 
 def host_program(
-    schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
+    schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target], stem: str = ""
 ) -> HostProgram:
-    """Write the host program of a schedule, and those of its subschedules."""
-    return _Planner(schedule, options, targets).plan()
+    """Write the host program of a schedule, and those of its subschedules.
+
+    Names of kernels start with `stem`; no two programs of the result share one.
+    """
+    return _Planner(schedule, options, targets, stem).plan()
 
 
 class _Planner:
     """Writes one host program; lives as long as that takes."""
 
     def __init__(
-        self, schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
+        self,
+        schedule: Schedule,
+        options: SchedulerOptions,
+        targets: Mapping[str, Target],
+        stem: str,
     ) -> None:
         self.schedule = schedule
+        self.stem = stem
         self.options = options
         self.targets = targets
         given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
@@ -97,7 +105,8 @@ class _Planner:
             facts=schedule.facts,
             origins=schedule.origins,
             subprograms=tuple(
-                host_program(s, self.options, self.targets) for s in schedule.subschedules
+                host_program(s, self.options, self.targets, f"{self.stem}{s.name}_")
+                for s in schedule.subschedules
             ),
             user_kernels=schedule.user_kernels,
         )
@@ -187,7 +196,7 @@ class _Planner:
         key, tensors, _ = canonical(kernel)
         known = self.kernels.get(key)
         if known is None:
-            name = kernel.name
+            name = self.stem + kernel.name
             while name in self.kernel_names:
                 name += "_"
             self.kernel_names.add(name)
