@@ -4,7 +4,7 @@ import os
 import platform
 import shutil
 import subprocess
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[1]
 def environment() -> dict[str, str | int | float]:
     """Return versions, processor, load, date and git revision."""
     return {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "revision": _output("git", "-C", str(ROOT), "describe", "--always", "--dirty"),
         "gyrator": version("gyrator"),
         "torch": torch.__version__,

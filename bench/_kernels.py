@@ -64,7 +64,7 @@ def _batch_norm() -> Case:
 
 
 def _batch_norm_backward() -> Case:
-    def run(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    def run(x: Tensor, w: Tensor, b: Tensor, g: Tensor) -> Any:
         return torch.ops.aten.native_batch_norm_backward(
             g, x, w, None, None, b, w, True, 1e-5, [True, True, True]
         )
@@ -74,7 +74,7 @@ def _batch_norm_backward() -> Case:
 
 
 def _layer_norm_backward() -> Case:
-    def run(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    def run(g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, w: Tensor) -> Any:
         return torch.ops.aten.native_layer_norm_backward(
             g, x, [1024], mean, rstd, w, w, [True, True, True]
         )

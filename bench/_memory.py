@@ -3,6 +3,7 @@
 import gc
 from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def peak_memory(arguments: dict[str, Any]) -> dict[str, Any]:
         for _ in range(2):
             step(inputs)
         twin.zero_grad(set_to_none=True)
-        peaks[backend] = peak_bytes(lambda step=step: step(inputs))
+        peaks[backend] = peak_bytes(partial(step, inputs))
         del twin, step
         torch._dynamo.reset()
     return {"peak_bytes": peaks}

@@ -7,10 +7,8 @@ from typing import Any
 
 from _child import measure
 from _clock import geomean
-from _kernels import CASES
 from _overhead import SHAPES
-from _subject import STEPS
-from _tables import Sheet, ratio_row
+from _tables import Sheet, failed_row
 from attrs import frozen
 
 Raw = dict[str, Any]
@@ -27,6 +25,9 @@ class Plan:
     threads: int
     rounds: int
     cases: tuple[str, ...]
+    """Single kernels, keys of `CASES`."""
+    calls: tuple[int, ...]
+    """Numbers of kernels in the functions whose calls are timed."""
     caches: Path
     """A new folder. Sections share each workload's caches, so that later ones start warm."""
     say: Callable[[str], None]
@@ -35,7 +36,9 @@ class Plan:
         """Return name and arguments of each model and step."""
         common = {"dtype": self.dtype, "threads": self.threads, "rounds": self.rounds}
         return [
-            (f"{m}, {s}", {"model": m, "step": s, **common}) for m in self.models for s in self.steps
+            (f"{m}, {s}", {"model": m, "step": s, **common})
+            for m in self.models
+            for s in self.steps
         ]
 
     def cache_of(self, name: str) -> Path:
@@ -59,7 +62,7 @@ def run(plan: Plan) -> tuple[Sheet, Raw]:
     for name, arguments in plan.workloads():
         found = raw[name] = plan.measure("run_time", name, arguments)
         if "error" in found:
-            sheet.rows.append(tuple(ratio_row(name, found, 7)))
+            sheet.rows.append(tuple(failed_row(name, found, 7)))
             continue
         clock = "thread_min" if plan.threads == 1 else "wall_min"
         times = {b: t[clock] for b, t in found["times"].items()}
@@ -86,7 +89,7 @@ def compile_(plan: Plan) -> tuple[Sheet, Raw]:
     for name, arguments in plan.workloads():
         found = raw[name] = _both(plan, name, arguments | {"trivial_first": True})
         if "error" in found:
-            sheet.rows.append(tuple(ratio_row(name, found, 10)))
+            sheet.rows.append(tuple(failed_row(name, found, 10)))
             continue
         ours, theirs = (found[c] for c in COMPILERS)
         found["cpu ratio"] = ours["cpu_seconds"] / theirs["cpu_seconds"]
@@ -125,7 +128,7 @@ def warm(plan: Plan) -> tuple[Sheet, Raw]:
         paid = _both(plan, name, arguments | {"trivial_first": True}, again=True)
         found = raw[name] = {"bare": bare, "imports paid": paid}
         if "error" in bare or "error" in paid:
-            sheet.rows.append(tuple(ratio_row(name, bare if "error" in bare else paid, 8)))
+            sheet.rows.append(tuple(failed_row(name, bare if "error" in bare else paid, 8)))
             found["error"] = bare.get("error") or paid.get("error")
             continue
         for key, one in (("bare", bare), ("imports paid", paid)):
@@ -151,14 +154,14 @@ def overhead(plan: Plan) -> tuple[Sheet, Raw]:
     )  # fmt: skip
     raw: Raw = {}
     for shape in SHAPES:
-        for kernels in (1, 5, 20):
+        for kernels in plan.calls:
             name = f"{kernels} {shape}"
             rounds = {"rounds": 10 * plan.rounds, "batch": 100}
             found = raw[name] = plan.measure(
                 "call_overhead", name, {"shape": shape, "kernels": kernels, **rounds}
             )
             if "error" in found:
-                sheet.rows.append(tuple(ratio_row(name, found, 8)))
+                sheet.rows.append(tuple(failed_row(name, found, 8)))
                 continue
             base, ours, theirs = (
                 1e6 * found["times"][b]["thread_min"] for b in ("baseline", *COMPILERS)
@@ -182,7 +185,7 @@ def memory(plan: Plan) -> tuple[Sheet, Raw]:
     for name, arguments in plan.workloads():
         found = raw[name] = plan.measure("peak_memory", name, arguments)
         if "error" in found:
-            sheet.rows.append(tuple(ratio_row(name, found, 6)))
+            sheet.rows.append(tuple(failed_row(name, found, 6)))
             continue
         eager, ours, theirs = (found["peak_bytes"][b] / 1e6 for b in ("eager", *COMPILERS))
         found["gyrator/eager"], found["gyrator/inductor"] = ours / eager, ours / theirs
@@ -203,7 +206,7 @@ def kernels(plan: Plan) -> tuple[Sheet, Raw]:
         arguments = {"case": case, "threads": plan.threads, "rounds": 2 * plan.rounds}
         found = raw[case] = plan.measure("time_kernel", case, arguments)
         if "error" in found:
-            sheet.rows.append(tuple(ratio_row(case, found, 9)))
+            sheet.rows.append(tuple(failed_row(case, found, 9)))
             continue
         clock = "thread_min" if plan.threads == 1 else "wall_min"
         eager, ours, theirs = (1e3 * found["times"][b][clock] for b in ("eager", *COMPILERS))

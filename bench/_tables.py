@@ -47,6 +47,6 @@ def show(value: Cell) -> str:
     return f"{value:.{digits if abs(value) >= 0.1 or not value else 3}f}"
 
 
-def ratio_row(name: str, found: dict[str, str], width: int) -> Sequence[Cell]:
+def failed_row(name: str, found: dict[str, str], width: int) -> Sequence[Cell]:
     """Return the row of a measurement that failed: its error, and blanks."""
     return (name, found["error"][:60], *[""] * (width - 2))

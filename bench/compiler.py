@@ -18,6 +18,10 @@ from typing import Any
 import torch
 from _environment import environment
 from _tables import Sheet
+from rich.console import Console
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule, Node
+
 from gyrator.targets.cpu import cpu_target
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.target import Target
@@ -27,9 +31,6 @@ from gyrator_runtime.device import cpu_isa
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_wrapper_python.stage import PythonWrapper
-from rich.console import Console
-from torch._subclasses import FakeTensorMode
-from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
 ROWS, WIDTH = 64, 256
@@ -101,8 +102,8 @@ def blocks(nodes: int) -> GraphModule:
         hidden = make.call(aten.mm.default, make.call(aten.mul.Tensor, centred, scale), w)
         gate = make.call(aten.add.Tensor, make.call(aten.erf.default, hidden), 1.0)
         mixed = make.call(aten.mm.default, make.call(aten.mul.Tensor, hidden, gate), w)
-        power = make.call(aten.exp.default, make.call(aten.sub.Tensor, mixed,
-                                                      make.call(aten.amax.default, mixed, [1], True)))  # fmt: skip
+        highest = make.call(aten.amax.default, mixed, [1], True)
+        power = make.call(aten.exp.default, make.call(aten.sub.Tensor, mixed, highest))
         total = make.call(aten.sum.dim_IntList, power, [1], True)
         x = make.call(aten.add.Tensor, x, make.call(aten.div.Tensor, power, total))
     return make.finish(x)
@@ -151,14 +152,17 @@ def scaling(shape: str, sizes: list[int]) -> tuple[Sheet, list[dict[str, Any]]]:
     """Measure one shape at all sizes."""
     target = cpu_target(cpu_isa(), 1)
     sheet = Sheet(f"{shape}: CPU seconds", ("nodes", *STAGES, "sum", "kernels", "lines of C++"))
-    raw = []
+    raw: list[dict[str, Any]] = []
     for size in sizes:
         seconds, built = stage_seconds(SHAPES[shape](size), target)
         seconds["sum"] = sum(seconds.values())
         raw.append({"nodes": size, "seconds": seconds, "built": built})
         sheet.rows.append((size, *seconds.values(), built["kernels"], built["lines of C++"]))
     if len(sizes) > 1:
-        slopes = [slope([(r["nodes"], r["seconds"][s]) for r in raw]) for s in (*STAGES, "sum")]
+        slopes = [
+            slope([(size, r["seconds"][stage]) for size, r in zip(sizes, raw, strict=True)])
+            for stage in (*STAGES, "sum")
+        ]
         sheet.rows.append(("slope", *slopes, "", ""))
     return sheet, raw
 

@@ -10,7 +10,9 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from _environment import environment
 from _kernels import CASES
@@ -25,7 +27,10 @@ def main(arguments: list[str]) -> int:
     """Run the chosen sections; 1 if a measurement failed."""
     chosen = parse(arguments)
     console = Console(width=160)
-    report = {"environment": environment(), "arguments": arguments, "sections": {}, "tables": {}}
+    sections: dict[str, Any] = {}
+    tables: dict[str, str] = {}
+    report = {"environment": environment(), "arguments": arguments, "tables": tables,
+              "sections": sections}  # fmt: skip
     failed = False
     with tempfile.TemporaryDirectory(prefix="gyrator-bench-") as caches:
         plan = Plan(
@@ -34,7 +39,8 @@ def main(arguments: list[str]) -> int:
             dtype=chosen.dtype,
             threads=chosen.threads,
             rounds=3 if chosen.quick else chosen.rounds,
-            cases=tuple(CASES)[:2] if chosen.quick else tuple(CASES),
+            cases=tuple(CASES)[:2] if chosen.quick else chosen.cases,
+            calls=(1,) if chosen.quick else (1, 5, 20),
             caches=Path(caches),
             say=lambda line: print(line, file=sys.stderr, flush=True),
         )
@@ -42,8 +48,8 @@ def main(arguments: list[str]) -> int:
             sheet, raw = SECTIONS[name](plan)
             sheet.print(console)
             failed |= any("error" in found for found in raw.values())
-            report["sections"][name] = raw
-            report["tables"][name] = sheet.markdown()
+            sections[name] = raw
+            tables[name] = sheet.markdown()
             chosen.json.parent.mkdir(parents=True, exist_ok=True)
             chosen.json.write_text(json.dumps(report, indent=1) + "\n")
     console.print(f"written: {chosen.json}")
@@ -53,11 +59,14 @@ def main(arguments: list[str]) -> int:
 def parse(arguments: list[str]) -> argparse.Namespace:
     """Read the command line."""
     known = tuple(load_models().WORKLOADS)
-    parser = argparse.ArgumentParser("bench/cpu.py", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        "bench/cpu.py", description="Gyrator, TorchInductor and eager compared on the CPU"
+    )
     add = parser.add_argument
     add("--only", type=_subset(tuple(SECTIONS)), default=tuple(SECTIONS), metavar="SECTION,...")
     add("--models", type=_subset(known), default=known, metavar="MODEL,...")
     add("--steps", type=_subset(STEPS), default=STEPS, metavar="STEP,...")
+    add("--cases", type=_subset(tuple(CASES), ";"), default=tuple(CASES), metavar="KERNEL;...")
     add("--dtype", choices=("float32", "bfloat16"), default="float32")
     add("--threads", type=int, default=1, help="1 makes thread time the measure (default)")
     add("--rounds", type=int, default=10, help="interleaved rounds of each timing")
@@ -66,9 +75,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _subset(known: tuple[str, ...]) -> type | object:
+def _subset(known: tuple[str, ...], comma: str = ",") -> Callable[[str], tuple[str, ...]]:
     def read(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
+        names = tuple(text.split(comma))
         if unknown := [n for n in names if n not in known]:
             raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
         return names
