@@ -8,7 +8,7 @@ no data. `leaf` sorts these cases out, so that a function is written for real te
 import functools
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -20,8 +20,7 @@ from torch.fx.experimental.proxy_tensor import (
 from torch.fx.node import has_side_effect
 from torch.utils import _pytree as pytree
 
-P = ParamSpec("P")
-R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Found(Enum):
@@ -36,8 +35,8 @@ _PLAIN = frozenset({int, str, bool, float, torch.Tensor, type(None)})
 
 
 def leaf(
-    fake: Callable[P, R] | None = None, *, opaque: bool = True, pure: bool = False
-) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    fake: Callable[..., Any] | None = None, *, opaque: bool = True, pure: bool = False
+) -> Callable[[F], F]:
     """Decorate a function that graphs call.
 
     Args:
@@ -46,27 +45,25 @@ def leaf(
         pure: dead code elimination may drop a call whose result is not used.
     """
 
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+    def decorate(function: F) -> F:
         on_fakes = fake or function
 
         @functools.wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        def call(*args: Any, **kwargs: Any) -> Any:
             found = _scan((*args, *kwargs.values()))
             if found is _Found.PROXY:
                 every = pytree.tree_leaves((args, kwargs))
                 proxies = [a for a in every if isinstance(a, torch.fx.Proxy)]
-                return cast(
-                    R, torch.overrides.handle_torch_function(call, proxies, *args, **kwargs)
-                )
+                return torch.overrides.handle_torch_function(call, proxies, *args, **kwargs)
             chosen = on_fakes if found is _Found.FAKE else function
             mode = get_proxy_mode() if opaque else None
             if mode is None:
                 return chosen(*args, **kwargs)
-            return cast(R, _record(mode, call, chosen, args, kwargs))
+            return _record(mode, call, chosen, args, kwargs)
 
         if not pure:
             has_side_effect(call)
-        return call
+        return cast(F, call)
 
     return decorate
 

@@ -7,7 +7,7 @@ stay one node when a graph is traced again. A compiler that takes graphs meets o
 """
 
 import contextlib
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -71,8 +71,10 @@ def mod_or_zero(a: int, b: int) -> int:
 @leaf(opaque=False)
 def read_scalar(tensor: torch.Tensor) -> int:
     """Return the one element of a tensor as an integer; waits for its device."""
-    value = tensor.item()
-    return cast(int, value) if isinstance(value, torch.SymInt) else int(value)
+    # A bool or a float would become a symbol that sizes cannot be made of.
+    whole = tensor if tensor.dtype == torch.int64 else tensor.to(torch.int64)
+    value: Any = whole.item()
+    return value  # type: ignore[no-any-return]  # an int, or a symbolic one while tracing
 
 
 # Checks ---------------------------------------------------------------------------------------
@@ -155,13 +157,18 @@ def _over_storage(
     source: torch.Tensor, shape: Strided, strides: Strided, offset: int, dtype: torch.dtype
 ) -> torch.Tensor:
     base = source.detach()
-    start, rest = divmod(base.storage_offset() * base.itemsize + offset, dtype.itemsize)
+    first = base.storage_offset() * base.itemsize + offset
+    start, rest = first // dtype.itemsize, first % dtype.itemsize
     if rest:
         raise ValueError(f"a view of {dtype} starts {rest} byte(s) off the grid of its elements")
     if base.dtype == dtype:
         return torch.as_strided(base, shape, strides, start)
-    empty = torch.empty((0,), dtype=dtype, device=base.device)
-    return empty.set_(base.untyped_storage(), start, shape, strides)
+    # The elements of the source's own type that cover the view, seen as the other type.
+    last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+    end = start if any(n == 0 for n in shape) else start + last + 1
+    count = -(-end * dtype.itemsize // base.itemsize)
+    whole = torch.as_strided(base, (count,), (1,), 0).view(dtype)
+    return torch.as_strided(whole, shape, strides, start)
 
 
 # Work -----------------------------------------------------------------------------------------
@@ -283,6 +290,4 @@ def within_profile(label: str, body: Body, operands: tuple[Any, ...]) -> tuple[A
 
 
 def _current(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if stream is None else stream  # type: ignore[no-any-return]
-
-
+    return contextlib.nullcontext() if stream is None else stream

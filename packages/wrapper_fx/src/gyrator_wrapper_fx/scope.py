@@ -212,7 +212,8 @@ class Scope:
         """Return the graph module, with `values` as its results."""
         self.noted(self.graph.output(values), {})
         module = torch.fx.GraphModule(self.root, self.graph, self.name)
-        module._is_impure = True  # what keeps a call of it from being dropped as dead code
+        # What keeps a call of it from being dropped as dead code.
+        vars(module)["_is_impure"] = True
         return module
 
 

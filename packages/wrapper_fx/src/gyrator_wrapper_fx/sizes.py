@@ -37,6 +37,13 @@ _RELATIONS: Mapping[type, Callable[..., Any]] = MappingProxyType(
     {Eq: operator.eq, Ne: operator.ne, Lt: operator.lt, Le: operator.le}
 )
 
+_PLAIN: Mapping[type, Callable[..., Any]] = MappingProxyType(
+    {FloorDiv: operator.floordiv, Mod: operator.mod}
+)
+_GUARDED: Mapping[type, Callable[..., Any]] = MappingProxyType(
+    {FloorDiv: ops.floordiv_or_zero, Mod: ops.mod_or_zero}
+)
+
 
 @define(eq=False)
 class SizeBuilder:
@@ -77,12 +84,8 @@ class SizeBuilder:
             case Mul():
                 return self._product(node, guarded)
             case FloorDiv(a=a, b=b) | Mod(a=a, b=b):
-                whole = isinstance(node, FloorDiv)
-                if guarded and not isinstance(b, Const):
-                    function = ops.floordiv_or_zero if whole else ops.mod_or_zero
-                else:
-                    function = operator.floordiv if whole else operator.mod
-                return self._call(function, self(a, guarded), self(b, guarded))
+                pair = _GUARDED if guarded and not isinstance(b, Const) else _PLAIN
+                return self._call(pair[type(node)], self(a, guarded), self(b, guarded))
             case Min(args=args) | Max(args=args):
                 function = torch.sym_min if isinstance(node, Min) else torch.sym_max
                 return self._chain(function, [self(a, guarded) for a in args])

@@ -116,7 +116,7 @@ class FxWrapper:
 
 
 def _launches(program: HostProgram) -> dict[str, tuple[int, int]]:
-    """Return the kernels that are launched, by first use, and how many tensors and sizes each takes."""
+    """Return the launched kernels by first use, and how many tensors and sizes each takes."""
     found: dict[str, tuple[int, int]] = {}
     for sub in program.subprograms:
         found |= _launches(sub)

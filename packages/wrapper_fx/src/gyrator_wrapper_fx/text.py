@@ -14,7 +14,7 @@ RESERVED = frozenset({"g", "t", "rt", "torch", "ops", "operator", "UserKernel", 
 NOTES = ("reads", "writes", "origins", "comment", "capture", "stream")
 """Metadata that the text keeps."""
 
-_HEADER = '''"""Host program {name} as an FX graph. `build(rt)` makes the graph module and what runs it."""
+_HEADER = '''"""Host program {name} as an FX graph. `build(rt)` makes it ready to run."""
 
 import operator
 
@@ -26,7 +26,9 @@ from gyrator_wrapper_fx.load import load, tables
 
 
 def program_text(
-    module: torch.fx.GraphModule, launches: Mapping[str, tuple[int, int]], integers: tuple[bool, ...]
+    module: torch.fx.GraphModule,
+    launches: Mapping[str, tuple[int, int]],
+    integers: tuple[bool, ...],
 ) -> tuple[str, tuple[str, ...]]:
     """Return the text of a graph module of `to_graph`, and the keys of its constants.
 

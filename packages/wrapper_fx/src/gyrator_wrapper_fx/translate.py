@@ -14,7 +14,7 @@ from gyrator_ir.host.walk import bound, freed
 from gyrator_ir.types import DType
 from gyrator_wrapper_fx import ops
 from gyrator_wrapper_fx.scope import DTYPES, Place, Scope, device_of, overload
-from gyrator_wrapper_fx.triton import triton_node
+from gyrator_wrapper_fx.triton import triton_launch
 
 _ATEN = torch.ops.aten
 
@@ -76,13 +76,13 @@ def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
 def _allocate(scope: Scope, i: h.Allocate) -> None:
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
     pinned = {"pin_memory": True} if i.pinned else {}
-    where = {"dtype": DTYPES[i.dtype], "device": device_of(i.device), **pinned}
+    where: dict[str, Any] = {"dtype": DTYPES[i.dtype], "device": device_of(i.device), **pinned}
     node = scope.call(torch.empty_strided, *layout, name=i.name, **where)
     scope.bind(i.name, node, Place(i.dtype))
 
 
 def _bytes(scope: Scope, i: h.AllocatePool | h.Workspace) -> None:
-    where = {"dtype": torch.uint8, "device": device_of(i.device)}
+    where: dict[str, Any] = {"dtype": torch.uint8, "device": device_of(i.device)}
     size = (scope.size(i.bytes),)
     if isinstance(i, h.Workspace) and i.zeroed:
         node = scope.call(torch.zeros, size, name=i.name, **where)
@@ -305,7 +305,7 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.Launch: _launch,
         h.ExternCall: _extern_call,
         h.TmaDescriptor: _tma_descriptor,
-        h.TritonLaunch: triton_node,
+        h.TritonLaunch: triton_launch,
         h.Copy: _copy,
         h.ReadScalar: _read_scalar,
         h.CollectiveStart: _collective_start,

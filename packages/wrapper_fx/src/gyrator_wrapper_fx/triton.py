@@ -16,7 +16,7 @@ from gyrator_wrapper_fx.errors import fx_error
 from gyrator_wrapper_fx.scope import Scope
 
 
-def triton_node(scope: Scope, i: h.TritonLaunch) -> torch.fx.Node:
+def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     """Append the launch of a user's kernel.
 
     FxWrapperError: GY-FX-002 without Triton, GY-FX-003 for grids of several configurations, of
@@ -39,7 +39,7 @@ def triton_node(scope: Scope, i: h.TritonLaunch) -> torch.fx.Node:
     )
     if i.stream is not None:
         node.meta["stream"] = str(i.stream)
-    return scope.noted(node, {})
+    scope.noted(node, {})
 
 
 def higher_order_call(
