@@ -247,8 +247,11 @@ def test_special_values(library, direction, special):
         position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
         got = [np.zeros(4, "i8" if position else "f") for _ in want]
 
-        library(f"{direction}_{kind.value}",
-                {"x": given} | {f"y{k}": y for k, y in enumerate(got)}, **sizes)
+        library(
+            f"{direction}_{kind.value}",
+            {"x": given} | {f"y{k}": y for k, y in enumerate(got)},
+            **sizes,
+        )
 
         for y, expected in zip(got, want, strict=True):
             np.testing.assert_allclose(y, expected, rtol=3e-6, atol=1e-6)

@@ -105,7 +105,10 @@ class Checker:
         )(*args)
 
     def lower(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False,
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        dynamic: bool = False,
         options: LoweringOptions | None = None,
     ) -> LoopProgram:
         gm = self.trace(fn, args, dynamic)
@@ -136,8 +139,12 @@ class Checker:
         return program
 
     def gradients(
-        self, fn: Callable[..., Any], *args: Any, externs: tuple[str, ...] = (),
-        rtol: float | None = None, atol: float | None = None,
+        self,
+        fn: Callable[..., Any],
+        *args: Any,
+        externs: tuple[str, ...] = (),
+        rtol: float | None = None,
+        atol: float | None = None,
     ) -> list[LoopProgram]:
         """Compare the result and the gradients of float arguments, through AOTAutograd."""
         programs: list[LoopProgram] = []
@@ -157,9 +164,7 @@ class Checker:
         )
         results = []
         for call in (compiled, fn):
-            given = [
-                _cloned(a).requires_grad_() if _differentiable(a) else a for a in args
-            ]
+            given = [_cloned(a).requires_grad_() if _differentiable(a) else a for a in args]
             y = pytree.tree_leaves(call(*given))
             floats = [v for v in y if v.requires_grad]
             torch.manual_seed(1)

@@ -11,8 +11,19 @@ from gyrator_ir.loop.nodes import Extern
 def test_views_emit_nothing(check) -> None:
     def views(x):
         y = x.view(4, 3, 2).permute(2, 0, 1)[:, 1:3].unsqueeze(0).expand(5, -1, -1, -1)
-        return y, x.t(), x[1], x[:, 2], x.diagonal(), x.unfold(1, 2, 2), x.reshape(-1)[3:], \
-            x.split(3, 1)[1], x.chunk(2)[0], x.unbind(1)[2], x.as_strided((2, 2), (1, 3), 2)
+        return (
+            y,
+            x.t(),
+            x[1],
+            x[:, 2],
+            x.diagonal(),
+            x.unfold(1, 2, 2),
+            x.reshape(-1)[3:],
+            x.split(3, 1)[1],
+            x.chunk(2)[0],
+            x.unbind(1)[2],
+            x.as_strided((2, 2), (1, 3), 2),
+        )
 
     program = check(views, torch.randn(4, 6))
     assert not program.operations
@@ -21,8 +32,11 @@ def test_views_emit_nothing(check) -> None:
 def test_views_of_views_feed_loops(check) -> None:
     check(lambda x: x.t()[1:].reshape(3, -1)[:, ::2] * 2, torch.randn(4, 7))
     check(lambda x: x.t().reshape(-1) + 1, torch.randn(4, 7))
-    check(lambda x: (x.view(torch.int32) + 1, x.view(torch.int16).to(torch.int32)),
-          torch.randn(4, 6), externs=("aten.clone.default",))
+    check(
+        lambda x: (x.view(torch.int32) + 1, x.view(torch.int16).to(torch.int32)),
+        torch.randn(4, 6),
+        externs=("aten.clone.default",),
+    )
     check(lambda x: x.clone(memory_format=torch.contiguous_format), torch.randn(4, 6).t())
 
 
@@ -56,8 +70,21 @@ def test_cat_and_kin(check) -> None:
     check(lambda x, z: (torch.stack([x, z]), torch.stack([x, z], -1), torch.cat([x] * 6)), x, z)
     check(lambda x, e: torch.cat([e, x, e]), x, torch.randn(0))
     check(lambda x, y: torch.cat([x, y]), torch.randn(3), torch.arange(4))
-    check(lambda x: (x.flip(0, 1), x.roll(2, 1), x.roll((1, -1), (0, 1)), x.roll(4), x.repeat(2, 3),
-                     x.repeat(2, 1, 2), x.tril(), x.triu(1), x.tril(-1), torch.rot90(x)), x)
+    check(
+        lambda x: (
+            x.flip(0, 1),
+            x.roll(2, 1),
+            x.roll((1, -1), (0, 1)),
+            x.roll(4),
+            x.repeat(2, 3),
+            x.repeat(2, 1, 2),
+            x.tril(),
+            x.triu(1),
+            x.tril(-1),
+            torch.rot90(x),
+        ),
+        x,
+    )
     check(lambda x, y: torch.cat([x, y] * 6, 1), x, y)
     check(lambda x, y: torch.cat([x, y], 1), x, y, other=(torch.randn(4, 2), torch.randn(4, 9)))
 
@@ -67,14 +94,30 @@ def test_scatter(check) -> None:
     i = torch.stack([torch.randperm(4) for _ in range(5)], 1)
     check(lambda x, i, s: (x.scatter(0, i, s), x.scatter(0, i[:2], 1.5)), x, i, src)
     dup = torch.randint(0, 4, (4, 5))
-    check(lambda x, i, s: (x.scatter_add(0, i, s), x.index_add(1, i[0], s[:, :5], alpha=2)),
-          x, dup, src)
+    check(
+        lambda x, i, s: (x.scatter_add(0, i, s), x.index_add(1, i[0], s[:, :5], alpha=2)),
+        x,
+        dup,
+        src,
+    )
     for reduce in ("sum", "prod", "amax", "amin"):
         for self in (True, False):
-            check(lambda x, i, s, r=reduce, k=self: x.scatter_reduce(0, i, s, r, include_self=k),
-                  x, dup, src)
-    check(lambda x, s: (x.slice_scatter(s[:, :2], 1, 1, 5, 2), x.select_scatter(s[0], 0, 2),
-                        x.diagonal_scatter(s[0, :4], 1), x.slice_scatter(s[1:], 0, -3)), x, src)
+            check(
+                lambda x, i, s, r=reduce, k=self: x.scatter_reduce(0, i, s, r, include_self=k),
+                x,
+                dup,
+                src,
+            )
+    check(
+        lambda x, s: (
+            x.slice_scatter(s[:, :2], 1, 1, 5, 2),
+            x.select_scatter(s[0], 0, 2),
+            x.diagonal_scatter(s[0, :4], 1),
+            x.slice_scatter(s[1:], 0, -3),
+        ),
+        x,
+        src,
+    )
 
 
 def test_index_put(check) -> None:
@@ -123,20 +166,38 @@ def test_mutation_of_inputs(check) -> None:
 
 def test_creation(check) -> None:
     x = torch.randn(3, 4)
-    check(lambda x: (torch.zeros_like(x), torch.ones(2, 3), torch.full((2,), 7),
-                     x.new_full((2,), 3.5), torch.full_like(x, 2),
-                     torch.arange(5), torch.arange(2, 11, 3), torch.arange(0, 1, 0.1),
-                     torch.linspace(0, 1, 7), torch.eye(3), torch.eye(2, 4),
-                     torch.full((2,), float("inf"), dtype=torch.bfloat16), torch.scalar_tensor(2.5),
-                     torch.tensor(3.0) * x, F.one_hot(torch.arange(3), 5)), x)
+    check(
+        lambda x: (
+            torch.zeros_like(x),
+            torch.ones(2, 3),
+            torch.full((2,), 7),
+            x.new_full((2,), 3.5),
+            torch.full_like(x, 2),
+            torch.arange(5),
+            torch.arange(2, 11, 3),
+            torch.arange(0, 1, 0.1),
+            torch.linspace(0, 1, 7),
+            torch.eye(3),
+            torch.eye(2, 4),
+            torch.full((2,), float("inf"), dtype=torch.bfloat16),
+            torch.scalar_tensor(2.5),
+            torch.tensor(3.0) * x,
+            F.one_hot(torch.arange(3), 5),
+        ),
+        x,
+    )
 
 
 LOSSES = {
-    "mse": F.mse_loss, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "l1": F.l1_loss,
-    "bce_logits": F.binary_cross_entropy_with_logits, "kl": lambda x, y, reduction: F.kl_div(
-        x, y.sigmoid(), reduction=reduction),
-    "bce": lambda x, y, reduction: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(),
-                                                          reduction=reduction),
+    "mse": F.mse_loss,
+    "smooth_l1": F.smooth_l1_loss,
+    "huber": F.huber_loss,
+    "l1": F.l1_loss,
+    "bce_logits": F.binary_cross_entropy_with_logits,
+    "kl": lambda x, y, reduction: F.kl_div(x, y.sigmoid(), reduction=reduction),
+    "bce": lambda x, y, reduction: F.binary_cross_entropy(
+        x.sigmoid(), y.sigmoid(), reduction=reduction
+    ),
     "soft_margin": lambda x, y, reduction: F.soft_margin_loss(x, y.detach(), reduction=reduction),
 }
 
@@ -154,9 +215,7 @@ def test_cross_entropy(check, reduction: str) -> None:
     x, t = torch.randn(6, 5), torch.tensor([0, 4, -100, 2, 2, 1])
     w = torch.rand(5)
     check.gradients(lambda x, t: F.cross_entropy(x, t, reduction=reduction), x, t)
-    check.gradients(
-        lambda x, t, w: F.cross_entropy(x, t, w.detach(), reduction=reduction), x, t, w
-    )
+    check.gradients(lambda x, t, w: F.cross_entropy(x, t, w.detach(), reduction=reduction), x, t, w)
     check.gradients(
         lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1, reduction=reduction), x, t
     )
@@ -171,17 +230,31 @@ def test_library_calls(check) -> None:
     assert (call.out, call.reason) == ("aten.mm.out", "library")
     check(lambda x, y: x.t().contiguous().t() @ y, x, y, externs=("aten.mm.default",))
     image, weight = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3)
-    check.gradients(lambda x, w: F.conv2d(x, w, padding=1).relu(), image, weight,
-                    externs=("aten.convolution.default", "aten.convolution_backward.default"))
+    check.gradients(
+        lambda x, w: F.conv2d(x, w, padding=1).relu(),
+        image,
+        weight,
+        externs=("aten.convolution.default", "aten.convolution_backward.default"),
+    )
 
 
 def test_calls_by_schema(check) -> None:
     x = torch.randn(4, 4)
-    check(lambda x: torch.linalg.svdvals(x) + 1, x, externs=("aten._linalg_svd.default",),
-          rtol=1e-4, atol=1e-4)
+    check(
+        lambda x: torch.linalg.svdvals(x) + 1,
+        x,
+        externs=("aten._linalg_svd.default",),
+        rtol=1e-4,
+        atol=1e-4,
+    )
     check(lambda x: x.topk(2)[0] * 2, x, externs=("aten.topk.default",))
-    check(lambda x: torch.fft.fft(x).abs() + 1, x,
-          externs=("aten._fft_r2c.default", "aten.abs.default"), rtol=1e-4, atol=1e-4)
+    check(
+        lambda x: torch.fft.fft(x).abs() + 1,
+        x,
+        externs=("aten._fft_r2c.default", "aten.abs.default"),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 def test_as_strided_outside_of_the_input_is_refused(check) -> None:

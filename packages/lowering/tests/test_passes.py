@@ -17,8 +17,10 @@ def targets_of(gm) -> list[str]:
 
 
 def test_cse_merges_equal_pure_calls(check) -> None:
-    gm = check.trace(lambda x: (x.sin() + x.sin(), x * 1, x * 1.0, torch.rand(2), torch.rand(2)),
-                     (torch.randn(3),))
+    gm = check.trace(
+        lambda x: (x.sin() + x.sin(), x * 1, x * 1.0, torch.rand(2), torch.rand(2)),
+        (torch.randn(3),),
+    )
     assert run_passes(gm, PASSES) == ("cse",)
     kept = targets_of(gm)
     assert kept.count("aten.sin.default") == 1

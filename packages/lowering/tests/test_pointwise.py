@@ -44,8 +44,10 @@ def test_unary(check, op: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize("op", UNARY)
 def test_unary_on_special_values(check, op: str, dtype: torch.dtype) -> None:
-    x = torch.tensor([0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, float("inf"), -float("inf"),
-                      float("nan")], dtype=dtype)
+    x = torch.tensor(
+        [0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 1.5, float("inf"), -float("inf"), float("nan")],
+        dtype=dtype,
+    )
     if op in ("lgamma", "digamma"):
         x = x[2:6]
     check(getattr(torch, op), x, rtol=1e-3, atol=1e-5)
@@ -58,9 +60,15 @@ BINARY = (
 ).split()
 PAIRS = (
     *((d, d) for d in (*FLOATS, torch.int64, torch.int32, torch.uint8, torch.bool)),
-    (torch.float32, torch.bfloat16), (torch.float32, torch.int64), (torch.bfloat16, torch.float16),
-    (torch.int32, torch.int64), (torch.uint8, torch.int8), (torch.bool, torch.float32),
-    (torch.float64, torch.float32), (torch.int64, torch.bfloat16), (torch.bool, torch.int32),
+    (torch.float32, torch.bfloat16),
+    (torch.float32, torch.int64),
+    (torch.bfloat16, torch.float16),
+    (torch.int32, torch.int64),
+    (torch.uint8, torch.int8),
+    (torch.bool, torch.float32),
+    (torch.float64, torch.float32),
+    (torch.int64, torch.bfloat16),
+    (torch.bool, torch.int32),
 )
 
 
@@ -78,15 +86,41 @@ def test_binary(check, op: str, types: tuple[torch.dtype, torch.dtype]) -> None:
     except (RuntimeError, NotImplementedError):
         pytest.skip("eager has no such op for these types")
     integer = not (types[0].is_floating_point or types[1].is_floating_point)
-    left = {"aten.remainder.Tensor", "aten.fmod.Tensor", "aten.pow.Tensor_Tensor",
-            "aten.floor_divide.default", "aten.div.Tensor_mode"} if integer else set()
+    left = (
+        {
+            "aten.remainder.Tensor",
+            "aten.fmod.Tensor",
+            "aten.pow.Tensor_Tensor",
+            "aten.floor_divide.default",
+            "aten.div.Tensor_mode",
+        }
+        if integer
+        else set()
+    )
     check(fn, x, y, externs=tuple(left))
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8, torch.bool], ids=str)
 @pytest.mark.parametrize("scalar", [2, -1, 3, 0.5, 0.3, True], ids=str)
-@pytest.mark.parametrize("op", ["add", "sub", "mul", "div", "remainder", "fmod", "pow", "lt", "ge",
-                                "eq", "floor_divide", "rsub", "bitwise_and", "clamp_min"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "remainder",
+        "fmod",
+        "pow",
+        "lt",
+        "ge",
+        "eq",
+        "floor_divide",
+        "rsub",
+        "bitwise_and",
+        "clamp_min",
+    ],
+)
 def test_scalar(check, op: str, scalar: float, dtype: torch.dtype) -> None:
     fn = getattr(torch, op)
     x = make(dtype, 3, 4)
@@ -96,10 +130,15 @@ def test_scalar(check, op: str, scalar: float, dtype: torch.dtype) -> None:
         fn(x, scalar)
     except (RuntimeError, NotImplementedError):
         pytest.skip("eager has no such op for these types")
-    check(lambda x: fn(x, scalar), x, externs=(
-        ("aten.remainder.Scalar", "aten.fmod.Scalar", "aten.pow.Tensor_Scalar")
-        if dtype is torch.bool else ()
-    ))
+    check(
+        lambda x: fn(x, scalar),
+        x,
+        externs=(
+            ("aten.remainder.Scalar", "aten.fmod.Scalar", "aten.pow.Tensor_Scalar")
+            if dtype is torch.bool
+            else ()
+        ),
+    )
 
 
 def test_zero_dim_tensors_do_not_promote(check) -> None:
@@ -114,8 +153,15 @@ def test_alpha(check, dtype: torch.dtype) -> None:
     # Eager rounds `alpha * y` of narrow floats in the scalar tail of its loops, not in their
     # vectorised part, which is what rules follow: hence whole vectors and no broadcasting.
     x, y = make(dtype, 4, 64), make(dtype, 4, 64)
-    check(lambda x, y: (torch.add(x, y, alpha=3), torch.sub(x, y, alpha=2),
-                        torch.rsub(x, y, alpha=2)), x, y)
+    check(
+        lambda x, y: (
+            torch.add(x, y, alpha=3),
+            torch.sub(x, y, alpha=2),
+            torch.rsub(x, y, alpha=2),
+        ),
+        x,
+        y,
+    )
 
 
 @pytest.mark.parametrize("mode", [None, "floor", "trunc"])
@@ -130,8 +176,10 @@ def test_division_modes(check, mode: str | None, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("mode", ["floor", "trunc"])
 def test_integer_division(check, mode: str, divisor: int) -> None:
     x = torch.arange(-9, 10)
-    check(lambda x: (torch.div(x, divisor, rounding_mode=mode), x % divisor,
-                     torch.fmod(x, divisor)), x)
+    check(
+        lambda x: (torch.div(x, divisor, rounding_mode=mode), x % divisor, torch.fmod(x, divisor)),
+        x,
+    )
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, -1, -2, 0.5, -0.5, 2.5, 4, 10])
@@ -153,25 +201,48 @@ def test_clamp(check) -> None:
 
 def test_where_and_masked_fill(check) -> None:
     c, x, y = make(torch.bool, 3, 4), torch.randn(3, 4), torch.randn(4)
-    check(lambda c, x, y: (torch.where(c, x, y), torch.where(c, x, 0.5), torch.where(c, 1.0, 2.0),
-                           x.masked_fill(c, float("-inf")), x.masked_fill(c, y[0])), c, x, y)
+    check(
+        lambda c, x, y: (
+            torch.where(c, x, y),
+            torch.where(c, x, 0.5),
+            torch.where(c, 1.0, 2.0),
+            x.masked_fill(c, float("-inf")),
+            x.masked_fill(c, y[0]),
+        ),
+        c,
+        x,
+        y,
+    )
     check(lambda c, x: (torch.where(c, x, 3), torch.where(c, x, 2.5)), c, torch.arange(4))
     check(lambda c, x: torch.where(c, x, 0.1), c, x.bfloat16())
 
 
 ACTIVATIONS = {
-    "relu": torch.relu, "silu": torch.nn.functional.silu, "gelu": torch.nn.functional.gelu,
+    "relu": torch.relu,
+    "silu": torch.nn.functional.silu,
+    "gelu": torch.nn.functional.gelu,
     "gelu_tanh": lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
-    "mish": torch.nn.functional.mish, "softplus": torch.nn.functional.softplus,
-    "elu": torch.nn.functional.elu, "selu": torch.nn.functional.selu,
-    "celu": torch.nn.functional.celu, "leaky_relu": torch.nn.functional.leaky_relu,
-    "hardtanh": torch.nn.functional.hardtanh, "relu6": torch.nn.functional.relu6,
-    "hardswish": torch.nn.functional.hardswish, "hardsigmoid": torch.nn.functional.hardsigmoid,
-    "logsigmoid": torch.nn.functional.logsigmoid, "softshrink": torch.nn.functional.softshrink,
-    "hardshrink": torch.nn.functional.hardshrink, "tanhshrink": torch.nn.functional.tanhshrink,
-    "softsign": torch.nn.functional.softsign, "threshold": lambda x: torch.threshold(x, 0.1, 2.0),
-    "logit": lambda x: torch.logit(x, 0.1), "sigmoid": torch.sigmoid, "tanh": torch.tanh,
-    "nan_to_num": torch.nan_to_num, "prelu": torch.prelu,
+    "mish": torch.nn.functional.mish,
+    "softplus": torch.nn.functional.softplus,
+    "elu": torch.nn.functional.elu,
+    "selu": torch.nn.functional.selu,
+    "celu": torch.nn.functional.celu,
+    "leaky_relu": torch.nn.functional.leaky_relu,
+    "hardtanh": torch.nn.functional.hardtanh,
+    "relu6": torch.nn.functional.relu6,
+    "hardswish": torch.nn.functional.hardswish,
+    "hardsigmoid": torch.nn.functional.hardsigmoid,
+    "logsigmoid": torch.nn.functional.logsigmoid,
+    "softshrink": torch.nn.functional.softshrink,
+    "hardshrink": torch.nn.functional.hardshrink,
+    "tanhshrink": torch.nn.functional.tanhshrink,
+    "softsign": torch.nn.functional.softsign,
+    "threshold": lambda x: torch.threshold(x, 0.1, 2.0),
+    "logit": lambda x: torch.logit(x, 0.1),
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "nan_to_num": torch.nan_to_num,
+    "prelu": torch.prelu,
     "glu": lambda x: torch.nn.functional.glu(x),
 }
 
@@ -180,8 +251,16 @@ ACTIVATIONS = {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_and_gradient(check, name: str, dtype: torch.dtype) -> None:
     fn = ACTIVATIONS[name]
-    x = torch.cat([torch.randn(30, dtype=torch.float64) * 3,
-                   torch.tensor([0.0, -3.0, 3.0, 6.0, 25.0, -25.0])]).reshape(6, 6).to(dtype)
+    x = (
+        torch.cat(
+            [
+                torch.randn(30, dtype=torch.float64) * 3,
+                torch.tensor([0.0, -3.0, 3.0, 6.0, 25.0, -25.0]),
+            ]
+        )
+        .reshape(6, 6)
+        .to(dtype)
+    )
 
     if name == "prelu":
         check.gradients(torch.prelu, x, torch.tensor([0.25], dtype=dtype))
@@ -210,24 +289,47 @@ def test_channels_last(check) -> None:
 
 
 def test_symbolic_sizes(check) -> None:
-    check(lambda x, y: (x + y).relu() * 2, torch.randn(3, 7), torch.randn(7),
-          other=(torch.randn(5, 2), torch.randn(2)))
+    check(
+        lambda x, y: (x + y).relu() * 2,
+        torch.randn(3, 7),
+        torch.randn(7),
+        other=(torch.randn(5, 2), torch.randn(2)),
+    )
 
 
 def test_sizes_as_numbers(check) -> None:
-    check(lambda x: (x * x.shape[0], x / x.shape[1] ** 0.5, x + x.numel()), torch.randn(3, 7),
-          other=(torch.randn(5, 4),))
+    check(
+        lambda x: (x * x.shape[0], x / x.shape[1] ** 0.5, x + x.numel()),
+        torch.randn(3, 7),
+        other=(torch.randn(5, 4),),
+    )
 
 
-@pytest.mark.parametrize("dtypes", list(itertools.product(
-    (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool), repeat=2)),
-    ids=str)
+@pytest.mark.parametrize(
+    "dtypes",
+    list(
+        itertools.product(
+            (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool),
+            repeat=2,
+        )
+    ),
+    ids=str,
+)
 def test_conversion(check, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     check(lambda x: x.to(dtypes[1]) + 0, make(dtypes[0], 3, 4))
 
 
 def test_addcmul_addcdiv_lerp(check) -> None:
     x, y, z = (torch.rand(3, 4) + 0.5 for _ in range(3))
-    check(lambda x, y, z: (torch.addcmul(x, y, z, value=0.5), torch.addcdiv(x, y, z, value=2),
-                           torch.lerp(x, y, 0.3), torch.lerp(x, y, z), torch.lerp(x, y, 0.8)),
-          x, y, z)
+    check(
+        lambda x, y, z: (
+            torch.addcmul(x, y, z, value=0.5),
+            torch.addcdiv(x, y, z, value=2),
+            torch.lerp(x, y, 0.3),
+            torch.lerp(x, y, z),
+            torch.lerp(x, y, 0.8),
+        ),
+        x,
+        y,
+        z,
+    )

@@ -28,8 +28,9 @@ FUNCTIONS = {
     "nearest_odd": lambda x: F.interpolate(x, size=(11, 5)),
     "nearest_exact": lambda x: F.interpolate(x, size=(11, 5), mode="nearest-exact"),
     "bilinear": lambda x: F.interpolate(x, size=(11, 14), mode="bilinear"),
-    "bilinear_corners": lambda x: F.interpolate(x, size=(11, 5), mode="bilinear",
-                                                align_corners=True),
+    "bilinear_corners": lambda x: F.interpolate(
+        x, size=(11, 5), mode="bilinear", align_corners=True
+    ),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
     "unfold": lambda x: F.unfold(x, 3),
 }
@@ -71,7 +72,13 @@ def test_nan_wins_in_max_pool(check) -> None:
 
 
 def test_symbolic_planes(check) -> None:
-    check(lambda x: F.adaptive_avg_pool2d(x, 1), torch.randn(2, 3, 8, 9),
-          other=(torch.randn(4, 2, 5, 7),))
-    check(lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(2, 3, 8, 9),
-          other=(torch.randn(4, 2, 5, 7),))
+    check(
+        lambda x: F.adaptive_avg_pool2d(x, 1),
+        torch.randn(2, 3, 8, 9),
+        other=(torch.randn(4, 2, 5, 7),),
+    )
+    check(
+        lambda x: F.max_pool2d(x, 3, 2, 1),
+        torch.randn(2, 3, 8, 9),
+        other=(torch.randn(4, 2, 5, 7),),
+    )

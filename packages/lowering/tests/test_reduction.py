@@ -16,10 +16,14 @@ def make(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 FOLDS = {
-    "sum": lambda x, d, k: x.sum(d, keepdim=k), "mean": lambda x, d, k: x.mean(d, keepdim=k),
-    "amax": lambda x, d, k: x.amax(d, keepdim=k), "amin": lambda x, d, k: x.amin(d, keepdim=k),
-    "any": lambda x, d, k: x.any(d, keepdim=k), "all": lambda x, d, k: x.all(d, keepdim=k),
-    "var": lambda x, d, k: x.var(d, keepdim=k), "std": lambda x, d, k: x.std(d, keepdim=k),
+    "sum": lambda x, d, k: x.sum(d, keepdim=k),
+    "mean": lambda x, d, k: x.mean(d, keepdim=k),
+    "amax": lambda x, d, k: x.amax(d, keepdim=k),
+    "amin": lambda x, d, k: x.amin(d, keepdim=k),
+    "any": lambda x, d, k: x.any(d, keepdim=k),
+    "all": lambda x, d, k: x.all(d, keepdim=k),
+    "var": lambda x, d, k: x.var(d, keepdim=k),
+    "std": lambda x, d, k: x.std(d, keepdim=k),
     "var_mean": lambda x, d, k: torch.var_mean(x, d, correction=0, keepdim=k),
     "logsumexp": lambda x, d, k: x.logsumexp(d, keepdim=k),
     "norm": lambda x, d, k: torch.linalg.vector_norm(x, 2, d, k),
@@ -46,11 +50,16 @@ def test_fold(check, name: str, dtype: torch.dtype) -> None:
 
 
 ONE_DIM = {
-    "max": lambda x, d: x.max(d), "min": lambda x, d: x.min(d, keepdim=True),
-    "argmax": lambda x, d: x.argmax(d), "argmin": lambda x, d: x.argmin(d, keepdim=True),
-    "prod": lambda x, d: x.prod(d), "cumsum": lambda x, d: x.cumsum(d),
-    "cumprod": lambda x, d: x.cumprod(d), "cummax": lambda x, d: x.cummax(d),
-    "cummin": lambda x, d: x.cummin(d), "sort": lambda x, d: x.sort(dim=d, stable=True),
+    "max": lambda x, d: x.max(d),
+    "min": lambda x, d: x.min(d, keepdim=True),
+    "argmax": lambda x, d: x.argmax(d),
+    "argmin": lambda x, d: x.argmin(d, keepdim=True),
+    "prod": lambda x, d: x.prod(d),
+    "cumsum": lambda x, d: x.cumsum(d),
+    "cumprod": lambda x, d: x.cumprod(d),
+    "cummax": lambda x, d: x.cummax(d),
+    "cummin": lambda x, d: x.cummin(d),
+    "sort": lambda x, d: x.sort(dim=d, stable=True),
     "sort_down": lambda x, d: x.sort(dim=d, descending=True, stable=True),
     "logcumsumexp": lambda x, d: x.logcumsumexp(d),
     "argsort": lambda x, d: x.argsort(dim=d, stable=True),
@@ -69,16 +78,35 @@ def test_one_dim(check, name: str, dtype: torch.dtype) -> None:
     tolerance = {"rtol": 3e-2, "atol": 3e-2} if dtype is torch.bfloat16 else {}
     externs = ()
     if dtype is torch.bool:
-        externs = ("aten.sort.stable", "aten.cummax.default", "aten.cummin.default",
-                   "aten.sort.default")
+        externs = (
+            "aten.sort.stable",
+            "aten.cummax.default",
+            "aten.cummin.default",
+            "aten.sort.default",
+        )
     for dim in (0, 1, -1):
         check(lambda x, d=dim: fn(x, d), x, externs=externs, **tolerance)
 
 
 def test_whole(check) -> None:
     x = torch.randn(4, 5)
-    check(lambda x: (x.sum(), x.mean(), x.max(), x.min(), x.prod(), x.argmax(), x.argmin(), x.std(),
-                     x.any(), x.all(), x.norm(), x.var()), x)
+    check(
+        lambda x: (
+            x.sum(),
+            x.mean(),
+            x.max(),
+            x.min(),
+            x.prod(),
+            x.argmax(),
+            x.argmin(),
+            x.std(),
+            x.any(),
+            x.all(),
+            x.norm(),
+            x.var(),
+        ),
+        x,
+    )
     check(lambda x: (x.sum(dtype=torch.float64), x.sum(dtype=torch.int64)), x)
     check(lambda x: (x.sum(), x.max(), x.argmax(), x.mean(), x.softmax(0)), torch.randn(()))
     check(lambda x: (x.sum(0), x.sum(1), x.mean(0), x.any(0), x.all(1)), torch.randn(0, 3))
@@ -88,8 +116,18 @@ def test_whole(check) -> None:
 def test_nan_and_infinity(check) -> None:
     x = torch.randn(4, 6)
     x[0, 1], x[1, 2], x[2] = float("nan"), float("inf"), float("-inf")
-    check(lambda x: (x.max(1), x.min(1), x.argmax(1), x.amin(0), x.softmax(1), x.logsumexp(1),
-                     x.log_softmax(1)), x)
+    check(
+        lambda x: (
+            x.max(1),
+            x.min(1),
+            x.argmax(1),
+            x.amin(0),
+            x.softmax(1),
+            x.logsumexp(1),
+            x.log_softmax(1),
+        ),
+        x,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
@@ -127,7 +165,13 @@ def test_batch_norm(check, training: bool, layout: torch.memory_format) -> None:
         lambda x, w, b, m, v: F.batch_norm(
             x, m.detach().clone(), v.detach().clone(), w, b, training
         ),
-        x, w, b, mean, var, rtol=1e-4, atol=1e-5,
+        x,
+        w,
+        b,
+        mean,
+        var,
+        rtol=1e-4,
+        atol=1e-5,
     )
 
     def step(x, m, v):
@@ -138,7 +182,15 @@ def test_batch_norm(check, training: bool, layout: torch.memory_format) -> None:
 
 def test_symbolic(check) -> None:
     w, b = torch.randn(6), torch.randn(6)
-    check(lambda x: (x.softmax(-1), x.mean(0), x.sum(), x.var(1), x.argmax()), torch.randn(3, 7),
-          other=(torch.randn(5, 4),))
-    check(lambda x, w, b: F.layer_norm(x, (6,), w, b), torch.randn(3, 5, 6), w, b,
-          other=(torch.randn(2, 4, 6), w, b))
+    check(
+        lambda x: (x.softmax(-1), x.mean(0), x.sum(), x.var(1), x.argmax()),
+        torch.randn(3, 7),
+        other=(torch.randn(5, 4),),
+    )
+    check(
+        lambda x, w, b: F.layer_norm(x, (6,), w, b),
+        torch.randn(3, 5, 6),
+        w,
+        b,
+        other=(torch.randn(2, 4, 6), w, b),
+    )

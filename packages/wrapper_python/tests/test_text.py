@@ -90,7 +90,9 @@ LINES: list[tuple[h.Instruction, str]] = [
     (h.Copy("b", "x", True), "p.copy(b, x, True)"),
     (h.ReadScalar(U0, "x"), "u0 = p.read_scalar(x)"),
     (
-        h.CollectiveStart("_c10d_functional.all_reduce.default", (ref("x"), Literal("sum")), ("b",)),
+        h.CollectiveStart(
+            "_c10d_functional.all_reduce.default", (ref("x"), Literal("sum")), ("b",)
+        ),
         "(b, ) = p.extern('_c10d_functional.all_reduce.default', (x, 'sum', ), {}, "
         "results=('tensor', ))",
     ),
@@ -205,7 +207,10 @@ def test_condition_on_sizes_in_a_branch() -> None:
     """A branch may depend on sizes alone."""
     branch = h.Branch(S0.lt(4), (), ("x",), (), ("y",), ("z",))
 
-    assert written(branch)[-1] == "(z, ) = p.branch((lambda s0: s0 < 4, (s0, )), then1, otherwise1, (x, y, ))"
+    assert (
+        written(branch)[-1]
+        == "(z, ) = p.branch((lambda s0: s0 < 4, (s0, )), then1, otherwise1, (x, y, ))"
+    )
 
 
 def test_sizes_that_python_cannot_compute_on_recorded_values() -> None:

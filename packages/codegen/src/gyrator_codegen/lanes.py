@@ -137,5 +137,3 @@ def split_terms(index: Expr, inner: frozenset[Sym]) -> tuple[Expr, Expr]:
         if not monomial.free_symbols.isdisjoint(inner):
             moving = moving + monomial * coefficient
     return index - moving, moving
-
-

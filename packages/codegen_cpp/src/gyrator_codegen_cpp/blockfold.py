@@ -194,5 +194,3 @@ class BlockFold:
         some = "" if self._nonempty is None else f" && ({self._nonempty})"
         text = f"{word}(({self._a} == {nothing}{some}) ? {nan} : {self._b})"
         code.define(names[1], text, dtype, varying=False)
-
-

@@ -301,4 +301,3 @@ def _entry(frame: Frame, symbol: str, domain: Domain, heuristics: Heuristics) ->
             code.line(f"const si64 code = {part}{low}, {high}, true);")
             code.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
         code.line("return failed;")
-

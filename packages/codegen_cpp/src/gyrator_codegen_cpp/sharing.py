@@ -25,30 +25,36 @@ class Shared:
 def shared_exponentials(kernel: Kernel) -> Shared:
     """Find the values of later stages that an `online_softmax` computes on its way."""
     written = set(writes(s for stage in kernel.stages for s in stage.body))
-    outer: dict[str, Key] = {}
-    wanted: dict[Key, str] = {}
+    outer: dict[str, int] = {}
+    wanted: dict[int, str] = {}
     again: dict[str, tuple[str, ...]] = {}
+    # Equal keys get one number, so that a key holds numbers and stays as short as its statement.
+    numbers: dict[Key, int] = {}
+
+    def number(key: Key) -> int:
+        return numbers.setdefault(key, len(numbers))
+
     for stage in kernel.stages:
         known = dict(outer)
         for s in stage.body:
             key = _key(s, known, written)
             names = defined(s)
             if len(names) == 1 and key is not None:
-                known[names[0]] = key
-                found = wanted.get(key)
+                known[names[0]] = number(key)
+                found = wanted.get(known[names[0]])
                 if found is not None and stage.level is Level.INNER:
                     again[found] = (*again.get(found, ()), names[0])
             if isinstance(s, Reduce):
-                outer |= {name: ("reduced", name) for name in names}
+                outer |= {name: number(("reduced", name)) for name in names}
                 if s.kind is ReduceKind.ONLINE_SOFTMAX:
-                    apart: Key = ("sub", s.dtype, known[s.args[0]], ("reduced", names[0]))
-                    wanted[("exp", s.dtype, apart)] = names[0]
+                    apart = number(("sub", s.dtype, known[s.args[0]], outer[names[0]]))
+                    wanted[number(("exp", s.dtype, apart))] = names[0]
         if stage.level is Level.OUTER:
             outer = known
     return Shared(again)
 
 
-def _key(s: KernelStatement, known: dict[str, Key], written: set[str]) -> Key | None:
+def _key(s: KernelStatement, known: dict[str, int], written: set[str]) -> Key | None:
     """Return what the value of a statement is made of; None where it can't be told."""
     name = defined(s)[0] if len(defined(s)) == 1 else ""
     match s:

@@ -341,4 +341,3 @@ def _types(body: Sequence[KernelStatement], code: Code) -> dict[str, DType]:
             dtype = getattr(s, "dtype", None)
             types[name] = dtype if dtype is not None else code.frame.storage[s.buffer]  # type: ignore[union-attr]
     return types
-

@@ -1,9 +1,9 @@
 """Gyrator: `torch.compile(model, backend="gyrator")`.
 
-    >>> import torch
-    >>> fast = torch.compile(torch.nn.Softmax(-1), backend="gyrator")
-    >>> fast(torch.zeros(1, 2))
-    tensor([[0.5000, 0.5000]])
+>>> import torch
+>>> fast = torch.compile(torch.nn.Softmax(-1), backend="gyrator")
+>>> fast(torch.zeros(1, 2))
+tensor([[0.5000, 0.5000]])
 """
 
 from gyrator.explain import Explanation, explain

@@ -46,8 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
     opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
     opt.add_argument("--passes", default="", help="a pipeline, `fuse{limit=4},drop-dead-buffers`")
-    opt.add_argument("--from", dest="start", default="", help="level of the text: loop, kernel, host")
-    opt.add_argument("--to", default="", help="run stages up to: loop, kernel, host, kernels, python")
+    opt.add_argument(
+        "--from", dest="start", default="", help="level of the text: loop, kernel, host"
+    )
+    opt.add_argument(
+        "--to", default="", help="run stages up to: loop, kernel, host, kernels, python"
+    )
     opt.add_argument("--list", action="store_true", help="list the passes")
     opt.set_defaults(run=_opt)
     return parser

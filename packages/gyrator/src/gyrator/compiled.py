@@ -1,16 +1,26 @@
 """What the compiler of ATen graphs gives back."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from attrs import frozen
+from torch._dynamo import disable
 
 from gyrator_runtime.cache import CacheKey
 
 Phase = Literal["inference", "forward", "backward"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A compiled graph: takes one list of arguments, which it empties, and gives the results."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Keep Dynamo from tracing a function of ours that its own code, or autograd, calls."""
+    hidden: F = disable(function, reason="Gyrator's own code is not traced")  # type: ignore[no-untyped-call]
+    return hidden
 
 
 @frozen(eq=False)

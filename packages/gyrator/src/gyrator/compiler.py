@@ -4,15 +4,14 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 from attrs import define, evolve, field, frozen
 
-from gyrator.config import Config
-from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.autotune import Variant, tune
 from gyrator.compiled import Boxed, CompiledGraph, Phase
+from gyrator.config import Config
+from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.product import canonical, product_hash, rules_hash
@@ -87,7 +86,9 @@ class Engine:
         watch = Stopwatch()
         with watch.stage("load"):
             named = CacheKey("programs", key, {})
-            stored = load_program(self.cache, host_runner(self.cache), named, None, self.options.timed)
+            stored = load_program(
+                self.cache, host_runner(self.cache), named, None, self.options.timed
+            )
         if stored is None:
             return None
         self.observer(stored.record(phase, True, tuple(watch.seconds.items())))
@@ -138,10 +139,9 @@ class Engine:
         building = self._submit(host, units)
         with watch.stage("wrap"):
             wrapper = self.wrappers[self.options.wrapper].emit(host)
-        for part in units.values():
-            for unit in part:
-                trace.write(f"{unit.name}.{unit.language.replace('+', 'p')}", lambda u=unit: u.text)
-        trace.write("host.py", lambda: wrapper.text)
+        for unit in (unit for part in units.values() for unit in part):
+            trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
+        trace.text("host.py", wrapper.text)
         summary = summarise(gm, planned, host, units)
         with watch.stage("build"):
             return store_program(

@@ -13,7 +13,7 @@ import torch
 from attrs import asdict, frozen
 from torch.autograd.function import once_differentiable
 
-from gyrator.compiled import Boxed
+from gyrator.compiled import Boxed, untraced
 
 
 @frozen
@@ -139,7 +139,8 @@ def _training(
             return tuple(results[:outputs])
 
         @staticmethod
-        @once_differentiable  # type: ignore[misc, untyped-decorator]  # torch leaves it untyped
+        @untraced  # autograd may call it where Dynamo is on
+        @once_differentiable
         def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
             args = list(ctx.saved_tensors)
             # Saved activations may die while the program runs, unless the graph is retained.
@@ -206,12 +207,14 @@ def _simple(metadata: Any) -> bool:
 def _tangents(
     infos: Sequence[Any], saved: int, inputs: int, backward: torch.fx.GraphModule
 ) -> tuple[Tangent, ...] | None:
-    flow = [k for k, o in enumerate(infos) if getattr(o, "requires_grad_for_backward", o.requires_grad)]
+    flow = [
+        k for k, o in enumerate(infos) if getattr(o, "requires_grad_for_backward", o.requires_grad)
+    ]
     given = _placeholders(backward)
     if len(given) != saved + len(flow) or len(_results(backward)) != inputs:
         return None
-    values = [node.meta.get("val") for node in given[saved:]]
-    if not all(type(v) is not torch.SymInt and isinstance(v, torch.Tensor) for v in values):
+    values: list[Any] = [node.meta.get("val") for node in given[saved:]]
+    if not all(isinstance(v, torch.Tensor) for v in values):
         return None
     return tuple(
         Tangent(k, tuple(v.shape), tuple(v.stride())) for k, v in zip(flow, values, strict=True)

@@ -32,5 +32,7 @@ def warn_fallback(error: Exception, phase: str) -> None:
     else:
         why = f"{type(error).__name__}: {error}"
         code = "GY-COMPILE-001"
-        help = "this is a bug of Gyrator: please report it; options={'strict': True} gives the trace"
+        help = (
+            "this is a bug of Gyrator: please report it; options={'strict': True} gives the trace"
+        )
     warn(code, f"a graph ({phase}) runs eagerly: {why}", help)

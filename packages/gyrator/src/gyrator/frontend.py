@@ -2,11 +2,10 @@
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from attrs import define, field, frozen
-from torch._dynamo import disable
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._functorch.aot_autograd import aot_module_simplified
 from torch._functorch.partitioners import (
@@ -15,7 +14,7 @@ from torch._functorch.partitioners import (
 )
 from torch._guards import TracingContext
 
-from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase
+from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.direct import GraphFacts, callable_for, facts_of
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
@@ -50,8 +49,7 @@ class Frontend:
         compiled = None if key is None else self._find(key)
         if compiled is None:
             compiled = self._trace(gm, inputs, key)
-        result: Callable[..., Any] = disable(compiled, reason="a compiled graph is not traced")
-        return result
+        return untraced(compiled)
 
     def _trace(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None
@@ -60,9 +58,9 @@ class Frontend:
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,
             inputs,
-            fw_compiler=tracing.compiler("forward"),
-            bw_compiler=tracing.compile_backward,
-            inference_compiler=tracing.compiler("inference"),
+            fw_compiler=cast(Any, tracing.compiler("forward")),
+            bw_compiler=cast(Any, tracing.compile_backward),
+            inference_compiler=cast(Any, tracing.compiler("inference")),
             partition_fn=tracing.partition,
             decompositions=default_decompositions(),
             keep_inference_input_mutations=True,
@@ -103,13 +101,13 @@ class Frontend:
         phases: tuple[Phase, ...] = ("inference",)
         if facts.tangents is not None:
             phases = ("forward", "backward")
-        found = [
-            self.compiler.find(program, phase)
-            for program, phase in zip(stored["programs"], phases, strict=True)
-        ]
-        if None in found:
-            return None
-        return callable_for(facts, *found) if len(found) == 2 else callable_for(facts, *found, None)
+        found: list[Boxed] = []
+        for program, phase in zip(stored["programs"], phases, strict=True):
+            run = self.compiler.find(program, phase)
+            if run is None:
+                return None
+            found.append(run)
+        return callable_for(facts, found[0], found[1] if len(found) > 1 else None)
 
     def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
@@ -169,9 +167,7 @@ class _Tracing:
 
     def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compile a backward graph, perhaps from within the autograd engine."""
-        compiler = disable(self.compiler("backward"), reason="Gyrator's compiler is not traced")
-        run: Boxed = disable(compiler(graph, inputs), reason="a compiled graph is not traced")
-        return run
+        return untraced(untraced(self.compiler("backward"))(graph, inputs))
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         """Choose what the forward pass saves for the backward pass."""

@@ -128,6 +128,8 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
         flags = f"{value.requires_grad} {value.is_leaf} {value.is_conj()} {value.is_neg()}"
         layout = f"{tuple(value.shape)} {value.stride()}"
         lines.append(f"{value.dtype} {value.device} {layout} {flags}")
+    for device in sorted({v.device.type for v in inputs}):
+        lines.append(f"{torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}")
     return "\n".join(lines).encode()
 
 
@@ -137,7 +139,6 @@ def _environment() -> str:
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
         torch._C._is_any_autocast_enabled(),
-        torch.get_autocast_dtype("cpu"),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
         torch.get_float32_matmul_precision(),

@@ -124,7 +124,11 @@ def _level(text: str, start: str) -> Level:
             break
     headers = ", ".join(level.header for level in LEVELS.values())
     raise OptError(
-        Diagnostic("GY-OPT-001", "the text is no program", help=f"its first line starts with one of {headers}")
+        Diagnostic(
+            "GY-OPT-001",
+            "the text is no program",
+            help=f"its first line starts with one of {headers}",
+        )
     )
 
 

@@ -46,9 +46,7 @@ class Options:
     device_graphs: bool = _option(
         False, "Capture device graphs and replay them, on devices that can."
     )
-    size_asserts: bool = _option(
-        False, "Check the sizes and strides of what ATen ops return."
-    )
+    size_asserts: bool = _option(False, "Check the sizes and strides of what ATen ops return.")
     nan_asserts: bool = _option(
         False, "Raise where a kernel or an ATen op first gives NaN or infinity."
     )
@@ -57,7 +55,9 @@ class Options:
         False, "Keep the time of every kernel, for `gyrator.explain` and reports.", code=False
     )
     strict: bool = _option(
-        False, "Raise what the compiler cannot do, instead of running that graph eagerly.", code=False
+        False,
+        "Raise what the compiler cannot do, instead of running that graph eagerly.",
+        code=False,
     )
     cache: bool = _option(True, "Keep compiled programs on disk, and look there first.", code=False)
     threads: int = _option(
@@ -65,16 +65,14 @@ class Options:
     )
     progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)
     trace_dir: str = _option(
-        "", "A folder for the FX graph, every IR and all generated text of each compile.", code=False
+        "",
+        "A folder for the FX graph, every IR and all generated text of each compile.",
+        code=False,
     )
 
     def code_fields(self) -> dict[str, Any]:
         """Return the options that can change generated code, for cache keys."""
-        return {
-            f.name: getattr(self, f.name)
-            for f in attrs.fields(Options)
-            if f.metadata["code"]
-        }
+        return {f.name: getattr(self, f.name) for f in attrs.fields(Options) if f.metadata["code"]}
 
 
 MODES: Mapping[str, Mapping[str, Any]] = MappingProxyType({

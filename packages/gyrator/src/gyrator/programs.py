@@ -110,15 +110,14 @@ def _load(
         )
         for row in metadata["kernels"]
     }
-    constants = {key: _attribute(gm, key) for key in metadata["constants"]}
+    keys = metadata["constants"]
+    constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
     namespace: dict[str, Any] = {}
     exec(compile(text, "<gyrator host program>", "exec"), namespace)
     rt = HostRuntime(runner, kernels, constants, timed)
     recorded = namespace[metadata["entry"]](rt)
     timings = (lambda: _timings(rt.launches)) if timed else None
-    return StoredProgram(
-        _boxed(recorded.plan), metadata["summary"], text, timings, len(constants)
-    )
+    return StoredProgram(_boxed(recorded.plan), metadata["summary"], text, timings, len(constants))
 
 
 def _boxed(plan: Plan) -> Boxed:

@@ -23,6 +23,10 @@ from gyrator_runtime.cache import Cache
 from gyrator_wrapper_python.stage import PythonWrapper
 
 
+def _as_options(options: Options | Mapping[str, Any] | None) -> Options:
+    return options if isinstance(options, Options) else make_options(options=options)
+
+
 @define(kw_only=True, eq=False)
 class Session:
     """Owns the tables, the cache and the builders of one compiler. Use as a context manager.
@@ -33,10 +37,10 @@ class Session:
     Two sessions share nothing but the cache folder; they may work in two threads at once.
     """
 
-    options: Options = field(factory=Options, converter=lambda o: _as_options(o))
+    options: Options = field(factory=Options, converter=_as_options)
     config: Config = field(factory=read_config)
     rules: LoweringTable = field(factory=default_table)
-    targets: Mapping[str, tuple[TargetDefinition, Target]] = field(default=None)
+    targets: Mapping[str, tuple[TargetDefinition, Target]] = field()
     wrappers: Mapping[str, WrapperBackend] = field(factory=lambda: {"python": PythonWrapper()})
     observer: Observer = ignore_record
     _cache: Cache | None = None
@@ -45,8 +49,10 @@ class Session:
 
     def __attrs_post_init__(self) -> None:
         register_ops()
-        if self.targets is None:
-            self.targets = discover(self.config)
+
+    @targets.default
+    def _installed(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
+        return discover(self.config)
 
     def backend(
         self,
@@ -56,7 +62,7 @@ class Session:
         mode: str | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Callable[..., Any]:
-        """Compile a graph of Dynamo's: what `torch.compile(model, backend=session.backend)` calls."""
+        """Compile a graph of Dynamo's; what `torch.compile(f, backend=session.backend)` calls."""
         chosen = make_options(mode, options, self.options)
         frontend = Frontend(self.engine(chosen), chosen, self.cache)
         return frontend.compile(gm, example_inputs)
@@ -94,10 +100,6 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _as_options(options: Options | Mapping[str, Any] | None) -> Options:
-    return options if isinstance(options, Options) else make_options(options=options)
 
 
 @cache

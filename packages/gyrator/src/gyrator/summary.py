@@ -1,7 +1,7 @@
 """What a compiled graph consists of, as JSON data that is stored beside it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -57,9 +57,10 @@ def summarise(
 
 def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
     """Return the kernels of a stored summary."""
-    lists = ("nodes", "ops", "sources", "refusals")
     return tuple(
-        KernelRecord(**{k: tuple(v) if k in lists else v for k, v in row.items()})
+        KernelRecord(
+            **cast(Any, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+        )
         for row in summary["kernels"]
     )
 

@@ -43,6 +43,10 @@ class Trace:
         if self.folder is not None:
             (self.folder / name).write_text(text())
 
+    def text(self, name: str, text: str) -> None:
+        """Write one file."""
+        self.write(name, lambda: text)
+
     def ir(self, level: str, program: Any) -> None:
         """Write a program of the level `loop`, `kernel` or `host`."""
         self.write(f"{level}.gy", lambda: _SHOW[level](program))

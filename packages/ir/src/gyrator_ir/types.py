@@ -78,12 +78,21 @@ _INTS = frozenset(
 )
 
 
+HOST = "cpu"
+"""torch's device type of the host."""
+
+
 @frozen
 class Device:
     """`cpu`, `cuda:1`: a device type as torch spells it, and an ordinal where there are several."""
 
     type: str = field(validator=exactly(str))
     index: int | None = field(default=None, validator=exactly(int, NoneType))
+
+    @property
+    def is_host(self) -> bool:
+        """True for the host's own memory, which needs no guard, stream or ordinal."""
+        return self.type == HOST
 
     def __str__(self) -> str:
         return self.type if self.index is None else f"{self.type}:{self.index}"

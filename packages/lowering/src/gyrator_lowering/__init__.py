@@ -1,6 +1,6 @@
 """From an FX graph to Loop IR.
 
-    >>> from gyrator_lowering import LoweringOptions, lower
+>>> from gyrator_lowering import LoweringOptions, lower
 """
 
 from gyrator_lowering.default import default_table

@@ -174,7 +174,12 @@ class LoopBuilder:
             moved = (base.offset - theirs) * base.dtype.size
             offset = mine + moved // dtype.size
         return TensorValue(
-            base.buffer, dtype, base.device, sizes(fake.shape), sizes(fake.stride()), offset,
+            base.buffer,
+            dtype,
+            base.device,
+            sizes(fake.shape),
+            sizes(fake.stride()),
+            offset,
             base.stored,
         )
 

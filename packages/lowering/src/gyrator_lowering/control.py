@@ -46,8 +46,13 @@ class Regions:
                 )
                 self.b.operations.append(
                     CondOp(
-                        self.b.op_name(), given, then, otherwise, self._arguments(operands),
-                        tuple(r.buffer for r in results), self.b.origin,
+                        self.b.op_name(),
+                        given,
+                        then,
+                        otherwise,
+                        self._arguments(operands),
+                        tuple(r.buffer for r in results),
+                        self.b.origin,
                     )
                 )
                 return results
@@ -58,8 +63,12 @@ class Regions:
                 results = self._results(node)
                 self.b.operations.append(
                     WhileOp(
-                        self.b.op_name(), condition, body, self._arguments(carried),
-                        self._arguments(invariants), tuple(r.buffer for r in results),
+                        self.b.op_name(),
+                        condition,
+                        body,
+                        self._arguments(carried),
+                        self._arguments(invariants),
+                        tuple(r.buffer for r in results),
                         self.b.origin,
                     )
                 )
@@ -69,13 +78,17 @@ class Regions:
                 results = self._results(node)
                 self.b.operations.append(
                     CallOp(
-                        self.b.op_name(), region, self._arguments(args[2:]),
-                        tuple(r.buffer for r in results), self.b.origin,
+                        self.b.op_name(),
+                        region,
+                        self._arguments(args[2:]),
+                        tuple(r.buffer for r in results),
+                        self.b.origin,
                     )
                 )
                 return results
         raise self.b.unsupported(
-            "GY-LOWER-001", f"{name} is not an op of the dispatcher",
+            "GY-LOWER-001",
+            f"{name} is not an op of the dispatcher",
             help="the graph runs in eager mode",
         )
 
@@ -98,7 +111,8 @@ class Regions:
             isinstance(fake, torch.Tensor) for fake in fakes
         ):
             raise self.b.unsupported(
-                "GY-LOWER-011", f"{node.target} returns something that is not a tensor",
+                "GY-LOWER-011",
+                f"{node.target} returns something that is not a tensor",
                 help="the graph runs in eager mode",
             )
         return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)

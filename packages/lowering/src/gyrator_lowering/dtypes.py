@@ -4,7 +4,7 @@ from types import MappingProxyType
 
 import torch
 
-from gyrator_ir.types import Device, DType
+from gyrator_ir.types import HOST, Device, DType
 
 FROM_TORCH: MappingProxyType[torch.dtype, DType] = MappingProxyType(
     {
@@ -46,7 +46,6 @@ def _promotions() -> dict[tuple[DType, DType], DType]:
 
 
 _PROMOTED = MappingProxyType(_promotions())
-
 
 
 def promote(a: DType, b: DType) -> DType:
@@ -91,4 +90,4 @@ def result_type(
 
 def device_of(device: torch.device) -> Device:
     """Return the IR's name of a device; the CPU has no ordinal."""
-    return Device(device.type, None if device.type == "cpu" else device.index)
+    return Device(device.type, None if device.type == HOST else device.index)

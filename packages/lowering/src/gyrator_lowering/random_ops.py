@@ -55,8 +55,14 @@ def _fake_seed(count: int, *, device: torch.device) -> torch.Tensor:
 
 
 def _fake_philox(
-    size: list[int], seeds: torch.Tensor, index: int, kind: str, low: float, high: float,
-    dtype: torch.dtype, device: torch.device,
+    size: list[int],
+    seeds: torch.Tensor,
+    index: int,
+    kind: str,
+    low: float,
+    high: float,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> torch.Tensor:
     return torch.empty(size, dtype=dtype, device=device)
 
@@ -67,8 +73,14 @@ def philox_seed(count: int, *, device: torch.device) -> torch.Tensor:
 
 
 def philox(
-    size: list[int], seeds: torch.Tensor, index: int, kind: str, low: float, high: float,
-    dtype: torch.dtype, device: torch.device,
+    size: list[int],
+    seeds: torch.Tensor,
+    index: int,
+    kind: str,
+    low: float,
+    high: float,
+    dtype: torch.dtype,
+    device: torch.device,
 ) -> torch.Tensor:
     """Return random numbers from `seeds[index]`.
 

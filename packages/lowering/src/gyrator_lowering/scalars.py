@@ -36,9 +36,7 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
     return ScalarValue(DType.F64, trace)
 
 
-def _float(
-    b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]
-) -> Value:
+def _float(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]) -> Value:
     found = leaves.get(e)
     if found is not None:
         return ops.cast(found.trace(ops), DType.F64)

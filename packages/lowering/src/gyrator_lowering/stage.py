@@ -149,7 +149,8 @@ class _Lowering:
             return size
         if isinstance(fake, (torch.SymFloat, torch.SymBool)):
             raise self.b.unsupported(
-                "GY-LOWER-008", f"the input {name} is a run-time {type(fake).__name__}",
+                "GY-LOWER-008",
+                f"the input {name} is a run-time {type(fake).__name__}",
                 help="the graph runs in eager mode",
             )
         self.inputs.append(OpaqueInput(name))
@@ -168,8 +169,13 @@ class _Lowering:
             self.b.known |= size.free_symbols
         buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
         view = self.b.given[name] = TensorValue(
-            name, spec.dtype, spec.device, spec.shape, spec.strides,
-            self.b.symbols.size(0), spec.dtype,
+            name,
+            spec.dtype,
+            spec.device,
+            spec.shape,
+            spec.strides,
+            self.b.symbols.size(0),
+            spec.dtype,
         )
         return buffer, view
 
@@ -200,7 +206,8 @@ class _Lowering:
         if value is None or isinstance(value, (bool, int, float, complex, str)):
             return Literal(value)
         raise self.b.unsupported(
-            "GY-LOWER-007", f"the graph returns a {type(value).__name__}",
+            "GY-LOWER-007",
+            f"the graph returns a {type(value).__name__}",
             help="the graph runs in eager mode",
         )
 
@@ -277,7 +284,8 @@ class _Lowering:
             mark = self.b.mark()
             try:
                 return rule(
-                    self.b, *[self._ready(a) for a in args],
+                    self.b,
+                    *[self._ready(a) for a in args],
                     **{k: self._ready(v) for k, v in kwargs.items()},
                 )
             except LeftToAten:
@@ -300,8 +308,7 @@ class _Lowering:
             fake = (fake,)
         places = [place for place in info.views if place is not None]
         views = tuple(
-            self.b.views(args[place], place, one)
-            for place, one in zip(places, fake, strict=True)
+            self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
         )
         return views[0] if info.returns == 1 else views
 
@@ -334,8 +341,10 @@ class _Lowering:
     def _ready(self, value: Any) -> Any:
         """Return an argument as kernels can read it: no change of element size, on one device."""
         if isinstance(value, TensorValue):
-            return self._moved(value) if value.dtype.size == value.stored.size else (
-                self._materialised(value)
+            return (
+                self._moved(value)
+                if value.dtype.size == value.stored.size
+                else (self._materialised(value))
             )
         if isinstance(value, list):
             return [self._ready(item) for item in value]
@@ -360,8 +369,12 @@ class _Lowering:
         result = self.b.buffer(spec)
         self.b.operations.append(
             Extern(
-                self.b.op_name(), "aten.clone.default", (value.ref,),
-                (), (result.buffer,), reason="kernels read elements of the stored size only",
+                self.b.op_name(),
+                "aten.clone.default",
+                (value.ref,),
+                (),
+                (result.buffer,),
+                reason="kernels read elements of the stored size only",
                 origins=self.b.origin,
             )
         )

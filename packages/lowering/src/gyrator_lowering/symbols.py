@@ -36,9 +36,7 @@ class Symbols:
         """Return a sympy expression over torch's size symbols as an expression of the IR."""
         found = self._memo.get(given)
         if found is None:
-            found = self._memo[given] = (
-                Const(int(given)) if given.is_Integer else from_sympy(given)
-            )
+            found = self._memo[given] = Const(int(given)) if given.is_Integer else from_sympy(given)
         return found
 
     def seen(self) -> set[Any]:
@@ -50,6 +48,4 @@ class Symbols:
 
     def sizes(self, values: Iterable[Any]) -> tuple[Expr, ...]:
         """Return sizes or strides as expressions."""
-        return tuple(
-            [Const(v) if v.__class__ is int else self.size(v) for v in values]
-        )
+        return tuple([Const(v) if v.__class__ is int else self.size(v) for v in values])

@@ -146,9 +146,7 @@ class Tracer:
                 cond = self.const(cond, DType.BOOL)
             return self._emit(op, (cond, a, b), a.dtype)
         if typing is Typing.RANDOM:
-            args = tuple(
-                o if isinstance(o, Value) else self.const(o, DType.I64) for o in operands
-            )
+            args = tuple(o if isinstance(o, Value) else self.const(o, DType.I64) for o in operands)
             return self._emit(op, args, DType.I64 if op == "randint" else DType.F32)
         if typing is Typing.EXPONENT:
             base, power = operands
@@ -176,8 +174,7 @@ class Tracer:
             (dtype,) = wide
         dtype = dtype.compute
         return tuple(
-            self.cast(o, dtype) if isinstance(o, Value) else self.const(o, dtype)
-            for o in operands
+            self.cast(o, dtype) if isinstance(o, Value) else self.const(o, dtype) for o in operands
         )
 
     def _emit(self, op: str, args: tuple[Value, ...], dtype: DType) -> Value:

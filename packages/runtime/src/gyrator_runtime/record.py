@@ -291,7 +291,7 @@ class Recorder:
     ) -> Handle:
         """Return a new strided tensor, uninitialised."""
         function, extra = host.allocator(host.DTYPES[dtype], device, pinned)
-        args = (_tuple(shape), _tuple(strides), *(Const(e) for e in extra))
+        args: tuple[Value, ...] = (_tuple(shape), _tuple(strides), *(Const(e) for e in extra))
         return self._call(function, args)
 
     def pool(self, nbytes: AnySize, device: str) -> Handle:

@@ -73,7 +73,11 @@ class BodyWriter:
     def assert_size_stride(self, i: h.AssertSizeStride) -> None:
         """`p.assert_size_stride(x, sizes, strides, what)`."""
         self.call(
-            "assert_size_stride", i.tensor, self.size.tuple(i.shape), self.size.tuple(i.strides), string(i.what)
+            "assert_size_stride",
+            i.tensor,
+            self.size.tuple(i.shape),
+            self.size.tuple(i.strides),
+            string(i.what),
         )
 
     def assert_alignment(self, i: h.AssertAlignment) -> None:
@@ -94,7 +98,14 @@ class BodyWriter:
         """`b = p.allocate(shape, strides, dtype, device)`."""
         pinned = ("pinned=True",) if i.pinned else ()
         where = (string(i.dtype), string(i.device))
-        self.call("allocate", self.size.tuple(i.shape), self.size.tuple(i.strides), *where, *pinned, into=i.name)
+        self.call(
+            "allocate",
+            self.size.tuple(i.shape),
+            self.size.tuple(i.strides),
+            *where,
+            *pinned,
+            into=i.name,
+        )
 
     def allocate_pool(self, i: h.AllocatePool) -> None:
         """`pool = p.pool(bytes, device)`."""
@@ -120,7 +131,12 @@ class BodyWriter:
 
     def view(self, i: h.View) -> None:
         """`v = p.view(x, shape, strides, offset, dtype)`."""
-        shape = (self.size.tuple(i.shape), self.size.tuple(i.strides), self.size(i.offset), string(i.dtype))
+        shape = (
+            self.size.tuple(i.shape),
+            self.size.tuple(i.strides),
+            self.size(i.offset),
+            string(i.dtype),
+        )
         self.call("view", i.source, *shape, into=i.name)
 
     # Work
@@ -133,7 +149,7 @@ class BodyWriter:
     def extern_call(self, i: h.ExternCall) -> None:
         """`b = p.extern('aten.mm.default', (x, y), {})`, or with `out`, `p.extern('aten.mm.out',
         (x, y), {'out': b})`."""
-        keywords = dict((k, self.value(v)) for k, v in i.kwargs)
+        keywords = {k: self.value(v) for k, v in i.kwargs}
         if i.out is not None:
             outs = zip(i.out_names, i.results, strict=True)
             keywords |= {k: r for k, r in outs if isinstance(r, str)}
@@ -147,7 +163,12 @@ class BodyWriter:
 
     def tma_descriptor(self, i: h.TmaDescriptor) -> None:
         """`d = p.tma_descriptor(x, shape, block, element_bytes, stable)`."""
-        block = (self.size.tuple(i.shape), self.size.tuple(i.block), self.size(i.element_bytes), str(i.stable))
+        block = (
+            self.size.tuple(i.shape),
+            self.size.tuple(i.block),
+            self.size(i.element_bytes),
+            str(i.stable),
+        )
         self.call("tma_descriptor", i.tensor, *block, into=i.name)
 
     def triton_launch(self, i: h.TritonLaunch) -> None:
@@ -302,13 +323,23 @@ class BodyWriter:
 
 def kernels_used(program: h.HostProgram) -> tuple[str, ...]:
     """Return the kernels that a program and its subprograms launch, by first use."""
-    launches = (i.kernel for p in _programs(program) for i in walk(p.instructions) if isinstance(i, h.Launch))
+    launches = (
+        i.kernel
+        for p in _programs(program)
+        for i in walk(p.instructions)
+        if isinstance(i, h.Launch)
+    )
     return tuple(dict.fromkeys(launches))
 
 
 def constants_used(program: h.HostProgram) -> tuple[str, ...]:
     """Return the keys of the constants that a program and its subprograms bind, by first use."""
-    binds = (i.key for p in _programs(program) for i in walk(p.instructions) if isinstance(i, h.BindConstant))
+    binds = (
+        i.key
+        for p in _programs(program)
+        for i in walk(p.instructions)
+        if isinstance(i, h.BindConstant)
+    )
     return tuple(dict.fromkeys(binds))
 
 
@@ -357,4 +388,6 @@ def _results(results: tuple[str | tuple[str, ...] | Sym | None, ...]) -> str:
 
 
 def _odd(constant: object) -> bool:
-    return isinstance(constant, float) and (constant != constant or constant in (float("inf"), -float("inf")))
+    return isinstance(constant, float) and (
+        constant != constant or constant in (float("inf"), -float("inf"))
+    )

@@ -29,7 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         for step in STEPS
     ]
     rows: list[Row] = []
-    columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description:32}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=len(jobs))
         for workload, step, dtype in jobs:

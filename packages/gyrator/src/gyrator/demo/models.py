@@ -61,7 +61,8 @@ def _bert(dropout: float) -> nn.Module:
         hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024,
         hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout,
     )  # fmt: skip
-    return BertForSequenceClassification(config)
+    model: nn.Module = BertForSequenceClassification(config)
+    return model
 
 
 def _gpt2(dropout: float) -> nn.Module:
@@ -69,7 +70,8 @@ def _gpt2(dropout: float) -> nn.Module:
         vocab_size=8192, n_positions=128, n_embd=256, n_layer=4, n_head=4, use_cache=False,
         resid_pdrop=dropout, embd_pdrop=dropout, attn_pdrop=dropout,
     )  # fmt: skip
-    return GPT2LMHeadModel(config)
+    model: nn.Module = GPT2LMHeadModel(config)
+    return model
 
 
 def _llama(dropout: float) -> nn.Module:
@@ -78,14 +80,16 @@ def _llama(dropout: float) -> nn.Module:
         num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=256, use_cache=False,
         attention_dropout=dropout,
     )  # fmt: skip
-    return LlamaForCausalLM(config)
+    model: nn.Module = LlamaForCausalLM(config)
+    return model
 
 
 def _resnet18(_dropout: float) -> nn.Module:
     config = ResNetConfig(
         depths=[2, 2, 2, 2], hidden_sizes=[64, 128, 256, 512], layer_type="basic", num_labels=10
     )
-    return ResNetForImageClassification(config)
+    model: nn.Module = ResNetForImageClassification(config)
+    return model
 
 
 def _vit(dropout: float) -> nn.Module:
@@ -94,7 +98,8 @@ def _vit(dropout: float) -> nn.Module:
         image_size=128, num_labels=10, hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     )  # fmt: skip
-    return ViTForImageClassification(config)
+    model: nn.Module = ViTForImageClassification(config)
+    return model
 
 
 WORKLOADS: Mapping[str, Workload] = MappingProxyType({
@@ -115,9 +120,7 @@ def outputs_of(result: Any) -> list[Tensor]:
     return [result.loss, result.logits]
 
 
-def inference(
-    model: nn.Module, call: Callable[..., Any]
-) -> Callable[[Inputs], list[Tensor]]:
+def inference(model: nn.Module, call: Callable[..., Any]) -> Callable[[Inputs], list[Tensor]]:
     """Return a function that runs `call` (the model, or its compiled form) without gradients."""
 
     def run(inputs: Inputs) -> list[Tensor]:
@@ -127,15 +130,13 @@ def inference(
     return run
 
 
-def training_step(
-    model: nn.Module, call: Callable[..., Any]
-) -> Callable[[Inputs], list[Tensor]]:
+def training_step(model: nn.Module, call: Callable[..., Any]) -> Callable[[Inputs], list[Tensor]]:
     """Return a function that gives the loss, the logits and every gradient."""
 
     def run(inputs: Inputs) -> list[Tensor]:
         model.zero_grad(set_to_none=True)
         result = outputs_of(call(**inputs))
-        result[0].backward()
+        torch.autograd.backward(result[0])
         gradients = [p.grad for p in model.parameters() if p.grad is not None]
         return [t.detach() for t in result] + gradients
 

@@ -94,7 +94,9 @@ def discover(
         definition: Any = point.load()
         if definition.api != API:
             why = f"target {point.name!r} speaks API {definition.api}; this gyrator speaks {API}"
-            raise TargetError(Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older"))
+            raise TargetError(
+                Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older")
+            )
         target = definition.probe(config)
         if target is None:
             continue

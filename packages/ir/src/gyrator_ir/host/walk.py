@@ -7,6 +7,8 @@ import attrs
 
 from gyrator_ir.expr import Cond, Expr, Sym
 from gyrator_ir.host import nodes as h
+from gyrator_ir.loop.nodes import Literal, TypeArg
+from gyrator_ir.types import Device
 
 _BINDS = {
     h.BindConstant: "name", h.Allocate: "name", h.AllocatePool: "name",
@@ -15,7 +17,9 @@ _BINDS = {
     h.BindSize: "symbol", h.BindParameter: "symbol", h.DefineSymbol: "symbol",
     h.ReadScalar: "symbol",
 }  # fmt: skip
-_NOT_NAMES = frozenset({"key", "kernel", "target", "out", "program", "message", "what", "label", "text"})
+_NOT_NAMES = frozenset(
+    {"key", "kernel", "target", "out", "program", "message", "what", "label", "text"}
+)
 _BODIES = ("body", "then", "otherwise", "condition")
 
 
@@ -89,7 +93,15 @@ def uses(instruction: h.Instruction) -> tuple[str, ...]:
         nested = name in _BODIES and isinstance(getattr(instruction, name), tuple)
         if name == defined or name in _NOT_NAMES or nested:
             continue
-        if name in ("results", "carried", "test", "next", "then_values", "otherwise_values", "out_names"):
+        if name in (
+            "results",
+            "carried",
+            "test",
+            "next",
+            "then_values",
+            "otherwise_values",
+            "out_names",
+        ):
             continue
         _collect(getattr(instruction, name), found)
     if isinstance(instruction, h.ExternCall) and instruction.out is not None:
@@ -138,7 +150,7 @@ def _collect(value: Any, found: list[str]) -> None:
             _collect(items, found)
         case Expr() | Cond():
             found.extend(sorted(s.name for s in value.free_symbols))
-        case h.Literal() | h.TypeArg() | h.Device():
+        case Literal() | TypeArg() | Device():
             pass
         case tuple():
             for v in value:
@@ -148,7 +160,12 @@ def _collect(value: Any, found: list[str]) -> None:
 
 
 def _is_keyword(value: object) -> bool:
-    return type(value) is tuple and len(value) == 2 and type(value[0]) is str and not isinstance(value[1], str)
+    return (
+        type(value) is tuple
+        and len(value) == 2
+        and type(value[0]) is str
+        and not isinstance(value[1], str)
+    )
 
 
 def programs(host: h.HostProgram) -> tuple[h.HostProgram, ...]:

@@ -44,5 +44,13 @@ def prepare_joint(
     return run_passes(gm, JOINT_PASSES, skipped)
 
 
-__all__ = ["JOINT_PASSES", "PASSES", "GraphPass", "cse", "prepare_joint", "remove_noop",
-           "replace_random", "run_passes"]
+__all__ = [
+    "JOINT_PASSES",
+    "PASSES",
+    "GraphPass",
+    "cse",
+    "prepare_joint",
+    "remove_noop",
+    "replace_random",
+    "run_passes",
+]

@@ -36,7 +36,8 @@ def _same(a: object, b: object) -> bool:
     if a.dtype != b.dtype or a.dim() != b.dim() or a.requires_grad != b.requires_grad:
         return False
     return all(
-        _equal(x, y) for p, q in ((a.shape, b.shape), (a.stride(), b.stride()))
+        _equal(x, y)
+        for p, q in ((a.shape, b.shape), (a.stride(), b.stride()))
         for x, y in zip(p, q, strict=True)
     ) and _equal(a.storage_offset(), b.storage_offset())
 

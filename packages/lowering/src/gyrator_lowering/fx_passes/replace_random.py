@@ -137,7 +137,14 @@ def _sym_size(graph: Graph, tensor: Node, dim: int, value: Any) -> Node:
 
 
 def _philox(
-    graph: Graph, node: Node, size: Any, seeds: Node, index: int, kind: str, low: Any, high: Any,
+    graph: Graph,
+    node: Node,
+    size: Any,
+    seeds: Node,
+    index: int,
+    kind: str,
+    low: Any,
+    high: Any,
     dtype: torch.dtype,
 ) -> Node:
     args = (size, seeds, index, kind, low, high, dtype, _device(node))
@@ -165,9 +172,7 @@ def _in_form(graph: Graph, new: Node, node: Node) -> Node:
     want, have = _value(node), _value(new)
     if want.stride() == have.stride():
         return new
-    return _emit(
-        graph, aten._to_copy.default, (new,), {"memory_format": _format_of(want)}, node
-    )
+    return _emit(graph, aten._to_copy.default, (new,), {"memory_format": _format_of(want)}, node)
 
 
 def _format_of(value: torch.Tensor) -> torch.memory_format:

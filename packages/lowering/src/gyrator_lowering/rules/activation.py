@@ -122,8 +122,13 @@ def elu(
 
 
 def elu_backward(
-    b: LoopBuilder, grad: TensorValue, alpha: float, scale: float, input_scale: float,
-    is_result: bool, value: TensorValue,
+    b: LoopBuilder,
+    grad: TensorValue,
+    alpha: float,
+    scale: float,
+    input_scale: float,
+    is_result: bool,
+    value: TensorValue,
 ) -> TensorValue:
     """Gradient of elu, from its argument or from its result."""
 
@@ -355,7 +360,5 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.glu.default")(glu)
     table.rule("aten.glu_backward.default")(glu_backward)
     table.rule("aten.native_dropout_backward.default")(dropout_backward)
-    table.rule("aten.sigmoid_backward.default")(
-        simple(lambda ops, g, y: g * (1.0 - y) * y, 2)
-    )
+    table.rule("aten.sigmoid_backward.default")(simple(lambda ops, g, y: g * (1.0 - y) * y, 2))
     table.rule("aten.tanh_backward.default")(simple(lambda ops, g, y: g * (1.0 - y * y), 2))

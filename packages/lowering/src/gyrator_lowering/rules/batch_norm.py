@@ -41,8 +41,13 @@ def _count(x: TensorValue) -> Expr:
 
 
 def _normalised(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    mean: TensorValue, rstd: TensorValue, out: Spec,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    mean: TensorValue,
+    rstd: TensorValue,
+    out: Spec,
 ) -> TensorValue:
     dtype = x.dtype.compute
 
@@ -80,7 +85,10 @@ def _unbiased(x: TensorValue, squares: TensorValue) -> Any:
 
 
 def _train(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Return output, saved mean, saved 1/sqrt, and mean and squares as computed."""
@@ -94,8 +102,13 @@ def _train(
 
 
 def _infer(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    running_mean: TensorValue, running_var: TensorValue, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    eps: float,
 ) -> TensorValue:
     out = b.outs[0]
     assert out is not None
@@ -121,8 +134,14 @@ def _empties(b: LoopBuilder, places: Sequence[int]) -> list[TensorValue]:
 
 
 def no_training(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    running_mean: TensorValue, running_var: TensorValue, momentum: float, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    momentum: float,
+    eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise by running statistics."""
     result = _infer(b, x, weight, bias, running_mean, running_var, eps)
@@ -130,8 +149,14 @@ def no_training(
 
 
 def functional(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    running_mean: TensorValue, running_var: TensorValue, training: bool, momentum: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    training: bool,
+    momentum: float,
     eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise, and return the running statistics after the step."""
@@ -148,8 +173,14 @@ def functional(
 
 
 def with_update(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    running_mean: TensorValue, running_var: TensorValue, momentum: float, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue,
+    running_var: TensorValue,
+    momentum: float,
+    eps: float,
 ) -> tuple[TensorValue, ...]:
     """`_batch_norm_with_update_functional`: as `functional` in training, with a reserve."""
     outs = b.outs
@@ -163,17 +194,28 @@ def with_update(
 
 
 def no_stats(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    training: bool, momentum: float, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise by the statistics of the batch alone."""
     return _train(b, x, weight, bias, eps)[:3]
 
 
 def native(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    running_mean: TensorValue | None, running_var: TensorValue | None, training: bool,
-    momentum: float, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    running_mean: TensorValue | None,
+    running_var: TensorValue | None,
+    training: bool,
+    momentum: float,
+    eps: float,
 ) -> tuple[TensorValue, ...]:
     """Normalise; in training the running statistics change in place."""
     if not training:
@@ -190,9 +232,16 @@ def native(
 
 
 def backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, weight: TensorValue | None,
-    running_mean: TensorValue | None, running_var: TensorValue | None,
-    saved_mean: TensorValue | None, saved_rstd: TensorValue | None, train: bool, eps: float,
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    weight: TensorValue | None,
+    running_mean: TensorValue | None,
+    running_var: TensorValue | None,
+    saved_mean: TensorValue | None,
+    saved_rstd: TensorValue | None,
+    train: bool,
+    eps: float,
     mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients with respect to input, weight and bias."""

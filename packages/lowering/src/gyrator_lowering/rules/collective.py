@@ -25,8 +25,11 @@ def start(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
     values = [b.buffer(b.exact_spec(f)) for f in ([fake] if single else fake)]
     b.operations.append(
         CollectiveCall(
-            b.op_name(), info.name, tuple(argument(b, a) for a in given),
-            tuple(v.buffer for v in values), origins=b.origin,
+            b.op_name(),
+            info.name,
+            tuple(argument(b, a) for a in given),
+            tuple(v.buffer for v in values),
+            origins=b.origin,
         )
     )
     return values[0] if single else values

@@ -123,9 +123,7 @@ def to_copy(b: LoopBuilder, x: TensorValue, *_: Any, **__: Any) -> TensorValue:
     here = Spec(out.dtype, x.device, out.shape, out.strides)
     source = x if (x.dtype, x.strides) == (out.dtype, out.strides) else convert(b, x, here)
     result = b.buffer(out)
-    b.operations.append(
-        DeviceCopy(b.op_name(), source.ref, result.buffer, origins=b.origin)
-    )
+    b.operations.append(DeviceCopy(b.op_name(), source.ref, result.buffer, origins=b.origin))
     return result
 
 
@@ -134,9 +132,7 @@ def convert_element_type(b: LoopBuilder, x: TensorValue, _: Any) -> TensorValue:
     return convert(b, x, b.out)
 
 
-def iota(
-    b: LoopBuilder, length: Any, *, start: Any, step: Any, **_: Any
-) -> TensorValue:
+def iota(b: LoopBuilder, length: Any, *, start: Any, step: Any, **_: Any) -> TensorValue:
     """`prims.iota`: `start + step * i`."""
     return arange(b, start, length, step)
 
@@ -175,9 +171,7 @@ def _copy_across(b: LoopBuilder, into: TensorValue, value: TensorValue) -> Tenso
     form = Spec(into.dtype, value.device, into.shape, contiguous_strides(into.shape))
     source = convert(b, value, form)
     moved = b.buffer(Spec(into.dtype, into.device, form.shape, form.strides))
-    b.operations.append(
-        DeviceCopy(b.op_name(), source.ref, moved.buffer, origins=b.origin)
-    )
+    b.operations.append(DeviceCopy(b.op_name(), source.ref, moved.buffer, origins=b.origin))
     b.pointwise_into(into, lambda ops, index: ops.load(moved, index))
     return into
 
@@ -186,9 +180,11 @@ def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
     """A tensor in the form of `x` with the elements of `source`."""
     out = b.out
     return b.pointwise(
-        lambda ops, index: operand(ops, source, index, out.dtype)
-        if isinstance(source, TensorValue)
-        else operand(ops, source, index, out.dtype.compute),
+        lambda ops, index: (
+            operand(ops, source, index, out.dtype)
+            if isinstance(source, TensorValue)
+            else operand(ops, source, index, out.dtype.compute)
+        ),
         out,
     )
 
@@ -203,8 +199,12 @@ def register(table: TableBuilder) -> None:
             constant(value)
         )
     table.rule(
-        "aten.empty.memory_format", "aten.empty_like.default", "aten.empty_strided.default",
-        "aten.new_empty.default", "aten.new_empty_strided.default", "aten.empty_permuted.default",
+        "aten.empty.memory_format",
+        "aten.empty_like.default",
+        "aten.empty_strided.default",
+        "aten.new_empty.default",
+        "aten.new_empty_strided.default",
+        "aten.empty_permuted.default",
     )(uninitialised)
     table.rule("aten.scalar_tensor.default")(scalar_tensor)
     table.rule("aten.fill.Scalar", "aten.fill.Tensor")(fill)

@@ -40,9 +40,7 @@ def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) 
     return b.pointwise(body)
 
 
-def gather(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any
-) -> TensorValue:
+def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any) -> TensorValue:
     """`x[..., places[i], ...]` along one dimension."""
     if x.ndim == 0 or places.ndim == 0:
         raise LeftToAten
@@ -65,7 +63,10 @@ def advanced(
 
 
 def indexed(
-    ops: Tracer, x: TensorValue, places: Sequence[TensorValue | None], index: Sequence[Expr],
+    ops: Tracer,
+    x: TensorValue,
+    places: Sequence[TensorValue | None],
+    index: Sequence[Expr],
     check: bool,
 ) -> tuple[Expr, ...]:
     """Return the index into `x` for a point of `x[places]`, as NumPy's advanced indexing."""
@@ -96,9 +97,7 @@ def index_tensor(
     """`x[places]`."""
     if with_masks(places) or all(p is None for p in places):
         raise LeftToAten
-    return b.pointwise(
-        lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True))
-    )
+    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True)))
 
 
 def unsafe_index(
@@ -107,9 +106,7 @@ def unsafe_index(
     """`x[places]`, the places known to lie inside."""
     if with_masks(places) or all(p is None for p in places):
         raise LeftToAten
-    return b.pointwise(
-        lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False))
-    )
+    return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False)))
 
 
 def below(ops: Tracer, index: Expr, limit: Expr) -> Value:
@@ -148,15 +145,15 @@ def _written_in_parts(
     """Write each part to its place: the first one as a loop, the others over what is there."""
     result = b.buffer(out)
     for k, part in enumerate(parts):
-        place = evolve(
-            result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d]
-        )
+        place = evolve(result, shape=part.shape, offset=result.offset + ends[k] * result.strides[d])
         if k == 0:
             b.pointwise_into(place, lambda ops, index: ops.load(parts[0], index))
             continue
 
         def body(
-            ops: Tracer, index: tuple[Expr, ...], part: TensorValue = part,
+            ops: Tracer,
+            index: tuple[Expr, ...],
+            part: TensorValue = part,
             place: TensorValue = place,
         ) -> None:
             ops.store(place, index, ops.load(part, index))
@@ -166,8 +163,12 @@ def _written_in_parts(
 
 
 def joined_at(
-    ops: Tracer, parts: Sequence[TensorValue], ends: Sequence[Expr], d: int,
-    index: Sequence[Expr], dtype: DType,
+    ops: Tracer,
+    parts: Sequence[TensorValue],
+    ends: Sequence[Expr],
+    d: int,
+    index: Sequence[Expr],
+    dtype: DType,
 ) -> Value:
     """Return the element of the joined tensors at a point; each part is read under its mask."""
     at = index[d]

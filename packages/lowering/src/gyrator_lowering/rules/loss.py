@@ -66,7 +66,10 @@ def loss(
 
 
 def gradient(
-    b: LoopBuilder, fn: Scalar, grad: TensorValue, args: Sequence[TensorValue | None],
+    b: LoopBuilder,
+    fn: Scalar,
+    grad: TensorValue,
+    args: Sequence[TensorValue | None],
     reduction: int,
 ) -> TensorValue:
     """Return `grad * fn(ops, *args)`, over the number of elements for a mean."""
@@ -104,9 +107,7 @@ def _bend(width: float, scale: float) -> tuple[Scalar, Scalar]:
         d = ops.abs(p - q)
         if width == 0:
             return d
-        return ops.where(
-            ops.lt(d, width), d * d * (0.5 * scale / width), (d - 0.5 * width) * scale
-        )
+        return ops.where(ops.lt(d, width), d * d * (0.5 * scale / width), (d - 0.5 * width) * scale)
 
     def slope(ops: Tracer, p: Value, q: Value) -> Value:
         d = p - q
@@ -154,7 +155,10 @@ def _cross_entropy(ops: Tracer, x: Value, t: Value, weight: Value | None) -> Val
 
 
 def binary_cross_entropy(
-    b: LoopBuilder, x: TensorValue, t: TensorValue, weight: TensorValue | None = None,
+    b: LoopBuilder,
+    x: TensorValue,
+    t: TensorValue,
+    weight: TensorValue | None = None,
     reduction: int = MEAN,
 ) -> TensorValue:
     """`-(t log x + (1 - t) log(1 - x))`, each logarithm at least -100."""
@@ -162,8 +166,12 @@ def binary_cross_entropy(
 
 
 def binary_cross_entropy_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, t: TensorValue,
-    weight: TensorValue | None = None, reduction: int = MEAN,
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    t: TensorValue,
+    weight: TensorValue | None = None,
+    reduction: int = MEAN,
 ) -> TensorValue:
     """Gradient of binary_cross_entropy."""
 
@@ -175,8 +183,12 @@ def binary_cross_entropy_backward(
 
 
 def with_logits(
-    b: LoopBuilder, x: TensorValue, t: TensorValue, weight: TensorValue | None = None,
-    positive: TensorValue | None = None, reduction: int = MEAN,
+    b: LoopBuilder,
+    x: TensorValue,
+    t: TensorValue,
+    weight: TensorValue | None = None,
+    positive: TensorValue | None = None,
+    reduction: int = MEAN,
 ) -> TensorValue:
     """Binary cross entropy of sigmoid(x), without overflow."""
 
@@ -207,8 +219,12 @@ def _picked(
 
 
 def nll_forward(
-    b: LoopBuilder, x: TensorValue, target: TensorValue, weight: TensorValue | None,
-    reduction: int, ignored: int,
+    b: LoopBuilder,
+    x: TensorValue,
+    target: TensorValue,
+    weight: TensorValue | None,
+    reduction: int,
+    ignored: int,
 ) -> tuple[TensorValue, TensorValue]:
     """Minus the value (times weight) at each target class; and the sum of the weights."""
     out, out_total = b.outs
@@ -243,8 +259,14 @@ def nll_forward(
 
 
 def nll_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, target: TensorValue,
-    weight: TensorValue | None, reduction: int, ignored: int, total: TensorValue,
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    target: TensorValue,
+    weight: TensorValue | None,
+    reduction: int,
+    ignored: int,
+    total: TensorValue,
 ) -> TensorValue:
     """Gradient of nll_loss: at each target class minus grad (times weight), else 0."""
     out = b.out

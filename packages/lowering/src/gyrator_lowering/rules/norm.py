@@ -33,8 +33,12 @@ def rounded(b: LoopBuilder, value: TensorValue, out: Spec | None) -> TensorValue
 
 
 def layer_norm(
-    b: LoopBuilder, x: TensorValue, shape: Sequence[Any], weight: TensorValue | None,
-    bias: TensorValue | None, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    shape: Sequence[Any],
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    eps: float,
 ) -> tuple[TensorValue | None, ...]:
     """`(x - mean) / sqrt(var + eps) * weight + bias` over the last dimensions; mean and 1/sqrt."""
     out, out_mean, out_rstd = b.outs
@@ -67,7 +71,10 @@ def layer_norm(
 
 
 def affine(
-    ops: Tracer, value: Value, weight: TensorValue | None, bias: TensorValue | None,
+    ops: Tracer,
+    value: Value,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
     index: Sequence[Expr],
 ) -> Value:
     """Return `value * weight + bias`, either of which may be missing."""
@@ -87,7 +94,10 @@ def _sum_of(
     b.reduction(
         ReduceKind.SUM,
         lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
-        kept, folded, [result], dtype,
+        kept,
+        folded,
+        [result],
+        dtype,
     )
     return with_ones(result, like.ndim, dims)
 
@@ -102,14 +112,24 @@ def _sum_to(
     b.reduction(
         ReduceKind.SUM,
         lambda ops, i, r: at(ops, joined(like.ndim, dims, i, r)),
-        kept, folded, [result], dtype,
+        kept,
+        folded,
+        [result],
+        dtype,
     )
     return result if direct else b.copy(result, out)
 
 
 def layer_norm_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, shape: Sequence[Any], mean: TensorValue,
-    rstd: TensorValue, weight: TensorValue | None, bias: TensorValue | None, mask: Sequence[bool],
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    shape: Sequence[Any],
+    mean: TensorValue,
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of layer norm with respect to input, weight and bias."""
     outs = b.outs
@@ -129,9 +149,17 @@ def layer_norm_backward(
 
 
 def _norm_gradients(
-    b: LoopBuilder, x: TensorValue, dims: Sequence[int], lead: Sequence[int], centred: At,
-    plain: At, rstd: TensorValue, weight: TensorValue | None, outs: Sequence[Spec | None],
-    mask: Sequence[bool], subtract_mean: bool = True,
+    b: LoopBuilder,
+    x: TensorValue,
+    dims: Sequence[int],
+    lead: Sequence[int],
+    centred: At,
+    plain: At,
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    outs: Sequence[Spec | None],
+    mask: Sequence[bool],
+    subtract_mean: bool = True,
 ) -> tuple[TensorValue | None, ...]:
     """dx = rstd * (g - mean(g) - xhat * mean(g * xhat)) with g = grad * weight; dw; db."""
     dtype = x.dtype.compute
@@ -145,9 +173,7 @@ def _norm_gradients(
     results: list[TensorValue | None] = [None] * len(outs)
     if mask[0] and outs[0] is not None and 0 in used:
         total = _sum_of(b, x, dims, dtype, weighted) if subtract_mean else None
-        along = _sum_of(
-            b, x, dims, dtype, lambda ops, i: weighted(ops, i) * centred(ops, i)
-        )
+        along = _sum_of(b, x, dims, dtype, lambda ops, i: weighted(ops, i) * centred(ops, i))
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
             size = operand(ops, n, (), dtype)
@@ -168,7 +194,10 @@ def _norm_gradients(
 
 
 def rms_norm(
-    b: LoopBuilder, x: TensorValue, shape: Sequence[Any], weight: TensorValue | None,
+    b: LoopBuilder,
+    x: TensorValue,
+    shape: Sequence[Any],
+    weight: TensorValue | None,
     eps: float | None,
 ) -> tuple[TensorValue | None, ...]:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt."""
@@ -179,7 +208,12 @@ def rms_norm(
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
     total, rstd = b.temp(stat, dtype, x), b.temp(stat, dtype, x)
     fold_into(
-        b, ReduceKind.SUM, x, dims, [without(total, dims)], dtype,
+        b,
+        ReduceKind.SUM,
+        x,
+        dims,
+        [without(total, dims)],
+        dtype,
         lambda ops, v: ops.wide(v) * ops.wide(v),
     )
     n = count(x, dims)
@@ -202,8 +236,13 @@ EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
 
 
 def rms_norm_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, shape: Sequence[Any], rstd: TensorValue,
-    weight: TensorValue | None, mask: Sequence[bool],
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    shape: Sequence[Any],
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of RMS norm with respect to input and weight."""
     dtype = x.dtype.compute
@@ -222,8 +261,15 @@ def rms_norm_backward(
 
 
 def group_norm(
-    b: LoopBuilder, x: TensorValue, weight: TensorValue | None, bias: TensorValue | None,
-    n: Any, c: Any, hw: Any, groups: int, eps: float,
+    b: LoopBuilder,
+    x: TensorValue,
+    weight: TensorValue | None,
+    bias: TensorValue | None,
+    n: Any,
+    c: Any,
+    hw: Any,
+    groups: int,
+    eps: float,
 ) -> tuple[TensorValue | None, ...]:
     """Normalise over the channels of a group and all positions."""
     out, out_mean, out_rstd = b.outs
@@ -236,7 +282,10 @@ def group_norm(
     b.reduction(
         ReduceKind.WELFORD,
         lambda ops, i, r: ops.load(x, (i[0], i[1] * size + r[0], *r[1:])),
-        stat, (size, *space), [mean, squares, None], dtype,
+        stat,
+        (size, *space),
+        [mean, squares, None],
+        dtype,
     )
     total = product_of((size, *space))
     b.pointwise_into(
@@ -261,8 +310,17 @@ def group_norm(
 
 
 def group_norm_backward(
-    b: LoopBuilder, grad: TensorValue, x: TensorValue, mean: TensorValue, rstd: TensorValue,
-    weight: TensorValue | None, n: Any, c: Any, hw: Any, groups: int, mask: Sequence[bool],
+    b: LoopBuilder,
+    grad: TensorValue,
+    x: TensorValue,
+    mean: TensorValue,
+    rstd: TensorValue,
+    weight: TensorValue | None,
+    n: Any,
+    c: Any,
+    hw: Any,
+    groups: int,
+    mask: Sequence[bool],
 ) -> tuple[TensorValue | None, ...]:
     """Gradients of group norm, from sums over positions of grad and grad * x a channel."""
     outs = b.outs
@@ -301,9 +359,16 @@ def group_norm_backward(
 
 
 def _group_input_gradient(
-    b: LoopBuilder, x: TensorValue, plain: TensorValue, along: TensorValue,
-    weight: TensorValue | None, at: tuple[At, At, Any], rstd: TensorValue, size: Expr,
-    groups: int, out: Spec,
+    b: LoopBuilder,
+    x: TensorValue,
+    plain: TensorValue,
+    along: TensorValue,
+    weight: TensorValue | None,
+    at: tuple[At, At, Any],
+    rstd: TensorValue,
+    size: Expr,
+    groups: int,
+    out: Spec,
 ) -> TensorValue:
     gradient, centred, stat = at
     dtype = x.dtype.compute
@@ -316,8 +381,8 @@ def _group_input_gradient(
         def term(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Value:
             channel = i[1] * size + r[0]
             value = ops.load(source, (i[0], channel))
-            return value if weight is None else value * ops.cast(
-                ops.load(weight, (channel,)), dtype
+            return (
+                value if weight is None else value * ops.cast(ops.load(weight, (channel,)), dtype)
             )
 
         b.reduction(ReduceKind.SUM, term, shape, (size,), [total], dtype)

@@ -50,9 +50,7 @@ def pad(source: Source, rank: int) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, widths: Sequence[Any]) -> TensorValue:
         befores = _befores(b, widths, rank)
-        return b.pointwise(
-            lambda ops, index: ops.load(x, _origin(index, befores, x.shape, source))
-        )
+        return b.pointwise(lambda ops, index: ops.load(x, _origin(index, befores, x.shape, source)))
 
     return rule
 

@@ -154,8 +154,10 @@ def add(b: LoopBuilder, x: Arg, y: Arg, *more: Arg, alpha: Arg = 1) -> TensorVal
     if more:
         alpha = more[0]
     if b.out.dtype is DType.BOOL:
-        return elementwise(b, _row("bit_or"), (x, y)) if alpha else elementwise(
-            b, lambda ops, p, _: p, (x, y)
+        return (
+            elementwise(b, _row("bit_or"), (x, y))
+            if alpha
+            else elementwise(b, lambda ops, p, _: p, (x, y))
         )
     dtype = b.out.dtype
     return in_type(b, lambda ops, p, q: _plus(ops, p, q, alpha, dtype), (x, y), dtype)
@@ -332,7 +334,10 @@ def round_(b: LoopBuilder, x: TensorValue, *, decimals: int = 0) -> TensorValue:
 
 
 def clamp(
-    b: LoopBuilder, x: TensorValue, low: Arg | None = None, high: Arg | None = None,
+    b: LoopBuilder,
+    x: TensorValue,
+    low: Arg | None = None,
+    high: Arg | None = None,
     **named: Arg | None,
 ) -> TensorValue:
     """Limit to [low, high]; NaN stays NaN, and `high` wins where the two cross."""
@@ -372,9 +377,7 @@ def where(b: LoopBuilder, condition: TensorValue, x: Arg, y: Arg) -> TensorValue
 
     def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
         cond = as_bool(ops, ops.get(condition, index))
-        return ops.where(
-            cond, operand(ops, x, index, dtype), operand(ops, y, index, dtype)
-        )
+        return ops.where(cond, operand(ops, x, index, dtype), operand(ops, y, index, dtype))
 
     return b.pointwise(body)
 

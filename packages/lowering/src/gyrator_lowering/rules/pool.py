@@ -41,7 +41,10 @@ def _offsets(window: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _places(
-    base: Sequence[Expr], offset: Sequence[Any], stride: Sequence[int], pad: Sequence[int],
+    base: Sequence[Expr],
+    offset: Sequence[Any],
+    stride: Sequence[int],
+    pad: Sequence[int],
     dilation: Sequence[int],
 ) -> list[Expr]:
     return [
@@ -54,8 +57,13 @@ def max_pool(rank: int) -> Rule:
     """Return the rule of `max_pool<rank>d_with_indices`: values, and places in the input plane."""
 
     def rule(
-        b: LoopBuilder, x: TensorValue, kernel: Any, stride: Any = (), padding: Any = 0,
-        dilation: Any = 1, ceil: bool = False,
+        b: LoopBuilder,
+        x: TensorValue,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil: bool = False,
     ) -> Any:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
@@ -79,7 +87,8 @@ def max_pool(rank: int) -> Rule:
                 whole = (*index[:lead], *at)
                 mask = inside(ops, whole, x.shape, dims) if padded else None
                 new = ops.wide(
-                    ops.load(x, whole) if mask is None
+                    ops.load(x, whole)
+                    if mask is None
                     else ops.masked_load(x, whole, mask, _lowest(x.dtype))
                 )
                 place = ops.index(_flat(at, plane)) if with_place else None
@@ -125,8 +134,15 @@ def max_pool_backward(rank: int) -> Rule:
     """Return the rule of the gradient: each input element gathers from windows that chose it."""
 
     def rule(
-        b: LoopBuilder, grad: TensorValue, x: TensorValue, kernel: Any, stride: Any, padding: Any,
-        dilation: Any, ceil: bool, places: TensorValue,
+        b: LoopBuilder,
+        grad: TensorValue,
+        x: TensorValue,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        dilation: Any,
+        ceil: bool,
+        places: TensorValue,
     ) -> TensorValue:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
@@ -197,8 +213,14 @@ def avg_pool(rank: int) -> Rule:
     """Return the rule of `avg_pool<rank>d`."""
 
     def rule(
-        b: LoopBuilder, x: TensorValue, kernel: Any, stride: Any = (), padding: Any = 0,
-        ceil: bool = False, count_include_pad: bool = True, divisor: int | None = None,
+        b: LoopBuilder,
+        x: TensorValue,
+        kernel: Any,
+        stride: Any = (),
+        padding: Any = 0,
+        ceil: bool = False,
+        count_include_pad: bool = True,
+        divisor: int | None = None,
     ) -> TensorValue:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
@@ -226,7 +248,10 @@ def avg_pool(rank: int) -> Rule:
 
 
 def _windowed(
-    b: LoopBuilder, window: Sequence[int], out: Spec, dtype: DType,
+    b: LoopBuilder,
+    window: Sequence[int],
+    out: Spec,
+    dtype: DType,
     term: Callable[[Tracer, Sequence[Expr], Sequence[Any]], Value],
     scale: Callable[[Tracer, Sequence[Expr], Value], Value],
 ) -> TensorValue:
@@ -244,15 +269,24 @@ def _windowed(
         return b.pointwise(body, out)
     raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
     b.reduction(
-        ReduceKind.SUM, lambda ops, i, r: term(ops, i, r), out.shape,
-        tuple(Const(w) for w in window), [raw], dtype,
+        ReduceKind.SUM,
+        lambda ops, i, r: term(ops, i, r),
+        out.shape,
+        tuple(Const(w) for w in window),
+        [raw],
+        dtype,
     )
     return b.pointwise(lambda ops, index: scale(ops, index, ops.load(raw, index)), out)
 
 
 def _divisor(
-    index: Sequence[Expr], plane: Sequence[Expr], window: Sequence[int], step: Sequence[int],
-    pad: Sequence[int], ceil: bool, include_pad: bool,
+    index: Sequence[Expr],
+    plane: Sequence[Expr],
+    window: Sequence[int],
+    step: Sequence[int],
+    pad: Sequence[int],
+    ceil: bool,
+    include_pad: bool,
 ) -> Expr:
     """Return how many elements a window counts: with padding, or only those inside."""
     if include_pad and not ceil:
@@ -281,8 +315,15 @@ def avg_pool_backward(rank: int) -> Rule:
     """Return the rule of the gradient: each input element gathers from the windows it is in."""
 
     def rule(
-        b: LoopBuilder, grad: TensorValue, x: TensorValue, kernel: Any, stride: Any, padding: Any,
-        ceil: bool, count_include_pad: bool, divisor: int | None = None,
+        b: LoopBuilder,
+        grad: TensorValue,
+        x: TensorValue,
+        kernel: Any,
+        stride: Any,
+        padding: Any,
+        ceil: bool,
+        count_include_pad: bool,
+        divisor: int | None = None,
     ) -> TensorValue:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)

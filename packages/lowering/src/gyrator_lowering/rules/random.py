@@ -14,8 +14,14 @@ GENERATOR = "random numbers come from ATen's generator"
 
 
 def philox(
-    b: LoopBuilder, size: Sequence[Any], seeds: TensorValue, at: int, kind: str, low: Any,
-    high: Any, *_: Any,
+    b: LoopBuilder,
+    size: Sequence[Any],
+    seeds: TensorValue,
+    at: int,
+    kind: str,
+    low: Any,
+    high: Any,
+    *_: Any,
 ) -> TensorValue:
     """`gyrator::philox`: see `gyrator_lowering.random_ops`."""
     out = b.out
@@ -43,10 +49,25 @@ def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     table.rule("gyrator.philox.default")(philox)
     for op in (
-        "gyrator.philox_seed", "aten.rand", "aten.randn", "aten.randint", "aten.rand_like",
-        "aten.randn_like", "aten.randint_like", "aten.randperm", "aten.bernoulli",
-        "aten.native_dropout", "aten.normal", "aten.normal_functional", "aten.uniform",
-        "aten.multinomial", "aten.exponential", "aten.geometric", "aten.cauchy",
-        "aten.log_normal", "aten.random", "aten.poisson",
+        "gyrator.philox_seed",
+        "aten.rand",
+        "aten.randn",
+        "aten.randint",
+        "aten.rand_like",
+        "aten.randn_like",
+        "aten.randint_like",
+        "aten.randperm",
+        "aten.bernoulli",
+        "aten.native_dropout",
+        "aten.normal",
+        "aten.normal_functional",
+        "aten.uniform",
+        "aten.multinomial",
+        "aten.exponential",
+        "aten.geometric",
+        "aten.cauchy",
+        "aten.log_normal",
+        "aten.random",
+        "aten.poisson",
     ):
         table.rule(op)(kept(GENERATOR))

@@ -115,8 +115,8 @@ def reduced(
     fold_into(b, kind, x, dims, [raw], dtype, before)
     source = with_ones(raw, x.ndim, dims) if keeps else raw
     return b.pointwise(
-        lambda ops, index: ops.get(source, index) if after is None else after(
-            ops, ops.get(source, index)
+        lambda ops, index: (
+            ops.get(source, index) if after is None else after(ops, ops.get(source, index))
         ),
         out,
     )
@@ -147,7 +147,11 @@ def mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) ->
     dims = dims_of(dim, x.ndim)
     n = count(x, dims)
     return reduced(
-        b, ReduceKind.SUM, x, dims, _to_result(b),
+        b,
+        ReduceKind.SUM,
+        x,
+        dims,
+        _to_result(b),
         lambda ops, total: total / operand(ops, n, (), total.dtype),
     )
 
@@ -223,8 +227,13 @@ def _moments(
 
 
 def _spread(
-    b: LoopBuilder, x: TensorValue, dims: Sequence[int], squares: TensorValue,
-    correction: Any, root: bool, out: Spec,
+    b: LoopBuilder,
+    x: TensorValue,
+    dims: Sequence[int],
+    squares: TensorValue,
+    correction: Any,
+    root: bool,
+    out: Spec,
 ) -> TensorValue:
     n = count(x, dims)
     source = with_ones(squares, x.ndim, dims) if len(out.shape) == x.ndim else squares
@@ -242,7 +251,11 @@ def variance(root: bool, with_mean: bool) -> Rule:
     """Return the rule of `var`, `std`, `var_mean` or `std_mean`."""
 
     def rule(
-        b: LoopBuilder, x: TensorValue, dim: Any = None, *, correction: Any = None,
+        b: LoopBuilder,
+        x: TensorValue,
+        dim: Any = None,
+        *,
+        correction: Any = None,
         keepdim: bool = False,
     ) -> Any:
         dims = dims_of(dim, x.ndim)
@@ -278,8 +291,13 @@ def logsumexp(b: LoopBuilder, x: TensorValue, dim: Any, keepdim: bool = False) -
 
 
 def vector_norm(
-    b: LoopBuilder, x: TensorValue, ord: float = 2, dim: Any = None, keepdim: bool = False,
-    *, dtype: Any = None,
+    b: LoopBuilder,
+    x: TensorValue,
+    ord: float = 2,
+    dim: Any = None,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> TensorValue:
     """The p-norm of the elements of `dim`."""
     dims = dims_of(dim, x.ndim)
@@ -293,18 +311,23 @@ def vector_norm(
     if ord == -math.inf:
         return reduced(b, ReduceKind.MIN, x, dims, magnitude)
     if ord == 0:
-        return reduced(
-            b, ReduceKind.SUM, x, dims, lambda ops, v: ops.cast(as_bool(ops, v), kind)
-        )
+        return reduced(b, ReduceKind.SUM, x, dims, lambda ops, v: ops.cast(as_bool(ops, v), kind))
     if ord == 1:
         return reduced(b, ReduceKind.SUM, x, dims, magnitude)
     if ord == 2:
         return reduced(
-            b, ReduceKind.SUM, x, dims,
-            lambda ops, v: power(ops, ops.cast(v, kind), 2), lambda ops, v: ops.sqrt(v),
+            b,
+            ReduceKind.SUM,
+            x,
+            dims,
+            lambda ops, v: power(ops, ops.cast(v, kind), 2),
+            lambda ops, v: ops.sqrt(v),
         )
     return reduced(
-        b, ReduceKind.SUM, x, dims,
+        b,
+        ReduceKind.SUM,
+        x,
+        dims,
         lambda ops, v: power(ops, magnitude(ops, v), float(ord)),
         lambda ops, v: ops.pow(v, 1.0 / float(ord)),
     )

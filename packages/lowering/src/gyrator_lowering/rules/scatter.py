@@ -27,9 +27,7 @@ def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode) -> bool:
     )
 
 
-def accumulator(
-    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode
-) -> TensorValue | None:
+def accumulator(b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode) -> TensorValue | None:
     """Return a copy of `x` to scatter into, in a type that the device's kernels fold in."""
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
@@ -46,7 +44,11 @@ def settled(b: LoopBuilder, value: TensorValue, out: Spec) -> TensorValue:
 
 
 def embedding_backward(
-    b: LoopBuilder, grad: TensorValue, indices: TensorValue, rows: Any, padding: Any,
+    b: LoopBuilder,
+    grad: TensorValue,
+    indices: TensorValue,
+    rows: Any,
+    padding: Any,
     scale_by_frequency: bool,
 ) -> TensorValue:
     """Sum the rows of `grad` at the places they were read from, except at `padding`."""
@@ -71,7 +73,10 @@ def embedding_backward(
 
 
 def index_put(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    b: LoopBuilder,
+    x: TensorValue,
+    places: Sequence[TensorValue | None],
+    values: TensorValue,
     accumulate: bool = False,
 ) -> TensorValue:
     """`x` with `x[places] = values`, or `+=`."""
@@ -79,7 +84,10 @@ def index_put(
 
 
 def unsafe_index_put(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    b: LoopBuilder,
+    x: TensorValue,
+    places: Sequence[TensorValue | None],
+    values: TensorValue,
     accumulate: bool = False,
 ) -> TensorValue:
     """Like `index_put`, the places known to lie inside."""
@@ -87,8 +95,12 @@ def unsafe_index_put(
 
 
 def _index_put(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
-    accumulate: bool, check: bool,
+    b: LoopBuilder,
+    x: TensorValue,
+    places: Sequence[TensorValue | None],
+    values: TensorValue,
+    accumulate: bool,
+    check: bool,
 ) -> TensorValue:
     if all(p is None for p in places):
         raise LeftToAten
@@ -111,7 +123,10 @@ def _index_put(
 
 
 def _masked_put(
-    b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None], values: TensorValue,
+    b: LoopBuilder,
+    x: TensorValue,
+    places: Sequence[TensorValue | None],
+    values: TensorValue,
     accumulate: bool,
 ) -> TensorValue:
     """`x[mask] = number`: a selection. Other masked writes stay in ATen."""
@@ -120,8 +135,12 @@ def _masked_put(
         raise LeftToAten
     if any(size is not ONE for size in values.shape):
         raise LeftToAten
-    number = values if not values.shape else TensorValue(
-        values.buffer, values.dtype, values.device, (), (), values.offset, values.stored
+    number = (
+        values
+        if not values.shape
+        else TensorValue(
+            values.buffer, values.dtype, values.device, (), (), values.offset, values.stored
+        )
     )
     lead = mask.ndim
     out = b.out
@@ -133,9 +152,7 @@ def _masked_put(
     return b.pointwise(body, out)
 
 
-def _block_shape(
-    x: TensorValue, places: Sequence[TensorValue | None]
-) -> tuple[Expr, ...]:
+def _block_shape(x: TensorValue, places: Sequence[TensorValue | None]) -> tuple[Expr, ...]:
     """Return the shape of `x[places]`."""
     given = [p for p in places if p is not None]
     rank = max(p.ndim for p in given)
@@ -152,8 +169,14 @@ def _block_shape(
 
 
 def scatter_into(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: Any,
-    mode: StoreMode, first: Any = None, wrap: bool = False,
+    b: LoopBuilder,
+    x: TensorValue,
+    dim: int,
+    places: TensorValue,
+    source: Any,
+    mode: StoreMode,
+    first: Any = None,
+    wrap: bool = False,
 ) -> TensorValue:
     """Store `source` at `places` along `dim` of a copy of `x`.
 
@@ -188,7 +211,12 @@ def scatter_into(
 
 
 def scatter(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: Any, *,
+    b: LoopBuilder,
+    x: TensorValue,
+    dim: int,
+    places: TensorValue,
+    source: Any,
+    *,
     reduce: str | None = None,
 ) -> TensorValue:
     """`x` with elements of `source` (a tensor or a number) put at places along `dim`."""
@@ -204,8 +232,14 @@ def scatter_add(
 
 
 def scatter_reduce(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue,
-    reduce: str, *, include_self: bool = True,
+    b: LoopBuilder,
+    x: TensorValue,
+    dim: int,
+    places: TensorValue,
+    source: TensorValue,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> TensorValue:
     """`x` folded with elements of `source` at places along `dim`."""
     if reduce not in MODES or x.dtype is DType.BOOL:
@@ -227,7 +261,12 @@ def _identity(dtype: DType, reduce: str) -> int | float:
 
 
 def index_add(
-    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue, *,
+    b: LoopBuilder,
+    x: TensorValue,
+    dim: int,
+    places: TensorValue,
+    source: TensorValue,
+    *,
     alpha: Any = 1,
 ) -> TensorValue:
     """`x` with slices of `alpha * source` added at the places of a vector."""
@@ -254,8 +293,13 @@ def index_add(
 
 
 def slice_scatter(
-    b: LoopBuilder, x: TensorValue, source: TensorValue, dim: int = 0, start: Any = None,
-    end: Any = None, step: Any = 1,
+    b: LoopBuilder,
+    x: TensorValue,
+    source: TensorValue,
+    dim: int = 0,
+    start: Any = None,
+    end: Any = None,
+    step: Any = 1,
 ) -> TensorValue:
     """`x` with a slice replaced by `source`."""
     out = b.out
@@ -276,8 +320,15 @@ def _broadcast(value: TensorValue, index: Sequence[Expr]) -> tuple[Expr, ...]:
 
 
 def _in_slice(
-    b: LoopBuilder, ops: Tracer, shape: Sequence[Expr], index: Sequence[Expr], d: int,
-    size: Expr, start: Any, end: Any, step: Any,
+    b: LoopBuilder,
+    ops: Tracer,
+    shape: Sequence[Expr],
+    index: Sequence[Expr],
+    d: int,
+    size: Expr,
+    start: Any,
+    end: Any,
+    step: Any,
 ) -> tuple[Value | None, tuple[Expr, ...]]:
     """Return whether a point lies in a slice of `size` along `d`, and its place in the slice."""
     bounds = slice_range(b, size, start, end)
@@ -300,7 +351,12 @@ def _in_slice(
 
 
 def slice_backward(
-    b: LoopBuilder, grad: TensorValue, sizes: Sequence[Any], dim: int, start: Any, end: Any,
+    b: LoopBuilder,
+    grad: TensorValue,
+    sizes: Sequence[Any],
+    dim: int,
+    start: Any,
+    end: Any,
     step: Any,
 ) -> TensorValue:
     """Zeros with `grad` in a slice."""
@@ -364,7 +420,11 @@ def _replaced(b: LoopBuilder, x: TensorValue, source: TensorValue, part: TensorV
 
 
 def diagonal_scatter(
-    b: LoopBuilder, x: TensorValue, source: TensorValue, offset: int = 0, dim1: int = 0,
+    b: LoopBuilder,
+    x: TensorValue,
+    source: TensorValue,
+    offset: int = 0,
+    dim1: int = 0,
     dim2: int = 1,
 ) -> TensorValue:
     """`x` with a diagonal replaced by `source`."""
@@ -375,18 +435,25 @@ def diagonal_scatter(
     start = result.strides[q] * offset if offset >= 0 else result.strides[p] * -offset
     rest = [d for d in range(x.ndim) if d not in (p, q)]
     part = TensorValue(
-        result.buffer, result.dtype, result.device,
+        result.buffer,
+        result.dtype,
+        result.device,
         source.shape,
         (*(result.strides[d] for d in rest), result.strides[p] + result.strides[q]),
-        result.offset + start, result.stored,
+        result.offset + start,
+        result.stored,
     )
     _replaced(b, x, source, part)
     return result
 
 
 def as_strided_scatter(
-    b: LoopBuilder, x: TensorValue, source: TensorValue, size: Sequence[Any],
-    stride: Sequence[Any], offset: Any = None,
+    b: LoopBuilder,
+    x: TensorValue,
+    source: TensorValue,
+    size: Sequence[Any],
+    stride: Sequence[Any],
+    offset: Any = None,
 ) -> TensorValue:
     """`x` with a strided part replaced by `source`."""
     given: Any = b.node.args[0]
@@ -394,13 +461,20 @@ def as_strided_scatter(
     if out.strides != b.out.strides or out.strides != x.strides:
         raise LeftToAten
     result = b.copy(x, out)
-    start = b.symbols.size(given.meta["val"].storage_offset()) if offset is None else (
-        b.symbols.size(offset)
+    start = (
+        b.symbols.size(given.meta["val"].storage_offset())
+        if offset is None
+        else (b.symbols.size(offset))
     )
     begin = b.symbols.size(given.meta["val"].storage_offset())
     part = TensorValue(
-        result.buffer, result.dtype, result.device, b.symbols.sizes(size),
-        b.symbols.sizes(stride), start - begin, result.stored,
+        result.buffer,
+        result.dtype,
+        result.device,
+        b.symbols.sizes(size),
+        b.symbols.sizes(stride),
+        start - begin,
+        result.stored,
     )
     _replaced(b, x, source, part)
     return result
@@ -412,7 +486,9 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.index_put.default")(index_put)
     table.rule("aten._unsafe_index_put.default")(unsafe_index_put)
     table.rule(
-        "aten.scatter.src", "aten.scatter.value", "aten.scatter.reduce",
+        "aten.scatter.src",
+        "aten.scatter.value",
+        "aten.scatter.reduce",
         "aten.scatter.value_reduce",
     )(scatter)
     table.rule("aten.scatter_add.default")(scatter_add)

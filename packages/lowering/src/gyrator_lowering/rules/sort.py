@@ -26,8 +26,12 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
     wide = Spec(values.dtype.compute, values.device, values.shape, values.strides)
     into = [b.buffer(wide), b.buffer(places)]
     b.sort(
-        lambda ops, index: ops.wide(ops.load(x, index)), x.shape, dim % x.ndim, into,
-        descending=bool(descending), stable=True,
+        lambda ops, index: ops.wide(ops.load(x, index)),
+        x.shape,
+        dim % x.ndim,
+        into,
+        descending=bool(descending),
+        stable=True,
     )
     return (into[0] if wide == values else b.copy(into[0], values)), into[1]
 

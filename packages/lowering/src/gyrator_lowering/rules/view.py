@@ -63,8 +63,13 @@ def resolved(target: str) -> Any:
         result = b.buffer(b.exact_spec(b.node.meta["val"]))
         b.operations.append(
             Extern(
-                b.op_name(), target, (x.ref,), (), (result.buffer,),
-                reason="complex numbers stay in ATen", origins=b.origin,
+                b.op_name(),
+                target,
+                (x.ref,),
+                (),
+                (result.buffer,),
+                reason="complex numbers stay in ATen",
+                origins=b.origin,
             )
         )
         return result
@@ -77,9 +82,9 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.clone.default", "aten.lift_fresh_copy.default", "aten.contiguous.default")(
         clone
     )
-    table.rule(
-        "aten._unsafe_view.default", "aten.lift.default", "aten.as_strided_.default"
-    )(same_storage)
+    table.rule("aten._unsafe_view.default", "aten.lift.default", "aten.as_strided_.default")(
+        same_storage
+    )
     table.rule("aten.as_strided.default")(as_strided)
     table.rule("aten._conj.default")(resolved("aten.conj_physical.default"))
     table.rule("aten._neg_view.default")(resolved("aten.neg.default"))

@@ -112,7 +112,7 @@ class _Planner:
         )
 
     def _devices(self) -> set[Device]:
-        devices = {b.device for b in self.buffers.values() if b.device.type != "cpu"}
+        devices = {b.device for b in self.buffers.values() if not b.device.is_host}
         return devices
 
     def _last_uses(self) -> dict[int, list[str]]:
@@ -176,7 +176,7 @@ class _Planner:
     def _device_of(self, node: ScheduleNode) -> Device | None:
         for part in touched(node)[::-1]:
             for name in part:
-                if name in self.buffers and self.buffers[name].device.type != "cpu":
+                if name in self.buffers and not self.buffers[name].device.is_host:
                     return self.buffers[name].device
         return None
 
