@@ -7,14 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from gyrator_testing.interp.externs import DEFAULT
-from gyrator_testing.interp.host import run_host
-from gyrator_testing.interp.kernel import run_kernel
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.parse import parse as parse_program
 from gyrator_ir.host.verify import verify
+from gyrator_testing.interp.externs import DEFAULT
+from gyrator_testing.interp.host import run_host
+from gyrator_testing.interp.kernel import run_kernel
 from gyrator_wrapper_fx.kernels import KernelFunction
 from gyrator_wrapper_fx.load import LoadedProgram
 from gyrator_wrapper_fx.stage import FxWrapper, to_graph

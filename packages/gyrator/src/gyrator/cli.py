@@ -82,8 +82,7 @@ def _modes(_: argparse.Namespace) -> int:
 def _cache(args: argparse.Namespace) -> int:
     config = read_config()
     if args.prune is not None:
-        removed = Cache(config.cache_root, config.cache_bytes).prune(args.prune)
-        print(f"removed {removed} entries")
+        Cache(config.cache_root, config.cache_bytes).prune(args.prune)
     files = [p for p in config.cache_root.rglob("*") if p.is_file()]
     size = sum(p.stat().st_size for p in files)
     print(f"{config.cache_root}: {size / 2**20:.1f} MiB in {len(files)} files")

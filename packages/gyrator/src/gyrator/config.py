@@ -16,7 +16,7 @@ class Config:
     cache_root: Path
     """`GYRATOR_CACHE_DIR`, else `$XDG_CACHE_HOME/gyrator`, else `~/.cache/gyrator`."""
     cache_bytes: int
-    """`GYRATOR_CACHE_BYTES`: the cache is pruned to this size, default 8 GiB."""
+    """`GYRATOR_CACHE_BYTES`: the cache is pruned to this size, default 4 GiB."""
     isa: str
     """`GYRATOR_ISA`: `avx512`, `avx2` or `plain`, default what the processor has."""
 
@@ -25,6 +25,6 @@ def read_config(environ: Mapping[str, str] = os.environ) -> Config:
     """Read the configuration from environment variables."""
     return Config(
         cache_root=default_root(environ),
-        cache_bytes=int(environ.get("GYRATOR_CACHE_BYTES", 8 << 30)),
+        cache_bytes=int(environ.get("GYRATOR_CACHE_BYTES", 4 << 30)),
         isa=environ.get("GYRATOR_ISA", ""),
     )
