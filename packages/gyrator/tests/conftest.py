@@ -1,0 +1,104 @@
+"""A strict session in a cache of its own, and child processes for what ends a process."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gyrator.config import Config
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+
+
+@pytest.fixture(scope="session")
+def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache folder that every test of the run shares."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def config(cache_root: Path) -> Config:
+    """Settings that name the run's cache folder."""
+    return Config(cache_root, 1 << 30, "")
+
+
+@pytest.fixture
+def records() -> list[GraphRecord]:
+    """What was compiled, in order."""
+    return []
+
+
+@pytest.fixture
+def session(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
+    """A session that raises what it cannot compile."""
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False}
+    with Session(options=options, config=config, observer=records.append) as session:
+        yield session
+
+
+@pytest.fixture(autouse=True)
+def _seed(request: pytest.FixtureRequest) -> None:
+    """Fresh inputs that a failing run can repeat: the seed is the test's name."""
+    torch.manual_seed(sum(map(ord, request.node.nodeid)))
+
+
+Child = Callable[..., dict[str, Any]]
+
+PREAMBLE = """
+import json, os, sys, warnings, threading
+import torch
+caught = []
+warnings.simplefilter("always")
+def show(message, category, *rest):
+    if category.__name__ == "GyratorWarning":
+        caught.append(str(message))
+warnings.showwarning = show
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+records = []
+def f(x, w):
+    return torch.softmax(x @ w, -1).relu() + x.sum()
+def report(**more):
+    rows = [[r.phase, len(r.kernels), r.cached, r.fallback] for r in records]
+    print("REPORT " + json.dumps({"warnings": caught, "records": rows, **more}))
+torch.manual_seed(int(os.environ.get("SEED", "1")))
+x, w = torch.randn(5, 7), torch.randn(7, 9)
+"""
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Child:
+    """Run a script in a process of its own; return what its `report` said.
+
+    The script finds a function `f(x, w)`, its arguments, `records` and `report` ready.
+    """
+
+    def run(
+        script: str, environment: Mapping[str, str] | None = None, cache: Path | None = None
+    ) -> dict[str, Any]:
+        done = subprocess.run(
+            [sys.executable, "-c", PREAMBLE + script],
+            env=child_environment(cache or tmp_path / "cache", environment),
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+        assert done.returncode == 0 and lines, done.stderr[-3000:]
+        found: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))
+        return found
+
+    return run
+
+
+def child_environment(cache: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a child process."""
+    return {**os.environ, "GYRATOR_CACHE_DIR": str(cache), **(more or {})}
