@@ -1,0 +1,730 @@
+// The host runtime of this program: handles that free themselves, and one function an instruction.
+namespace gy {
+
+struct Error {
+  int32_t status;
+  char text[2048];
+};
+
+[[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) void fail(
+    int32_t status, const char* format, ...) {
+  Error error;
+  error.status = status;
+  va_list list;
+  va_start(list, format);
+  std::vsnprintf(error.text, sizeof error.text, format, list);
+  va_end(list);
+  throw error;
+}
+
+[[noreturn]] __attribute__((cold, noinline)) void abi_failed(const char* what) {
+  const char* said = torch_exception_get_what_without_backtrace
+                         ? torch_exception_get_what_without_backtrace()
+                         : nullptr;
+  if (said != nullptr && *said != 0) fail(GY_RUNTIME_ERROR, "%s", said);
+  fail(GY_RUNTIME_ERROR, "%s failed", what);
+}
+
+inline void check(AOTITorchError code, const char* what) {
+  if (__builtin_expect(code != 0, 0)) abi_failed(what);
+}
+
+inline int64_t floor_div(int64_t a, int64_t b) {
+  if (b == 0) fail(GY_RUNTIME_ERROR, "a size is divided by zero");
+  int64_t q = a / b;
+  return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+inline int64_t floor_mod(int64_t a, int64_t b) { return a - floor_div(a, b) * b; }
+
+using Ints = std::initializer_list<int64_t>;
+
+// Tensors ----------------------------------------------------------------------------------------
+
+class Tensor {
+ public:
+  Tensor() = default;
+  explicit Tensor(AtenTensorHandle owned) : handle_(owned), owned_(true) {}
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  Tensor(Tensor&& other) noexcept : handle_(other.handle_), owned_(other.owned_) {
+    other.handle_ = nullptr;
+  }
+  Tensor& operator=(Tensor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      handle_ = other.handle_;
+      owned_ = other.owned_;
+      other.handle_ = nullptr;
+    }
+    return *this;
+  }
+  ~Tensor() { reset(); }
+
+  static Tensor borrowed(AtenTensorHandle handle) {
+    Tensor made(handle);
+    made.owned_ = false;
+    return made;
+  }
+  AtenTensorHandle get() const {
+    if (__builtin_expect(handle_ == nullptr, 0)) fail(GY_RUNTIME_ERROR, "a tensor is not bound");
+    return handle_;
+  }
+  AtenTensorHandle new_handle() const {
+    AtenTensorHandle made = nullptr;
+    check(aoti_torch_new_tensor_handle(get(), &made), "new_tensor_handle");
+    return made;
+  }
+  Tensor share() const { return Tensor(new_handle()); }
+  AtenTensorHandle release() {
+    if (!owned_) return new_handle();
+    AtenTensorHandle handle = get();
+    handle_ = nullptr;
+    return handle;
+  }
+  void reset() noexcept {
+    if (handle_ != nullptr && owned_) aoti_torch_delete_tensor_object(handle_);
+    handle_ = nullptr;
+  }
+  void* data() const {
+    void* found = nullptr;
+    check(aoti_torch_get_data_ptr(get(), &found), "get_data_ptr");
+    return found;
+  }
+  int64_t size(int64_t dim) const {
+    int64_t found = 0;
+    check(aoti_torch_get_size(get(), dim, &found), "get_size");
+    return found;
+  }
+  int64_t stride(int64_t dim) const {
+    int64_t found = 0;
+    check(aoti_torch_get_stride(get(), dim, &found), "get_stride");
+    return found;
+  }
+  int64_t numel() const {
+    int64_t found = 0;
+    check(aoti_torch_get_numel(get(), &found), "get_numel");
+    return found;
+  }
+  int32_t dtype() const {
+    int32_t found = 0;
+    check(aoti_torch_get_dtype(get(), &found), "get_dtype");
+    return found;
+  }
+
+ private:
+  AtenTensorHandle handle_ = nullptr;
+  bool owned_ = false;
+};
+
+struct Device {
+  int32_t type;
+  int32_t index;
+};
+
+inline Device device(const char* text) {
+  uint32_t type = 0;
+  int32_t index = 0;
+  check(torch_parse_device_string(text, &type, &index), "parse_device_string");
+  return {static_cast<int32_t>(type), index};
+}
+
+inline Tensor allocate(Ints sizes, Ints strides, int32_t dtype, Device where, bool pinned = false) {
+  AtenTensorHandle made = nullptr;
+  auto make = pinned ? aoti_torch_empty_strided_pinned : aoti_torch_empty_strided;
+  check(
+      make(
+          static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), dtype, where.type,
+          where.index, &made),
+      "empty_strided");
+  return Tensor(made);
+}
+
+inline Tensor bytes(int64_t count, Device where, bool zeroed = false) {
+  Tensor made = allocate({count}, {1}, aoti_torch_dtype_uint8(), where);
+  if (zeroed) check(aoti_torch_zero_(made.get()), "zero_");
+  return made;
+}
+
+inline int64_t storage_offset(const Tensor& tensor) {
+  int64_t found = 0;
+  check(aoti_torch_get_storage_offset(tensor.get(), &found), "get_storage_offset");
+  return found;
+}
+
+inline Tensor strided(const Tensor& from, Ints sizes, Ints strides, int64_t offset) {
+  AtenTensorHandle made = nullptr;
+  check(
+      aoti_torch__reinterpret_tensor(
+          from.get(), static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), offset,
+          &made),
+      "reinterpret_tensor");
+  return Tensor(made);
+}
+
+// A tensor `offset` bytes after the first element of another. The ABI places tensors only from the
+// start of a storage, so the base is first moved there.
+inline Tensor placed(
+    const Tensor& from, int64_t offset, int32_t dtype, Ints sizes, Ints strides) {
+  int64_t start = storage_offset(from);
+  int64_t width = static_cast<int64_t>(aoti_torch_dtype_element_size(from.dtype()));
+  int64_t first = start * width + offset;
+  if (first % static_cast<int64_t>(aoti_torch_dtype_element_size(dtype)) != 0)
+    fail(GY_RUNTIME_ERROR, "a tensor at byte %lld is not aligned", static_cast<long long>(first));
+  Tensor moved;
+  if (start != 0) moved = strided(from, {0}, {1}, -start);
+  AtenTensorHandle made = nullptr;
+  check(
+      aoti_torch__alloc_from_pool(
+          start != 0 ? moved.get() : from.get(), first, dtype, static_cast<int64_t>(sizes.size()),
+          sizes.begin(), strides.begin(), &made),
+      "alloc_from_pool");
+  return Tensor(made);
+}
+
+// `offset` counts elements of `dtype`.
+inline Tensor view(
+    const Tensor& from, int32_t dtype, Ints sizes, Ints strides, int64_t offset = 0) {
+  if (from.dtype() == dtype) return strided(from, sizes, strides, offset);
+  int64_t width = static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+  return placed(from, offset * width, dtype, sizes, strides);
+}
+
+inline Tensor reuse(Tensor& from, int32_t dtype, Ints sizes, Ints strides) {
+  Tensor made = view(from, dtype, sizes, strides);
+  from.reset();
+  return made;
+}
+
+inline void copy(const Tensor& to, const Tensor& from, bool non_blocking) {
+  check(aoti_torch_copy_(to.get(), from.get(), non_blocking), "copy_");
+}
+
+// Scalars ----------------------------------------------------------------------------------------
+
+inline double half_bits(uint16_t bits) {
+  int exponent = (bits >> 10) & 31;
+  double fraction = bits & 1023;
+  double size = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
+                : exponent == 0 ? std::ldexp(fraction, -24)
+                                : std::ldexp(fraction + 1024, exponent - 25);
+  return (bits >> 15) != 0 ? -size : size;
+}
+
+inline double bfloat_bits(uint16_t bits) {
+  uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof value);
+  return value;
+}
+
+inline bool is_float(int32_t dtype) {
+  return dtype == aoti_torch_dtype_float32() || dtype == aoti_torch_dtype_float64() ||
+         dtype == aoti_torch_dtype_float16() || dtype == aoti_torch_dtype_bfloat16() ||
+         dtype == aoti_torch_dtype_float8_e4m3fn() || dtype == aoti_torch_dtype_float8_e5m2();
+}
+
+template <typename T>
+T item(AOTITorchError (*read)(AtenTensorHandle, T*), const Tensor& tensor) {
+  T value{};
+  check(read(tensor.get(), &value), "item");
+  return value;
+}
+
+// The one element of a small float tensor, moved to the CPU if it is elsewhere.
+inline uint16_t two_bytes(const Tensor& tensor) {
+  Tensor here = allocate({}, {}, tensor.dtype(), {aoti_torch_device_type_cpu(), 0});
+  Tensor flat = strided(tensor, {}, {}, 0);
+  copy(here, flat, false);
+  uint16_t bits = 0;
+  std::memcpy(&bits, here.data(), sizeof bits);
+  return bits;
+}
+
+inline double read_float(const Tensor& tensor) {
+  int32_t dtype = tensor.dtype();
+  if (tensor.numel() != 1) fail(GY_RUNTIME_ERROR, "a scalar is read from many elements");
+  if (dtype == aoti_torch_dtype_float32()) return item(aoti_torch_item_float32, tensor);
+  if (dtype == aoti_torch_dtype_float64()) return item(aoti_torch_item_float64, tensor);
+  if (dtype == aoti_torch_dtype_float16()) return half_bits(two_bytes(tensor));
+  if (dtype == aoti_torch_dtype_bfloat16()) return bfloat_bits(two_bytes(tensor));
+  fail(GY_RUNTIME_ERROR, "no scalar of dtype %d can be read", dtype);
+}
+
+inline int64_t read_scalar(const Tensor& tensor) {
+  int32_t dtype = tensor.dtype();
+  if (dtype == aoti_torch_dtype_int64()) return item(aoti_torch_item_int64, tensor);
+  if (dtype == aoti_torch_dtype_int32()) return item(aoti_torch_item_int32, tensor);
+  if (dtype == aoti_torch_dtype_bool()) return item(aoti_torch_item_bool, tensor);
+  if (dtype == aoti_torch_dtype_int16()) return item(aoti_torch_item_int16, tensor);
+  if (dtype == aoti_torch_dtype_int8()) return item(aoti_torch_item_int8, tensor);
+  if (dtype == aoti_torch_dtype_uint8()) return item(aoti_torch_item_uint8, tensor);
+  if (dtype == aoti_torch_dtype_uint16()) return item(aoti_torch_item_uint16, tensor);
+  if (dtype == aoti_torch_dtype_uint32()) return item(aoti_torch_item_uint32, tensor);
+  if (dtype == aoti_torch_dtype_uint64())
+    return static_cast<int64_t>(item(aoti_torch_item_uint64, tensor));
+  double value = read_float(tensor);
+  if (!(value > -9.3e18 && value < 9.3e18)) fail(GY_RUNTIME_ERROR, "a size is not finite");
+  return static_cast<int64_t>(value);
+}
+
+inline bool truth(const Tensor& tensor) {
+  return is_float(tensor.dtype()) ? read_float(tensor) != 0 : read_scalar(tensor) != 0;
+}
+
+// Checks -----------------------------------------------------------------------------------------
+
+struct Text {
+  char at[512];
+  explicit Text(Ints values) {
+    size_t used = static_cast<size_t>(std::snprintf(at, sizeof at, "("));
+    for (const int64_t* v = values.begin(); v != values.end() && used + 24 < sizeof at; ++v)
+      used += static_cast<size_t>(std::snprintf(
+          at + used, sizeof at - used, v + 1 == values.end() && values.size() > 1 ? "%lld" : "%lld, ",
+          static_cast<long long>(*v)));
+    std::snprintf(at + used, sizeof at - used, ")");
+  }
+};
+
+[[noreturn]] __attribute__((cold, noinline)) void wrong_layout(
+    const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
+  int64_t rank = 0;
+  check(aoti_torch_get_dim(tensor.get(), &rank), "get_dim");
+  char found[512] = "(";
+  size_t used = 1;
+  for (int64_t d = 0; d < 2 * rank && used + 48 < sizeof found; ++d)
+    used += static_cast<size_t>(std::snprintf(
+        found + used, sizeof found - used, "%s%lld",
+        d == rank ? "), strides (" : (d == 0 ? "" : ", "),
+        static_cast<long long>(d < rank ? tensor.size(d) : tensor.stride(d - rank))));
+  if (rank == 0) std::snprintf(found + used, sizeof found - used, "), strides (");
+  fail(
+      GY_ASSERTION_ERROR, "%s has sizes %s); expected %s, %s. %s", name, found, Text(sizes).at,
+      Text(strides).at, what);
+}
+
+inline void assert_layout(
+    const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
+  int64_t rank = 0;
+  check(aoti_torch_get_dim(tensor.get(), &rank), "get_dim");
+  bool same = rank == static_cast<int64_t>(sizes.size());
+  bool empty = false;
+  for (int64_t d = 0; same && d < rank; ++d) {
+    same = tensor.size(d) == sizes.begin()[d];
+    empty = empty || sizes.begin()[d] == 0;
+  }
+  for (int64_t d = 0; same && !empty && d < rank; ++d)
+    same = sizes.begin()[d] < 2 || tensor.stride(d) == strides.begin()[d];
+  if (!same) wrong_layout(tensor, name, sizes, strides, what);
+}
+
+inline void assert_aligned(const Tensor& tensor, const char* name, int64_t count) {
+  if (tensor.numel() != 0 && reinterpret_cast<uintptr_t>(tensor.data()) % count != 0)
+    fail(
+        GY_ASSERTION_ERROR, "%s is not aligned to %lld bytes", name, static_cast<long long>(count));
+}
+
+inline void assert_finite(const Tensor& tensor, const char* name, const char* what) {
+  if (is_float(tensor.dtype()) && aoti_torch_check_inf_and_nan(name, tensor.get()) != 0)
+    fail(GY_ASSERTION_ERROR, "%s holds NaN or infinity: %s", name, what);
+}
+
+// Work -------------------------------------------------------------------------------------------
+
+inline void launch(
+    GyProgramContext* context, int64_t kernel, std::initializer_list<void*> buffers, Ints sizes) {
+  int64_t code = context->kernels[kernel](buffers.begin(), sizes.begin());
+  if (__builtin_expect(code != 0, 0)) {
+    context->kernel = kernel;
+    context->kernel_code = code;
+    fail(
+        GY_KERNEL_ERROR, "kernel %lld failed its check %lld", static_cast<long long>(kernel),
+        static_cast<long long>(code));
+  }
+}
+
+using Drop = void (*)(StableIValue);
+
+// An encoded argument, and what frees it if nobody takes it.
+struct Slot {
+  StableIValue value;
+  Drop drop;
+};
+
+inline void drop_tensor(StableIValue v) {
+  aoti_torch_delete_tensor_object(reinterpret_cast<AtenTensorHandle>(v));
+}
+inline void drop_string(StableIValue v) { torch_delete_string(reinterpret_cast<StringHandle>(v)); }
+inline void drop_generator(StableIValue v) {
+  torch_delete_generator(reinterpret_cast<AtenGeneratorHandle>(v));
+}
+
+inline Slot none() { return {0, nullptr}; }
+inline Slot integer(int64_t value) { return {static_cast<StableIValue>(value), nullptr}; }
+inline Slot boolean(bool value) { return {static_cast<StableIValue>(value), nullptr}; }
+inline Slot real(double value) {
+  StableIValue bits = 0;
+  std::memcpy(&bits, &value, sizeof value);
+  return {bits, nullptr};
+}
+inline Slot tensor(const Tensor& value) {
+  return {reinterpret_cast<StableIValue>(value.new_handle()), drop_tensor};
+}
+inline Slot text(const char* value, size_t length) {
+  StringHandle made = nullptr;
+  check(torch_new_string_handle(value, length, &made), "new_string_handle");
+  return {reinterpret_cast<StableIValue>(made), drop_string};
+}
+inline Slot where(Device device) {
+  StableIValue index = static_cast<uint32_t>(device.index);
+  return {static_cast<StableIValue>(static_cast<uint32_t>(device.type)) << 32 | index, nullptr};
+}
+inline Slot generator(const GyValue& value) {
+  if (torch_new_generator_handle == nullptr)
+    fail(GY_RUNTIME_ERROR, "a generator as an argument needs torch 2.13");
+  AtenGeneratorHandle made = nullptr;
+  check(
+      torch_new_generator_handle(reinterpret_cast<AtenGeneratorHandle>(value.bits), &made),
+      "new_generator_handle");
+  return {reinterpret_cast<StableIValue>(made), drop_generator};
+}
+
+// A value of an optional type lives in a box that the call frees; a list is freed by the call too.
+// Those that are not taken free what is in them: drops have no state, so there is one function for
+// each kind of content.
+template <Drop inner>
+void drop_box(StableIValue v) {
+  auto* box = reinterpret_cast<StableIValue*>(v);
+  if (box != nullptr && inner != nullptr) inner(*box);
+  delete box;
+}
+
+template <Drop inner>
+void drop_list(StableIValue v) {
+  auto* list = reinterpret_cast<StableListHandle>(v);
+  size_t size = 0;
+  if (inner != nullptr && torch_list_size(list, &size) == 0)
+    for (size_t k = 0; k < size; ++k) {
+      StableIValue item = 0;
+      if (torch_list_get_item(list, k, &item) == 0) inner(item);
+    }
+  torch_delete_list(list);
+}
+
+inline Drop drop_list_of(Drop inner) {
+  return inner == drop_tensor             ? drop_list<drop_tensor>
+         : inner == drop_string           ? drop_list<drop_string>
+         : inner == drop_box<drop_tensor> ? drop_list<drop_box<drop_tensor>>
+                                          : drop_list<nullptr>;
+}
+
+inline Drop drop_box_of(Drop inner) {
+  return inner == drop_tensor                          ? drop_box<drop_tensor>
+         : inner == drop_string                        ? drop_box<drop_string>
+         : inner == drop_generator                     ? drop_box<drop_generator>
+         : inner == drop_list<nullptr>                 ? drop_box<drop_list<nullptr>>
+         : inner == drop_list<drop_tensor>             ? drop_box<drop_list<drop_tensor>>
+         : inner == drop_list<drop_box<drop_tensor>>   ? drop_box<drop_list<drop_box<drop_tensor>>>
+                                                       : drop_box<nullptr>;
+}
+
+inline Slot some(Slot content) {
+  StableIValue* box = nullptr;
+  AOTITorchError code = 0;
+  if (torch_new_stable_ivalue != nullptr)
+    code = torch_new_stable_ivalue(&box);
+  else
+    box = new StableIValue;
+  if (code != 0) {
+    if (content.drop != nullptr) content.drop(content.value);
+    abi_failed("new_stable_ivalue");
+  }
+  *box = content.value;
+  return {reinterpret_cast<StableIValue>(box), drop_box_of(content.drop)};
+}
+
+inline Slot maybe_generator(const GyValue& value) {
+  return value.kind == GY_NONE ? none() : some(generator(value));
+}
+
+class List {
+ public:
+  explicit List(size_t size) {
+    check(torch_new_list_reserve_size(size, &handle_), "new_list");
+  }
+  List(const List&) = delete;
+  List& operator=(const List&) = delete;
+  ~List() {
+    if (handle_ != nullptr) drop_list_of(inner_)(reinterpret_cast<StableIValue>(handle_));
+  }
+  List& add(Slot item) {
+    if (torch_list_push_back(handle_, item.value) != 0) {
+      if (item.drop != nullptr) item.drop(item.value);
+      abi_failed("list_push_back");
+    }
+    if (item.drop != nullptr) inner_ = item.drop;
+    return *this;
+  }
+  Slot take() {
+    Slot made{reinterpret_cast<StableIValue>(handle_), drop_list_of(inner_)};
+    handle_ = nullptr;
+    return made;
+  }
+
+ private:
+  StableListHandle handle_ = nullptr;
+  Drop inner_ = nullptr;
+};
+
+// Take the tensors of a list, which is freed.
+inline void unpack(StableListHandle list, Tensor* const* into, size_t count) {
+  size_t found = 0;
+  AOTITorchError code = torch_list_size(list, &found);
+  for (size_t k = 0; code == 0 && k < found; ++k) {
+    StableIValue item = 0;
+    code = torch_list_get_item(list, k, &item);
+    if (code != 0) break;
+    Tensor owned(reinterpret_cast<AtenTensorHandle>(item));
+    if (k < count && into[k] != nullptr) *into[k] = static_cast<Tensor&&>(owned);
+  }
+  torch_delete_list(list);
+  check(code, "list_get_item");
+  if (found < count)
+    fail(GY_RUNTIME_ERROR, "an op gave a list of %zu tensors, expected %zu", found, count);
+}
+
+// A call through the dispatcher. Arguments belong to it until libtorch takes them, results until
+// they are moved out.
+template <int size>
+class Call {
+ public:
+  Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    for (int k = 0; k < count_; ++k)
+      if (drops_[k] != nullptr) drops_[k](slots_[k]);
+  }
+  Call& push(Slot slot) {
+    slots_[count_] = slot.value;
+    drops_[count_++] = slot.drop;
+    return *this;
+  }
+  // `results` has a letter for each: T for a tensor, L for a list of tensors, else a number.
+  void call(const char* op, const char* overload, const char* results) {
+    count_ = 0;
+    check(aoti_torch_call_dispatcher(op, overload, slots_), op);
+    for (const char* r = results; *r != 0; ++r)
+      drops_[count_++] = *r == 'T'   ? drop_tensor
+                         : *r == 'L' ? drop_list<drop_tensor>
+                                     : static_cast<Drop>(nullptr);
+  }
+  Tensor tensor(int k) {
+    drops_[k] = nullptr;
+    return Tensor(reinterpret_cast<AtenTensorHandle>(slots_[k]));
+  }
+  int64_t integer(int k) const { return static_cast<int64_t>(slots_[k]); }
+  void list(int k, std::initializer_list<Tensor*> into) {
+    drops_[k] = nullptr;
+    unpack(reinterpret_cast<StableListHandle>(slots_[k]), into.begin(), into.size());
+  }
+
+ private:
+  StableIValue slots_[size] = {};
+  Drop drops_[size] = {};
+  int count_ = 0;
+};
+
+// Values between programs and hooks; tensors still in them at the end are freed.
+template <int size>
+struct Values {
+  GyValue at[size == 0 ? 1 : size] = {};
+  ~Values() {
+    for (GyValue& v : at)
+      if (v.kind == GY_TENSOR) aoti_torch_delete_tensor_object(v.tensor);
+  }
+};
+
+inline GyValue value_none() { return GyValue{GY_NONE, 0, {nullptr}}; }
+inline GyValue value_int(int64_t v) {
+  GyValue made{GY_INT, 0, {nullptr}};
+  made.integer = v;
+  return made;
+}
+inline GyValue value_bool(bool v) {
+  GyValue made{GY_BOOL, 0, {nullptr}};
+  made.integer = v;
+  return made;
+}
+inline GyValue value_float(double v) {
+  GyValue made{GY_FLOAT, 0, {nullptr}};
+  made.real = v;
+  return made;
+}
+inline GyValue value_text(const char* v, int32_t kind = GY_TEXT) {
+  GyValue made{kind, 0, {nullptr}};
+  made.text = v;
+  return made;
+}
+inline GyValue value_tensor(AtenTensorHandle v) {
+  GyValue made{GY_TENSOR, 0, {nullptr}};
+  made.tensor = v;
+  return made;
+}
+inline GyValue value_list(const GyValue* items, int32_t count, int32_t kind = GY_LIST) {
+  GyValue made{kind, count, {nullptr}};
+  made.items = items;
+  return made;
+}
+inline GyValue value_descriptor(const GyDescriptor* v) {
+  GyValue made{GY_DESCRIPTOR, 0, {nullptr}};
+  made.descriptor = v;
+  return made;
+}
+
+inline Tensor take(GyValue& value, const char* name) {
+  if (value.kind != GY_TENSOR) fail(GY_RUNTIME_ERROR, "%s is no tensor", name);
+  value.kind = GY_NONE;
+  return Tensor(value.tensor);
+}
+
+inline int64_t int_of(const GyValue& value, const char* name) {
+  if (value.kind != GY_INT && value.kind != GY_BOOL)
+    fail(GY_RUNTIME_ERROR, "%s is no integer", name);
+  return value.integer;
+}
+
+inline void call_op(
+    GyProgramContext* context, const char* op, const char* overload, const GyValue* args,
+    int32_t n_args, GyValue* results, int32_t n_results) {
+  if (context->call_op == nullptr) fail(GY_RUNTIME_ERROR, "no hook was given to call %s", op);
+  Error error{};
+  error.status = context->call_op(
+      context->state, op, overload, args, n_args, results, n_results, error.text,
+      sizeof error.text);
+  if (error.status != 0) throw error;
+}
+
+inline void launch_user(
+    GyProgramContext* context, const char* kernel, const int64_t* grids, int32_t n_grids,
+    const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants) {
+  if (context->launch_user == nullptr)
+    fail(GY_RUNTIME_ERROR, "no hook was given to launch %s", kernel);
+  Error error{};
+  error.status = context->launch_user(
+      context->state, kernel, grids, n_grids, names, values, n_values, n_constants, error.text,
+      sizeof error.text);
+  if (error.status != 0) throw error;
+}
+
+// Scopes and streams -----------------------------------------------------------------------------
+
+struct Descriptor {
+  GyDescriptor at = {};
+  int64_t shape[8] = {};
+  int64_t block[8] = {};
+  Tensor tensor;
+
+  void set(const Tensor& of, Ints sizes, Ints blocks, int64_t element_bytes, bool stable) {
+    tensor = of.share();
+    std::memcpy(shape, sizes.begin(), sizes.size() * sizeof(int64_t));
+    std::memcpy(block, blocks.begin(), blocks.size() * sizeof(int64_t));
+    at = {tensor.get(), static_cast<int32_t>(sizes.size()), stable, element_bytes, shape, block};
+  }
+  void reset() { tensor.reset(); }
+};
+
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(Device device) {
+    check(
+        aoti_torch_create_device_guard(device.index < 0 ? 0 : device.index, &handle_),
+        "create_device_guard");
+  }
+  DeviceGuard(const DeviceGuard&) = delete;
+  DeviceGuard& operator=(const DeviceGuard&) = delete;
+  ~DeviceGuard() { aoti_torch_delete_device_guard(handle_); }
+
+ private:
+  DeviceGuardHandle handle_ = nullptr;
+};
+
+class ProfileRange {
+ public:
+  explicit ProfileRange(const char* name) {
+    check(aoti_record_function_start(name, nullptr, nullptr, 0, &handle_), "record_function");
+  }
+  ProfileRange(const ProfileRange&) = delete;
+  ProfileRange& operator=(const ProfileRange&) = delete;
+  ~ProfileRange() { aoti_record_function_end(handle_); }
+
+ private:
+  AtenRecordFunctionHandle handle_ = nullptr;
+};
+
+// The one stream of a device that a program runs on: the caller's. The CPU has no handle for it.
+class Stream {
+ public:
+  Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  ~Stream() { reset(); }
+  void bind_current(Device device) {
+    reset();
+    if (device.type != aoti_torch_device_type_cpu())
+      check(
+          aoti_torch_get_current_stream(device.index < 0 ? 0 : device.index, &handle_),
+          "get_current_stream");
+  }
+  void reset() {
+    if (handle_ != nullptr) aoti_torch_delete_stream(handle_);
+    handle_ = nullptr;
+  }
+
+ private:
+  StreamHandle handle_ = nullptr;
+};
+
+// An event of the CPU, where work is done in the order in which it is written.
+struct Event {
+  bool recorded = false;
+  void record(const Stream&) { recorded = true; }
+  void wait(const Stream&) const {}
+  void reset() { recorded = false; }
+};
+
+inline void drop_tensors(GyValue* values, int count) {
+  for (int k = 0; k < count; ++k)
+    if (values[k].kind == GY_TENSOR) {
+      aoti_torch_delete_tensor_object(values[k].tensor);
+      values[k] = value_none();
+    }
+}
+
+using Run = void (*)(GyProgramContext*, GyValue* inputs, GyValue* outputs);
+
+// Runs a program; on failure frees the inputs that it has not taken, and what it has put out.
+inline int32_t enter(
+    Run run, GyProgramContext* context, GyValue* inputs, int n_inputs, GyValue* outputs,
+    int n_outputs) {
+  const char* text = "an unknown C++ exception";
+  int32_t status = GY_RUNTIME_ERROR;
+  for (int k = 0; k < n_outputs; ++k) outputs[k] = value_none();
+  Error caught;
+  try {
+    run(context, inputs, outputs);
+    return GY_OK;
+  } catch (const Error& error) {
+    caught = error;
+    text = caught.text;
+    status = caught.status;
+  } catch (...) {
+  }
+  drop_tensors(inputs, n_inputs);
+  drop_tensors(outputs, n_outputs);
+  if (context->error != nullptr && context->error_size > 0)
+    std::snprintf(context->error, static_cast<size_t>(context->error_size), "%s", text);
+  return status;
+}
+
+}  // namespace gy

@@ -1,0 +1,16 @@
+"""What this wrapper refuses, as diagnostics."""
+
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+
+_HELP = {
+    "GY-WCPP-001": "add the op's schema to `CppWrapper(schemas=...)`",
+    "GY-WCPP-002": "pass what the schema asks for",
+    "GY-WCPP-003": "use `CppWrapper(fallback=True)` and the hook `call_op`, or another wrapper",
+    "GY-WCPP-004": "use the caller's stream, or another wrapper",
+    "GY-WCPP-005": "use another wrapper",
+}
+
+
+def refusal(code: str, message: str, where: str = "") -> UnsupportedError:
+    """Return the error for a program that this wrapper can't write."""
+    return UnsupportedError(Diagnostic(code, message, where=where, help=_HELP[code]))

@@ -1,0 +1,90 @@
+"""Small helpers for writing C++ text."""
+
+from collections.abc import Iterable, Mapping
+
+from gyrator_ir.expr import CPrinter, Expr, ShapeFacts
+from gyrator_ir.types import Device, DType
+
+_DTYPES = {
+    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
+    DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2",
+    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
+    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
+    DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128",
+}  # fmt: skip
+_DEVICES = frozenset({"cpu", "cuda", "meta", "xpu", "mps"})
+
+
+class SizePrinter(CPrinter):
+    """Writes size expressions on the symbols of a frame, with floor semantics."""
+
+    def __init__(self, facts: ShapeFacts) -> None:
+        super().__init__(
+            nonnegative=facts.nonnegative_division,
+            names=lambda s: f"f.s_{s.name}",
+            floor_div="gy::floor_div",
+            floor_mod="gy::floor_mod",
+            suffix="LL",
+        )
+
+    def ints(self, exprs: Iterable[Expr]) -> str:
+        """Write a braced list of sizes."""
+        return f"{{{', '.join(self(e) for e in exprs)}}}"
+
+
+def quoted(text: str) -> str:
+    """Quote a string as a C literal of its UTF-8 bytes."""
+    parts = []
+    for byte in text.encode():
+        c = chr(byte)
+        plain = 32 <= byte < 127 and c not in '"\\?'
+        parts.append(c if plain else f"\\{byte:03o}")
+    return f'"{"".join(parts)}"'
+
+
+def dtype(value: DType) -> str:
+    """Write the number that libtorch gives a dtype."""
+    return f"aoti_torch_dtype_{_DTYPES[value]}()"
+
+
+def device(value: Device) -> str:
+    """Write a `gy::Device`; names that the ABI has no function for are parsed when run."""
+    if value.type not in _DEVICES:
+        return f"gy::device({quoted(str(value))})"
+    index = value.index if value.index is not None else (0 if value.type == "cpu" else -1)
+    return f"gy::Device{{aoti_torch_device_type_{value.type}(), {index}}}"
+
+
+def real(value: float) -> str:
+    """Write a double exactly."""
+    if value != value:
+        return "NAN"
+    if value in (float("inf"), -float("inf")):
+        return "INFINITY" if value > 0 else "-INFINITY"
+    return value.hex()
+
+
+def integer(value: int) -> str:
+    """Write an int64."""
+    return "INT64_MIN" if value == -(2**63) else f"{value}LL"
+
+
+def comment(text: str) -> list[str]:
+    """Write comment lines; a backslash at the end would continue one."""
+    return [f"// {line.rstrip().rstrip(chr(92))}".rstrip() for line in text.splitlines()]
+
+
+TYPE_NAMES: Mapping[str, frozenset[str]] = {
+    "dtype": frozenset(
+        "float8_e5m2 float8_e4m3fn float8_e5m2fnuz float8_e4m3fnuz bfloat16 float16 float32 "
+        "float64 uint8 uint16 uint32 uint64 int8 int16 int32 int64 bool complex32 complex64 "
+        "complex128".split()
+    ),
+    "layout": frozenset(
+        "strided sparse_coo sparse_csr sparse_csc sparse_bsr sparse_bsc _mkldnn jagged".split()
+    ),
+    "memory_format": frozenset(
+        "contiguous_format channels_last channels_last_3d preserve_format".split()
+    ),
+}
+"""The values of a `TypeArg` that the ABI has a function for, by kind."""
