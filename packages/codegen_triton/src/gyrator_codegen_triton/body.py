@@ -1,0 +1,185 @@
+"""Straight-line statements: loads, values of the op table, checked indices and stores."""
+
+from gyrator_codegen_triton.code import Code, Value
+from gyrator_codegen_triton.dtypes import TYPES, cast, literal
+from gyrator_codegen_triton.ops import EMITTERS
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import (
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Statement,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.types import DType
+
+_MIRROR = {StoreMode.ADD: "tl.atomic_add", StoreMode.MIN: "tl.atomic_min"} | {
+    StoreMode.MAX: "tl.atomic_max"
+}
+
+
+def statement(code: Code, s: Statement) -> None:
+    """Write one statement."""
+    match s:
+        case Load():
+            _load(code, s)
+        case Let(name, op, args, dtype):
+            operands = [code.values[a] for a in args]
+            types = tuple(v.dtype for v in operands)
+            text = EMITTERS[op]([v.text for v in operands], types, dtype)
+            x, r = any(v.x for v in operands), any(v.r for v in operands)
+            code.define(name, text, dtype, x, r)
+        case Const(name, value, dtype):
+            code.define(name, constant(code, value, dtype), dtype, False, False)
+        case IndexValue(name, e, dtype):
+            at = code.index(e)
+            text = at.text if at.text.isidentifier() else f"({at.text})"
+            if code.scalar(e):
+                text = f"tl.full({code.block(False, False)}, {at.text}, {code.index_type})"
+            code.define(name, cast(text, at.dtype, dtype), dtype, at.x, at.r)
+        case Bind():
+            _bind(code, s)
+        case Store():
+            _store(code, s)
+
+
+def constant(code: Code, value: bool | int | float, dtype: DType) -> str:
+    """Return a block of one element that holds a constant."""
+    shape = code.block(False, False)
+    if dtype.is_narrow_float:
+        return cast(f"tl.full({shape}, {literal(value, DType.F32)}, tl.float32)", DType.F32, dtype)
+    text = literal(value, dtype)
+    if text == "-0.0":  # a constant that equals 0 is filled in as +0
+        return f"tl.full({shape}, 0.0, {TYPES[dtype]}) * -1.0"
+    return f"tl.full({shape}, {text}, {TYPES[dtype]})"
+
+
+def _mask(code: Code, x: bool, r: bool, more: str | None) -> str:
+    parts = ["x_mask"] if x else []
+    parts += ["r_mask"] if r else []
+    parts += [more] if more else []
+    return " & ".join(parts)
+
+
+def _load(code: Code, s: Load) -> None:
+    if s.buffer in code.rows:
+        row = code.rows[s.buffer]
+        text = row.text
+        if s.mask is not None:
+            text = f"tl.where({code.values[s.mask].text}, {text}, 0).to({TYPES[row.dtype]})"
+        code.define(s.name, text, row.dtype, row.x, row.r)
+        return
+    at = code.index(s.index)
+    mask = None if s.mask is None else code.values[s.mask]
+    key = (s.buffer, at.text, None if mask is None else mask.text)
+    if s.buffer in code.dirty:
+        barrier(code)
+    found = code.loaded.get(key)
+    if found is not None:
+        code.values[s.name] = found
+        return
+    x, r = at.x, at.r
+    if mask is not None:
+        x, r = x or mask.x, r or mask.r
+    if code.inner and not r and not _has_elements(code):
+        r = True  # without elements, nothing may be read
+    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
+    valid = _mask(code, x, r, None if mask is None else mask.text)
+    if valid:
+        zero = "False" if _dtype(code, s.buffer) is DType.BOOL else "0"
+        text = f"tl.load({pointer}, mask={valid}, other={zero})"
+    else:
+        text = f"tl.load({pointer})"
+    code.define(s.name, text, _dtype(code, s.buffer), x, r)
+    if code.persistent or not code.inner:
+        code.loaded[key] = code.values[s.name]
+
+
+def barrier(code: Code) -> None:
+    """Make what this program has stored visible to all of its threads."""
+    code.writer.line("tl.debug_barrier()")
+    code.dirty.clear()
+
+
+def _has_elements(code: Code) -> bool:
+    if not code.persistent:
+        return True  # a loop without elements has no body to run
+    return all(code.facts.known_positive(a.extent) for a in code.kernel.inner)
+
+
+def _shaped(code: Code, index: Expr, x: bool, r: bool) -> str:
+    at = code.index(index)
+    if code.scalar(index):
+        return f"tl.full({code.block(x, r)}, {at.text}, {code.index_type})"
+    if (at.x, at.r) != (x, r):
+        return f"tl.broadcast_to({at.text}, {code.block(x, r)})"
+    return f"({at.text})" if not at.text.isidentifier() else at.text
+
+
+def _dtype(code: Code, buffer: str) -> DType:
+    return next(b.dtype for b in code.kernel.parameters if b.name == buffer)
+
+
+def _bind(code: Code, s: Bind) -> None:
+    value, size = code.values[s.value], code.index(s.size)
+    mask = None if s.mask is None else code.values[s.mask]
+    x, r = value.x or size.x, value.r or size.r
+    if mask is not None:
+        x, r = x or mask.x, r or mask.r
+    index = DType.I64 if code.wide else DType.I32
+    # A 64-bit value is checked before it is narrowed.
+    text, kind = cast(value.text, value.dtype, DType.I64), DType.I64
+    at = code.let(s.symbol.name, text, kind, x, r)
+    if s.wrap:
+        wrapped = f"tl.where({at.text} < 0, {at.text} + {_atom(size)}, {at.text})"
+        code.writer.line(f"{at.text} = {wrapped}")
+    if mask is not None:
+        code.writer.line(f"{at.text} = tl.where({mask.text}, {at.text}, 0)")
+    if s.check:
+        valid = _mask(code, x, r, None if mask is None else mask.text)
+        inside = f"({at.text} >= 0) & ({at.text} < {_atom(size)})"
+        if valid:
+            inside = f"({inside}) | ~({valid})"
+        code.writer.line(f'tl.device_assert({inside}, "index out of bounds: {s.value}")')
+    if index is not kind:
+        at = code.let(s.symbol.name, f"{at.text}.to(tl.int32)", index, x, r)
+    code.bound[s.symbol] = at
+
+
+def _atom(value: Value) -> str:
+    return value.text if value.text.isidentifier() or value.text.isdigit() else f"({value.text})"
+
+
+def _store(code: Code, s: Store) -> None:
+    value = code.values[s.value]
+    mask = None if s.mask is None else code.values[s.mask]
+    local = next((t for t in code.kernel.locals if t.name == s.buffer), None)
+    if local is not None:
+        _keep(code, s.buffer, value, mask)
+        return
+    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, True, code.inner)}"
+    valid = _mask(code, True, code.inner, None if mask is None else mask.text)
+    text = value.text
+    if (value.x, value.r) != (True, code.inner):
+        text = code.full(text)
+    if s.mode is StoreMode.SET:
+        code.writer.line(f"tl.store({pointer}, {text}, mask={valid})")
+    else:
+        function = _MIRROR[s.mode]
+        code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
+    code.dirty.add(s.buffer)
+    for key in [k for k in code.loaded if k[0] == s.buffer]:
+        del code.loaded[key]
+
+
+def _keep(code: Code, name: str, value: Value, mask: Value | None) -> None:
+    if mask is None:
+        code.rows[name] = value
+        return
+    old = code.rows[name].text if name in code.rows else "0"
+    text = f"tl.where({mask.text}, {value.text}, {old}).to({TYPES[value.dtype]})"
+    x, r = value.x or mask.x, value.r or mask.r
+    code.rows[name] = code.let(name, text, value.dtype, x, r)

@@ -1,0 +1,114 @@
+"""The place where statements are written: names, values and how far each of them reaches."""
+
+from attrs import define, field, frozen
+
+from gyrator_codegen import Names, Writer
+from gyrator_codegen_triton.index import Flat, TritonPrinter, flattened
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.types import DType
+
+
+@frozen
+class Value:
+    """A value in the text: a name, and the dimensions along which it varies."""
+
+    text: str
+    dtype: DType
+    x: bool
+    r: bool
+
+
+@define(eq=False)
+class Code:
+    """What is known while one kernel is written."""
+
+    kernel: Kernel
+    facts: ShapeFacts
+    writer: Writer
+    names: Names
+    wide: bool
+    """Indices have 64 bits."""
+    persistent: bool
+    """All inner elements of a point are in one block."""
+    flats: tuple[Flat, Flat]
+    bound: dict[Sym, Value] = field(factory=dict)
+    """Index symbols that stand for loaded values."""
+    values: dict[str, Value] = field(factory=dict)
+    loaded: dict[tuple[object, ...], Value] = field(factory=dict)
+    """What was loaded in this or an earlier stage, by address and mask."""
+    rows: dict[str, Value] = field(factory=dict)
+    """Locals, which are blocks in registers."""
+    dirty: set[str] = field(factory=set)
+    """Buffers stored to since the last barrier."""
+    inner: bool = False
+    """An inner stage is written."""
+    forms: dict[Expr, Expr] = field(factory=dict)
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of blocks: one, or two where there are inner axes."""
+        return 2 if self.kernel.inner else 1
+
+    @property
+    def index_type(self) -> str:
+        """The type of indices."""
+        return "tl.int64" if self.wide else "tl.int32"
+
+    def form(self, e: Expr) -> Expr:
+        """Return the expression as it is written, over flat symbols or over the axes'."""
+        found = self.forms.get(e)
+        if found is None:
+            found = self.forms[e] = flattened(e, self.flats, self.facts)
+        return found
+
+    def printer(self) -> TritonPrinter:
+        """Return a printer for the names as they are now."""
+        return TritonPrinter(self.facts.nonnegative_division, self._symbol)
+
+    def _symbol(self, symbol: Sym) -> str:
+        for flat, name in zip(self.flats, "xr", strict=True):
+            if symbol is flat.symbol:
+                return name
+        value = self.bound.get(symbol)
+        return self.names.stable(symbol.name) if value is None else value.text
+
+    def index(self, e: Expr) -> Value:
+        """Return an index expression as an atom or a sum, with its dimensions."""
+        e = self.form(e)
+        x = r = False
+        for s in e.free_symbols:
+            x |= s in self.flats[0].digits or s is self.flats[0].symbol
+            r |= s in self.flats[1].digits or s is self.flats[1].symbol
+            value = self.bound.get(s)
+            if value is not None:
+                x, r = x or value.x, r or value.r
+        return Value(self.printer()(e), DType.I64 if self.wide else DType.I32, x, r)
+
+    def scalar(self, e: Expr) -> bool:
+        """Say whether an index expression is a plain number: over sizes alone."""
+        flats = (*self.flats[0].digits, *self.flats[1].digits, *self.bound)
+        return self.form(e).free_symbols.isdisjoint(flats) and not (
+            self.form(e).free_symbols & {flat.symbol for flat in self.flats}
+        )
+
+    def block(self, x: bool, r: bool) -> str:
+        """Return the shape of a block that varies along these dimensions."""
+        first = "XBLOCK" if x else "1"
+        if self.rank == 1:
+            return f"[{first}]"
+        return f"[{first}, {'RBLOCK' if r else '1'}]"
+
+    def full(self, text: str) -> str:
+        """Return `text` as a block of the stage's whole shape."""
+        return f"tl.broadcast_to({text}, {self.block(True, self.inner)})"
+
+    def let(self, name: str, text: str, dtype: DType, x: bool, r: bool) -> Value:
+        """Write `name = text` and return the value."""
+        word = self.names.take(name)
+        self.writer.line(f"{word} = {text}")
+        return Value(word, dtype, x, r)
+
+    def define(self, name: str, text: str, dtype: DType, x: bool, r: bool) -> None:
+        """Write the definition of an IR value."""
+        self.values[name] = self.let(name, text, dtype, x, r)

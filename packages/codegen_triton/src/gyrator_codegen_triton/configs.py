@@ -1,0 +1,129 @@
+"""Launch configurations worth measuring, ranked by a model of bytes and occupancy.
+
+A program moves `XBLOCK * RBLOCK` elements of every buffer. Wide accesses want 16 bytes a thread and
+buffer; a device wants several programs a core; more registers a thread than about 128 bytes of live
+values leave fewer warps to hide the memory's latency. The model multiplies what is lost to each.
+"""
+
+import math
+from collections.abc import Iterator
+
+from gyrator_codegen import Access, extent_guess, lane_access
+from gyrator_codegen_triton.shape import inner_extent, points, power_of_two, rblock
+from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, Numerics
+from gyrator_ir.loop.body import Bind, Load, Store
+from gyrator_ir.source import Configuration
+from gyrator_ir.target import Heuristics
+
+_LANES = 32  # threads of a warp, as far as choices go
+_REGISTER_BYTES = 128  # live values a thread before occupancy suffers
+_MOST = 5  # candidates of a kernel
+_POINTS = 1 << 20  # what an unknown number of points is taken for
+
+
+def candidates(
+    kernel: Kernel, facts: ShapeFacts, heuristics: Heuristics
+) -> tuple[Configuration, ...]:
+    """Return configurations, the best guess first.
+
+    Values are `XBLOCK`, `RBLOCK` where there are inner axes, `num_warps`, `num_stages`, and
+    compiler options: `enable_fp_fusion` is 0 where each operation rounds, `debug` is 1 where the
+    kernel checks indices.
+    """
+    width = _element_bytes(kernel)
+    count = max(_guess(points(kernel), facts, _POINTS), 1)
+    length = max(_guess(inner_extent(kernel), facts, 1024), 1)
+    along_inner = _contiguous_inside(kernel)
+    ranked = sorted(
+        _shapes(kernel, heuristics, count, length, along_inner),
+        key=lambda shape: _price(shape, count, length, width, along_inner, heuristics),
+    )
+    return tuple(_configuration(kernel, shape) for shape in ranked[:_MOST])
+
+
+def _configuration(kernel: Kernel, shape: tuple[int, int, int]) -> Configuration:
+    xblock, block, warps = shape
+    values = [("XBLOCK", xblock)]
+    if kernel.inner:
+        values.append(("RBLOCK", block))
+    values += [("num_warps", warps), ("num_stages", 1)]
+    if kernel.numerics is Numerics.EAGER:
+        values.append(("enable_fp_fusion", 0))
+    if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
+        values += [("debug", 1), ("sanitize_overflow", 0)]
+    return Configuration(tuple(values))
+
+
+def _guess(e: Expr, facts: ShapeFacts, otherwise: int) -> int:
+    known = facts.hint(e)
+    if known is not None:
+        return known
+    return otherwise if e.free_symbols else extent_guess(e)
+
+
+def _element_bytes(kernel: Kernel) -> int:
+    return max((b.dtype.size for b in kernel.parameters), default=4)
+
+
+def _contiguous_inside(kernel: Kernel) -> bool:
+    """Say whether more accesses are consecutive along the last inner axis than along a point's."""
+    if not kernel.inner:
+        return False
+    score = 0
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Load | Store):
+                for axes, sign in ((kernel.inner, 1), (kernel.axes, -1)):
+                    if axes:
+                        symbol = axes[-1].symbol
+                        kind = lane_access(s.index, symbol, 16, frozenset()).kind
+                        weight = 4 if not s.index.free_symbols.isdisjoint(
+                            {a.symbol for a in kernel.inner}
+                        ) else 1  # fmt: skip
+                        score += sign * weight * (kind is Access.UNIT)
+    return score >= 0
+
+
+def _shapes(
+    kernel: Kernel, heuristics: Heuristics, count: int, length: int, along_inner: bool
+) -> Iterator[tuple[int, int, int]]:
+    if not kernel.inner:
+        for xblock in (128, 256, 512, 1024, 2048):
+            if xblock <= max(power_of_two(count), 128):
+                yield from ((xblock, 1, warps) for warps in (4, 8) if xblock >= 32 * warps)
+        return
+    whole = rblock(kernel, heuristics)
+    blocks = (whole,) if whole is not None else (16, 64, 256, 1024, 2048, 4096)
+    for block in blocks:
+        for xblock in (1, 2, 4, 8, 16, 32, 64, 128):
+            if xblock > power_of_two(count) or (whole is None and block > power_of_two(length)):
+                continue
+            elements = xblock * block
+            if elements > 8192 and xblock > 1:
+                continue
+            for warps in (1, 2, 4, 8, 16):
+                if warps == 1 or elements >= 64 * warps:
+                    yield xblock, block, warps
+    if whole is None:
+        yield 1, 16, 1
+
+
+def _price(
+    shape: tuple[int, int, int], count: int, length: int, width: int, along_inner: bool,
+    heuristics: Heuristics,
+) -> float:  # fmt: skip
+    xblock, block, warps = shape
+    elements = xblock * block
+    threads = _LANES * warps
+    programs = -(-count // xblock)
+    steps = -(-length // block)
+    waste = programs * xblock / count * (steps * block / length)
+    bytes_each = elements * width / threads
+    narrow = math.sqrt(max(1.0, 16 / max(bytes_each, 1)))
+    crowded = max(1.0, bytes_each / _REGISTER_BYTES)
+    run = (block if along_inner else xblock) * width
+    scattered = max(1.0, 128 / run)
+    idle = math.pow(max(1.0, 4 * heuristics.cores / programs), 0.25)
+    idle *= math.pow(max(1.0, 4 / warps), 0.1)
+    return waste * narrow * crowded * scattered * idle

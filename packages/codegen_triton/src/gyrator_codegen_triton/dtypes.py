@@ -1,0 +1,94 @@
+"""Triton's names of element types, and casts as eager does them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gyrator_ir.types import DType
+
+TYPES: Mapping[DType, str] = MappingProxyType(
+    {
+        DType.F64: "tl.float64",
+        DType.F32: "tl.float32",
+        DType.F16: "tl.float16",
+        DType.BF16: "tl.bfloat16",
+        DType.I64: "tl.int64",
+        DType.I32: "tl.int32",
+        DType.I16: "tl.int16",
+        DType.I8: "tl.int8",
+        DType.U64: "tl.uint64",
+        DType.U32: "tl.uint32",
+        DType.U16: "tl.uint16",
+        DType.U8: "tl.uint8",
+        DType.BOOL: "tl.int1",
+    }
+)
+"""The types that Triton kernels compute on. A `bool` is a byte in memory and `int1` in a block."""
+
+POINTERS: Mapping[DType, str] = MappingProxyType(
+    {
+        DType.F64: "*fp64",
+        DType.F32: "*fp32",
+        DType.F16: "*fp16",
+        DType.BF16: "*bf16",
+        DType.I64: "*i64",
+        DType.I32: "*i32",
+        DType.I16: "*i16",
+        DType.I8: "*i8",
+        DType.U64: "*u64",
+        DType.U32: "*u32",
+        DType.U16: "*u16",
+        DType.U8: "*u8",
+        DType.BOOL: "*i1",
+    }
+)
+"""What a signature calls a pointer to elements of each type."""
+
+
+def literal(value: bool | int | float, dtype: DType) -> str:
+    """Return a constant as Triton source; integers wrap to the type."""
+    if dtype is DType.BOOL:
+        return repr(bool(value))
+    if dtype.is_float:
+        number = float(value)
+        text = repr(number)
+        return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
+    bits = 8 * dtype.size
+    wrapped = int(value) & ((1 << bits) - 1)
+    if dtype.is_signed and wrapped >> (bits - 1):
+        wrapped -= 1 << bits
+    return str(wrapped)
+
+
+def cast(text: str, source: DType, target: DType) -> str:
+    """Return the conversion by value of an atom or call.
+
+    Through `f32` between narrow floats and other types; floats to small integers through a wider
+    one, so that what fits neither wraps as eager's does.
+    """
+    if source is target:
+        return text
+    if target is DType.BOOL:
+        return f"({text} != 0)"
+    if source.is_narrow_float and target is not DType.F32:
+        return cast(cast(text, source, DType.F32), DType.F32, target)
+    if target.is_narrow_float and source is not DType.F32:
+        return cast(cast(text, source, DType.F32), DType.F32, target)
+    if source.is_float and target.is_int:
+        if target is DType.U64:
+            return f"gy_float_to_u64({text})"
+        if target.size < 4:
+            return f"{text}.to(tl.int32).to({TYPES[target]})"
+        if target is DType.U32:
+            return f"{text}.to(tl.int64).to(tl.uint32)"
+    return f"{text}.to({TYPES[target]})"
+
+
+def bitcast(text: str, source: DType, target: DType) -> str:
+    """Return the same bits as another type of the same size."""
+    if source is target:
+        return text
+    if target is DType.BOOL:
+        return f"({text} != 0)"
+    if source is DType.BOOL:
+        return f"{text}.to({TYPES[target]})"
+    return f"{text}.to({TYPES[target]}, bitcast=True)"

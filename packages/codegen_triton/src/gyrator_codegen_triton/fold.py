@@ -1,0 +1,272 @@
+"""Collectives: reductions of a block or of a loop's accumulators, and scans of a block."""
+
+import math
+from collections.abc import Callable
+
+from gyrator_codegen_triton.code import Code, Value
+from gyrator_codegen_triton.dtypes import TYPES, literal
+from gyrator_ir.loop.body import Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.types import DType
+
+_FOLDS = {
+    ReduceKind.PROD: "gy_mul",
+    ReduceKind.MIN: "gy_minimum",
+    ReduceKind.MAX: "gy_maximum",
+    ReduceKind.ANY: "gy_or",
+    ReduceKind.ALL: "gy_and",
+    ReduceKind.XOR: "gy_xor",
+}
+_POSITIONS = {ReduceKind.ARGMIN: "gy_argmin", ReduceKind.ARGMAX: "gy_argmax"}
+_SCANS = {
+    ScanKind.SUM: "gy_add",
+    ScanKind.PROD: "gy_mul",
+    ScanKind.MIN: "gy_minimum",
+    ScanKind.MAX: "gy_maximum",
+    ScanKind.LOGSUMEXP: "gy_logaddexp",
+    ScanKind.ARGMIN: "gy_scan_argmin",
+    ScanKind.ARGMAX: "gy_scan_argmax",
+}
+_LIKE = {
+    ScanKind.SUM: ReduceKind.SUM,
+    ScanKind.PROD: ReduceKind.PROD,
+    ScanKind.MIN: ReduceKind.MIN,
+    ScanKind.MAX: ReduceKind.MAX,
+    ScanKind.LOGSUMEXP: ReduceKind.MAX,
+    ScanKind.ARGMIN: ReduceKind.MIN,
+    ScanKind.ARGMAX: ReduceKind.MAX,
+}
+_NOWHERE = (1 << 31) - 1  # a position behind all others
+
+
+def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
+    """Return what leaves a fold as it is."""
+    match kind:
+        case ReduceKind.PROD | ReduceKind.ALL:
+            return True if dtype is DType.BOOL else 1
+        case ReduceKind.MIN | ReduceKind.ARGMIN:
+            return _largest(dtype)
+        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
+            if dtype.is_float:
+                return -math.inf
+            return -_largest(dtype) - 1 if dtype.is_signed else 0
+        case _:
+            return 0
+
+
+def _largest(dtype: DType) -> bool | int | float:
+    if dtype is DType.BOOL:
+        return True
+    if dtype.is_float:
+        return math.inf
+    return int((1 << (8 * dtype.size - dtype.is_signed)) - 1)
+
+
+def _typed(value: bool | int | float, dtype: DType) -> str:
+    return f"tl.full([1, 1], {literal(value, dtype)}, {TYPES[dtype]})"
+
+
+def _filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
+    fill = _typed(identity(kind, dtype), dtype)
+    return f"tl.where(r_mask, {code.full(text)}, {fill})"
+
+
+def _reduced(text: str, combine: str) -> str:
+    return f"tl.reduce({text}, 1, {combine}, keep_dims=True)"
+
+
+def _sum(text: str, dtype: DType) -> str:
+    if dtype in (DType.F32, DType.F64):
+        return f"tl.sum({text}, axis=1, keep_dims=True)"
+    return f"tl.sum({text}, axis=1, keep_dims=True).to({TYPES[dtype]})"
+
+
+def reduce_block(code: Code, s: Reduce) -> None:
+    """Write a reduction of values that are all in the block."""
+    args = [code.values[a].text for a in s.args]
+    kind, dtype = s.kind, s.dtype
+    match kind:
+        case ReduceKind.SUM | ReduceKind.DOT:
+            text = args[0] if kind is ReduceKind.SUM else f"{args[0]} * {args[1]}"
+            _point(code, s.names[0], _sum(_filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
+        case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
+            filled = _filled(code, args[0], kind, dtype)
+            row = code.let(f"{s.names[0]}_row", filled, dtype, True, True)
+            at = code.let(f"{s.names[0]}_at", _places(code), DType.I64, True, True)
+            _first(code, s, row.text, at.text)
+        case ReduceKind.WELFORD:
+            _two_passes(code, s, args[0])
+        case ReduceKind.ONLINE_SOFTMAX:
+            m, total = s.names
+            row_text = _filled(code, args[0], ReduceKind.MAX, dtype)
+            _point(code, m, _reduced(row_text, "gy_maximum"), dtype)
+            power = f"libdevice.exp({args[0]} - {code.values[m].text})"
+            _point(code, total, _sum(_filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
+        case _:
+            _point(
+                code, s.names[0], _folded(_filled(code, args[0], kind, dtype), kind, dtype), dtype
+            )
+
+
+def _folded(row: str, kind: ReduceKind, dtype: DType) -> str:
+    if dtype is not DType.BOOL:
+        return _reduced(row, _FOLDS[kind])
+    return f"({_reduced(f'{row}.to(tl.int32)', _FOLDS[kind])} != 0)"
+
+
+def _point(code: Code, name: str, text: str, dtype: DType) -> None:
+    code.define(name, text, dtype, True, False)
+
+
+def _places(code: Code) -> str:
+    return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to(tl.int64)"
+
+
+def _first(code: Code, s: Reduce, row: str, at: str) -> None:
+    best = code.names.take(f"{s.names[0]}_best")
+    name = code.names.take(s.names[0])
+    combine = _POSITIONS[s.kind]
+    if s.dtype is DType.BOOL:
+        row = f"{row}.to(tl.int32)"
+    code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
+    if not all(code.facts.known_positive(a.extent) for a in code.kernel.inner):
+        code.writer.line(f"{name} = tl.where({name} == {_NOWHERE}, 0, {name}).to(tl.int64)")
+    code.values[s.names[0]] = _value(name, DType.I64)
+
+
+def _value(text: str, dtype: DType) -> Value:
+    return Value(text, dtype, True, False)
+
+
+def _count(code: Code, dtype: DType) -> str:
+    return f"tl.full([1, 1], extent, tl.int64).to({TYPES[dtype]})"
+
+
+def _two_passes(code: Code, s: Reduce, row: str) -> None:
+    mean, squares, count = s.names
+    dtype = s.dtype
+    code.define(count, _count(code, dtype), dtype, False, False)
+    n = f"gy_maximum({code.values[count].text}, 1.0)"
+    total = _sum(_filled(code, row, ReduceKind.SUM, dtype), dtype)
+    _point(code, mean, f"{total} / {n}", dtype)
+    apart = code.let(
+        f"{squares}_row",
+        _filled(code, f"({row} - {code.values[mean].text})", ReduceKind.SUM, dtype),
+        dtype, True, True,
+    )  # fmt: skip
+    _point(code, squares, _sum(f"{apart.text} * {apart.text}", dtype), dtype)
+
+
+class Loop:
+    """One reduction of a loop: accumulators of a whole block, one step, and the end.
+
+    Args:
+        code: where the loop stands.
+        s: the reduction.
+    """
+
+    def __init__(self, code: Code, s: Reduce) -> None:
+        self._s = s
+        take = code.names.take
+        self._acc = [take(f"{name}_acc") for name in s.names]
+        self._at = take(f"{s.names[0]}_at") if s.kind in _POSITIONS else ""
+
+    def start(self, code: Code) -> None:
+        """Write the accumulators' first values."""
+        kind, dtype = self._s.kind, self._s.dtype
+        first = identity(kind, dtype)
+        shape = "[XBLOCK, RBLOCK]"
+        rest: list[bool | int | float] = [0] * (len(self._acc) - 1)
+        for name, value in zip(self._acc, [first, *rest], strict=True):
+            code.writer.line(f"{name} = tl.full({shape}, {literal(value, dtype)}, {TYPES[dtype]})")
+        if self._at:
+            code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, tl.int64)")
+
+    def step(self, code: Code) -> None:
+        """Write what one block of elements does to the accumulators."""
+        s, acc, w = self._s, self._acc, code.writer
+        args = [code.values[a].text for a in s.args]
+
+        def keep(name: str, text: str) -> None:
+            w.line(f"{name} = tl.where(r_mask, {text}, {name})")
+
+        match s.kind:
+            case ReduceKind.SUM:
+                keep(acc[0], f"{acc[0]} + {args[0]}")
+            case ReduceKind.DOT:
+                keep(acc[0], f"{acc[0]} + {args[0]} * {args[1]}")
+            case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
+                self._position(code, args[0])
+            case ReduceKind.WELFORD:
+                self._welford(code, args[0], keep)
+            case ReduceKind.ONLINE_SOFTMAX:
+                more = code.names.take(f"{s.names[0]}_more")
+                w.line(f"{more} = gy_maximum({acc[0]}, {args[0]})")
+                # Equal infinities have no difference.
+                old = f"libdevice.exp(tl.where({acc[0]} == {more}, 0.0, {acc[0]} - {more}))"
+                new = f"libdevice.exp(tl.where({args[0]} == {more}, 0.0, {args[0]} - {more}))"
+                keep(acc[1], f"{acc[1]} * {old} + {new}")
+                keep(acc[0], more)
+            case _:
+                keep(acc[0], f"{_FOLDS[s.kind]}({acc[0]}, {args[0]})")
+
+    def _position(self, code: Code, value: str) -> None:
+        acc, at = self._acc[0], self._at
+        kind, dtype = self._s.kind, self._s.dtype
+        value = f"tl.where(r_mask, {value}, {_typed(identity(kind, dtype), dtype)})"
+        place = f"tl.where(r_mask, r, {_NOWHERE}).to(tl.int64)"
+        code.writer.line(f"{acc}, {at} = {_POSITIONS[kind]}({acc}, {at}, {value}, {place})")
+
+    def _welford(self, code: Code, value: str, keep: Callable[[str, str], None]) -> None:
+        mean, squares, count = self._acc
+        apart = code.names.take(f"{self._s.names[0]}_apart")
+        code.writer.line(f"{apart} = {value} - {mean}")
+        keep(count, f"{count} + 1.0")
+        keep(mean, f"{mean} + {apart} / {count}")
+        keep(squares, f"{squares} + {apart} * ({value} - {mean})")
+
+    def end(self, code: Code) -> None:
+        """Write the fold of the accumulators."""
+        s, acc, dtype = self._s, self._acc, self._s.dtype
+        match s.kind:
+            case ReduceKind.SUM | ReduceKind.DOT:
+                _point(code, s.names[0], _sum(acc[0], dtype), dtype)
+            case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
+                _first(code, s, acc[0], self._at)
+            case ReduceKind.WELFORD:
+                words = [code.names.take(name) for name in s.names]
+                joined = ", ".join(acc)
+                code.writer.line(
+                    f"{', '.join(words)} = tl.reduce(({joined}), 1, gy_welford, keep_dims=True)"
+                )
+                for name, word in zip(s.names, words, strict=True):
+                    code.values[name] = _value(word, dtype)
+            case ReduceKind.ONLINE_SOFTMAX:
+                m, total = s.names
+                _point(code, m, _reduced(acc[0], "gy_maximum"), dtype)
+                top = code.values[m].text
+                power = f"libdevice.exp(tl.where({acc[0]} == {top}, 0.0, {acc[0]} - {top}))"
+                _point(code, total, _sum(f"{acc[1]} * {power}", dtype), dtype)
+                word = code.values[total].text
+                # The definition subtracts the infinity from itself.
+                finite = f"(({top} - {top}) == 0) | (extent <= 0)"
+                code.writer.line(f'{word} = tl.where({finite}, {word}, float("nan"))')
+            case _:
+                _point(code, s.names[0], _folded(acc[0], s.kind, dtype), dtype)
+
+
+def scan_block(code: Code, s: ScanStep) -> None:
+    """Write a running fold of values that are all in the block."""
+    like, dtype = _LIKE[s.kind], s.dtype
+    row = _filled(code, code.values[s.args[0]].text, like, dtype)
+    reverse = ", reverse=True" if s.reverse else ""
+    combine = _SCANS[s.kind]
+    name = code.names.take(s.names[0])
+    if s.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
+        best = code.names.take(f"{s.names[0]}_best")
+        pair = f"({row}, {_places(code)})"
+        code.writer.line(f"{best}, {name} = tl.associative_scan({pair}, 1, {combine}{reverse})")
+        result = DType.I64
+    else:
+        code.writer.line(f"{name} = tl.associative_scan({row}, 1, {combine}{reverse})")
+        result = dtype
+    code.values[s.names[0]] = Value(name, result, True, True)

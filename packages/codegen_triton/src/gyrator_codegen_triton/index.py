@@ -1,0 +1,161 @@
+"""Index expressions as Triton source, and whether 32 bits are enough for them."""
+
+from collections.abc import Callable, Iterable
+
+from gyrator_ir.expr import (
+    ONE,
+    ZERO,
+    And,
+    Cond,
+    Const,
+    Expr,
+    FloorDiv,
+    Fragment,
+    Max,
+    Min,
+    Mod,
+    Node,
+    Or,
+    Prec,
+    Printer,
+    ShapeFacts,
+    Sym,
+    Where,
+    children,
+    iter_nodes,
+    subs,
+)
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Axis, Bind
+from gyrator_ir.loop.rewrite import expressions
+
+_MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
+
+
+class TritonPrinter(Printer):
+    """Writes blocks of integers. `//` and `%` round towards 0 there, so that they stand only where
+    numerators are proved not to be negative."""
+
+    word_true = "True"
+    word_false = "False"
+
+    def __init__(
+        self, nonnegative: Callable[[FloorDiv | Mod], bool], names: Callable[[Sym], str]
+    ) -> None:
+        super().__init__(names)
+        self._nonnegative = nonnegative
+
+    def fragment(self, node: Node) -> Fragment:
+        """Return the text of a node; conjunctions are of bits, which bind tightly in Python."""
+        if isinstance(node, And | Or):
+            word = " & " if isinstance(node, And) else " | "
+            return Fragment(word.join(self.at(a, Prec.ATOM) for a in node.args), Prec.RELATION)
+        return super().fragment(node)
+
+    def power(self, atom: Node, power: int) -> Fragment:
+        """Return a repeated product."""
+        return Fragment("*".join([self.at(atom, Prec.ATOM)] * power), Prec.PRODUCT)
+
+    def floordiv(self, node: FloorDiv) -> Fragment:
+        """Return `a // b`, or a call where the numerator may be negative."""
+        if self._nonnegative(node):
+            return super().floordiv(node)
+        return Fragment(f"gy_floor_div({self(node.a)}, {self(node.b)})", Prec.ATOM)
+
+    def mod(self, node: Mod) -> Fragment:
+        """Return `a % b`, or a call where the numerator may be negative."""
+        if self._nonnegative(node):
+            return super().mod(node)
+        return Fragment(f"gy_floor_mod({self(node.a)}, {self(node.b)})", Prec.ATOM)
+
+    def extremum(self, node: Min | Max) -> Fragment:
+        """Return nested calls of two arguments."""
+        name = "tl.minimum" if isinstance(node, Min) else "tl.maximum"
+        text = self(node.args[-1])
+        for arg in reversed(node.args[:-1]):
+            text = f"{name}({self(arg)}, {text})"
+        return Fragment(text, Prec.ATOM)
+
+    def select(self, node: Where) -> Fragment:
+        """Return a selection; both sides are computed."""
+        text = f"tl.where({self(node.cond)}, {self(node.a)}, {self(node.b)})"
+        return Fragment(text, Prec.ATOM)
+
+
+def kernel_facts(kernel: Kernel, facts: ShapeFacts) -> ShapeFacts:
+    """Return the facts with the ranges of the kernel's axes and bound symbols."""
+    extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Bind):
+                extents[s.symbol] = s.size
+    return facts.with_ranges(extents)
+
+
+def fits_32_bits(kernel: Kernel, facts: ShapeFacts, totals: Iterable[Expr]) -> bool:
+    """Say whether every index, and what is divided or compared inside of it, lies in 32 bits.
+
+    Args:
+        facts: those of `kernel_facts`.
+        totals: the numbers of points and of inner elements.
+    """
+    whole = list(totals)
+    for stage in kernel.stages:
+        for s in stage.body:
+            whole += expressions(s)
+    checked: set[Node] = set()
+    return all(_fits(e, facts, checked) for e in whole)
+
+
+def _fits(e: Expr, facts: ShapeFacts, checked: set[Node]) -> bool:
+    # Sums and products may wrap on the way if the result fits; operands of anything else may not.
+    pending: list[Node] = [e]
+    for node in iter_nodes(e):
+        if isinstance(node, FloorDiv | Mod | Min | Max | Where | Cond):
+            pending += children(node)
+    for node in pending:
+        if node in checked or not isinstance(node, Expr):
+            continue
+        low, high = facts.bounds(node)
+        if low is None or high is None or low < -_MOST or high > _MOST:
+            return False
+        checked.add(node)
+    return True
+
+
+class Flat:
+    """One flattened group of axes: `x`, and each axis's symbol as digits of it.
+
+    Args:
+        name: `i` or `r`, the letter of its kind of symbols.
+        axes: the outermost first.
+    """
+
+    def __init__(self, name: str, axes: tuple[Axis, ...]) -> None:
+        taken = {a.symbol.name for a in axes}
+        number = next(n for n in range(len(axes) + 1) if f"{name}_{n}" not in taken)
+        self.symbol = Sym(f"{name}_{number}")
+        self.digits: dict[Sym, Expr] = {}
+        rest: Expr = self.symbol
+        for k, a in enumerate(reversed(axes)):
+            last = k == len(axes) - 1
+            extent = ONE if a.extent is ZERO else a.extent  # without points, no digit matters
+            self.digits[a.symbol] = rest if last else rest % extent
+            if not last:
+                rest = rest // extent
+
+
+def flattened(e: Expr, flats: Iterable[Flat], facts: ShapeFacts) -> Expr:
+    """Return `e` over the flat symbols where that needs no division, else over the axes."""
+    best = e
+    for flat in flats:
+        if best.free_symbols.isdisjoint(flat.digits):
+            continue
+        new = facts.simplify(subs(best, flat.digits))
+        if _divisions(new) <= _divisions(best):
+            best = new
+    return best
+
+
+def _divisions(e: Expr) -> int:
+    return sum(isinstance(n, FloorDiv | Mod) and not isinstance(n, Const) for n in iter_nodes(e))

@@ -1,0 +1,187 @@
+"""One kernel as one `@triton.jit` function."""
+
+from collections.abc import Sequence
+
+from gyrator_codegen import Names, Writer
+from gyrator_codegen_triton.body import barrier, statement
+from gyrator_codegen_triton.code import Code, Value
+from gyrator_codegen_triton.configs import candidates
+from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
+from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
+from gyrator_codegen_triton.shape import inner_extent, points, rblock
+from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
+from gyrator_ir.loop.rewrite import expressions, reads
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import KernelSource
+from gyrator_ir.target import Heuristics
+
+
+def emit_kernel(
+    kernel: Kernel,
+    facts: ShapeFacts,
+    origins: Sequence[Origin],
+    heuristics: Heuristics,
+    symbol: str,
+) -> tuple[KernelSource, str]:
+    """Return one kernel as a text that runs on its own, and the function alone."""
+    flats = Flat("i", kernel.axes), Flat("r", kernel.inner)
+    total, extent = points(kernel), inner_extent(kernel)
+    known = kernel_facts(kernel, facts)
+    wide = not fits_32_bits(kernel, known, (total, extent))
+    known = known.with_ranges({flats[0].symbol: total, flats[1].symbol: extent})
+    persistent = rblock(kernel, heuristics) is not None
+    names = Names(RESERVED | {symbol})
+    code = Code(kernel, known, Writer("    "), names, wide, persistent, flats)
+    parameters = [names.stable(b.name) for b in kernel.parameters]
+    sizes = [names.stable(s.name) for s in kernel.sizes]
+    blocks = ["XBLOCK: tl.constexpr"] + (["RBLOCK: tl.constexpr"] if kernel.inner else [])
+    w = code.writer
+    w.line("@triton.jit")
+    with w.block(f"def {symbol}({', '.join(parameters + sizes + blocks)}):", end=""):
+        _origins(code, origins)
+        if wide:
+            w.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
+        _spaces(code, total, extent)
+        for stage in kernel.stages:
+            _stage(code, stage)
+    _grid(w, symbol, code, total)
+    head = preamble(w.text)
+    skipped = head.count("\n")
+    source = KernelSource(
+        kernel=kernel.name,
+        symbol=symbol,
+        text=head + w.text,
+        source_map=tuple((line + skipped, row) for line, row in w.source_map),
+        candidates=candidates(kernel, known, heuristics),
+        numerics=kernel.numerics,
+    )
+    return source, w.text
+
+
+def _origins(code: Code, origins: Sequence[Origin]) -> None:
+    """Write the user's lines that the kernel computes."""
+    for row in code.kernel.origins:
+        if row >= len(origins):
+            continue
+        origin = origins[row]
+        place = f"  # {origin.location}" if origin.location else ""
+        said = f": {origin.code}" if origin.code else ""
+        text = f"# {origin.node} = {origin.target}{place}{said}"
+        code.writer.origin(row)
+        code.writer.line(" ".join(text.split()))
+
+
+def _used(code: Code) -> set[Sym]:
+    """Return the symbols that the text of the kernel's expressions mentions."""
+    used: set[Sym] = set()
+    for stage in code.kernel.stages:
+        for s in stage.body:
+            for e in expressions(s):
+                used |= code.form(e).free_symbols
+    return used
+
+
+def _spaces(code: Code, total: Expr, extent: Expr) -> None:
+    """Write the blocks of points and inner elements, and the axes as digits of them."""
+    w, kernel = code.writer, code.kernel
+    show = code.printer()
+    column, row = ("[:, None]", "[None, :]") if kernel.inner else ("", "")
+    program = "tl.program_id(0).to(tl.int64)" if code.wide else "tl.program_id(0)"
+    w.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){column}")
+    w.line(f"x_mask = x < {show(total)}")
+    used = _used(code)
+    _digits(code, code.flats[0], used)
+    if not kernel.inner:
+        return
+    w.line(f"extent = {show(extent)}")
+    if code.persistent:
+        wide = ".to(tl.int64)" if code.wide else ""
+        w.line(f"r = tl.arange(0, RBLOCK){row}{wide}")
+        w.line("r_mask = r < extent")
+        _digits(code, code.flats[1], used)
+
+
+def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
+    show = code.printer()
+    for symbol in reversed(flat.digits):
+        if symbol in used:
+            code.writer.line(f"{code.names.stable(symbol.name)} = {show(flat.digits[symbol])}")
+
+
+def _stage(code: Code, stage: Stage) -> None:
+    if not code.dirty.isdisjoint(reads(stage.body)):
+        barrier(code)
+    code.inner = stage.level is Level.INNER and bool(code.kernel.inner)
+    if not code.inner or code.persistent:
+        outside = dict(code.values)
+        _block(code, stage)
+        _forget(code, stage, outside)
+    else:
+        _loop(code, stage)
+    code.inner = False
+
+
+def _forget(code: Code, stage: Stage, outside: dict[str, Value]) -> None:
+    """Drop the names of an inner stage's own values, which a later stage may take."""
+    if not code.inner:
+        return
+    kept = {n for s in stage.body if isinstance(s, Reduce) for n in s.names}
+    for name in [n for n in code.values if n not in outside and n not in kept]:
+        del code.values[name]
+
+
+def _block(code: Code, stage: Stage) -> None:
+    for s in stage.body:
+        match s:
+            case Reduce():
+                reduce_block(code, s)
+            case ScanStep():
+                scan_block(code, s)
+            case SortStep():
+                raise AssertionError("a sort is refused")
+            case _:
+                statement(code, s)
+
+
+def _loop(code: Code, stage: Stage) -> None:
+    """Write an inner stage as a loop over blocks of the inner elements."""
+    w = code.writer
+    loops: dict[str, Loop] = {}
+    for s in stage.body:
+        if isinstance(s, Reduce):
+            loops[s.names[0]] = loop = Loop(code, s)
+            loop.start(code)
+    outside = dict(code.values)
+    loaded = dict(code.loaded)
+    with w.block("for start in range(0, extent, RBLOCK):", end=""):
+        wide = ".to(tl.int64)" if code.wide else ""
+        w.line(f"r = start + tl.arange(0, RBLOCK)[None, :]{wide}")
+        w.line("r_mask = r < extent")
+        used = {x for s in stage.body for e in expressions(s) for x in code.form(e).free_symbols}
+        _digits(code, code.flats[1], used)
+        for s in stage.body:
+            if isinstance(s, Reduce):
+                loops[s.names[0]].step(code)
+            elif not isinstance(s, ScanStep | SortStep):
+                statement(code, s)
+    code.values = outside
+    code.loaded = loaded
+    for s in stage.body:
+        if isinstance(s, Reduce):
+            loops[s.names[0]].end(code)
+
+
+def _grid(w: Writer, symbol: str, code: Code, total: Expr) -> None:
+    """Write the function of the host that gives the number of programs."""
+    sizes = [code.names.stable(s.name) for s in code.kernel.sizes]
+    used = {s.name for s in total.free_symbols}
+    w.lines("", "")
+    with w.block(f"def {symbol}_grid({', '.join([*sizes, 'XBLOCK'])}):", end=""):
+        if used:
+            w.line(f"points = {code.printer()(total)}")
+            w.line("return ((points + XBLOCK - 1) // XBLOCK,)")
+        else:
+            w.line(f"return (({code.printer()(total)} + XBLOCK - 1) // XBLOCK,)")

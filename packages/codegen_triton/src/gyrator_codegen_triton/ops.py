@@ -1,0 +1,107 @@
+"""Every row of the op table as a Triton expression over atoms.
+
+Basic operations use the correctly rounded forms (`tl.div_rn`, `tl.sqrt_rn`). What the hardware only
+approximates comes from the device's mathematical library, which `libdevice` names alike for NVIDIA
+and AMD: `tl.exp` is 2**(a * log2 e) with a rounded product, tens of units in the last place away
+for large arguments.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from gyrator_codegen_triton.dtypes import bitcast, cast
+from gyrator_ir.types import DType
+
+Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
+"""Takes the operands' texts (atoms) and types and the result's type."""
+
+
+def _form(text: str) -> Emitter:
+    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+        return text.format(*args)
+
+    return emit
+
+
+def _either(single: str, double: str) -> Emitter:
+    """One form for `f32` and one for `f64`."""
+
+    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+        return (double if dtype is DType.F64 else single).format(*args)
+
+    return emit
+
+
+def _neg(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    # Triton writes -a as 0 - a, which loses the sign of 0.
+    return f"{args[0]} * -1.0" if dtype.is_float else f"0 - {args[0]}"
+
+
+def _by_sign(signed: str, unsigned: str) -> Emitter:
+    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+        return (signed if dtype.is_signed else unsigned).format(*args)
+
+    return emit
+
+
+def _bit_not(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    return f"{args[0]} == 0" if dtype is DType.BOOL else f"~{args[0]}"
+
+
+def _signbit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    word = "tl.int64" if types[0] is DType.F64 else "tl.int32"
+    return f"{args[0]}.to({word}, bitcast=True) < 0"
+
+
+def _shift(helper: str) -> Emitter:
+    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+        name = helper if dtype.is_signed or helper == "gy_shl" else f"{helper}_unsigned"
+        return f"{name}({args[0]}, {args[1]}, {8 * dtype.size})"
+
+    return emit
+
+
+def _table() -> Mapping[str, Emitter]:
+    forms = {
+        "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "fma": "tl.fma({0}, {1}, {2})",
+        "truncdiv": "{0} // {1}", "rem": "{0} % {1}",
+        "fmod": "libdevice.fmod({0}, {1})", "remainder": "gy_remainder({0}, {1})",
+        "abs": "tl.abs({0})",
+        "maximum": "gy_maximum({0}, {1})", "minimum": "gy_minimum({0}, {1})",
+        "fmax": "gy_fmax({0}, {1})", "fmin": "gy_fmin({0}, {1})",
+        "floor": "tl.floor({0})", "ceil": "tl.ceil({0})",
+        "round": "libdevice.rint({0})",
+        "copysign": "libdevice.copysign({0}, {1})", "nextafter": "libdevice.nextafter({0}, {1})",
+        "sigmoid": "gy_sigmoid({0})", "digamma": "gy_digamma({0})",
+        "ldexp": "libdevice.ldexp({0}, {1})",
+        "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
+        "gt": "{0} > {1}", "ge": "{0} >= {1}",
+        "bit_and": "{0} & {1}", "bit_or": "{0} | {1}", "bit_xor": "{0} ^ {1}",
+        "isnan": "{0} != {0}", "isinf": 'tl.abs({0}) == float("inf")',
+        "where": "tl.where({0}, {1}, {2})",
+        "rand": "gy_rand({0}, {1})", "randn": "gy_randn({0}, {1})",
+        "randint": "gy_randint({0}, {1}, {2}, {3})",
+    }  # fmt: skip
+    library = (
+        "exp exp2 expm1 log log2 log10 log1p sin cos tan sinh cosh tanh asin acos atan asinh acosh "
+        "atanh erf erfc erfinv lgamma trunc"
+    )
+    forms |= {name: f"libdevice.{name}({{0}})" for name in library.split()}
+    forms |= {name: f"libdevice.{name}({{0}}, {{1}})" for name in ("pow", "atan2", "hypot")}
+    table: dict[str, Emitter] = {name: _form(text) for name, text in forms.items()}
+    table["div"] = _either("tl.div_rn({0}, {1})", "{0} / {1}")
+    table["sqrt"] = _either("tl.sqrt_rn({0})", "tl.sqrt({0})")
+    table["rsqrt"] = _either("tl.div_rn(1.0, tl.sqrt_rn({0}))", "1.0 / tl.sqrt({0})")
+    table["floordiv"] = _by_sign("gy_floor_div({0}, {1})", "{0} // {1}")
+    table["mod"] = _by_sign("gy_floor_mod({0}, {1})", "{0} % {1}")
+    table["neg"] = _neg
+    table["bit_not"] = _bit_not
+    table["signbit"] = _signbit
+    table["shl"], table["shr"] = _shift("gy_shl"), _shift("gy_shr")
+    table["cast"] = lambda args, types, dtype: cast(args[0], types[0], dtype)
+    table["bitcast"] = lambda args, types, dtype: bitcast(args[0], types[0], dtype)
+    return MappingProxyType(table)
+
+
+EMITTERS: Mapping[str, Emitter] = _table()
+"""What each op is written as."""

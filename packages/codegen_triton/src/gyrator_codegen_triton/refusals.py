@@ -1,0 +1,93 @@
+"""What the Triton kernel language can't express, said before anything is written."""
+
+from collections.abc import Iterator
+
+from gyrator_codegen_triton.dtypes import TYPES
+from gyrator_codegen_triton.ops import EMITTERS
+from gyrator_codegen_triton.shape import inner_extent, inner_position, rblock
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import (
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.target import Target
+from gyrator_ir.types import DType
+
+DTYPE = "GY-TRITON-001"
+"""An element type that Triton kernels do not compute on."""
+OPERATION = "GY-TRITON-002"
+"""An op that the target lacks."""
+SORT = "GY-TRITON-003"
+"""Sorts."""
+ATOMIC = "GY-TRITON-004"
+"""A scatter whose mode is not atomic on the target for the type."""
+LOOPED = "GY-TRITON-005"
+"""Locals or a scan over a range that does not fit into registers."""
+LOCAL = "GY-TRITON-006"
+"""A local that is not addressed by the linear position."""
+
+_LIBRARY = "leave the operation to its ATen op"
+
+
+def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
+    """Return why the kernel can't be written, or None."""
+    return next(_refusals(kernel, target), None)
+
+
+def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
+    place = f"kernel {kernel.name}"
+    for name, dtype in _types(kernel):
+        if dtype not in TYPES or dtype not in target.capabilities.dtypes:
+            said = f"Triton kernels do not compute on {dtype.value} on {target.arch}"
+            yield Diagnostic(DTYPE, said, where=f"{name} in {place}", help=_LIBRARY)
+    local = {t.name: t.dtype for t in kernel.locals}
+    types = {b.name: b.dtype for b in kernel.parameters}
+    persistent = rblock(kernel, target.heuristics) is not None
+    position = inner_position(kernel)
+    lacking = target.capabilities.ops_lacking
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Let) and (s.op not in EMITTERS or s.op in lacking):
+                said = f"Triton kernels have no {s.op} on {target.arch}"
+                yield Diagnostic(OPERATION, said, where=f"{s.name} in {place}", help=_LIBRARY)
+            elif isinstance(s, SortStep):
+                yield Diagnostic(SORT, "Triton kernels do not sort", where=place, help=_LIBRARY)
+            elif isinstance(s, ScanStep) and not persistent:
+                said = f"a scan over {inner_extent(kernel)!r} elements does not fit into registers"
+                yield Diagnostic(LOOPED, said, where=place, help=_LIBRARY)
+            elif isinstance(s, Load | Store) and s.buffer in local:
+                if s.index is not position:
+                    said = f"local {s.buffer} is not addressed by the position {position!r}"
+                    help = "give the intermediate result a buffer of its own"
+                    yield Diagnostic(LOCAL, said, where=place, help=help)
+            elif isinstance(s, Store) and s.mode is not StoreMode.SET:
+                wanted = (types[s.buffer], s.mode)
+                if wanted not in target.capabilities.atomics or s.mode is StoreMode.MUL:
+                    said = f"no atomic {s.mode.value} of {types[s.buffer].value} on {target.arch}"
+                    yield Diagnostic(ATOMIC, said, where=f"{s.buffer} in {place}", help=_LIBRARY)
+    if kernel.locals and not persistent:
+        yield Diagnostic(
+            LOOPED,
+            f"locals of {inner_extent(kernel)!r} elements do not fit into registers",
+            where=place,
+            help="compute the values again, or give them a buffer of their own",
+        )
+
+
+def _types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
+    yield from ((b.name, b.dtype) for b in kernel.parameters)
+    yield from ((t.name, t.dtype) for t in kernel.locals)
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Let | Const | IndexValue):
+                yield s.name, s.dtype
+            elif isinstance(s, Reduce | ScanStep):
+                yield s.names[0], s.dtype

@@ -1,0 +1,88 @@
+"""The Triton kernel language: kernels in, translation units out."""
+
+from collections.abc import Sequence
+from functools import cache
+from hashlib import sha256
+from importlib import resources
+
+from attrs import frozen
+
+from gyrator_codegen import Names
+from gyrator_codegen_triton.kernel import emit_kernel
+from gyrator_codegen_triton.refusals import refusal
+from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.target import Target
+
+
+@cache
+def _content_hash() -> str:
+    digest = sha256()
+    for package in ("gyrator_codegen", "gyrator_codegen_triton"):
+        for item in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
+            if item.is_file():
+                digest.update(item.name.encode() + b"\0" + item.read_bytes())
+    return digest.hexdigest()
+
+
+@frozen
+class TritonBackend:
+    """Kernels as Triton text, one function each. It implements `KernelBackend`."""
+
+    @property
+    def name(self) -> str:
+        """`triton`."""
+        return "triton"
+
+    @property
+    def content_hash(self) -> str:
+        """A digest of this package's own sources."""
+        return _content_hash()
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Say why this kernel can't be written, or None."""
+        return refusal(kernel, target)
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the kernels.
+
+        A unit's text defines one function a kernel, `KernelSource.symbol`, and the host's function
+        `<symbol>_grid`, which takes the sizes and `XBLOCK` and gives the number of programs.
+
+        Each `KernelSource.text` is a program of its own.
+        """
+        names = Names(RESERVED)
+        units: list[TranslationUnit] = []
+        sources: list[KernelSource] = []
+        bodies: list[str] = []
+        statements = 0
+
+        def close() -> None:
+            text = "\n\n".join(bodies)
+            name = f"unit{len(units)}"
+            units.append(TranslationUnit(name, "triton", preamble(text) + text, tuple(sources)))
+            sources.clear()
+            bodies.clear()
+
+        for kernel in kernels:
+            symbol = names.take(kernel.name)
+            source, body = emit_kernel(kernel, facts, origins, target.heuristics, symbol)
+            sources.append(source)
+            bodies.append(body)
+            statements += sum(len(stage.body) for stage in kernel.stages) + 4
+            if statements >= target.heuristics.unit_statements:
+                close()
+                statements = 0
+        if sources:
+            close()
+        return tuple(units)

@@ -1,0 +1,30 @@
+"""The device's mathematical library on a host: the interpreter has none of its own."""
+
+import numpy as np
+
+from gyrator_ir.types import DType
+from gyrator_testing.interp.ops import apply
+
+TYPES = {"fp32": DType.F32, "fp64": DType.F64}
+
+
+class MathLibrary:
+    """Stands for `triton.language.extra.libdevice` in interpreted kernels."""
+
+    def __init__(self, tl):
+        self._tl = tl
+
+    def __getattr__(self, name):
+        op = {"rint": "round"}.get(name, name)
+
+        def call(*args):
+            tl = self._tl
+            blocks = [a for a in args if isinstance(a, tl.tensor)]
+            shape = np.broadcast_shapes(*(tuple(b.handle.data.shape) for b in blocks))
+            arrays = [np.broadcast_to(b.handle.data, shape) for b in blocks]
+            result = apply(op, arrays, TYPES[str(blocks[0].dtype)])
+            handle = type(blocks[0].handle)(np.asarray(result), blocks[0].dtype.scalar)
+            kind = tl.block_type(blocks[0].dtype.scalar, [int(n) for n in shape])
+            return tl.tensor(handle, kind)
+
+        return call

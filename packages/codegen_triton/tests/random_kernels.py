@@ -1,0 +1,380 @@
+"""Random well-formed kernels, with arrays to run them on."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from build import CPU, buffer, expr
+from harness import NUMPY
+
+from gyrator_ir.expr import Expr, Sym, sorted_symbols, to_python
+from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage
+from gyrator_ir.loop.body import (
+    Axis,
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.types import DType
+
+EXTENTS = (1, 2, 3, 5, 8, 13)
+FLOATS = (DType.F32, DType.F32, DType.F64, DType.BF16, DType.F16)
+INTS = (DType.I64, DType.I32, DType.I16, DType.U8)
+REDUCTIONS = tuple(ReduceKind)
+TOTAL = 160  # points of a kernel at most: the interpreter folds element by element
+
+
+@dataclass
+class Case:
+    kernel: Kernel
+    arrays: dict[str, np.ndarray]
+    sizes: dict[str, int]
+
+
+@dataclass
+class Maker:
+    """Grows one kernel."""
+
+    rng: np.random.Generator
+    points: dict[Sym, int]
+    inner: dict[Sym, int]
+    extents: dict[Sym, Expr]
+    sizes: dict[Sym, int]
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)
+    types: dict[str, DType] = field(default_factory=dict)
+    count: int = 0
+    binds: dict[Sym, int] = field(default_factory=dict)
+
+    def name(self, stem):
+        self.count += 1
+        return f"{stem}{self.count}"
+
+    def pick(self, items):
+        return items[int(self.rng.integers(len(items)))]
+
+    def chance(self, p):
+        return self.rng.random() < p
+
+    def address(self, symbols, injective=False):
+        """An index over the symbols: permuted, broadcast, strided, reshaped or reversed."""
+        order = list(symbols)
+        if self.chance(0.3):
+            self.rng.shuffle(order)
+        e, step = expr(0), expr(1)
+        for s in reversed(order):
+            if not injective and self.chance(0.15):
+                continue
+            e = e + (self.extents[s] - 1 - s if self.chance(0.08) else s) * step
+            step = step * (self.extents[s] + (1 if self.chance(0.1) else 0))
+        if self.chance(0.1):
+            e = e * int(self.rng.integers(2, 4))
+        if self.chance(0.15):
+            width = self.pick((4, 7, 16, 32))
+            e = (e // width) * (width + 3) + e % width
+        if self.chance(0.2):
+            e = e + int(self.rng.integers(1, 5))
+        return e
+
+    def array(self, stem, dtype, e, symbols):
+        where = _values(self, e, symbols)
+        name = self.name(stem)
+        size = int(where.max()) + 1 if where.size else 1
+        self.arrays[name] = _data(self.rng, dtype, size)
+        self.types[name] = dtype
+        return name
+
+    # Statements
+
+    def load(self, symbols, body, dtype, mask=None):
+        e = self.address(symbols)
+        name = self.name("a")
+        body.append(Load(name, self.array("x", dtype, e, symbols), e, mask))
+        return name
+
+    def cast(self, name, source, dtype, body):
+        if source is dtype:
+            return name
+        new = self.name("c")
+        body.append(Let(new, "cast", (name,), dtype))
+        return new
+
+    def mask(self, symbols, body):
+        at, bound, name = self.name("n"), self.name("k"), self.name("m")
+        s = self.pick(list(symbols))
+        body.append(IndexValue(at, s + int(self.rng.integers(0, 3)), DType.I64))
+        body.append(Const(bound, int(self.rng.integers(0, symbols[s] + 2)), DType.I64))
+        body.append(Let(name, self.pick(("lt", "ge")), (at, bound), DType.BOOL))
+        return name
+
+    def gathered(self, symbols, body, dtype):
+        """A load at an address that is itself loaded."""
+        at = self.load(symbols, body, DType.I64)
+        source = body[-1].buffer
+        n = int(self.rng.integers(1, 40))
+        raw = self.rng.integers(-n, n, self.arrays[source].size)
+        self.arrays[source] = raw.astype(np.int64)
+        t = Sym(self.name("t"))
+        self.binds[t] = n
+        body.append(Bind(t, at, expr(n), wrap=True))
+        table = self.name("x")
+        self.types[table], name = dtype, self.name("a")
+        s = self.pick(list(symbols))
+        self.arrays[table] = _data(self.rng, dtype, n * symbols[s])
+        body.append(Load(name, table, t * self.extents[s] + s))
+        return name
+
+    def value(self, symbols, body, given=()):
+        """A float or integer value of the body's points, with its type."""
+        dtype = self.pick(FLOATS) if self.chance(0.8) else self.pick(INTS)
+        compute = dtype.compute
+        mask = self.mask(symbols, body) if symbols and self.chance(0.2) else None
+        if symbols and self.chance(0.15):
+            a = self.gathered(symbols, body, dtype)
+        else:
+            a = self.load(symbols, body, dtype, mask)
+        a = self.cast(a, dtype, compute, body)
+        for name, other in given:
+            b = self.cast(name, other, compute, body)
+            a = self.binary("sub", a, b, compute, body)
+        for _ in range(int(self.rng.integers(0, 4))):
+            a = self.step(a, compute, symbols, body)
+        return a, compute
+
+    def binary(self, op, a, b, dtype, body):
+        name = self.name("v")
+        body.append(Let(name, op, (a, b), dtype))
+        return name
+
+    def step(self, a, dtype, symbols, body):
+        choice = int(self.rng.integers(6))
+        if choice == 0:
+            other = self.pick(FLOATS) if dtype.is_float else dtype
+            b = self.cast(self.load(symbols, body, other), other, dtype, body)
+            return self.binary(self.pick(("add", "mul", "maximum", "minimum")), a, b, dtype, body)
+        if choice == 1:
+            k = self.name("k")
+            body.append(Const(k, 3 if dtype.is_int else 0.37, dtype))
+            return self.binary("mul", a, k, dtype, body)
+        if choice == 2 and dtype.is_float:
+            name = self.name("v")
+            body.append(Let(name, self.pick(("tanh", "sigmoid", "abs")), (a,), dtype))
+            return name
+        if choice == 3 and symbols:
+            m, k, name = self.mask(symbols, body), self.name("k"), self.name("v")
+            body.append(Const(k, 2, dtype))
+            body.append(Let(name, "where", (m, a, k), dtype))
+            return name
+        if choice == 4 and symbols:
+            at, name = self.name("n"), self.name("v")
+            body.append(IndexValue(at, self.address(symbols), DType.I32))
+            body.append(Let(name, "cast", (at,), dtype))
+            return self.binary("add", a, name, dtype, body)
+        return self.binary("add", a, a, dtype, body)
+
+    def store(self, a, dtype, symbols, body):
+        out = dtype
+        if dtype is DType.F32 and self.chance(0.2):
+            out = self.pick((DType.F16, DType.BF16))
+        a = self.cast(a, dtype, out, body)
+        e = self.address(symbols, injective=True)
+        mask = self.mask(symbols, body) if symbols and self.chance(0.15) else None
+        body.append(Store(self.array("y", out, e, symbols), e, a, mask=mask))
+
+    def scatter(self, symbols, body):
+        """An atomic sum of integers at loaded addresses: the same for every order."""
+        at = self.load(symbols, body, DType.I64)
+        source, n = body[-1].buffer, int(self.rng.integers(1, 30))
+        self.arrays[source] = self.rng.integers(0, n, self.arrays[source].size)
+        t = Sym(self.name("t"))
+        body.append(Bind(t, at, expr(n), check=self.chance(0.5)))
+        dtype = self.pick((DType.I64, DType.I32))
+        a = self.load(symbols, body, dtype)
+        out = self.name("y")
+        self.types[out], self.arrays[out] = dtype, _data(self.rng, dtype, n)
+        mode = self.pick((StoreMode.ADD, StoreMode.MIN, StoreMode.MAX))
+        body.append(Store(out, t, a, mode))
+
+    # Stages
+
+    def reduce(self, symbols, body):
+        kind = self.pick(REDUCTIONS)
+        if kind in (ReduceKind.ANY, ReduceKind.ALL):
+            return self._fold(kind, (self.mask(symbols, body),), DType.BOOL, body)
+        if kind is ReduceKind.XOR:
+            a = self.load(symbols, body, DType.I32)
+            return self._fold(kind, (a,), DType.I32, body)
+        a, dtype = self.value(symbols, body)
+        if kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX) and not dtype.is_float:
+            a, dtype = self.cast(a, dtype, DType.F32, body), DType.F32
+        if kind is ReduceKind.PROD:
+            k, name = self.name("k"), self.name("v")
+            body.append(Const(k, 1, dtype))
+            body.append(Let(name, "where", (self.mask(symbols, body), k, a), dtype))
+            a = name
+        args = (a,)
+        if kind is ReduceKind.DOT:
+            args = (a, self.cast(self.load(symbols, body, DType.F32), DType.F32, dtype, body))
+        return self._fold(kind, args, dtype, body)
+
+    def _fold(self, kind, args, dtype, body):
+        many = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
+        names = tuple(self.name("f") for _ in range(many))
+        body.append(Reduce(names, kind, args, dtype))
+        position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+        return [(n, DType.I64 if position else dtype) for n in names]
+
+    def make(self, name, form):
+        everything = self.points | self.inner
+        stages, locals_ = [], []
+        if form == "pointwise":
+            body = []
+            for _ in range(int(self.rng.integers(1, 3))):
+                self.store(*self.value(everything, body), everything, body)
+            if self.chance(0.2) and everything:
+                self.scatter(everything, body)
+            stages.append(Stage(Level.OUTER, tuple(body)))
+        elif form == "reduction":
+            stages, locals_ = self._reduction(everything)
+        else:
+            stages.append(Stage(Level.INNER, tuple(self._ordered(form, everything))))
+        return self._kernel(name, stages, locals_)
+
+    def _reduction(self, everything):
+        body, locals_, position = [], [], expr(0)
+        found = []
+        for _ in range(int(self.rng.integers(1, 3))):
+            found += self.reduce(everything, body)
+        for s in self.inner:
+            position = position * self.extents[s] + s
+        if self.chance(0.3):
+            extent = expr(1)
+            for s in self.inner:
+                extent = extent * self.extents[s]
+            locals_.append(Local("row", DType.F32, extent))
+            a, dtype = self.value(everything, body)
+            body.append(Store("row", position, self.cast(a, dtype, DType.F32, body)))
+        stages, outer = [Stage(Level.INNER, tuple(body))], []
+        for n, d in found:
+            if self.chance(0.7) or not locals_:
+                self.store(n, d, self.points, outer)
+        a, dtype = self.value(self.points, outer)
+        stages.append(Stage(Level.OUTER, tuple(outer)))
+        if locals_ or self.chance(0.5):
+            last = []
+            numbers = [f for f in found if f[1] is not DType.BOOL]
+            b, other = self.value(everything, last, given=[(a, dtype), *numbers[:1]])
+            if locals_:
+                row = self.name("a")
+                last.append(Load(row, "row", position))
+                b = self.binary("add", self.cast(b, other, DType.F32, last), row, DType.F32, last)
+                other = DType.F32
+            self.store(b, other, everything, last)
+            stages.append(Stage(Level.INNER, tuple(last)))
+        return stages, locals_
+
+    def _ordered(self, form, everything):
+        body = []
+        a, dtype = self.value(everything, body)
+        if form == "scan":
+            kind, name = self.pick(tuple(ScanKind)), self.name("f")
+            if kind is ScanKind.LOGSUMEXP and not dtype.is_float:
+                kind = ScanKind.SUM
+            if kind is ScanKind.PROD:
+                kind = ScanKind.MAX
+            body.append(ScanStep((name,), kind, (a,), dtype, self.chance(0.4)))
+            position = kind in (ScanKind.ARGMIN, ScanKind.ARGMAX)
+            self.store(name, DType.I64 if position else dtype, everything, body)
+            return body
+        names = self.name("f"), self.name("f")
+        body.append(SortStep(names, (a,), dtype, self.chance(0.5)))
+        self.store(names[0], dtype, everything, body)
+        self.store(names[1], DType.I64, everything, body)
+        if self.chance(0.5):
+            self.store(a, dtype, everything, body)
+        return body
+
+    def _kernel(self, name, stages, locals_):
+        body = [s for stage in stages for s in stage.body]
+        loads = [s.buffer for s in body if isinstance(s, Load)]
+        stores = [s.buffer for s in body if isinstance(s, Store)]
+        local = {t.name for t in locals_}
+        names = [n for n in dict.fromkeys(loads + stores) if n not in local]
+        used = [e for s in body for e in _expressions(s)] + list(self.extents.values())
+        used += [t.extent for t in locals_]
+        sizes = tuple(s for s in sorted_symbols(used) if s in self.sizes)
+        return Kernel(
+            name, CPU,
+            tuple(Axis(s, self.extents[s]) for s in self.points),
+            tuple(Axis(s, self.extents[s]) for s in self.inner),
+            tuple(stages), tuple(locals_),
+            tuple(buffer(n, self.types[n], self.arrays[n].size) for n in names),
+            tuple(sorted(sizes, key=lambda s: s.name)),
+        )  # fmt: skip
+
+
+def _values(maker, e, symbols):
+    """The values of an index over all points."""
+    grid = np.meshgrid(*(np.arange(n) for n in symbols.values()), indexing="ij")
+    names = dict(zip((s.name for s in symbols), grid, strict=True))
+    names |= {s.name: v for s, v in maker.sizes.items()}
+    names |= {"min": np.minimum, "max": np.maximum}
+    return np.broadcast_to(eval(to_python(e), names), tuple(symbols.values()) or (1,))
+
+
+def _data(rng, dtype, n):
+    n = max(n, 1)
+    if dtype is DType.BOOL:
+        return rng.random(n) < 0.5
+    if dtype.is_int:
+        return rng.integers(0, 100, n).astype(NUMPY[dtype])
+    return rng.standard_normal(n).astype(NUMPY[dtype])
+
+
+def _expressions(s):
+    match s:
+        case Load(index=e) | Store(index=e) | IndexValue(expr=e) | Bind(size=e):
+            return (e,)
+    return ()
+
+
+def random_case(seed: int, form: str) -> Case:
+    """Return a kernel of the form `pointwise`, `reduction`, `scan` or `sort`, and its data."""
+    rng = np.random.default_rng(seed)
+    dynamic = rng.random() < 0.5
+    count = int(rng.integers(1, 4))
+    inside = 0
+    if form != "pointwise":
+        inside = 1 if form in ("scan", "sort") else int(rng.integers(1, 3))
+        count = int(rng.integers(0, 3))
+    points: dict[Sym, int] = {}
+    inner: dict[Sym, int] = {}
+    extents: dict[Sym, Expr] = {}
+    sizes: dict[Sym, int] = {}
+    total = 1
+    for k in range(count + inside):
+        s = Sym(f"i{k}") if k < count else Sym(f"r{k - count}")
+        n = int(EXTENTS[int(rng.integers(len(EXTENTS)))])
+        if total * n > TOTAL:
+            n = 2
+        if rng.random() < 0.1 and form == "reduction" and k >= count and total < 20:
+            n = int(rng.choice((40, 70)))
+        if rng.random() < 0.02:
+            n = 0
+        total *= max(n, 1)
+        (points if k < count else inner)[s] = n
+        if dynamic and rng.random() < 0.6:
+            size = Sym(f"s{k}")
+            sizes[size], extents[s] = n, size
+        else:
+            extents[s] = expr(n)
+    maker = Maker(rng, points, inner, extents, sizes)
+    kernel = maker.make(f"{form}_{seed}", form)
+    return Case(kernel, maker.arrays, {s.name: n for s, n in sizes.items()})
