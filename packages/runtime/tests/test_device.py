@@ -75,8 +75,10 @@ def test_cpu_allocator(monkeypatch):
 def test_streams_and_events():
     cpu = CpuDevice()
     first, second = cpu.new_event(), cpu.new_event()
-    with pytest.raises(DeviceError):
+    with pytest.raises(DeviceError) as caught:
         first.elapsed_ns(second)
+    assert caught.value.diagnostic.code == "GY-DEVICE-003"
+    assert "not recorded on a CPU" in caught.value.diagnostic.message
     stream = cpu.new_stream()
     with cpu.stream_guard(stream), cpu.guard(0):
         first.record(stream)

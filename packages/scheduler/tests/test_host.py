@@ -32,6 +32,8 @@ from gyrator_ir.loop.nodes import (
     LoopProgram,
     ScalarRead,
     SizeInput,
+    Template,
+    TemplateKind,
     TensorRef,
     WhileOp,
 )
@@ -136,6 +138,26 @@ def test_loops_carry_tensors_only() -> None:
     wrong = evolve(program, operations=(evolve(body, carried=(Literal(1),)),))
     with pytest.raises(SchedulerError, match="GY-SCHED-002"):
         plan_host(schedule(wrong, chosen, target()), chosen, target())
+
+
+def test_templates_without_a_library_call_are_refused() -> None:
+    """A template that no kernel holds becomes its fallback, so it needs one."""
+    m = Maker()
+    a = m.input("a", 4, 4)
+    m.buffer("out", m.buffers[a].shape)
+    args = (m.ref(a), m.ref(a))
+    product = Template("t0", TemplateKind.GEMM, args, "out", (), (), ())
+    call = Extern("t0", "aten.mm.default", args, (), ("out",))
+    m.operations.append(evolve(product, fallback=call))
+    (found,) = kinds(planned(m.program("out")), ExternCall)
+    assert found.target == "aten.mm.default"
+    m.operations[-1] = product
+    with pytest.raises(SchedulerError) as error:
+        planned(m.program("out"))
+    diagnostic = error.value.diagnostic
+    assert diagnostic.code == "GY-SCHED-003"
+    assert "the template t0 (gemm)" in diagnostic.message
+    assert "give the template a fallback" in diagnostic.help
 
 
 def test_numbers_read_back_come_before_what_they_shape() -> None:

@@ -4,7 +4,7 @@ from gyrator_codegen_cpp.ops import EMITTERS
 from gyrator_codegen_cpp.scalars import STORAGE
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Const, IndexValue, Let, ScanStep, SortStep
+from gyrator_ir.loop.body import Const, IndexValue, Let, Reduce, ScanStep, SortStep
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
@@ -36,9 +36,10 @@ def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
                     where=f"{s.name} in kernel {kernel.name}",
                     help="leave the operation to its ATen op",
                 )
-        scans = [s for s in stage.body if isinstance(s, ScanStep)]
-        sorts = [s for s in stage.body if isinstance(s, SortStep)]
-        if len({s.reverse for s in scans}) > 1 or len(sorts) > 1 or (scans and sorts):
+        collectives = [s for s in stage.body if isinstance(s, Reduce | ScanStep | SortStep)]
+        directions = {s.reverse for s in collectives if isinstance(s, ScanStep)}
+        sorted_too = any(isinstance(s, SortStep) for s in collectives)
+        if len(directions) > 1 or (sorted_too and len(collectives) > 1):
             return Diagnostic(
                 SHAPE,
                 "scans in both directions, or sorts beside other collectives, in one stage",

@@ -31,6 +31,7 @@ class _Found(Enum):
     PROXY = 2
 
 
+_SYMBOLIC = (FakeTensor, torch.SymInt, torch.SymBool)
 _PLAIN = frozenset({int, str, bool, float, torch.Tensor, type(None)})
 
 
@@ -40,7 +41,7 @@ def leaf(
     """Decorate a function that graphs call.
 
     Args:
-        fake: what the function does on fake tensors; None for the function itself.
+        fake: what the function does on fake tensors and symbolic sizes; None for the same.
         opaque: `make_fx` records one call, too, and not the dispatcher ops that the function runs.
         pure: dead code elimination may drop a call whose result is not used.
     """
@@ -81,7 +82,7 @@ def _scan(values: Iterable[Any]) -> _Found:
             found = inner if found is _Found.REAL else found
         elif issubclass(kind, torch.fx.Proxy):
             return _Found.PROXY
-        elif issubclass(kind, FakeTensor):
+        elif issubclass(kind, _SYMBOLIC):
             found = _Found.FAKE
     return found
 

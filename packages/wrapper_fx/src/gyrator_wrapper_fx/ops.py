@@ -123,7 +123,12 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
     )
 
 
-@leaf()
+def _suppose(condition: bool, message: str) -> None:
+    """Tell torch's symbolic shapes what the check would ensure."""
+    torch._check(condition, lambda: message)
+
+
+@leaf(_suppose)
 def assert_true(condition: bool, message: str) -> None:
     """RuntimeError unless a condition on sizes holds."""
     if not condition:

@@ -92,6 +92,10 @@ class Scope:
 
     # Nodes
 
+    def parameter(self, name: str) -> None:
+        """Append a parameter, and bind its name."""
+        self.bind(name, self.graph.placeholder("self_" if name == "self" else name))
+
     def call(
         self,
         target: Callable[..., Any],
@@ -203,7 +207,7 @@ class Scope:
         """Write a body as a graph module of its own, which returns the tuple of `values`."""
         inner = Scope(self.context, f"{self.name}_{hint}", descriptors=dict(self.descriptors))
         for name in parameters:
-            inner.bind(name, inner.graph.placeholder(name))
+            inner.parameter(name)
         self.context.write(inner, body)
         module = inner.finish(tuple(inner.env[v] for v in values))
         return self.attribute(self.free_attribute(hint), module)

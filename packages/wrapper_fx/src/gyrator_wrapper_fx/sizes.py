@@ -50,8 +50,7 @@ class SizeBuilder:
     """Writes expressions into one graph; an expression met before is the node it was.
 
     `graph`'s nodes work on Python integers and on symbolic ones. FX computes every node, so a
-    quotient that only one side of a `where`, `and` or `or` guards is one that gives 0 for a zero
-    divisor.
+    quotient in one side of a `where` is one that gives 0 for a zero divisor.
     """
 
     graph: torch.fx.Graph
@@ -93,7 +92,7 @@ class SizeBuilder:
                 return self._call(ops.select, self(cond, guarded), self(a, True), self(b, True))
             case And(args=conditions) | Or(args=conditions):
                 function = operator.and_ if isinstance(node, And) else operator.or_
-                return self._chain(function, [self(c, True) for c in conditions])
+                return self._chain(function, [self(c, guarded) for c in conditions])
             case Eq(a=a, b=b) | Ne(a=a, b=b) | Lt(a=a, b=b) | Le(a=a, b=b):
                 return self._call(_RELATIONS[type(node)], self(a, guarded), self(b, guarded))
         raise TypeError(f"no meaning is given for {type(node).__name__}")

@@ -58,7 +58,7 @@ def _module(
     )
     scope = Scope(context, program.name)
     for p in program.parameters:
-        scope.bind(p.name, scope.graph.placeholder(p.name))
+        scope.parameter(p.name)
     write(scope, program.instructions)
     last = program.instructions[-1]
     assert isinstance(last, Return)  # the verifier's GY-HOST-005

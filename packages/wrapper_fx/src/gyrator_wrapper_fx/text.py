@@ -11,7 +11,7 @@ from gyrator_ir.loop.nodes import UserKernel
 from gyrator_wrapper_fx import ops
 
 RESERVED = frozenset({"g", "t", "rt", "torch", "ops", "operator", "UserKernel", "children"})
-NOTES = ("reads", "writes", "origins", "comment", "capture", "stream")
+NOTES = ("reads", "writes", "origins", "comment", "capture")
 """Metadata that the text keeps."""
 
 _HEADER = '''"""Host program {name} as an FX graph. `build(rt)` makes it ready to run."""

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from attrs import evolve
 
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.print import show_instruction
@@ -22,6 +23,10 @@ def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     FxWrapperError: GY-FX-002 without Triton, GY-FX-003 for grids of several configurations, of
     which the IR has no list.
     """
+    if i.stream is not None:
+        inner = h.WithStream(i.stream, (evolve(i, stream=None),))
+        scope.context.write(scope, (inner,))
+        return
     where = show_instruction(i)[0]
     if len(i.grid) != 1:
         raise fx_error(3, f"{len(i.grid)} grids for the one configuration of a kernel", where)
@@ -37,8 +42,6 @@ def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     node = higher_order_call(
         scope.graph, kernel, scope.size.all(grid), values, constants, tma, where
     )
-    if i.stream is not None:
-        node.meta["stream"] = str(i.stream)
     scope.noted(node, {})
 
 
