@@ -1,5 +1,6 @@
 """The sections of bench/cpu.py: each runs its measurements and returns rows and raw numbers."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -45,10 +46,16 @@ class Plan:
         """Return the folder of a workload's caches."""
         return self.caches / "".join(c if c.isalnum() else "_" for c in name)
 
-    def measure(self, task: str, name: str, arguments: Mapping[str, Any], fresh: str = "") -> Raw:
-        """Run a task for a workload; `fresh` names a cache folder of its own."""
-        self.say(f"{task}: {name} {fresh}")
-        return measure(task, arguments, self.cache_of(fresh or name))
+    def measure(self, task: str, name: str, arguments: Mapping[str, Any], shared: str = "") -> Raw:
+        """Run a task for a workload; those with the same `shared` find each other's caches."""
+        start = time.perf_counter()
+        found = measure(task, arguments, self.cache_of(shared or name))
+        times = found.get("times", {})
+        parts = [f"{b} {1e3 * t['thread_min']:.3g} ms" for b, t in times.items()]
+        compiler = [str(arguments["backend"])] if "backend" in arguments else []
+        spent = f"({time.perf_counter() - start:.0f} s)"
+        self.say(" ".join([f"{task}: {name}:", *compiler, ", ".join(parts), spent]))
+        return found
 
 
 def run(plan: Plan) -> tuple[Sheet, Raw]:
@@ -158,7 +165,10 @@ def overhead(plan: Plan) -> tuple[Sheet, Raw]:
             name = f"{kernels} {shape}"
             rounds = {"rounds": 10 * plan.rounds, "batch": 100}
             found = raw[name] = plan.measure(
-                "call_overhead", name, {"shape": shape, "kernels": kernels, **rounds}
+                "call_overhead",
+                name,
+                {"shape": shape, "kernels": kernels, **rounds},
+                shared="calls",
             )
             if "error" in found:
                 sheet.rows.append(tuple(failed_row(name, found, 8)))
@@ -204,7 +214,7 @@ def kernels(plan: Plan) -> tuple[Sheet, Raw]:
     raw: Raw = {}
     for case in plan.cases:
         arguments = {"case": case, "threads": plan.threads, "rounds": 2 * plan.rounds}
-        found = raw[case] = plan.measure("time_kernel", case, arguments)
+        found = raw[case] = plan.measure("time_kernel", case, arguments, shared="kernels")
         if "error" in found:
             sheet.rows.append(tuple(failed_row(case, found, 9)))
             continue
