@@ -64,4 +64,8 @@ def _float(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, Sca
         return total
     if name == "Pow":
         return ops.pow(args[0], args[1])
-    raise b.unsupported("GY-LOWER-008", f"the run-time float {e} cannot be computed in a kernel")
+    raise b.unsupported(
+        "GY-LOWER-008",
+        f"the run-time float {e} cannot be computed in a kernel",
+        help="the graph runs in eager mode; compute on the tensor, before the number is read",
+    )

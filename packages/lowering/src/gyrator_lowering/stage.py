@@ -130,7 +130,9 @@ class _Lowering:
             case "call_function":
                 return self._call(node)
         raise self.b.unsupported(
-            "GY-LOWER-001", f"an FX node of kind {node.op!r} in a graph of aten ops"
+            "GY-LOWER-001",
+            f"an FX node of kind {node.op!r} in a graph of aten ops",
+            help="hand over a graph that AOTAutograd or make_fx traced",
         )
 
     # Inputs and outputs ---------------------------------------------------------------------
@@ -252,7 +254,11 @@ class _Lowering:
         given: Any = condition.meta["val"] if isinstance(condition, Node) else condition
         if isinstance(given, (bool, int)):
             if not given:
-                raise self.b.unsupported("GY-LOWER-010", f"the graph asserts: {message}")
+                raise self.b.unsupported(
+                    "GY-LOWER-010",
+                    f"the graph asserts: {message}",
+                    help="the assertion is known to be false: correct the model or its inputs",
+                )
             return
         self.b.operations.append(
             AssertCond(

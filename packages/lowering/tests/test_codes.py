@@ -1,0 +1,185 @@
+"""Graphs that cannot be lowered are refused with a code, and the message says what to do."""
+
+import math
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx import Graph, GraphModule
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.types import DType
+from gyrator_lowering import LoweringOptions, TableBuilder, lower
+from gyrator_lowering.trace import TraceError, Tracer
+
+aten = torch.ops.aten
+
+
+class Writer:
+    """Writes a graph of aten ops node by node."""
+
+    def __init__(self) -> None:
+        self.mode = FakeTensorMode(shape_env=ShapeEnv())
+        self.graph = Graph()
+        self.held = torch.nn.Module()
+
+    def tensor(self, *shape, dtype=torch.float32):
+        with self.mode:
+            return torch.empty(shape, dtype=dtype)
+
+    def given(self, name, value):
+        node = self.graph.placeholder(name)
+        node.meta["val"] = value
+        return node
+
+    def call(self, op, *args, val):
+        node = self.graph.call_function(op, args)
+        node.meta["val"] = val
+        return node
+
+    def module(self, *results) -> GraphModule:
+        self.graph.output(results)
+        return GraphModule(self.held, self.graph)
+
+
+@pytest.fixture
+def writer() -> Writer:
+    return Writer()
+
+
+def refusal(check, gm, table=None) -> Diagnostic:
+    """Return why `gm` is not lowered."""
+    with pytest.raises(UnsupportedError) as error:
+        lower(gm, LoweringOptions(), check.targets, table)
+    return error.value.diagnostic
+
+
+def test_a_python_function_is_no_op(check, writer) -> None:
+    """A graph that AOTAutograd has not traced down to aten ops."""
+    x = writer.given("x", writer.tensor(3))
+    found = refusal(check, writer.module(writer.call(math.fsum, x, val=writer.tensor())))
+    assert found.code == "GY-LOWER-001"
+    assert "fsum" in found.message and "is not an op of the dispatcher" in found.message
+    assert found.provenance[0].startswith("%fsum")
+    assert found.help == "the graph runs in eager mode"
+
+
+def test_a_module_call_is_no_op(check, writer) -> None:
+    """A graph straight from `symbolic_trace` calls modules."""
+    writer.held.act = torch.nn.ReLU()
+    x = writer.given("x", writer.tensor(3))
+    found = refusal(check, writer.module(writer.graph.call_module("act", (x,))))
+    assert found.code == "GY-LOWER-001"
+    assert "'call_module'" in found.message
+    assert "AOTAutograd" in found.help
+
+
+def test_a_higher_order_op_without_a_rule_is_refused(check, writer) -> None:
+    """Only `cond`, `while_loop` and `invoke_subgraph` become subprograms."""
+    x = writer.given("x", writer.tensor(3))
+    scan = writer.call(torch.ops.higher_order.scan, None, (x,), (x,), (), val=(writer.tensor(3),))
+    found = refusal(check, writer.module(scan))
+    assert found.code == "GY-LOWER-001"
+    assert found.message == "scan is not an op of the dispatcher"
+
+
+def test_operands_of_two_types_meet(check, writer) -> None:
+    """A rule's mistake is named where the rule is run alone, and costs only a call in a graph."""
+    ops = Tracer()
+    with pytest.raises(TraceError) as error:
+        ops.add(ops.const(1.0, DType.F64), ops.const(1.0, DType.F32))
+    found = error.value.diagnostic
+    assert found.code == "GY-LOWER-003"
+    assert found.message == "operands of different types meet without a cast: f32, f64"
+    assert "correct the lowering rule" in found.help
+
+    table = TableBuilder()
+
+    @table.rule("aten.sin.default")
+    def numbers_alone(b, x):
+        return b.pointwise(lambda ops, index: ops.add(1.0, 2.0))
+
+    x = writer.given("x", writer.tensor(3))
+    gm = writer.module(writer.call(aten.sin.default, x, val=writer.tensor(3)))
+    (call,) = lower(gm, LoweringOptions(), check.targets, table.build()).operations
+    assert isinstance(call, Extern)
+    assert "the rule of aten.sin.default failed" in call.reason
+    assert "GY-LOWER-003: an op was applied to Python numbers alone" in call.reason
+
+
+def test_a_generator_cannot_be_handed_to_a_call(check, writer) -> None:
+    """Calls take tensors, numbers, texts and types."""
+    x = writer.given("x", writer.tensor(3))
+    generator = writer.given("generator", torch.Generator())
+    node = writer.call(aten.bernoulli.default, x, val=writer.tensor(3))
+    node.kwargs = {"generator": generator}
+    found = refusal(check, writer.module(node), TableBuilder().build())
+    assert found.code == "GY-LOWER-004"
+    assert "aten.bernoulli.default takes Generator as an argument" in found.message
+    assert "report the op" in found.help
+
+
+def test_a_type_is_no_result(check, writer) -> None:
+    """`aten.result_type` returns a dtype."""
+    x = writer.given("x", writer.tensor(3))
+    node = writer.call(aten.result_type.Tensor, x, x, val=torch.float32)
+    found = refusal(check, writer.module(node))
+    assert found.code == "GY-LOWER-005"
+    assert "aten.result_type.Tensor returns a dtype" in found.message
+    assert found.help == "the graph runs in eager mode"
+
+
+def test_a_graph_that_returns_a_generator_is_refused(check, writer) -> None:
+    """An opaque input can be passed through a program, not out of it."""
+    generator = writer.given("generator", torch.Generator())
+    found = refusal(check, writer.module(generator))
+    assert found.code == "GY-LOWER-007"
+    assert found.message == "the graph returns a Generator"
+    assert found.help == "the graph runs in eager mode"
+
+
+def test_a_float_of_run_time_is_no_input(check, writer) -> None:
+    """Sizes can be inputs, floats and booleans come in tensors."""
+    symbol = writer.mode.shape_env.create_unbacked_symfloat()
+    found = refusal(check, writer.module(writer.given("f", symbol)))
+    assert found.code == "GY-LOWER-008"
+    assert found.message == "the input f is a run-time SymFloat"
+    assert found.help == "the graph runs in eager mode"
+
+
+def test_a_function_that_kernels_lack_of_a_run_time_float(check) -> None:
+    """`asin` of a number that was read from a tensor."""
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        gm = check.trace(lambda x: x + torch._sym_asin(x[0].item()), (torch.rand(3),), dynamic=True)
+    found = refusal(check, gm)
+    assert found.code == "GY-LOWER-008"
+    assert "OpaqueUnaryFn_asin" in found.message
+    assert "cannot be computed in a kernel" in found.message
+    assert "compute on the tensor" in found.help
+
+
+def test_an_assertion_that_is_false_is_refused(check, writer) -> None:
+    """The graph's own message is the one that helps."""
+    x = writer.given("x", writer.tensor(3))
+    writer.call(aten._assert_scalar.default, False, "batch must be even", val=None)
+    found = refusal(check, writer.module(x))
+    assert found.code == "GY-LOWER-010"
+    assert found.message == "the graph asserts: batch must be even"
+    assert "known to be false" in found.help
+
+
+def test_a_region_returns_tensors_only(check, writer) -> None:
+    """Both arms of the `cond` return a number."""
+    arm = Writer()
+    arm.given("x", arm.tensor(3))
+    writer.held.arm = arm.module(5)
+    x = writer.given("x", writer.tensor(3))
+    test = writer.given("test", writer.tensor(dtype=torch.bool))
+    arms = [writer.graph.get_attr("arm") for _ in range(2)]
+    node = writer.call(torch.ops.higher_order.cond, test, *arms, (x,), val=(5,))
+    found = refusal(check, writer.module(node))
+    assert found.code == "GY-LOWER-011"
+    assert found.message == "cond returns something that is not a tensor"
+    assert found.help == "the graph runs in eager mode"
