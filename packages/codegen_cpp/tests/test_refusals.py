@@ -1,0 +1,78 @@
+"""Kernels that C++ cannot express are refused with a code before anything is written."""
+
+import pytest
+from attrs import evolve
+from build import F32, I0, R0, inner, kernel, outer
+from harness import target
+
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.expr import ShapeFacts, expr
+from gyrator_ir.loop.body import Let, Load, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
+
+AT = expr(8) * I0 + R0
+SCAN = ScanStep(("c",), ScanKind.SUM, ("a",), F32)
+BACK = ScanStep(("e",), ScanKind.SUM, ("a",), F32, reverse=True)
+SORT = SortStep(("v", "p"), ("a",), F32)
+SORT_DOWN = SortStep(("w", "q"), ("a",), F32, descending=True)
+FOLD = Reduce(("f",), ReduceKind.SUM, ("a",), F32)
+WRITES = {
+    "c": Store("running", AT, "c"),
+    "e": Store("back", AT, "e"),
+    "v": Store("values", AT, "v"),
+    "w": Store("down", AT, "w"),
+}
+
+
+def beside(*steps):
+    """Return a kernel that has the collectives `steps` in one stage."""
+    writes = [WRITES[s.names[0]] for s in steps if s.names[0] in WRITES]
+    stages = [inner(Load("a", "x", AT), *steps, *writes)]
+    if FOLD in steps:
+        stages.append(outer(Store("total", I0, "f")))
+    return kernel("k", [(I0, 4)], [(R0, 8)], stages)
+
+
+def refused(found):
+    return CppBackend().refuses(found, target("avx512"))
+
+
+def test_an_op_that_the_target_lacks_is_refused():
+    """`Capabilities.ops_lacking` says which rows of the op table a target does without."""
+    bound = target("avx512")
+    lacking = evolve(bound.capabilities, ops_lacking=frozenset({"erfinv"}))
+    body = [Load("a", "x", I0), Let("b", "erfinv", ("a",), F32), Store("y", I0, "b")]
+    erfinv = kernel("k", [(I0, 4)], [], [outer(*body)])
+    assert CppBackend().refuses(erfinv, bound) is None
+
+    found = CppBackend().refuses(erfinv, evolve(bound, capabilities=lacking))
+
+    assert found is not None
+    assert found.code == "GY-CPP-002"
+    assert found.message == "C++ kernels have no erfinv"
+    assert found.where == "b in kernel k"
+    assert "ATen" in found.help
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [(SCAN, BACK), (SORT, SORT_DOWN), (SCAN, SORT), (SORT, FOLD), (FOLD, SORT), (FOLD, SCAN, SORT)],
+    ids=lambda steps: "-".join(s.names[0] for s in steps),
+)
+def test_collectives_that_cannot_share_a_stage_are_refused(steps):
+    """A sort stands alone in its stage; scans of one stage run in one direction."""
+    found = refused(beside(*steps))
+
+    assert found is not None
+    assert found.code == "GY-CPP-003"
+    assert "scans in both directions, or sorts beside other collectives" in found.message
+    assert found.where == "kernel k"
+    assert found.help == "schedule them as separate stages"
+
+
+@pytest.mark.parametrize("steps", [(SCAN,), (BACK,), (SORT,), (FOLD,), (SCAN, FOLD), (FOLD, BACK)])
+def test_collectives_that_are_not_refused_are_emitted(steps):
+    """What `refuses` lets through, the emitter writes."""
+    found = beside(*steps)
+    assert refused(found) is None
+    (unit,) = CppBackend().emit([found], ShapeFacts(), (), target("avx512"))
+    assert "gy_k_" in unit.text
