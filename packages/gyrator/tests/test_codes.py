@@ -1,0 +1,187 @@
+"""What a user meets when options, targets or requests are wrong: the code and the next step."""
+
+import sys
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pytest
+import torch
+from attrs import evolve
+
+from gyrator import OptionError, Session, compiler
+from gyrator.config import read_config
+from gyrator.opt import OptError, OptRequest, run_opt
+from gyrator.targets import GROUP, TargetError, discover
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.loop.print import show
+from gyrator_runtime.warn import GyratorWarning
+
+
+def diagnostic(error: BaseException):
+    """Return the diagnostic of the error that Dynamo may have wrapped."""
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, GyratorError):
+        found = getattr(found, "inner_exception", None) or found.__cause__
+    assert found is not None, f"no GyratorError behind {error!r}"
+    return found.diagnostic
+
+
+def double(x):
+    return x * 2
+
+
+@pytest.fixture
+def compiled(tmp_path, monkeypatch):
+    """Return a function that compiles `double` with a session of its own."""
+    monkeypatch.setenv("GYRATOR_CACHE_DIR", str(tmp_path))
+    torch._dynamo.reset()
+
+    def make(**options):
+        session = Session(options={"cache": False, "progress": False, **options})
+        return torch.compile(double, backend=session.backend)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message", "help"),
+    [
+        ({"numeric": "fast"}, "GY-OPTION-001", "unknown option 'numeric'", "'numerics'?"),
+        ({"zzz": 1}, "GY-OPTION-001", "unknown option 'zzz'", "there are: numerics, wrapper"),
+        (
+            {"numerics": "quick"},
+            "GY-OPTION-003",
+            "takes one of 'eager', 'fast', got 'quick'",
+            "rounded",
+        ),
+        ({"fusion": 1}, "GY-OPTION-003", "'fusion' takes a bool, got 1", "Fuse"),
+    ],
+)
+def test_wrong_options_are_refused(options, code, message, help) -> None:
+    """Wrong options raise whether or not the session is strict: eager mode would hide them."""
+    with pytest.raises(OptionError) as error:
+        Session(options=options)
+    assert error.value.diagnostic.code == code
+    assert message in error.value.diagnostic.message
+    assert help in error.value.diagnostic.help
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match=code) as wrapped:
+        torch.compile(double, backend="gyrator", options=options)(torch.ones(2))
+    assert diagnostic(wrapped.value).code == code
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    """`torch.compile` hands the mode on as it is."""
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="GY-OPTION-002") as error:
+        torch.compile(double, backend="gyrator", mode="max-autotun")(torch.ones(2))
+    found = diagnostic(error.value)
+    assert found.code == "GY-OPTION-002"
+    assert found.message == "unknown mode 'max-autotun'"
+    assert "'max-autotune'?" in found.help
+
+
+@pytest.mark.parametrize("text", ["", "def f(): pass\n", "; a comment\n\nnonsense"])
+def test_text_that_is_no_program_is_refused(text) -> None:
+    """`gyrator opt` reads the level from the first line."""
+    with pytest.raises(OptError) as error:
+        run_opt(text, OptRequest())
+    found = error.value.diagnostic
+    assert found.code == "GY-OPT-001"
+    assert found.message == "the text is no program"
+    assert "loop.program, kernel.schedule, host.program" in found.help
+
+
+def loop_text() -> str:
+    """Return the text of a program that does nothing."""
+    return show(LoopProgram("empty", (), (), (), (), (), ShapeFacts(), (), ()))
+
+
+def test_stages_that_do_not_exist_are_refused() -> None:
+    """Stages lead from loop to kernel to host to text, never back."""
+    kernel = run_opt(loop_text(), OptRequest(to="kernel"))
+    for text, request, message in (
+        (kernel, OptRequest(to="loop"), "no stage leads from kernel to 'loop'"),
+        (kernel, OptRequest(to="fortran"), "no stage leads from kernel to 'fortran'"),
+        (kernel, OptRequest(passes="dce"), "passes run on the level loop, the text is kernel"),
+        ("", OptRequest(start="asm"), "there is no level 'asm'; there are: loop, kernel, host"),
+    ):
+        with pytest.raises(OptError) as error:
+            run_opt(text, request)
+        assert error.value.diagnostic.code == "GY-OPT-002"
+        assert error.value.diagnostic.message == message
+        assert "gyrator opt --help" in error.value.diagnostic.help
+
+
+@pytest.fixture
+def advertised(monkeypatch):
+    """Return a function that advertises the host's target again, changed, from another module."""
+    ((definition, _), *_) = discover(read_config()).values()
+
+    def make(module: str, **changes) -> EntryPoint:
+        holder = ModuleType(module)
+        holder.TARGET = evolve(definition, **changes)
+        monkeypatch.setitem(sys.modules, module, holder)
+        return EntryPoint(module, f"{module}:TARGET", GROUP)
+
+    return make
+
+
+def test_a_target_of_another_api_is_refused(advertised) -> None:
+    """A vendor's package that was built for another version of gyrator."""
+    with pytest.raises(TargetError) as error:
+        discover(read_config(), [advertised("gyrator_vendor", api=99)])
+    found = error.value.diagnostic
+    assert found.code == "GY-TARGET-001"
+    assert found.message.startswith("target 'gyrator_vendor' speaks API 99; this gyrator speaks")
+    assert found.where == "gyrator_vendor:TARGET"
+    assert found.help == "upgrade the older"
+
+
+def test_two_targets_for_one_device_type_are_refused(advertised) -> None:
+    """The message names both packages."""
+    with pytest.raises(TargetError) as error:
+        discover(read_config(), [advertised("gyrator_one"), advertised("gyrator_two")])
+    found = error.value.diagnostic
+    assert found.code == "GY-TARGET-002"
+    assert found.message == "two targets claim device type 'cpu'"
+    assert found.provenance == ("gyrator_one:TARGET", "gyrator_two:TARGET")
+    assert found.help == "uninstall one"
+
+
+def test_a_device_without_target_is_refused_or_runs_eagerly(compiled) -> None:
+    """No target serves the device type `meta`."""
+    x = torch.ones(3, device="meta")
+    with pytest.raises(Exception, match="GY-TARGET-003") as error:
+        compiled(strict=True)(x)
+    found = diagnostic(error.value)
+    assert found.code == "GY-TARGET-003"
+    assert found.message == "no target for device type 'meta'"
+    assert "targets found: " in found.help and "gyrator doctor" in found.help
+
+    torch._dynamo.reset()
+    with pytest.warns(GyratorWarning, match="GY-TARGET-003: a graph .* runs eagerly"):
+        assert compiled()(x).device.type == "meta"
+
+
+def test_a_bug_of_the_compiler_costs_a_warning(compiled, monkeypatch) -> None:
+    """The graph runs eagerly, and the warning asks for a report; strict sessions raise."""
+
+    def broken(*_):
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(compiler, "lower", broken)
+    x = torch.arange(3.0)
+    with pytest.warns(GyratorWarning) as caught:
+        assert torch.equal(compiled()(x), x * 2)
+    (text,) = [str(w.message) for w in caught if isinstance(w.message, GyratorWarning)]
+    assert text.startswith("GY-COMPILE-001: a graph (")
+    assert "runs eagerly: ZeroDivisionError: oops" in text
+    assert "please report it; options={'strict': True}" in text
+
+    torch._dynamo.reset()
+    with pytest.raises(Exception, match="oops"):
+        compiled(strict=True)(x)
