@@ -45,7 +45,10 @@ def _by_sign(signed: str, unsigned: str) -> Emitter:
 
 
 def _bit_not(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
-    return f"{args[0]} == 0" if dtype is DType.BOOL else f"~{args[0]}"
+    if dtype is DType.BOOL:
+        return f"{args[0]} == 0"
+    ones = -1 if dtype.is_signed else (1 << 8 * dtype.size) - 1
+    return f"{args[0]} ^ {ones}"
 
 
 def _signbit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:

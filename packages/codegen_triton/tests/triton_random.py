@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 import numpy as np
-from build import CPU, buffer, expr
-from harness import NUMPY
+from triton_build import CPU, buffer, expr
+from triton_harness import NUMPY
 
 from gyrator_ir.expr import Expr, Sym, sorted_symbols, to_python
 from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage

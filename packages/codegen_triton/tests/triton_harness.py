@@ -1,0 +1,103 @@
+"""Writes kernels and runs them in the process that interprets Triton."""
+
+import os
+import pickle
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+from gyrator_codegen_triton.shape import rblock
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import NUMPY as ALL
+
+NUMPY = {d: n for d, n in ALL.items() if not d.is_complex and (d.size > 1 or not d.is_float)}
+TRITON = {
+    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
+    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
+    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
+    DType.BOOL: "bool",
+}  # fmt: skip
+ATOMICS = frozenset(
+    (d, m)
+    for d in (DType.F32, DType.F64, DType.I32, DType.I64)
+    for m in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
+)
+
+
+def target(arch="sm_90", **heuristics):
+    return Target(
+        device="cuda",
+        arch=arch,
+        kernel_backend="triton",
+        capabilities=Capabilities(dtypes=frozenset(NUMPY), atomics=ATOMICS),
+        heuristics=Heuristics(**({"cores": 132} | heuristics)),
+    )
+
+
+class Interpreter:
+    """The process that runs kernels."""
+
+    def __init__(self):
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("triton_worker.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+        )
+
+    def __call__(self, *request):
+        pickle.dump(request, self._process.stdin)
+        self._process.stdin.flush()
+        answer = pickle.load(self._process.stdout)
+        if isinstance(answer, str):
+            raise RuntimeError(answer)
+        return answer
+
+    def close(self):
+        self._process.stdin.close()
+        self._process.wait(timeout=60)
+        self._process.stdout.close()
+
+
+class Library:
+    """Kernels written together."""
+
+    def __init__(self, kernels, interpreter, folder, facts=None, origins=(), **heuristics):
+        bound = self.target = target(**heuristics)
+        backend = TritonBackend()
+        self._interpreter = interpreter
+        self.refused = {k.name: backend.refuses(k, bound) for k in kernels}
+        self.refused = {name: d for name, d in self.refused.items() if d}
+        written = [k for k in kernels if k.name not in self.refused]
+        self.units = backend.emit(written, facts or ShapeFacts(), origins, bound)
+        self.kernels = {k.name: k for k in kernels}
+        self.sources = {s.kernel: s for u in self.units for s in u.kernels}
+        self.paths = {}
+        for unit in self.units:
+            path = folder / f"k{sha256(unit.text.encode()).hexdigest()[:16]}.py"
+            path.write_text(unit.text, encoding="utf-8")
+            self.paths |= {s.kernel: str(path) for s in unit.kernels}
+
+    def __call__(self, name, arrays, blocks=None, **sizes):
+        """Run a kernel in place on flat arrays, with small blocks or those given."""
+        kernel, source = self.kernels[name], self.sources[name]
+        values = {n: v for n, v in source.candidates[0].values if n in ("XBLOCK", "RBLOCK")}
+        # Small blocks: the interpreter folds element by element.
+        values["XBLOCK"] = 8 if kernel.inner else 64
+        if "RBLOCK" in values and rblock(kernel, self.target.heuristics) is None:
+            values["RBLOCK"] = 16
+        values |= blocks or {}
+        for b in kernel.parameters:
+            assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
+        given = [arrays[b.name] for b in kernel.parameters]
+        kinds = [TRITON[b.dtype] for b in kernel.parameters]
+        numbers = [sizes[s.name] for s in kernel.sizes]
+        path = self.paths[name]
+        found = self._interpreter(path, source.symbol, given, kinds, numbers, values)
+        for array, result in zip(given, found, strict=True):
+            array[...] = result
