@@ -98,14 +98,21 @@ def _record(
     with disable_proxy_modes_tracing():
         result = function(*args, **kwargs)
     tracer = mode.tracer
+    # Streams and events are no values that torch's tracer follows.
+    followed: dict[int, tuple[Any, Any]] = vars(tracer).setdefault("gyrator_followed", {})
 
     def proxied(value: Any) -> Any:
+        if isinstance(value, torch.Stream | torch.Event):
+            return followed[id(value)][1]
         if isinstance(value, torch.nn.Module):
             return tracer.create_proxy("get_attr", _attribute(tracer, value), (), {})
         return tracer.unwrap_proxy(value)
 
     passed = pytree.tree_map(proxied, (args, kwargs))
     node = tracer.create_proxy("call_function", target, *passed, name=target.__name__)
+    if isinstance(result, torch.Stream | torch.Event):
+        followed[id(result)] = (result, node)
+        return result
     return track_tensor_tree(result, node, constant=None, tracer=tracer)
 
 

@@ -125,7 +125,7 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
 
 def _suppose(condition: bool, message: str) -> None:
     """Tell torch's symbolic shapes what the check would ensure."""
-    torch._check(condition, lambda: message)
+    torch._check(condition, lambda: message)  # type: ignore[no-untyped-call]
 
 
 @leaf(_suppose)
@@ -189,8 +189,11 @@ def launch(
     stream: Any = None,
 ) -> None:
     """Run a kernel of the table. It changes only the tensors at the positions `writes`."""
-    with _current(stream) if stream is not None else contextlib.nullcontext():
-        kernels(kernel, tensors, sizes)
+    if stream is None:
+        kernels.forward(kernel, tensors, sizes)
+        return
+    with stream:
+        kernels.forward(kernel, tensors, sizes)
 
 
 # Streams and events ---------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from attrs import define, field, frozen
 from gyrator_ir.expr import Expr, expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import free_names
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Literal, TypeArg, UserKernel
 from gyrator_ir.types import Device, DType
 from gyrator_wrapper_fx.errors import fx_error
@@ -53,6 +54,16 @@ class Context:
     subprograms: Mapping[str, torch.fx.GraphModule]
     write: Writer
     """Writes instructions into a scope."""
+
+    _kernels: Mapping[str, Kernel] = field(init=False)
+
+    @_kernels.default
+    def _by_name(self) -> Mapping[str, Kernel]:
+        return {k.name: k for k in self.program.kernels}
+
+    def kernel(self, name: str) -> Kernel:
+        """Return a kernel of the program."""
+        return self._kernels[name]
 
     def user_kernel(self, key: str) -> UserKernel:
         """Return a user's Triton kernel."""

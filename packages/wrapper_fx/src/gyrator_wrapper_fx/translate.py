@@ -127,7 +127,7 @@ def _strided(scope: Scope, i: h.Reuse | h.View, offset: Expr | None) -> None:
 
 def _launch(scope: Scope, i: h.Launch) -> None:
     program = scope.context.program
-    kernel = next(k for k in program.kernels if k.name == i.kernel)
+    kernel = scope.context.kernel(i.kernel)
     at = {p.name: position for position, p in enumerate(kernel.parameters)}
     writes = tuple(at[name] for name in kernel.writes)
     rows = (program.origins[row] for row in kernel.origins)
