@@ -156,14 +156,13 @@ class _Unit:
         self.lines.extend(writer.functions)
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
         head = f"static void {name}_run(GyProgramContext* context, GyValue* in, GyValue* out) {{"
-        start = [f"{name}_frame f;", "f.context = context;", "f.in = in;", "f.out = out;"]
+        start = [f"{name}_frame f;", "f.context = context;", "f.out = out;"]
         self.lines.extend([head, *indented([*start, *inputs, *body]), "}", ""])
         return f"{name}_run"
 
     def _frame(self, name: str, kinds: Kinds) -> None:
         self.lines.append(f"struct {name}_frame {{")
         self.lines.append("  GyProgramContext* context;")
-        self.lines.append("  GyValue* in;")
         self.lines.append("  GyValue* out;")
         zero = {Kind.SYMBOL.type: " = 0", Kind.VALUE.type: " = {}"}
         self.lines.extend(f"  {t} {m}{zero.get(t, '')};" for t, m in kinds.members())
