@@ -309,7 +309,8 @@ extern "C" int32_t launch_user(
     const GyValue* values, int32_t n, int32_t constants, char*, int64_t) {
   const GyDescriptor* d = values[0].descriptor;
   if (std::strcmp(kernel, "mine") != 0 || n_grids != 1 || grids[0] != 3 || grids[2] != 1 ||
-      n != 2 ||      constants != 1 || std::strcmp(names[1], "N") != 0 || d->rank != 1 || d->block[0] != 2)
+      n != 2 || constants != 1 ||
+      std::strcmp(names[1], "N") != 0 || d->rank != 1 || d->block[0] != 2)
     return GY_RUNTIME_ERROR;
   void* at = nullptr;
   aoti_torch_get_data_ptr(d->tensor, &at);

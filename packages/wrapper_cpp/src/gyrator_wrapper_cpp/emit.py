@@ -132,7 +132,8 @@ class BodyWriter:
 
     def free(self, i: h.Free) -> Lines:
         """`f.t_b.reset();`"""
-        return self._drop((i.name,))
+        text = f"{self.at(i.name)}.reset();"
+        return [text] if self.calls.kinds.holds(i.name) else []
 
     def reuse(self, i: h.Reuse) -> Lines:
         """`f.t_b = gy::reuse(f.t_a, dtype, {sizes}, {strides});`"""

@@ -154,10 +154,12 @@ class _Unit:
         body = writer.sequence(program.instructions)
         self._frame(name, kinds)
         self.lines.extend(writer.functions)
+        unused = [] if program.parameters else ["(void)in;"]
+        unused += [] if body or program.parameters else ["(void)f;"]
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
         head = f"static void {name}_run(GyProgramContext* context, GyValue* in, GyValue* out) {{"
         start = [f"{name}_frame f;", "f.context = context;", "f.out = out;"]
-        self.lines.extend([head, *indented([*start, *inputs, *body]), "}", ""])
+        self.lines.extend([head, *indented([*start, *unused, *inputs, *body]), "}", ""])
         return f"{name}_run"
 
     def _frame(self, name: str, kinds: Kinds) -> None:
