@@ -36,7 +36,10 @@ def kernel(
     spans: dict[str, Expr | int] | None = None,
     locals_: Sequence[Local] = (),
 ) -> Kernel:
-    """Return a kernel; its parameters are what its statements name, `f32` unless `types` says."""
+    """Return a kernel; its parameters are what its statements name, `f32` unless `types` says.
+
+    The length of a buffer is a symbol that the kernel does not know, unless `spans` says.
+    """
     types, spans = types or {}, spans or {}
     local = {t.name for t in locals_}
     points = tuple(Axis(s, expr(e)) for s, e in axes)
@@ -50,6 +53,6 @@ def kernel(
     sizes = tuple(s for s in sorted_symbols(found) if s.name[0] in "su")
     return Kernel(
         name, CPU, points, inside, tuple(stages), tuple(locals_),
-        tuple(buffer(n, types.get(n, F32), spans.get(n, 1)) for n in names),
+        tuple(buffer(n, types.get(n, F32), spans.get(n, Sym("u0"))) for n in names),
         tuple(sorted(sizes, key=lambda s: s.name)),
     )  # fmt: skip

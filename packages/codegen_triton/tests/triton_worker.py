@@ -13,7 +13,12 @@ from unittest.mock import patch
 import ml_dtypes
 import numpy as np
 import triton.language as tl
-from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+from triton.runtime.interpreter import (
+    InterpreterBuilder,
+    InterpreterOptions,
+    TensorHandle,
+    interpreter_builder,
+)
 from triton_mathlib import MathLibrary
 
 _PLAIN_CAST = InterpreterBuilder.cast_impl
@@ -86,6 +91,8 @@ def run(modules, request):
 def main():
     """Answer requests until the pipe ends."""
     answers, modules = sys.stdout.buffer, {}
+    # What `debug` and `sanitize_overflow` say to a compiler: checks are made, overflow wraps.
+    interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
     sys.stdout = sys.stderr
     while True:
         try:

@@ -1,0 +1,285 @@
+"""What random kernels seldom meet: text, special values, errors, refusals, wide indices."""
+
+import ast
+
+import numpy as np
+import pytest
+from triton_build import F32, F64, I0, I64, R0, S0, S1, inner, kernel, outer
+from triton_corpus import (
+    POSITIONS,
+    RESULTS,
+    gather,
+    histogram,
+    kept_row,
+    layer_norm,
+    rows,
+    scan,
+    softmax,
+    through_memory,
+    turned,
+)
+from triton_harness import NUMPY, Library, target
+
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.expr import ShapeFacts, expr
+from gyrator_ir.kernel.nodes import Local
+from gyrator_ir.loop.body import Const, Let, Load, ReduceKind, ScanKind, SortStep, Store, StoreMode
+from gyrator_ir.provenance import Origin
+from gyrator_ir.target import Capabilities, Target
+from gyrator_ir.types import DType
+from gyrator_testing.interp.kernel import run_kernel
+
+SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (3, 40))
+KINDS = [k for k in ReduceKind if k not in (ReduceKind.ANY, ReduceKind.ALL, ReduceKind.XOR)]
+MODES = (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
+
+
+def kernels():
+    for kind in KINDS:
+        yield rows(f"rows_any_{kind.value}", S0, S1, kind)
+        yield rows(f"rows_{kind.value}", 3, 21, kind)
+    yield from (softmax("softmax_any", S0, S1), softmax("softmax_here", 3, 40, into="x"))
+    yield from (layer_norm("norm_any", S0, S1), layer_norm("norm", 3, 40))
+    yield from (kept_row("kept", 5, 3, 7), through_memory("through_any", S0, S1))
+    yield from (gather("checked"), gather("promised", check=False))
+    yield from (turned("turned", 9, 14), turned("turned_any", S0, S1))
+    for kind in ScanKind:
+        yield scan(f"scan_{kind.value}", 2, 19, kind)
+        yield scan(f"scan_back_{kind.value}", 2, 19, kind, reverse=True)
+    for dtype in (F32, I64):
+        yield from (histogram(f"histogram_{dtype.value}_{m.value}", dtype, m) for m in MODES)
+
+
+@pytest.fixture(scope="module")
+def library(interpreter, text_folder):
+    made = Library(list(kernels()), interpreter, text_folder)
+    assert not made.refused
+    return made
+
+
+def check(library, name, arrays, tolerance=2e-6, **sizes):
+    want = {k: v.copy() for k, v in arrays.items()}
+    run_kernel(library.kernels[name], want, sizes)
+    library(name, arrays, **sizes)
+    for k, v in want.items():
+        if v.dtype.kind in "iub":
+            np.testing.assert_array_equal(arrays[k], v, err_msg=k)
+        else:
+            np.testing.assert_allclose(arrays[k], v, tolerance, tolerance * 30, err_msg=k)
+
+
+def arrays_of(library, name, size, rng):
+    found = {}
+    for b in library.kernels[name].parameters:
+        dtype = NUMPY[b.dtype]
+        found[b.name] = rng.standard_normal(max(size, 1)).astype(dtype)
+    return found
+
+
+def special(rng, m, n):
+    """Rows of numbers; then of equal ones, with NaN, with infinities, of -inf alone."""
+    x = rng.standard_normal((m, n)).astype(np.float32)
+    if m > 2 and n > 2:
+        x[0] = 2.0
+        x[1, n // 2 :: 3] = np.nan
+        x[2, 1] = -np.inf
+    return x.ravel()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("m", "n"), SIZES)
+def test_looped_reduction(library, kind, m, n):
+    name = f"rows_any_{kind.value}"
+    arrays = arrays_of(library, name, max(m, n, 1), np.random.default_rng(m + n))
+    arrays["x"] = special(np.random.default_rng(m * n), m, n)
+    if kind is ReduceKind.WELFORD:
+        arrays["x"] = np.nan_to_num(arrays["x"], neginf=-3.0)
+    if not arrays["x"].size:
+        arrays["x"] = np.zeros(1, np.float32)
+    check(library, name, arrays, 2e-5, s0=m, s1=n)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_persistent_reduction(library, kind):
+    name = f"rows_{kind.value}"
+    arrays = arrays_of(library, name, 21, np.random.default_rng(1))
+    arrays["x"] = special(np.random.default_rng(2), 3, 21)
+    if kind is ReduceKind.WELFORD:
+        arrays["x"] = np.nan_to_num(arrays["x"], neginf=-3.0)
+    assert len(library.kernels[name].stages[1].body) == RESULTS.get(kind, 1)
+    assert (arrays["y0"].dtype == np.int64) == (kind in POSITIONS)
+    check(library, name, arrays, 2e-5)
+
+
+@pytest.mark.parametrize("kind", ScanKind)
+@pytest.mark.parametrize("back", ["", "back_"])
+def test_scan(library, kind, back):
+    name = f"scan_{back}{kind.value}"
+    arrays = arrays_of(library, name, 38, np.random.default_rng(3))
+    arrays["x"][[3, 4, 21]] = arrays["x"][2]  # ties
+    if kind is not ScanKind.LOGSUMEXP:
+        arrays["x"][30] = np.nan
+    check(library, name, arrays, 2e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "m", "n"),
+    [("softmax_any", 3, 40), ("softmax_here", 3, 40), ("norm", 3, 40), ("norm_any", 4, 35),
+     ("through_any", 3, 40), ("turned_any", 9, 14)],
+)  # fmt: skip
+def test_rows(library, name, m, n):
+    arrays = arrays_of(library, name, m * n, np.random.default_rng(4))
+    sizes = {"s0": m, "s1": n} if name.endswith("_any") else {}
+    check(library, name, arrays, 2e-5, **sizes)
+
+
+def test_local_stays_in_registers(library):
+    check(library, "kept", arrays_of(library, "kept", 105, np.random.default_rng(5)), 2e-5)
+    assert "tl.debug_barrier" not in library.sources["kept"].text
+    assert "tl.debug_barrier" in library.sources["through_any"].text
+
+
+@pytest.mark.parametrize("name", ["checked", "promised"])
+def test_gather(library, name):
+    at = np.array([0, 6, -7, -1, 3], np.int64)
+    arrays = {"at": at, "x": np.arange(7, dtype=np.float32), "z": np.zeros(5, np.float32)}
+    check(library, name, arrays, s0=5)
+    assert ("tl.device_assert" in library.sources[name].text) == (name == "checked")
+
+
+@pytest.mark.parametrize("wrong", [7, -8])
+def test_index_out_of_bounds(library, wrong):
+    at = np.array([0, wrong], np.int64)
+    arrays = {"at": at, "x": np.zeros(7, np.float32), "z": np.zeros(2, np.float32)}
+    with pytest.raises(RuntimeError, match="index out of bounds"):
+        library("checked", arrays, s0=2)
+
+
+@pytest.mark.parametrize("dtype", [F32, I64])
+@pytest.mark.parametrize("mode", MODES)
+def test_histogram(library, dtype, mode):
+    rng = np.random.default_rng(6)
+    arrays = {
+        "at": rng.integers(-0, 5, 70),
+        "x": rng.integers(-9, 9, 70).astype(NUMPY[dtype]),
+        "z": rng.integers(-9, 9, 5).astype(NUMPY[dtype]),
+    }
+    check(library, f"histogram_{dtype.value}_{mode.value}", arrays, s0=70)
+
+
+def test_golden_text():
+    body = (
+        Load("a", "x", 64 * I0 + R0),
+        Let("b", "exp", ("a",), F32),
+        Store("y", 64 * I0 + R0, "b"),
+    )
+    k = kernel("exps", [(I0, 8), (R0, 64)], [], [outer(*body)])
+    row = Origin("exps", "aten.exp.default", "model.py:3 in forward", "y = x.exp()")
+    (unit,) = TritonBackend().emit(
+        [k.__class__(**_fields(k, origins=(0,)))], ShapeFacts(), (row,), target()
+    )
+    source = unit.kernels[0]
+    assert source.text == unit.text == GOLDEN
+    line, number = source.source_map[0]
+    assert number == 0
+    assert source.text.splitlines()[line - 1].endswith("# model.py:3 in forward: y = x.exp()")
+
+
+def _fields(k, **changed):
+    return {n: getattr(k, n) for n in k.__slots__ if n != "__weakref__"} | changed
+
+
+GOLDEN = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def exps(x_1, y, XBLOCK: tl.constexpr):
+    # exps = aten.exp.default # model.py:3 in forward: y = x.exp()
+    x = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
+    x_mask = x < 512
+    a = tl.load(x_1 + x, mask=x_mask, other=0)
+    b = libdevice.exp(a)
+    tl.store(y + x, b, mask=x_mask)
+
+
+def exps_grid(XBLOCK):
+    return ((512 + XBLOCK - 1) // XBLOCK,)
+"""
+
+
+def test_each_text_stands_alone_and_is_repeatable(library):
+    again = TritonBackend().emit(list(kernels()), ShapeFacts(), (), target())
+    assert again == library.units
+    for source in library.sources.values():
+        names = {n.name for n in ast.walk(ast.parse(source.text)) if isinstance(n, ast.FunctionDef)}
+        assert {source.symbol, f"{source.symbol}_grid"} <= names
+
+
+@pytest.mark.parametrize(("n", "wide"), [(1 << 20, False), (1 << 31, True), (S0, True)])
+def test_width_of_indices(n, wide):
+    k = kernel("copy", [(I0, n)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))])
+    (unit,) = TritonBackend().emit([k], ShapeFacts(), (), target())
+    assert ("tl.int64" in unit.text) == wide
+
+
+def test_bounded_size_needs_32_bits():
+    k = kernel("copy", [(I0, S0)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))])
+    (unit,) = TritonBackend().emit([k], ShapeFacts().with_range(S0, 0, 5000), (), target())
+    assert "tl.int64" not in unit.text
+
+
+def test_candidates():
+    backend = TritonBackend()
+    few = rows("few", 2, 1 << 20, ReduceKind.SUM)
+    many = rows("many", 1 << 16, 64, ReduceKind.SUM)
+    check_ = gather("checks")
+    (unit,) = backend.emit([few, many, check_], ShapeFacts(), (), target())
+    first = {s.kernel: dict(s.candidates[0].values) for s in unit.kernels}
+    assert first["few"]["XBLOCK"] == 1 and first["few"]["RBLOCK"] >= 1024
+    assert first["many"]["XBLOCK"] >= 4 and first["many"]["RBLOCK"] == 64
+    assert first["checks"]["debug"] == 1 and first["checks"]["enable_fp_fusion"] == 0
+    for s in unit.kernels:
+        assert len(set(s.candidates)) == len(s.candidates) > 1
+        for c in s.candidates:
+            values = dict(c.values)
+            assert values["XBLOCK"] * values.get("RBLOCK", 1) <= 1 << 20
+            assert values["num_warps"] in (1, 2, 4, 8, 16)
+
+
+def test_refusals():
+    backend, at = TritonBackend(), 9 * I0 + R0
+    bare = Target(
+        device="cuda", arch="sm_80", kernel_backend="triton",
+        capabilities=Capabilities(dtypes=frozenset({F32, I64}), ops_lacking=frozenset({"erf"})),
+    )  # fmt: skip
+    sort = inner(Load("a", "x", at), SortStep(("v", "p"), ("a",), F32), Store("y", at, "v"))
+    erf = outer(Load("a", "x", I0), Let("b", "erf", ("a",), F32), Store("y", I0, "b"))
+    local = [
+        inner(Load("a", "x", at), Store("row", 8 - R0, "a")),
+        inner(Load("b", "row", R0), Store("y", at, "b")),
+    ]
+    double = outer(Const("a", 1.0, F64), Store("y", I0, "a"))
+    cases = {
+        "GY-TRITON-001": kernel("k", [(I0, 4)], [], [double], {"y": F64}),
+        "GY-TRITON-002": kernel("k", [(I0, 4)], [], [erf]),
+        "GY-TRITON-003": kernel("k", [(I0, 4)], [(R0, 9)], [sort]),
+        "GY-TRITON-004": histogram("k", F32, StoreMode.ADD),
+        "GY-TRITON-005": scan("k", S0, S1, ScanKind.SUM),
+        "GY-TRITON-006": kernel(
+            "k", [(I0, 4)], [(R0, 9)], local, locals_=[Local("row", F32, expr(9))]
+        ),
+    }
+    for code, k in cases.items():
+        found = backend.refuses(k, bare)
+        assert found is not None and found.code == code and found.help
+    eight = outer(Load("a", "x", I0), Store("y", I0, "a"))
+    small = kernel("k", [(I0, 4)], [], [eight], {"x": DType.F8E5M2, "y": DType.F8E5M2})
+    found = backend.refuses(small, target())
+    assert found is not None and found.code == "GY-TRITON-001"
+
+
+def test_identity():
+    assert TritonBackend().name == "triton"
+    assert len(TritonBackend().content_hash) == 64

@@ -1,0 +1,47 @@
+"""A process that compiles units for a GPU: reads a pickle of jobs, writes a pickle of failures."""
+
+import importlib.util
+import pickle
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+TARGETS = {"sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
+MACHINE_CODE = {"sm_90": "cubin", "gfx942": "hsaco"}
+
+
+def build(function, job, arch):
+    """Return the size in bytes of the machine code."""
+    values = dict(job["values"])
+    blocks = {n: v for n, v in values.items() if n in ("XBLOCK", "RBLOCK")}
+    options = {n: v for n, v in values.items() if n not in blocks}
+    for flag in ("enable_fp_fusion", "debug", "sanitize_overflow"):
+        if flag in options:
+            options[flag] = bool(options[flag])
+    names = function.arg_names
+    signature = dict(zip(names, job["types"], strict=False)) | dict.fromkeys(blocks, "constexpr")
+    constants = {(names.index(n),): v for n, v in blocks.items()}
+    source = ASTSource(function, signature, constexprs=constants)
+    compiled = triton.compile(source, target=TARGETS[arch], options=options)
+    return len(compiled.asm[MACHINE_CODE[arch]])
+
+
+def main():
+    """Compile every job for every target."""
+    found = {}
+    for job in pickle.load(sys.stdin.buffer):
+        spec = importlib.util.spec_from_file_location(job["symbol"], job["path"])
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        for arch in TARGETS:
+            try:
+                found[job["symbol"], arch] = build(getattr(module, job["symbol"]), job, arch)
+            except Exception as error:
+                found[job["symbol"], arch] = f"{type(error).__name__}: {error}"
+    pickle.dump(found, sys.stdout.buffer)
+
+
+if __name__ == "__main__":
+    main()

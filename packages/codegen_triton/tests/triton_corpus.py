@@ -1,0 +1,192 @@
+"""A fixed corpus of kernels: every op, every reduction both ways, softmax, norms, indirection."""
+
+from triton_build import BOOL, F32, F64, I0, I1, I32, I64, R0, R1, S0, S1, inner, kernel, outer
+
+from gyrator_ir.expr import Sym, expr
+from gyrator_ir.kernel.nodes import Local
+from gyrator_ir.loop.body import (
+    Bind,
+    Const,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.loop.ops import OPS, Typing, result_dtype
+from gyrator_ir.types import DType
+
+T0 = Sym("t0")
+RESULTS = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}
+POSITIONS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+
+
+def rows(name, m, n, kind, dtype=F32):
+    """Reduce x[i, r] along r into y0, y1, ..."""
+    names = tuple(f"f{k}" for k in range(RESULTS.get(kind, 1)))
+    loads = [Load("a", "x", expr(n) * I0 + R0)]
+    if kind is ReduceKind.DOT:
+        loads.append(Load("b", "w", R0))
+    args = ("a", "b")[: len(loads)]
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(*loads, Reduce(names, kind, args, dtype)),
+            outer(*(Store(f"y{k}", I0, f) for k, f in enumerate(names))),
+        ],
+        {"x": dtype, "w": dtype} | {f"y{k}": I64 if kind in POSITIONS else dtype for k in range(3)},
+    )  # fmt: skip
+
+
+def softmax(name, m, n, into="z", dtype=F32):
+    at = expr(n) * I0 + R0
+    load = [Load("a", "x", at), Let("b", "cast", ("a",), F32)]
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(*load, Reduce(("m", "s"), ReduceKind.ONLINE_SOFTMAX, ("b",), F32)),
+            inner(
+                *load, Let("c", "sub", ("b", "m"), F32), Let("d", "exp", ("c",), F32),
+                Let("e", "div", ("d", "s"), F32), Let("f", "cast", ("e",), dtype),
+                Store(into, at, "f"),
+            ),
+        ],
+        {"x": dtype, into: dtype},
+    )  # fmt: skip
+
+
+def layer_norm(name, m, n):
+    at = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(Load("a", "x", at), Reduce(("u", "v", "k"), ReduceKind.WELFORD, ("a",), F32)),
+            outer(Let("w", "div", ("v", "k"), F32), Const("e", 1e-5, F32),
+                  Let("q", "add", ("w", "e"), F32), Let("s", "rsqrt", ("q",), F32),
+                  Store("scale", I0, "s")),
+            inner(Load("b", "x", at), Let("c", "sub", ("b", "u"), F32),
+                  Let("d", "mul", ("c", "s"), F32), Store("z", at, "d")),
+        ],
+    )  # fmt: skip
+
+
+def kept_row(name, m, n, k):
+    """A row over two inner axes in a local, and its mean taken from it."""
+    at = (expr(m) * R0 + I0) * expr(k) + R1
+    row = expr(k) * R0 + R1
+    return kernel(
+        name, [(I0, m)], [(R0, n), (R1, k)],
+        [
+            inner(Load("a", "x", at), Let("b", "exp", ("a",), F32), Store("row", row, "b"),
+                  Reduce(("u",), ReduceKind.SUM, ("b",), F32)),
+            inner(Load("c", "row", row), Let("d", "sub", ("c", "u"), F32), Store("z", at, "d")),
+        ],
+        locals_=[Local("row", F32, expr(n) * expr(k))],
+    )  # fmt: skip
+
+
+def through_memory(name, m, n):
+    """The second stage reads, at the same address, what the first has written."""
+    at = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [
+            inner(Load("a", "x", at), Let("b", "neg", ("a",), F32), Store("z", at, "b"),
+                  Reduce(("u",), ReduceKind.MAX, ("b",), F32)),
+            inner(Load("c", "z", at), Let("d", "sub", ("c", "u"), F32), Store("y", at, "d")),
+        ],
+    )  # fmt: skip
+
+
+def gather(name, check=True, wrap=True):
+    return kernel(
+        name, [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(7), wrap, check), Load("b", "x", T0),
+               Store("z", I0, "b"))],
+        {"at": I64},
+    )  # fmt: skip
+
+
+def histogram(name, dtype, mode):
+    return kernel(
+        name, [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(5)), Load("b", "x", I0),
+               Store("z", T0, "b", mode))],
+        {"at": I64, "x": dtype, "z": dtype},
+    )  # fmt: skip
+
+
+def scan(name, m, n, kind, reverse=False, dtype=F32):
+    at = expr(n) * I0 + R0
+    result = I64 if kind in (ScanKind.ARGMIN, ScanKind.ARGMAX) else dtype
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [inner(Load("a", "x", at), ScanStep(("b",), kind, ("a",), dtype, reverse),
+               Store("y", at, "b"))],
+        {"x": dtype, "y": result},
+    )  # fmt: skip
+
+
+def turned(name, m, n, dtype=F32):
+    """z[i, j] = x[j, i]."""
+    return kernel(
+        name, [(I0, m), (I1, n)], [],
+        [outer(Load("a", "x", expr(m) * I1 + I0), Store("z", expr(n) * I0 + I1, "a"))],
+        {"x": dtype, "z": dtype},
+    )  # fmt: skip
+
+
+def all_ops(dtype):
+    """Every op that takes operands of `dtype`, each stored to a buffer of its own."""
+    body, types = [], {"flag": BOOL, "power": I32}
+    body += [Load("c", "flag", I0), Load("n", "power", I0)]
+    for k in range(4):
+        body.append(Load(f"a{k}", f"x{k}", I0))
+        types[f"x{k}"] = dtype
+    for op, row in OPS.items():
+        operands, result = (dtype,) * row.arity, dtype
+        args = tuple(f"a{k}" for k in range(row.arity))
+        if row.typing in (Typing.COMPARE, Typing.PREDICATE):
+            result = BOOL
+        elif row.typing is Typing.SELECT:
+            operands, args = (BOOL, dtype, dtype), ("c", "a0", "a1")
+        elif row.typing is Typing.EXPONENT:
+            operands, args = (dtype, I32), ("a0", "n")
+        elif row.typing is Typing.RANDOM:
+            result = I64 if op == "randint" else F32
+        if result_dtype(op, operands, result) is None:
+            body += [Let(f"v_{op}", op, args, result), Store(f"y_{op}", I0, f"v_{op}")]
+            types[f"y_{op}"] = result
+    for other in DType:
+        if not other.is_complex and (other.size > 1 or not other.is_float):
+            body += [
+                Let(f"w_{other}", "cast", ("a0",), other),
+                Store(f"z_{other}", I0, f"w_{other}"),
+            ]
+            types[f"z_{other}"] = other
+    return kernel(f"all_ops_{dtype.value}", [(I0, 4096)], [], [outer(*body)], types)
+
+
+def corpus():
+    """The kernels that are compiled for every target."""
+    computed = (F32, F64, DType.BF16, I64, DType.U8, BOOL)
+    yield from (all_ops(dtype) for dtype in computed)
+    for kind in ReduceKind:
+        dtype = I32 if kind is ReduceKind.XOR else F32
+        dtype = BOOL if kind in (ReduceKind.ANY, ReduceKind.ALL) else dtype
+        yield rows(f"rows_any_{kind.value}", S0, S1, kind, dtype)
+    for kind in (ScanKind.SUM, ScanKind.ARGMAX, ScanKind.LOGSUMEXP):
+        yield scan(f"scan_{kind.value}", 128, 200, kind, kind is not ScanKind.SUM)
+    yield softmax("softmax", 512, 1000, dtype=DType.BF16)
+    yield softmax("softmax_any", S0, S1)
+    yield from (layer_norm("layer_norm", 512, 768), layer_norm("layer_norm_any", S0, S1))
+    yield from (kept_row("kept_row", 64, 3, 50), through_memory("through_memory_any", S0, S1))
+    yield from (gather("gather"), turned("turned", 512, 512), turned("turned_any", S0, S1))
+    for kind in (ReduceKind.ARGMIN, ReduceKind.WELFORD, ReduceKind.ALL):
+        yield rows(f"rows_{kind.value}", 128, 300, kind, BOOL if kind is ReduceKind.ALL else F32)
+    for dtype in (F32, I64):
+        for mode in (StoreMode.ADD, StoreMode.MAX):
+            yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
