@@ -23,6 +23,9 @@ def build(function, job, arch):
     names = function.arg_names
     signature = dict(zip(names, job["types"], strict=False)) | dict.fromkeys(blocks, "constexpr")
     constants = {(names.index(n),): v for n, v in blocks.items()}
+    for position, kind in enumerate(job["types"]):
+        if kind == "1":  # an integer that is 1
+            signature[names[position]], constants[position,] = "constexpr", 1
     source = ASTSource(function, signature, constexprs=constants)
     compiled = triton.compile(source, target=TARGETS[arch], options=options)
     return len(compiled.asm[MACHINE_CODE[arch]])
@@ -36,10 +39,11 @@ def main():
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
         for arch in TARGETS:
+            key = (job["symbol"], tuple(job["types"]), arch)
             try:
-                found[job["symbol"], arch] = build(getattr(module, job["symbol"]), job, arch)
+                found[key] = build(getattr(module, job["symbol"]), job, arch)
             except Exception as error:
-                found[job["symbol"], arch] = f"{type(error).__name__}: {error}"
+                found[key] = f"{type(error).__name__}: {error}"
     pickle.dump(found, sys.stdout.buffer)
 
 

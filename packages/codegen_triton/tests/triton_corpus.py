@@ -172,7 +172,7 @@ def all_ops(dtype):
 
 def corpus():
     """The kernels that are compiled for every target."""
-    computed = (F32, F64, DType.BF16, I64, DType.U8, BOOL)
+    computed = (F32, F64, DType.BF16, I64, DType.U8)
     yield from (all_ops(dtype) for dtype in computed)
     for kind in ReduceKind:
         dtype = I32 if kind is ReduceKind.XOR else F32
