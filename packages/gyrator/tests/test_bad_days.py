@@ -37,7 +37,8 @@ report(right=all(close(a, f(x, w)) for a in got) and close(again, f(x, w) * 2))
 def test_without_a_compiler_everything_runs_eagerly_with_one_warning(child: Child) -> None:
     found = child(COMPARE, {"CXX": "/nonexistent/c++", "PATH": ""})
     assert found["right"]
-    assert len(found["warnings"]) == 1 and "GY-BUILD-001" in found["warnings"][0]
+    (warning,) = set(found["warnings"])
+    assert "GY-BUILD-001" in warning
 
 
 def test_a_failing_compiler(child: Child, tmp_path: Path) -> None:
@@ -46,8 +47,8 @@ def test_a_failing_compiler(child: Child, tmp_path: Path) -> None:
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     found = child(COMPARE, {"CXX": str(broken)})
     assert found["right"]
-    codes = {w.split(":")[0] for w in found["warnings"]}
-    assert len(found["warnings"]) in (1, 2) and all("GY-BUILD" in code for code in codes)
+    (warning,) = set(found["warnings"])
+    assert "GY-BUILD" in warning
 
 
 def test_a_cache_folder_that_cannot_be_used(child: Child, tmp_path: Path) -> None:
@@ -55,9 +56,8 @@ def test_a_cache_folder_that_cannot_be_used(child: Child, tmp_path: Path) -> Non
     file.write_text("no folder")
     found = child(COMPARE, cache=file)
     assert found["right"]
-    assert [w.split()[0].strip(":") for w in found["warnings"]] == ["GY-CACHE-002"] or (
-        len(found["warnings"]) == 1 and "GY-CACHE" in found["warnings"][0]
-    )
+    (warning,) = set(found["warnings"])
+    assert "GY-CACHE" in warning
     assert file.read_text() == "no folder"
 
 

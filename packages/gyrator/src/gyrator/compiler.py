@@ -35,6 +35,7 @@ from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.native import Runner
 from gyrator_runtime.progress import SilentProgress, make_progress
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
@@ -87,7 +88,7 @@ class Engine:
         with watch.stage("load"):
             named = CacheKey("programs", key, {})
             stored = load_program(
-                self.cache, host_runner(self.cache), named, None, self.options.timed
+                self.cache, self._runner, named, None, self.options.timed
             )
         if stored is None:
             return None
@@ -111,7 +112,7 @@ class Engine:
         if self.options.cache:
             with watch.stage("load"):
                 stored = load_program(
-                    self.cache, host_runner(self.cache), key, gm, self.options.timed
+                    self.cache, self._runner, key, gm, self.options.timed
                 )
             if stored is not None:
                 return self._finish(gm, key, stored, phase, watch, cached=True)
@@ -145,7 +146,7 @@ class Engine:
         summary = summarise(gm, planned, host, units)
         with watch.stage("build"):
             return store_program(
-                self.cache if self.options.cache else None, host_runner(self.cache),
+                self.cache if self.options.cache else None, self._runner,
                 key, gm, wrapper, units, building, summary, self.options.timed,
             )  # fmt: skip
 
@@ -161,6 +162,9 @@ class Engine:
         record = stored.record(phase, cached, tuple(watch.seconds.items()))
         self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
         return CompiledGraph(stored.call, None if stored.constants else key)
+
+    def _runner(self) -> Runner:
+        return host_runner(self.cache)
 
     def _emit(
         self, host: HostProgram, targets: Mapping[str, Target]

@@ -58,7 +58,7 @@ class StoredProgram:
 
 def store_program(
     cache: Cache | None,
-    runner: Runner,
+    runner: Callable[[], Runner],
     key: CacheKey,
     gm: torch.fx.GraphModule,
     wrapper: Program,
@@ -67,7 +67,10 @@ def store_program(
     summary: Mapping[str, Any],
     timed: bool,
 ) -> StoredProgram:
-    """Wait for the kernels, put the program into the cache, and make it callable."""
+    """Wait for the kernels, put the program into the cache, and make it callable.
+
+    `runner` is asked for when there is a program to run: without a compiler it warns.
+    """
     addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
     metadata = {
         "summary": dict(summary),
@@ -78,11 +81,15 @@ def store_program(
     if cache is not None:
         libraries = tuple(lib for b in building.values() for lib in b.libraries())
         save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
-    return _load(wrapper.text, addresses, metadata, runner, gm, timed)
+    return _load(wrapper.text, addresses, metadata, runner(), gm, timed)
 
 
 def load_program(
-    cache: Cache, runner: Runner, key: CacheKey, gm: torch.fx.GraphModule | None, timed: bool
+    cache: Cache,
+    runner: Callable[[], Runner],
+    key: CacheKey,
+    gm: torch.fx.GraphModule | None,
+    timed: bool,
 ) -> StoredProgram | None:
     """Return the program stored under `key`, or None: no pass and no compiler runs.
 
@@ -91,7 +98,7 @@ def load_program(
     found = load_artifact(cache, key)
     if found is None:
         return None
-    return _load(found.host_source, found.symbols, found.metadata, runner, gm, timed)
+    return _load(found.host_source, found.symbols, found.metadata, runner(), gm, timed)
 
 
 def _load(
