@@ -167,7 +167,7 @@ def all_ops(dtype):
                 Store(f"z_{other}", I0, f"w_{other}"),
             ]
             types[f"z_{other}"] = other
-    return kernel(f"all_ops_{dtype.value}", [(I0, 4096)], [], [outer(*body)], types)
+    return kernel(f"all_ops_{dtype.value}", [(I0, 128)], [], [outer(*body)], types)
 
 
 def corpus():
