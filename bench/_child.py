@@ -6,6 +6,7 @@ one cannot help or hurt another.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -20,7 +21,7 @@ Task = Callable[[dict[str, Any]], dict[str, Any]]
 def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, Any]:
     """Run a task in a fresh process whose compilers keep their caches in `caches`.
 
-    A task that fails gives `{"error": last line of its output}`, so that one unsupported model does
+    A task that fails gives `{"error": the last line of its output that names one}`, so that one unsupported model does
     not cost the rest of a long benchmark.
     """
     environment = os.environ | {
@@ -36,7 +37,8 @@ def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, 
         if done.returncode or not result.exists():
             lines = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
             print(f"{task} {dict(arguments)} failed:\n" + "\n".join(lines[-15:]), file=sys.stderr)
-            return {"error": lines[-1]}
+            named = [line for line in lines if re.match(r"[\w.]*(Error|Failed|Exception)\b", line)]
+            return {"error": [*lines[-1:], *named][-1]}
         found: dict[str, Any] = json.loads(result.read_text())
         return found
 
