@@ -1,7 +1,8 @@
 """Getting a runner: the native one where Python's headers and a compiler are, else the pure one.
 
 gyrunner.cpp is compiled at first use and kept in the cache under the hash of its text, Python's
-ABI, the compiler and the flags. It includes Python.h and nothing of torch.
+ABI and the flags; whichever compiler built it, the module is the same to its callers, so that a
+process without a compiler finds it too. It includes Python.h and nothing of torch.
 """
 
 import importlib.machinery
@@ -16,7 +17,7 @@ from typing import Any, Protocol, cast
 import torch
 from attrs import frozen
 
-from gyrator_runtime.cache import Cache, CacheError, Entry, make_key
+from gyrator_runtime.cache import Cache, CacheError, CacheKey, Entry, make_key
 from gyrator_runtime.native.encode import encode
 from gyrator_runtime.native.program import PlanProgram
 from gyrator_runtime.native.pure import PurePlan
@@ -102,11 +103,13 @@ class NativeRunner:
 def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
     """Return the native runner, built if need be, else the pure one after one warning."""
     reason = "there is no C++ compiler"
-    if toolchain is not None:
-        try:
+    try:
+        if (entry := cache.get(_key())) is not None:
+            return _native(entry)
+        if toolchain is not None:
             return build_native_runner(cache, toolchain)
-        except (OSError, ImportError, CacheError, subprocess.SubprocessError) as error:
-            reason = str(error).strip()
+    except (OSError, ImportError, CacheError, subprocess.SubprocessError) as error:
+        reason = str(error).strip()
     warn(
         "GY-RUNTIME-001",
         f"the native runner cannot be built ({reason}); calls cost some 20 us more",
@@ -121,25 +124,17 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
     Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
     does not load.
     """
-    source = Path(__file__).with_name("gyrunner.cpp").read_bytes()
     include = Path(sysconfig.get_path("include"))
-    suffix = str(sysconfig.get_config_var("EXT_SUFFIX") or ".so")
-    fields = {
-        "source": source,
-        "abi": f"{suffix} {sysconfig.get_config_var('SOABI')}".encode(),
-        "compiler": toolchain.identity,
-        "flags": " ".join(_FLAGS).encode(),
-    }
-    key = make_key("runner", fields)
+    key = _key()
     entry = cache.get(key)
     if entry is None and not (include / "Python.h").exists():
         raise FileNotFoundError(f"no Python.h in {include}")
 
     def build(folder: Path) -> None:
-        command = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", f"_gyrunner{suffix}")
+        command = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", _file_name())
         done = subprocess.run(
             (*command, "-x", "c++", "-"),
-            input=source,
+            input=_source(),
             cwd=folder,
             env={**os.environ, "TMPDIR": str(folder)},
             capture_output=True,
@@ -150,8 +145,28 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
             last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             raise subprocess.SubprocessError(last[0] if last else f"{command[0]} failed")
 
-    entry = entry or cache.get_or_build(key, build)
-    return NativeRunner(_import(entry, f"_gyrunner{suffix}"), tensor_data_ptr_address())
+    return _native(entry or cache.get_or_build(key, build))
+
+
+def _source() -> bytes:
+    return Path(__file__).with_name("gyrunner.cpp").read_bytes()
+
+
+def _file_name() -> str:
+    return f"_gyrunner{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+
+
+def _key() -> CacheKey:
+    fields = {
+        "source": _source(),
+        "abi": f"{_file_name()} {sysconfig.get_config_var('SOABI')}".encode(),
+        "flags": " ".join(_FLAGS).encode(),
+    }
+    return make_key("runner", fields)
+
+
+def _native(entry: Entry) -> NativeRunner:
+    return NativeRunner(_import(entry, _file_name()), tensor_data_ptr_address())
 
 
 def tensor_data_ptr_address() -> int:
