@@ -9,7 +9,6 @@ from attrs import define, field
 from gyrator_ir.expr import Cond
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, freed
-from gyrator_ir.types import Device
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.errors import refusal
 from gyrator_wrapper_cpp.kinds import Kind, leaves
@@ -194,13 +193,13 @@ class BodyWriter:
 
     def make_stream(self, i: h.MakeStream) -> Lines:
         """`f.q_st.bind_current(device);`"""
-        if not i.current and i.device.type != "cpu":
+        if not i.current and not i.device.is_host:
             raise refusal("GY-WCPP-004", f"the ABI makes no streams of {i.device}")
         return [f"{self.at(i.name)}.bind_current({device(i.device)});"]
 
     def make_event(self, i: h.MakeEvent) -> Lines:
         """`f.e_ev.reset();`"""
-        if i.device.type != "cpu":
+        if not i.device.is_host:
             raise refusal("GY-WCPP-004", f"the ABI makes no events of {i.device}")
         return [f"{self.at(i.name)}.reset();"]
 
@@ -216,7 +215,7 @@ class BodyWriter:
 
     def with_device(self, i: h.WithDevice) -> Lines:
         """A block with a device guard; the CPU needs none."""
-        guard = [] if i.device == Device("cpu") else [f"gy::DeviceGuard guard({device(i.device)});"]
+        guard = [] if i.device.is_host else [f"gy::DeviceGuard guard({device(i.device)});"]
         return block(guard + self.sequence(i.body))
 
     def with_stream(self, i: h.WithStream) -> Lines:

@@ -51,7 +51,7 @@ def device(value: Device) -> str:
     """Write a `gy::Device`; names that the ABI has no function for are parsed when run."""
     if value.type not in _DEVICES:
         return f"gy::device({quoted(str(value))})"
-    index = value.index if value.index is not None else (0 if value.type == "cpu" else -1)
+    index = value.index if value.index is not None else (0 if value.is_host else -1)
     return f"gy::Device{{aoti_torch_device_type_{value.type}(), {index}}}"
 
 
