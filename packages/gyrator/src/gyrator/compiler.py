@@ -15,7 +15,7 @@ from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.product import canonical, product_hash, rules_hash
-from gyrator.programs import StoredProgram, host_runner, load_program, store_program
+from gyrator.programs import Running, StoredProgram, host_runner, load_program, store_program
 from gyrator.records import GraphRecord, Observer
 from gyrator.summary import summarise
 from gyrator.targets import Building, KernelLoader, LoaderContext, TargetDefinition
@@ -39,6 +39,7 @@ from gyrator_runtime.native import Runner
 from gyrator_runtime.progress import SilentProgress, make_progress
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_wrapper_fx.load import find_compiler
 
 
 @define
@@ -87,9 +88,7 @@ class Engine:
         watch = Stopwatch()
         with watch.stage("load"):
             named = CacheKey("programs", key, {})
-            stored = load_program(
-                self.cache, self._runner, named, None, self.options.timed
-            )
+            stored = load_program(self.cache, self._runner, named, None, self._running())
         if stored is None:
             return None
         self.observer(stored.record(phase, True, tuple(watch.seconds.items())))
@@ -111,9 +110,7 @@ class Engine:
             key = self._key(gm)
         if self.options.cache:
             with watch.stage("load"):
-                stored = load_program(
-                    self.cache, self._runner, key, gm, self.options.timed
-                )
+                stored = load_program(self.cache, self._runner, key, gm, self._running())
             if stored is not None:
                 return self._finish(gm, key, stored, phase, watch, cached=True)
         stored = self._build(gm, key, phase, watch)
@@ -147,7 +144,7 @@ class Engine:
         with watch.stage("build"):
             return store_program(
                 self.cache if self.options.cache else None, self._runner,
-                key, gm, wrapper, units, building, summary, self.options.timed,
+                key, gm, wrapper, units, building, summary, self._running(),
             )  # fmt: skip
 
     def _finish(
@@ -213,6 +210,9 @@ class Engine:
             )
             self._loaders[target] = definition.loader(target, context)
         return self._loaders[target]
+
+    def _running(self) -> Running:
+        return Running(self.options.timed, find_compiler(self.options.fx_compiler))
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
         for node in gm.graph.nodes:

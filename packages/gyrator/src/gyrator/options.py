@@ -31,7 +31,17 @@ class Options:
         "roundings between fused ops may be skipped.",
         ("eager", "fast"),
     )
-    wrapper: str = _option("python", "Language of the host program.", ("python",))
+    wrapper: str = _option(
+        "python",
+        "Form of the host program: 'python' for speed, 'fx' for a graph that other compilers take.",
+        ("python", "fx"),
+    )
+    fx_compiler: str = _option(
+        "",
+        "With the wrapper 'fx': what compiles the graph, `module:function` or the name of an "
+        "entry point in `gyrator.fx_compilers`.",
+        code=False,
+    )
     fusion: bool = _option(True, "Fuse operations into common kernels.")
     inline: bool = _option(True, "Compute cheap values again where they are used.")
     fallback_random: bool = _option(

@@ -28,6 +28,16 @@ _EXCEPTIONS: Mapping[str, type[BaseException]] = {
 
 
 @frozen(eq=False)
+class Running:
+    """How a loaded program runs; no part of what it is."""
+
+    timed: bool = False
+    """Keep the time of each launch."""
+    fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
+    """What takes the graph of an FX host program."""
+
+
+@frozen(eq=False)
 class StoredProgram:
     """A compiled graph, ready to run, and the facts stored with it."""
 
@@ -65,7 +75,7 @@ def store_program(
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
     summary: Mapping[str, Any],
-    timed: bool,
+    running: Running,
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable.
 
@@ -81,7 +91,7 @@ def store_program(
     if cache is not None:
         libraries = tuple(lib for b in building.values() for lib in b.libraries())
         save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
-    return _load(wrapper.text, addresses, metadata, runner(), gm, timed)
+    return _load(wrapper.text, addresses, metadata, runner(), gm, running)
 
 
 def load_program(
@@ -89,7 +99,7 @@ def load_program(
     runner: Callable[[], Runner],
     key: CacheKey,
     gm: torch.fx.GraphModule | None,
-    timed: bool,
+    running: Running,
 ) -> StoredProgram | None:
     """Return the program stored under `key`, or None: no pass and no compiler runs.
 
@@ -98,7 +108,7 @@ def load_program(
     found = load_artifact(cache, key)
     if found is None:
         return None
-    return _load(found.host_source, found.symbols, found.metadata, runner(), gm, timed)
+    return _load(found.host_source, found.symbols, found.metadata, runner(), gm, running)
 
 
 def _load(
@@ -107,7 +117,7 @@ def _load(
     metadata: Mapping[str, Any],
     runner: Runner,
     gm: torch.fx.GraphModule | None,
-    timed: bool,
+    running: Running,
 ) -> StoredProgram:
     kernels = {
         row["name"]: LoadedKernel(
@@ -121,9 +131,11 @@ def _load(
     constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
     namespace: dict[str, Any] = {}
     exec(compile(text, "<gyrator host program>", "exec"), namespace)
-    rt = HostRuntime(runner, kernels, constants, timed)
+    rt = HostRuntime(
+        runner, kernels, constants, fx_compiler=running.fx_compiler, timed=running.timed
+    )
     recorded = namespace[metadata["entry"]](rt)
-    timings = (lambda: _timings(rt.launches)) if timed else None
+    timings = (lambda: _timings(rt.launches)) if running.timed else None
     return StoredProgram(_boxed(recorded.plan), metadata["summary"], text, timings, len(constants))
 
 

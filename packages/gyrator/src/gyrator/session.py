@@ -20,6 +20,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.random_ops import register_ops
 from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.cache import Cache
+from gyrator_wrapper_fx.stage import FxWrapper
 from gyrator_wrapper_python.stage import PythonWrapper
 
 
@@ -41,7 +42,9 @@ class Session:
     config: Config = field(factory=read_config)
     rules: LoweringTable = field(factory=default_table)
     targets: Mapping[str, tuple[TargetDefinition, Target]] = field()
-    wrappers: Mapping[str, WrapperBackend] = field(factory=lambda: {"python": PythonWrapper()})
+    wrappers: Mapping[str, WrapperBackend] = field(
+        factory=lambda: {"python": PythonWrapper(), "fx": FxWrapper()}
+    )
     observer: Observer = ignore_record
     _cache: Cache | None = None
     _engines: dict[Options, Engine] = field(factory=dict)

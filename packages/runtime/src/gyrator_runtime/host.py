@@ -14,7 +14,7 @@ import torch
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.types import DType
-from gyrator_runtime.device import DeviceInterface, Event, Stream
+from gyrator_runtime.device import CpuEvent, CpuStream, DeviceInterface, Event, Stream
 from gyrator_runtime.externs import extern
 from gyrator_runtime.native import (
     Buffer,
@@ -47,6 +47,7 @@ __all__ = [
     "device_guard",
     "empty_pool",
     "empty_strided",
+    "event",
     "extern",
     "identity",
     "make_launcher",
@@ -55,9 +56,14 @@ __all__ = [
     "pack",
     "profile_range",
     "read_scalar",
+    "record_event",
     "seed_offset",
     "seed_tensor",
+    "stream",
+    "stream_guard",
+    "tma_descriptor",
     "view",
+    "wait_event",
 ]
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -251,8 +257,7 @@ def copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool = False)
 def device_guard(device: str | torch.device) -> contextlib.AbstractContextManager[object]:
     """Make `device` the current one of its type for a block; nothing for one without an index."""
     place = torch.device(device)
-    accelerator = torch.accelerator.current_accelerator()
-    if place.index is None or accelerator is None or accelerator.type != place.type:
+    if place.index is None or not _accelerated(place):
         return contextlib.nullcontext()
     return cast(
         contextlib.AbstractContextManager[object], torch.accelerator.device_index(place.index)
@@ -264,6 +269,60 @@ def profile_range(name: str) -> contextlib.AbstractContextManager[object]:
     if torch._C._autograd._profiler_enabled():
         return cast(contextlib.AbstractContextManager[object], torch.profiler.record_function(name))
     return contextlib.nullcontext()
+
+
+def stream(device: str, current: bool) -> Any:
+    """Return the current stream of a device, or a new one; the host's does nothing."""
+    place = torch.device(device)
+    if not _accelerated(place):
+        return CpuStream()
+    return torch.accelerator.current_stream(place) if current else torch.Stream(device=place)
+
+
+def event(device: str) -> Any:
+    """Return a new event of a device."""
+    place = torch.device(device)
+    return torch.Event(device=place) if _accelerated(place) else CpuEvent()
+
+
+def record_event(made: Any, queue: Any) -> None:
+    """Record an event on a stream."""
+    made.record(queue)
+
+
+def wait_event(made: Any, queue: Any) -> None:
+    """Make a stream wait for an event."""
+    queue.wait_event(made)
+
+
+def stream_guard(queue: Any) -> contextlib.AbstractContextManager[object]:
+    """Make a stream the current one for a block; nothing for the host's."""
+    if isinstance(queue, CpuStream):
+        return contextlib.nullcontext()
+    return cast(contextlib.AbstractContextManager[object], queue)
+
+
+def tma_descriptor(
+    base: torch.Tensor,
+    shape: tuple[int, ...],
+    block: tuple[int, ...],
+    element_bytes: int,
+    stable: bool,
+) -> Any:
+    """Return Triton's descriptor of a tensor for the tensor-memory accelerator.
+
+    RuntimeError for the experimental form (`stable` false), which Triton 3.6 no longer has.
+    """
+    if not stable:
+        raise RuntimeError("Triton's experimental TMA descriptors are gone; use TensorDescriptor")
+    from triton.tools.tensor_descriptor import TensorDescriptor  # optional
+
+    return TensorDescriptor(base, list(shape), list(base.stride()), list(block))
+
+
+def _accelerated(place: torch.device) -> bool:
+    accelerator = torch.accelerator.current_accelerator()
+    return accelerator is not None and accelerator.type == place.type
 
 
 def make_launcher(

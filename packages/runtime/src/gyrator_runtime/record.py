@@ -140,6 +140,10 @@ class HostRuntime:
     runner: Runner
     kernels: Mapping[str, LoadedKernel]
     constants: Mapping[str, Any]
+    triton_kernels: Mapping[str, Callable[[list[Any], dict[str, Any]], None]] = field(factory=dict)
+    """Launchers of users' Triton kernels, by key."""
+    fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
+    """What takes the graph of an FX host program; None runs the graph itself."""
     timed: bool = False
     """Keep the time of each launch, for reports."""
     launches: list[tuple[str, Plan, int]] = field(factory=list)
@@ -412,6 +416,71 @@ class Recorder:
     def read_scalar(self, tensor: Handle) -> Size:
         """Return the value of a one-element integer tensor."""
         return self._size_call(host.read_scalar, (self._reg(tensor),))
+
+    def triton(
+        self,
+        kernel: str,
+        grid: tuple[tuple[AnySize, ...], ...],
+        args: dict[str, Any],
+        constants: dict[str, Any],
+        stream: Handle | None = None,
+    ) -> None:
+        """Launch a user's Triton kernel: `rt.triton_kernels[kernel](grid, arguments)`."""
+        function = self.rt.triton_kernels[kernel]
+        names = (*args, *constants)
+        shape = tuple(len(g) for g in grid)
+
+        def launch(*values: Any) -> None:
+            flat = iter(values)
+            grids = [tuple(next(flat) for _ in range(n)) for n in shape]
+            function(grids, dict(zip(names, flat, strict=True)))
+
+        sizes = tuple(_plan_size(s) for g in grid for s in g)
+        given = tuple(self._value(v) for v in (*args.values(), *constants.values()))
+        self._call(launch, (*sizes, *given), result=False)
+
+    def tma_descriptor(
+        self,
+        tensor: Handle,
+        shape: tuple[AnySize, ...],
+        block: tuple[AnySize, ...],
+        element_bytes: AnySize,
+        stable: bool,
+    ) -> Handle:
+        """Return a tensor-map descriptor, for a user's Triton kernel."""
+        layout = (_tuple(shape), _tuple(block), _plan_size(element_bytes), Const(stable))
+        return self._call(host.tma_descriptor, (self._reg(tensor), *layout))
+
+    # Streams and events
+
+    def stream(self, device: str, current: bool) -> Handle:
+        """Return the caller's stream of a device, or a new one."""
+        return self._call(host.stream, (Const(device), Const(current)))
+
+    def event(self, device: str) -> Handle:
+        """Return a new event of a device."""
+        return self._call(host.event, (Const(device),))
+
+    def record_event(self, event: Handle, stream: Handle) -> None:
+        """Record an event on a stream."""
+        args = (Reg(event.register), Reg(stream.register))
+        self._call(host.record_event, args, result=False)
+
+    def wait_event(self, event: Handle, stream: Handle) -> None:
+        """Make a stream wait for an event."""
+        self._call(host.wait_event, (Reg(event.register), Reg(stream.register)), result=False)
+
+    def with_stream(
+        self, stream: Handle, body: Callable[..., Recorded], captured: tuple[Any, ...]
+    ) -> tuple[Handle | Size, ...]:
+        """Run `body` with a stream current."""
+        inner = self._nested(body, captured)
+
+        def run(current: Any, *args: object) -> object:
+            with host.stream_guard(current):
+                return inner.plan(*args)
+
+        return self._results(run, (stream, *captured), inner.integers)
 
     def wait_collective(self, tensor: Handle) -> None:
         """Wait for the collective that fills a tensor."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.types import HOST
 from gyrator_wrapper_fx.errors import NanError
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
@@ -202,7 +203,7 @@ def launch(
 @leaf()
 def make_stream(device: torch.device, current: bool) -> Any:
     """Return a stream of a device, or the caller's; None for the host, whose work is in order."""
-    if device.type == "cpu":
+    if device.type == HOST:
         return None
     return torch.accelerator.current_stream(device) if current else torch.Stream(device=device)
 
@@ -210,7 +211,7 @@ def make_stream(device: torch.device, current: bool) -> Any:
 @leaf()
 def make_event(device: torch.device) -> Any:
     """Return an event of a device; None for the host."""
-    return None if device.type == "cpu" else torch.Event(device=device)
+    return None if device.type == HOST else torch.Event(device=device)
 
 
 @leaf()

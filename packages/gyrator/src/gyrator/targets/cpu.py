@@ -37,7 +37,7 @@ def cpu_target(isa: str, cores: int) -> Target:
         device="cpu",
         arch=isa,
         kernel_backend="c++",
-        wrapper_backends=("python",),
+        wrapper_backends=("python", "fx"),
         capabilities=Capabilities(
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
