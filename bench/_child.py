@@ -21,8 +21,8 @@ Task = Callable[[dict[str, Any]], dict[str, Any]]
 def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, Any]:
     """Run a task in a fresh process whose compilers keep their caches in `caches`.
 
-    A task that fails gives `{"error": the last line of its output that names one}`, so that one unsupported model does
-    not cost the rest of a long benchmark.
+    A task that fails gives `{"error": the last line of its output that names one}`, so that one
+    unsupported model does not cost the rest of a long benchmark.
     """
     environment = os.environ | {
         "GYRATOR_CACHE_DIR": str(caches / "gyrator"),
