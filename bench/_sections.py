@@ -8,7 +8,6 @@ from typing import Any
 
 from _child import measure
 from _clock import geomean
-from _overhead import SHAPES
 from _tables import Sheet, failed_row
 from attrs import frozen
 
@@ -27,8 +26,10 @@ class Plan:
     rounds: int
     cases: tuple[str, ...]
     """Single kernels, keys of `CASES`."""
+    shapes: tuple[str, ...]
+    """Functions whose calls are timed, keys of `SHAPES`."""
     calls: tuple[int, ...]
-    """Numbers of kernels in the functions whose calls are timed."""
+    """Numbers of kernels in them."""
     caches: Path
     """A new folder. Sections share each workload's caches, so that later ones start warm."""
     say: Callable[[str], None]
@@ -160,7 +161,7 @@ def overhead(plan: Plan) -> tuple[Sheet, Raw]:
          "inductor beyond", "ratio beyond"),
     )  # fmt: skip
     raw: Raw = {}
-    for shape in SHAPES:
+    for shape in plan.shapes:
         for kernels in plan.calls:
             name = f"{kernels} {shape}"
             rounds = {"rounds": 10 * plan.rounds, "batch": 100}

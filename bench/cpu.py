@@ -16,6 +16,7 @@ from typing import Any
 
 from _environment import environment
 from _kernels import CASES
+from _overhead import SHAPES
 from _sections import SECTIONS, Plan
 from _subject import STEPS, load_models
 from rich.console import Console
@@ -40,6 +41,7 @@ def main(arguments: list[str]) -> int:
             threads=chosen.threads,
             rounds=3 if chosen.quick else chosen.rounds,
             cases=tuple(CASES)[:2] if chosen.quick else chosen.cases,
+            shapes=tuple(SHAPES)[:1] if chosen.quick else tuple(SHAPES),
             calls=(1,) if chosen.quick else (1, 5, 20),
             caches=Path(caches),
             say=lambda line: print(line, file=sys.stderr, flush=True),
