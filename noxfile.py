@@ -29,6 +29,7 @@ TEST_TOOLS = ("pytest-timeout", "pytest-xdist")
 EVERYTHING = (
     *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
     *(("-e", "conformance") if (ROOT / "conformance" / "pyproject.toml").exists() else ()),
+    "expecttest",  # torch's database of ops imports it
     "hypothesis",
     "mkdocs",
     "mkdocs-material",

@@ -1,7 +1,7 @@
 """Ops against eager mode, on samples from torch's own database of ops (OpInfo).
 
-One compiled function holds several ops, as each compile costs a run of the C++ compiler. The seed of
-the samples is fixed by the test's name; odd samples are made non-contiguous.
+One compiled function holds several ops, as each compile costs a run of the C++ compiler. The seed
+of the samples is fixed by the test's name; odd samples are made non-contiguous.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,14 @@ from gyrator.records import GraphRecord
 from gyrator.session import Session
 
 methods = pytest.importorskip(
-    "torch.testing._internal.common_methods_invocations", reason="needs expecttest", exc_type=ImportError
+    "torch.testing._internal.common_methods_invocations",
+    reason="needs expecttest",
+    exc_type=ImportError,
 )
 
 FAMILIES = {
-    "pointwise": "add sub mul div exp log sin tanh sigmoid atan2 pow clamp where lerp erf rsqrt abs sign",
+    "pointwise": "add sub mul div exp log sin tanh sigmoid atan2 pow clamp where lerp erf rsqrt abs "
+    "sign",
     "integers": "bitwise_and bitwise_xor floor_divide remainder fmod maximum eq lt logical_not neg",
     "activation": "nn.functional.gelu nn.functional.silu nn.functional.elu nn.functional.softplus "
     "nn.functional.hardswish nn.functional.leaky_relu softmax log_softmax",
