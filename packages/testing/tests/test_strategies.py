@@ -15,7 +15,7 @@ from gyrator_testing.interp.loop import run_loop
 from gyrator_testing.strategies import ALL_OPS, KINDS, loop_programs
 
 MANY = settings(
-    max_examples=300,
+    max_examples=600,
     deadline=None,
     derandomize=True,
     phases=[Phase.generate],
