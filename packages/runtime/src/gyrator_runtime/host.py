@@ -378,7 +378,8 @@ def namespace(runner: Runner, devices: Mapping[str, DeviceInterface]) -> dict[st
     here = (
         *(allocator, empty_strided, empty_pool, identity, pack, as_strided, view, over_storage),
         *(check_nan, read_scalar, copy, profile_range, device_guard, extern),
-        *(seed_offset, seed_tensor),
+        *(seed_offset, seed_tensor, tma_descriptor),
+        *(stream, event, record_event, wait_event),
         *(Buffer, Launch, SizeArg, SizeProgram, Call, Const, Drop, GetItem, IntTuple, Move),
         *(PlanProgram, Reg, Return),
         *(device, current_stream, new_stream, stream_guard, new_event, synchronize),
