@@ -22,6 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the demo. Returns 0 if every row is right, else 1."""
     args = _arguments(argv)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)  # a log has no width of its own
     jobs = [
         (WORKLOADS[name], step, DTYPES[dtype])
         for dtype in args.dtypes
