@@ -149,7 +149,18 @@ def test_two_targets_for_one_device_type_are_refused(advertised) -> None:
     assert found.code == "GY-TARGET-002"
     assert found.message == "two targets claim device type 'cpu'"
     assert found.provenance == ("gyrator_one:TARGET", "gyrator_two:TARGET")
-    assert found.help == "uninstall one"
+    assert found.help == "uninstall one, or name the one to use in GYRATOR_TARGETS"
+
+
+def test_a_target_that_is_named_goes_before_others(advertised) -> None:
+    """An optional one serves nothing until it is named."""
+    config = read_config()
+    points = [advertised("gyrator_one"), advertised("gyrator_two", name="two", optional=True)]
+    for given in (points, points[::-1]):
+        ((found, _),) = discover(config, given).values()
+        assert found.name != "two"
+        ((found, _),) = discover(evolve(config, targets=frozenset({"two"})), given).values()
+        assert found.name == "two"
 
 
 def test_a_device_without_target_is_refused_or_runs_eagerly(compiled) -> None:

@@ -212,7 +212,8 @@ class Engine:
         return self._loaders[target]
 
     def _running(self) -> Running:
-        return Running(self.options.timed, find_compiler(self.options.fx_compiler))
+        loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
+        return Running(self.options.timed, find_compiler(self.options.fx_compiler), loaders)
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
         for node in gm.graph.nodes:

@@ -19,6 +19,9 @@ class Config:
     """`GYRATOR_CACHE_BYTES`: the cache is pruned to this size, default 4 GiB."""
     isa: str
     """`GYRATOR_ISA`: `avx512`, `avx2` or `plain`, default what the processor has."""
+    targets: frozenset[str] = frozenset()
+    """`GYRATOR_TARGETS`: names of targets, separated by commas, that go before others for their
+    device types."""
 
 
 def read_config(environ: Mapping[str, str] = os.environ) -> Config:
@@ -27,4 +30,5 @@ def read_config(environ: Mapping[str, str] = os.environ) -> Config:
         cache_root=default_root(environ),
         cache_bytes=int(environ.get("GYRATOR_CACHE_BYTES", 4 << 30)),
         isa=environ.get("GYRATOR_ISA", ""),
+        targets=frozenset(filter(None, environ.get("GYRATOR_TARGETS", "").split(","))),
     )

@@ -6,7 +6,7 @@ from functools import cache as once
 from typing import Any
 
 import torch
-from attrs import frozen
+from attrs import evolve, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
@@ -14,7 +14,13 @@ from gyrator.records import GraphRecord
 from gyrator.summary import extern_records, kernel_records
 from gyrator.targets import Building
 from gyrator_ir.source import Failure, Program, TranslationUnit
-from gyrator_runtime.artifact import Artifact, load_artifact, save_artifact
+from gyrator_runtime.artifact import (
+    NO_LOADERS,
+    Artifact,
+    LibraryLoader,
+    load_artifact,
+    save_artifact,
+)
 from gyrator_runtime.cache import Cache, CacheKey
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import Plan, Runner, load_runner
@@ -35,6 +41,8 @@ class Running:
     """Keep the time of each launch."""
     fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
     """What takes the graph of an FX host program."""
+    loaders: Mapping[str, LibraryLoader] = NO_LOADERS
+    """How stored kernels become functions, by device type."""
 
 
 @frozen(eq=False)
@@ -89,7 +97,9 @@ def store_program(
         "entry": wrapper.entry,
     }
     if cache is not None:
-        libraries = tuple(lib for b in building.values() for lib in b.libraries())
+        libraries = tuple(
+            evolve(lib, device=device) for device, b in building.items() for lib in b.libraries()
+        )
         save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
     return _load(wrapper.text, addresses, metadata, runner(), gm, running)
 
@@ -105,7 +115,7 @@ def load_program(
 
     `gm` provides the constants; None for a program without any.
     """
-    found = load_artifact(cache, key)
+    found = load_artifact(cache, key, running.loaders)
     if found is None:
         return None
     return _load(found.host_source, found.symbols, found.metadata, runner(), gm, running)

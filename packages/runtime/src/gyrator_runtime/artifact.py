@@ -6,7 +6,9 @@ be moved. JSON and text only: nothing is unpickled.
 
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from attrs import frozen
@@ -16,7 +18,7 @@ from gyrator_runtime.build import BuiltUnit, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
 
-SCHEMA = 1
+SCHEMA = 2
 
 _INDEX = "artifact.json"
 _HOST = "host.py"
@@ -28,12 +30,23 @@ class ArtifactError(GyratorError):
 
 @frozen
 class Library:
-    """One shared library: its bytes, its kernels' symbols and the C++ it was built from."""
+    """Built kernels: bytes that their language loads, their symbols, and what they were built from.
+
+    For C++ the bytes are a shared library; other languages store what they like.
+    """
 
     name: str
     data: bytes
     symbols: tuple[str, ...]
     source: str = ""
+    device: str = ""
+    """Type of the device whose loader reads the bytes; empty for a shared library."""
+
+
+LibraryLoader = Callable[[Path, Sequence[str]], Mapping[str, int]]
+"""`load(file, symbols)`: the address of each symbol's function, see `KernelSource`."""
+
+NO_LOADERS: Mapping[str, LibraryLoader] = MappingProxyType({})
 
 
 @frozen
@@ -76,7 +89,8 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
         file = f"lib{number}.so"
         files[file] = library.data
         files[f"lib{number}.cpp"] = library.source.encode()
-        rows.append({"name": library.name, "file": file, "symbols": list(library.symbols)})
+        names = {"name": library.name, "device": library.device}
+        rows.append({**names, "file": file, "symbols": list(library.symbols)})
     for name, text in artifact.texts.items():
         if "/" in name or name.startswith("."):
             raise ValueError(f"{name!r} is not a plain file name")
@@ -92,8 +106,13 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
     return cache.put(key, files)
 
 
-def load_artifact(cache: Cache, key: CacheKey) -> LoadedArtifact | None:
+def load_artifact(
+    cache: Cache, key: CacheKey, loaders: Mapping[str, LibraryLoader] = NO_LOADERS
+) -> LoadedArtifact | None:
     """Return the program stored under `key` with its kernels loaded, or None where there is none.
+
+    `loaders` says by device type how libraries become functions; the others are mapped as shared
+    libraries.
 
     ArtifactError (GY-CACHE-004) where it was built for a machine that this one cannot stand in
     for, BuildError (GY-BUILD-004) where a library does not load.
@@ -105,7 +124,8 @@ def load_artifact(cache: Cache, key: CacheKey) -> LoadedArtifact | None:
     _check_machine(index)
     symbols: dict[str, int] = {}
     for row in index["libraries"]:
-        symbols.update(load_library(entry.file(row["file"]), row["symbols"]))
+        load = loaders.get(row["device"], load_library)
+        symbols.update(load(entry.file(row["file"]), row["symbols"]))
     host = entry.read(_HOST).decode()
     return LoadedArtifact(host, symbols, index["metadata"], entry)
 

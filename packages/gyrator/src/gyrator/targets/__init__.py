@@ -18,7 +18,8 @@ from gyrator_ir.backend import KernelBackend
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_runtime.artifact import Library
+from gyrator_runtime.artifact import Library, LibraryLoader
+from gyrator_runtime.build import load_library
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.progress import ProgressReporter
@@ -81,12 +82,25 @@ class TargetDefinition:
     """May raise a `GyratorError`, as for a missing compiler: the session then runs eagerly."""
     variants: Callable[[Target], tuple[Target, ...]] = field(default=lambda target: (target,))
     """Targets whose kernels the same device runs too: what `max_autotune` measures."""
+    load: LibraryLoader = load_library
+    """Read a `Library` that a cache entry holds. Needs no compiler; the default takes it for a
+    shared library."""
+    optional: bool = False
+    """Serve the device type only where `GYRATOR_TARGETS` names this target: a further kernel
+    language for a device that has one."""
 
 
 def discover(
     config: Config, found: Iterable[EntryPoint] | None = None
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
-    """Load every installed target and probe it, in name order: device type to definition."""
+    """Load every installed target and probe it, in name order: device type to definition.
+
+    A target that `config.targets` names takes its device type from one that is not named.
+
+    Raises:
+        TargetError: GY-TARGET-001 for a target of another API version, 002 where two targets
+            claim a device type and the configuration does not choose.
+    """
     table: dict[str, tuple[TargetDefinition, Target]] = {}
     origin: dict[str, str] = {}
     points = entry_points(group=GROUP) if found is None else found
@@ -97,14 +111,18 @@ def discover(
             raise TargetError(
                 Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older")
             )
-        target = definition.probe(config)
+        chosen = definition.name in config.targets
+        target = definition.probe(config) if chosen or not definition.optional else None
         if target is None:
             continue
-        if target.device in table:
+        rival = table.get(target.device)
+        rival_chosen = rival is not None and rival[0].name in config.targets
+        if rival_chosen and not chosen:
+            continue
+        if rival is not None and chosen == rival_chosen:
             why = f"two targets claim device type {target.device!r}"
             both = (origin[target.device], point.value)
-            raise TargetError(
-                Diagnostic("GY-TARGET-002", why, provenance=both, help="uninstall one")
-            )
+            help = "uninstall one, or name the one to use in GYRATOR_TARGETS"
+            raise TargetError(Diagnostic("GY-TARGET-002", why, provenance=both, help=help))
         table[target.device], origin[target.device] = (definition, target), point.value
     return MappingProxyType(table)
