@@ -101,8 +101,8 @@ LINES: list[tuple[h.Instruction, str]] = [
     (h.MakeEvent("ev", CPU), "ev = p.event('cpu')"),
     (h.RecordEvent("ev", "st"), "p.record_event(ev, st)"),
     (h.WaitEvent("ev", "st"), "p.wait_event(ev, st)"),
-    (h.CallProgram("sub", (ref("x"), S0), ("b",)), "(b, ) = p.call_program('sub', (x, s0, ), 1)"),
-    (h.CallPartition("part", (ref("x"),), ()), "p.call_partition('part', (x, ), 0)"),
+    (h.CallProgram("sub", (ref("x"), S0), ("b",)), "(b, ) = p.call_program('sub', (x, s0, ))"),
+    (h.CallPartition("part", (ref("x"),), ()), "p.call_partition('part', (x, ))"),
     (h.Comment("from model.py"), "# from model.py"),
     (h.Return((ref("b"), S0, Literal(None))), "return p.finish((b, s0, None, ))"),
 ]

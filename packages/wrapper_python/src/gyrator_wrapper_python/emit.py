@@ -276,7 +276,7 @@ class BodyWriter:
     def _call_program(self, method: str, i: h.CallProgram | h.CallPartition) -> None:
         args = "".join(f"{self.value(a)}, " for a in i.args)
         into = names(i.results) if i.results else ""
-        self.call(method, string(i.program), f"({args})", str(len(i.results)), into=into)
+        self.call(method, string(i.program), f"({args})", into=into)
 
     def _nested(self, method: str, subject: str, body: tuple[h.Instruction, ...]) -> None:
         captured = free_names(body)
