@@ -4,17 +4,28 @@ import math
 
 import pytest
 import torch
+from attrs import evolve
 from torch._subclasses import FakeTensorMode
 from torch.fx import Graph, GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, TableBuilder, lower
 from gyrator_lowering.trace import TraceError, Tracer
 
 aten = torch.ops.aten
+TARGETS = {
+    "cpu": Target(
+        device="cpu",
+        arch="plain",
+        kernel_backend="interpreter",
+        capabilities=Capabilities(dtypes=frozenset(d for d in DType if not d.is_complex)),
+    )
+}
 
 
 class Writer:
@@ -183,3 +194,26 @@ def test_a_region_returns_tensors_only(check, writer) -> None:
     assert found.code == "GY-LOWER-011"
     assert found.message == "cond returns something that is not a tensor"
     assert found.help == "the graph runs in eager mode"
+
+
+@pytest.mark.parametrize(
+    ("lack", "function", "reason"),
+    [
+        ({"ops_lacking": frozenset({"tanh"})}, torch.tanh, "the op 'tanh' on f32"),
+        ({"reductions": False}, torch.sum, "reductions"),
+        ({"scans": False}, lambda x: torch.cumsum(x, 0), ""),
+        ({"sorts": False}, lambda x: torch.sort(x)[0], ""),
+        ({"indirect": False}, lambda x: x[torch.arange(3)], "addresses that depend on values"),
+        ({"device_checks": False}, lambda x: x[x.long()], "checks of indices"),
+    ],
+)
+def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
+    """The rest of the graph is lowered, and the call says why it is one."""
+    capabilities = evolve(TARGETS["cpu"].capabilities, **lack)
+    targets = {"cpu": evolve(TARGETS["cpu"], capabilities=capabilities)}
+    graph = make_fx(lambda x: function(x) + 1, tracing_mode="fake")(torch.ones(4))
+    operations = lower(graph, LoweringOptions(), targets).operations
+    (called,) = (o for o in operations if isinstance(o, Extern))
+    assert reason in called.reason
+    whole = lower(graph, LoweringOptions(), TARGETS).operations
+    assert not any(isinstance(o, Extern) for o in whole)

@@ -25,9 +25,10 @@ from gyrator_ir.loop.nodes import (
     SizeInput,
     TensorInput,
 )
-from gyrator_ir.target import Target
+from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.capabilities import complete, missing
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
 from gyrator_lowering.dtypes import FROM_TORCH
@@ -289,11 +290,14 @@ class _Lowering:
         if not reason and rule is not None:
             mark = self.b.mark()
             try:
-                return rule(
+                result = rule(
                     self.b,
                     *[self._ready(a) for a in args],
                     **{k: self._ready(v) for k, v in kwargs.items()},
                 )
+                if not (lack := self._lack(mark)):
+                    return result
+                reason = f"the device's kernels lack {lack}"
             except LeftToAten:
                 reason = f"{info.name} has no rule for these arguments"
             except UnsupportedError:
@@ -302,6 +306,24 @@ class _Lowering:
                 reason = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
             self.b.rewind(mark)
         return call(self.b, args, kwargs, reason)
+
+    def _lack(self, mark: tuple[int, int]) -> str:
+        """Return what the operations since `mark` need and their device's kernels lack."""
+        poor = {
+            device: target.capabilities
+            for device, target in self.b.targets.items()
+            if not complete(target.capabilities)
+        }
+        if not poor:
+            return ""
+        buffers, operations = mark
+        created = {b.name: b.device.type for b in self.b.buffers[buffers:]}
+
+        def offered(name: str) -> Capabilities | None:
+            given = self.b.given.get(name)
+            return poor.get(created.get(name, "") if given is None else given.device.type)
+
+        return missing(self.b.operations[operations:], offered)
 
     def _rule(self, info: OpInfo) -> Rule | None:
         if info.name not in self._rules:
