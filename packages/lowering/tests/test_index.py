@@ -7,6 +7,28 @@ from torch.nn import functional as F
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.loop.nodes import Extern
 
+BAD = {
+    "index": lambda x, i: x[i[0]],
+    "embedding": lambda x, i: torch.nn.functional.embedding(i, x),
+    "take": lambda x, i: x.take(i + 90),
+    "first": lambda x, i: x.index_select(0, i[0]),
+    "second": lambda x, i: x.index_select(1, i[0]),
+    "gather": lambda x, i: x.gather(1, i),
+    "scatter": lambda x, i: x.scatter(1, i, 1.0),
+    "add_rows": lambda x, i: x.index_add(0, i[0], x[:1]),
+    "add": lambda x, i: x[0].index_add(0, i[0], x[0, :1]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_an_index_outside_raises_what_eager_raises(check, name: str) -> None:
+    x, i = torch.randn(3, 4), torch.tensor([[7]])
+    with pytest.raises((IndexError, RuntimeError)) as eager:
+        BAD[name](x, i)
+    with pytest.raises(eager.type) as mine:
+        check._run(check.lower(BAD[name], (x, i)), lambda *_: [], (x, i), True, None, None)
+    assert mine.type is eager.type
+
 
 def test_views_emit_nothing(check) -> None:
     def views(x):

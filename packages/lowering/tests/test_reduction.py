@@ -49,6 +49,12 @@ def test_fold(check, name: str, dtype: torch.dtype) -> None:
     check(lambda x: fn(x, (1,), False), x.permute(2, 0, 1)[:, ::2], **tolerance)
 
 
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_folds_as_bool(check, dtype: torch.dtype) -> None:
+    x = make(dtype, 4, 5) / 4 if dtype.is_floating_point else make(dtype, 4, 5)
+    check(lambda x: (x.sum(1, dtype=torch.bool), x.prod(1, dtype=torch.bool)), x)
+
+
 ONE_DIM = {
     "max": lambda x, d: x.max(d),
     "min": lambda x, d: x.min(d, keepdim=True),

@@ -11,7 +11,8 @@ from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scalars import lane_type, literal
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store
+from gyrator_ir.loop.body import Bind, Check, Const, IndexValue, Let, Load, Store
+from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
 
 OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
@@ -115,11 +116,12 @@ def _bind(code: Code, s: Bind) -> None:
     if s.wrap:
         code.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
     if s.check:
+        failure = Failure.RUNTIME if s.check is Check.RUNTIME else Failure.INDEX
         bad = f"gy_lt({name}, {zero}) | gy_ge({name}, {size})"
         only = code.live_mask(s.mask) if varying else mask and mask.text
         if only:
             bad = f"({bad}) & {only}"
-        code.line(f"if (gy_any({bad})) return {code.frame.check(OUTSIDE)};")
+        code.line(f"if (gy_any({bad})) return {code.frame.check(OUTSIDE, failure)};")
     if varying:
         code.line(f"si64 {name}_lanes[GY_LANES];")
         code.line(f"gy_store({name}_lanes, {name});")

@@ -105,12 +105,12 @@ class Frame:
             self._printers[key] = found
         return found
 
-    def check(self, message: str) -> int:
-        """Return the code of an IndexError with this message."""
+    def check(self, message: str, failure: Failure) -> int:
+        """Return the code of a failure with this message."""
         for known in self.checks:
-            if known.message == message:
+            if known.message == message and known.failure is failure:
                 return known.code
-        self.checks.append(KernelCheck(len(self.checks) + 1, Failure.INDEX, message))
+        self.checks.append(KernelCheck(len(self.checks) + 1, failure, message))
         return len(self.checks)
 
 

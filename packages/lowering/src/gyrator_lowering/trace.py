@@ -7,7 +7,17 @@ from typing import Any, Union, final
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sum_of
 from gyrator_ir.expr import Const as ConstExpr
-from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
+from gyrator_ir.loop.body import (
+    Bind,
+    Check,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Statement,
+    Store,
+    StoreMode,
+)
 from gyrator_ir.loop.ops import OPS, Typing
 from gyrator_ir.types import DType
 from gyrator_lowering.values import TensorValue
@@ -241,7 +251,7 @@ class Tracer:
         size: Expr,
         *,
         wrap: bool = False,
-        check: bool = True,
+        check: bool | Check = True,
         mask: Value | None = None,
     ) -> Expr:
         """Turn an integer into an index in [0, `size`): see `gyrator_ir.loop.body.Bind`."""

@@ -18,6 +18,7 @@ from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.body import (
     Axis,
     Bind,
+    Check,
     Const,
     IndexValue,
     Let,
@@ -247,7 +248,8 @@ class _Bodies:
         body.statements.append(IndexValue(value, inside - size if wrap else inside, DType.I64))
         symbol = Sym(f"t{body.binds}")
         body.binds += 1
-        body.statements.append(Bind(symbol, value, size, wrap, self.draw(st.booleans())))
+        check = self.draw(st.sampled_from(Check))
+        body.statements.append(Bind(symbol, value, size, wrap, check))
         return symbol
 
     def _leaf(self, body: _Body) -> None:

@@ -114,20 +114,36 @@ class IndexValue:
     dtype: DType = field(validator=exactly(DType))
 
 
+class Check(StrEnum):
+    """What a bound index outside its range does; `NONE` alone is false."""
+
+    NONE = ""
+    """The index is promised to lie inside."""
+    INDEX = "check"
+    """Raises IndexError, as eager's indexing and embedding do."""
+    RUNTIME = "check.runtime"
+    """Raises RuntimeError, as eager's gather and scatter do."""
+
+
+def _as_check(given: bool | Check) -> Check:
+    return given if isinstance(given, Check) else Check.INDEX if given else Check.NONE
+
+
 @frozen
 class Bind:
     """`t0 = bind a below s0 wrap check`: turn an integer value into an index symbol.
 
     The symbol lies in [0, `size`). `wrap` adds `size` to negative values first. With `check`, a
-    value outside raises eager's IndexError; without, it is promised to lie inside. Where `mask` is
-    false the symbol is 0 and nothing is checked.
+    value outside raises eager's IndexError, with `check.runtime` its RuntimeError; without, it is
+    promised to lie inside. Where `mask` is false the symbol is 0 and nothing is checked.
     """
 
     symbol: Sym = field(validator=exactly(Sym))
     value: str
     size: Expr = field(validator=instance_of(Expr))
     wrap: bool = False
-    check: bool = True
+    check: Check = field(default=Check.INDEX, converter=_as_check)
+    """True stands for `INDEX`, False for `NONE`."""
     mask: str | None = None
 
 

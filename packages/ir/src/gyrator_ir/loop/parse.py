@@ -6,6 +6,7 @@ from typing import Any
 
 from gyrator_ir.loop.body import (
     Bind,
+    Check,
     Const,
     IndexValue,
     Let,
@@ -241,10 +242,19 @@ def _load_or_bind(s: Scanner, name: str) -> Any:
         "value": value,
         "size": s.expr(),
         "wrap": s.take("wrap"),
-        "check": s.take("check"),
+        "check": _check(s),
         "mask": _mask(s),
     }
     return build(s.line, Bind, values)
+
+
+def _check(s: Scanner) -> Check:
+    if not s.take("check"):
+        return Check.NONE
+    if not s.take("."):
+        return Check.INDEX
+    s.expect("runtime")
+    return Check.RUNTIME
 
 
 def _typed(s: Scanner, first: str) -> Any:

@@ -61,7 +61,7 @@ def show_statement(s: AnyStatement, writer: Writer | None = None) -> str:
         case IndexValue(name, expr, dtype):
             return f"{name}: {dtype.value} = index {w.expr(expr)}"
         case Bind(symbol, value, size, wrap, check, mask):
-            wraps, checks = " wrap" if wrap else "", " check" if check else ""
+            wraps, checks = " wrap" if wrap else "", f" {check}" if check else ""
             return f"{symbol.name} = bind {value} below {w.expr(size)}{wraps}{checks}{_if(mask)}"
         case Store(buffer, index, value, mode, mask):
             verb = "store" if mode is StoreMode.SET else f"store.{mode.value}"

@@ -6,6 +6,7 @@ from typing import Any
 from attrs import evolve
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of, sum_of
+from gyrator_ir.loop.body import Check
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.table import LeftToAten, TableBuilder
@@ -31,10 +32,12 @@ def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) 
         raise LeftToAten
     d = dim % x.ndim
     flat = places if places.ndim else None
+    # Eager has a kernel of its own for the second dimension, with another exception.
+    check = Check.RUNTIME if d == 1 else Check.INDEX
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = ops.load(places, (index[d],) if flat is not None else ())
-        row = ops.bind(at, x.shape[d])
+        row = ops.bind(at, x.shape[d], check=check)
         return ops.load(x, (*index[:d], row, *index[d + 1 :]))
 
     return b.pointwise(body)
@@ -47,7 +50,7 @@ def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: A
     d = dim % x.ndim
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        row = ops.bind(ops.load(places, index), x.shape[d])
+        row = ops.bind(ops.load(places, index), x.shape[d], check=Check.RUNTIME)
         return ops.load(x, (*index[:d], row, *index[d + 1 :]))
 
     return b.pointwise(body)

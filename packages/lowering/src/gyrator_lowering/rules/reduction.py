@@ -128,8 +128,9 @@ def count(x: TensorValue, dims: Sequence[int]) -> Expr:
 
 
 def sum_(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
-    """Sum; integers and booleans in `i64`."""
-    return reduced(b, ReduceKind.SUM, x, dims_of(dim, x.ndim), _to_result(b))
+    """Sum; integers and booleans in `i64`. As bool, whether any element is true."""
+    kind = ReduceKind.ANY if b.out.dtype is DType.BOOL else ReduceKind.SUM
+    return reduced(b, kind, x, dims_of(dim, x.ndim), _to_result(b))
 
 
 def _to_result(b: LoopBuilder) -> Map:
@@ -137,6 +138,8 @@ def _to_result(b: LoopBuilder) -> Map:
     dtype = b.out.dtype
 
     def convert(ops: Tracer, value: Value) -> Value:
+        if dtype is DType.BOOL:
+            return as_bool(ops, value)
         return value if dtype.is_narrow_float else ops.cast(value, dtype)
 
     return convert
@@ -157,8 +160,9 @@ def mean(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) ->
 
 
 def prod(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
-    """Product; integers and booleans in `i64`."""
-    return reduced(b, ReduceKind.PROD, x, dims_of(dim, x.ndim), _to_result(b))
+    """Product; integers and booleans in `i64`. As bool, whether all elements are true."""
+    kind = ReduceKind.ALL if b.out.dtype is DType.BOOL else ReduceKind.PROD
+    return reduced(b, kind, x, dims_of(dim, x.ndim), _to_result(b))
 
 
 def extreme(kind: ReduceKind) -> Rule:

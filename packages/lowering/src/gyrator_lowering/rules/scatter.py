@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
-from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.loop.body import Check, StoreMode
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
@@ -191,7 +191,7 @@ def scatter_into(
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        row = ops.bind(ops.load(places, index), x.shape[d], wrap=wrap)
+        row = ops.bind(ops.load(places, index), x.shape[d], wrap=wrap, check=Check.RUNTIME)
         return (*index[:d], row, *index[d + 1 :])
 
     def start(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -277,9 +277,10 @@ def index_add(
     if result is None:
         raise LeftToAten
     d = dim % x.ndim
+    check = Check.RUNTIME if x.ndim > 1 else Check.INDEX
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
-        row = ops.bind(ops.load(places, (index[d],)), x.shape[d])
+        row = ops.bind(ops.load(places, (index[d],)), x.shape[d], check=check)
         value = ops.cast(ops.load(source, index), result.dtype)
         if not (isinstance(alpha, (int, float)) and alpha == 1):
             value = value * operand(ops, alpha, (), result.dtype)
