@@ -126,8 +126,10 @@ def test_a_process_that_dies_in_mid_compile_harms_nobody(
     )
     slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
     cache = tmp_path / "kept"
+    # A job that a shell runs in the background ignores SIGINT, and its children inherit that.
+    heed = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     dying = subprocess.Popen(
-        [sys.executable, "-c", PREAMBLE + COMPARE],
+        [sys.executable, "-c", heed + PREAMBLE + COMPARE],
         env=child_environment(cache, {"CXX": str(slow)}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -270,7 +270,9 @@ def test_submit_does_not_wait(tmp_path, toolchain):
 def test_interrupt_kills_the_compilers_and_leaves_nothing(tmp_path):
     # A real SIGINT, in a process of its own, while its compiler sleeps.
     script = compiler_script(tmp_path, f"echo $$ > {tmp_path}/pid; echo half > $6; sleep 600")
+    # A job that a shell runs in the background ignores SIGINT, and its children inherit that.
     code = f"""
+import signal
 import sys
 from pathlib import Path
 import torch
@@ -279,6 +281,7 @@ from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import Toolchain
 cache = Cache(Path({str(tmp_path / "c")!r}))
 builder = Builder(Toolchain(({script!r},), "1", "gcc"), cache, "plain")
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     builder.submit([TranslationUnit("u", "int x;", ("gy_x",))]).result()
 except KeyboardInterrupt:
