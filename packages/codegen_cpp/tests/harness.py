@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
 from gyrator_codegen_cpp.prelude import Isa
@@ -15,18 +14,14 @@ from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Heuristics, Target
-from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import NUMPY as ALL
+from gyrator_testing.kernels.rows import TYPES
 
 FLAGS = (
     "-O3 -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fopenmp -fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
-NUMPY = {
-    DType.F64: np.float64, DType.F32: np.float32, DType.F16: np.float16,
-    DType.BF16: ml_dtypes.bfloat16, DType.I64: np.int64, DType.I32: np.int32,
-    DType.I16: np.int16, DType.I8: np.int8, DType.U64: np.uint64, DType.U32: np.uint32,
-    DType.U16: np.uint16, DType.U8: np.uint8, DType.BOOL: np.bool_,
-}  # fmt: skip
+NUMPY = {d: ALL[d] for d in TYPES}
 ARCHS = ("avx512", "avx2", "plain")
 
 

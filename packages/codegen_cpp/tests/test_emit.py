@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from build import BOOL, F32, I0, I1, I64, R0, R1, S0, S1, inner, kernel, outer
 from harness import ARCHS, NUMPY, Library, runs_here, target
 
 from gyrator_codegen_cpp.stage import CppBackend, balanced
@@ -12,6 +11,20 @@ from gyrator_ir.loop.body import Bind, Const, Let, Load, Reduce, ReduceKind, Sto
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
+from gyrator_testing.kernels.write import (
+    BOOL,
+    F32,
+    I0,
+    I1,
+    I64,
+    R0,
+    R1,
+    S0,
+    S1,
+    inner,
+    kernel,
+    outer,
+)
 
 T0 = Sym("t0")
 SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (4, 64), (3, 2500), (700, 33), (300, 1040))

@@ -2,119 +2,23 @@
 
 import numpy as np
 import pytest
-from build import I0, I64, kernel, outer
 from harness import ARCHS, NUMPY, Library, runs_here
 
-from gyrator_ir.loop.body import Let, Load, Store
-from gyrator_ir.loop.ops import OPS, Numerics, Typing, result_dtype
+from gyrator_ir.loop.ops import OPS, Numerics
 from gyrator_ir.types import DType
-from gyrator_testing.interp.dtypes import cast
-from gyrator_testing.interp.ops import apply
+from gyrator_testing.kernels.compare import same_bits
+from gyrator_testing.kernels.rows import uses
 
 N = 83  # five vectors of 16 lanes and a remainder of three
-TYPES = tuple(NUMPY)
-
-
-def signatures(op):
-    """Operand types and result type of each use of an op that the table allows."""
-    row = OPS[op]
-    for t in TYPES:
-        match row.typing:
-            case Typing.SAME:
-                uses = [((t,) * row.arity, t)]
-            case Typing.COMPARE:
-                uses = [((t, t), DType.BOOL)]
-            case Typing.SELECT:
-                uses = [((DType.BOOL, t, t), t)]
-            case Typing.CAST | Typing.BITCAST:
-                uses = [((t,), other) for other in TYPES]
-            case Typing.PREDICATE:
-                uses = [((t,), DType.BOOL)]
-            case Typing.EXPONENT:
-                uses = [((t, DType.I32), t)]
-            case Typing.RANDOM:
-                result = DType.I64 if op == "randint" else DType.F32
-                uses = [((I64,) * row.arity, result)] if t is I64 else []
-        for operands, result in uses:
-            if result_dtype(op, operands, result) is None:
-                yield operands, result
-
-
-def op_kernel(op, number, operands, result):
-    body = [Load(f"a{k}", f"x{k}", I0) for k in range(len(operands))]
-    body.append(Let("b", op, tuple(f"a{k}" for k in range(len(operands))), result))
-    body.append(Store("y", I0, "b"))
-    types = {f"x{k}": t for k, t in enumerate(operands)} | {"y": result}
-    return kernel(f"{op}_{number}", [(I0, N)], [], [outer(*body)], types)
-
-
-USES = {f"{op}_{k}": (op, *use) for op in OPS for k, use in enumerate(signatures(op))}
+USES = {use.name: use for use in uses()}
 
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
     if not runs_here(request.param):
         pytest.skip(f"this machine has no {request.param}")
-    kernels = [op_kernel(op, name.rpartition("_")[2], a, r) for name, (op, a, r) in USES.items()]
+    kernels = [use.kernel(N) for use in USES.values()]
     return Library(kernels, request.param, build_folder, optimise="-O1", unit_statements=400)
-
-
-def sample(op, k, dtype, result, rng):
-    """Return operands that the op is defined on, the first ones repeated in the remainder."""
-    if op in ("rand", "randn", "randint"):
-        if k == 0:
-            x = np.full(N, 1234567890123)
-        else:
-            x = rng.integers(0, 1 << 40, N) if k == 1 else np.full(N, (0, 0, -7, 1 << 40)[k])
-    elif dtype is DType.BOOL:
-        x = rng.random(N) < 0.5
-    elif dtype.is_int:
-        x = _integers(op, k, dtype, rng)
-    else:
-        x = _floats(op, k, dtype, result, rng)
-    x = cast(np.asarray(x), dtype) if np.asarray(x).dtype != NUMPY[dtype] else x
-    x = np.asarray(x, NUMPY[dtype])
-    x[67:] = x[:16]
-    return x
-
-
-def _integers(op, k, dtype, rng):
-    info = np.iinfo(NUMPY[dtype])
-    if op in ("shl", "shr") and k == 1:
-        low = -3 if info.min < 0 else 0
-        return rng.integers(low, 8 * dtype.size + 3, N).astype(NUMPY[dtype])
-    if op == "ldexp":
-        return rng.integers(-160, 160, N).astype(NUMPY[dtype])
-    x = rng.integers(info.min, info.max, N, NUMPY[dtype], endpoint=True)
-    small = rng.integers(max(info.min, -20), 20, N).astype(NUMPY[dtype])
-    x = np.where(rng.random(N) < 0.5, x, small)
-    x[:2] = info.min, info.max
-    if op in ("floordiv", "truncdiv", "mod", "rem") and k == 1:
-        x[(x == 0) | (x == -1 if info.min < 0 else False)] = 3
-    return x
-
-
-def _floats(op, k, dtype, result, rng):
-    x = rng.standard_normal(N) * 10.0 ** rng.integers(-4, 4, N)
-    if op == "cast" and result.is_int:
-        info = np.iinfo(NUMPY[result])
-        return np.clip(x, max(info.min, -(2**20)), min(info.max, 2**20))
-    if op in ("acos", "asin", "erfinv"):
-        return np.tanh(x)
-    if op == "atanh":
-        return np.tanh(x) * 0.99
-    if op in ("lgamma", "digamma"):
-        return np.abs(x) + 0.1
-    if op == "pow":
-        return np.abs(x) if k == 0 else np.clip(x, -8, 8)
-    if op == "nextafter":
-        x[0] = 0.0
-        return x
-    x[:7] = 0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0
-    if k == 1:
-        x[:7] = rng.permutation(x[:7])
-    x[7:9] = 2.5, -3.5
-    return x
 
 
 def ulps(got, want):
@@ -127,39 +31,28 @@ def ulps(got, want):
     return np.where((got == want) | (np.isnan(got) & np.isnan(want)), 0, apart)
 
 
-def same_bits(got, want):
-    got, want = np.asarray(got), np.asarray(want)
-    if got.dtype == np.bool_:
-        return got == want
-    equal = got.view(f"u{got.itemsize}") == want.view(f"u{got.itemsize}")
-    if got.dtype.kind in "fV" or got.dtype.name == "bfloat16":
-        wide = got.astype(np.float64), want.astype(np.float64)
-        equal |= np.isnan(wide[0]) & np.isnan(wide[1])
-        equal |= (wide[0] == 0) & (wide[1] == 0)
-    return equal
-
-
 @pytest.mark.parametrize("name", USES)
 def test_op(library, name):
-    op, operands, result = USES[name]
-    rng = np.random.default_rng(len(name))
-    xs = [sample(op, k, t, result, rng) for k, t in enumerate(operands)]
-    y = np.zeros(N, NUMPY[result])
+    use = USES[name]
+    xs = use.sample(N, np.random.default_rng(len(name)))
+    for x in xs:
+        x[67:] = x[:16]
+    y = np.zeros(N, NUMPY[use.result])
 
     assert library(name, {f"x{k}": x for k, x in enumerate(xs)} | {"y": y}) == 0
 
-    want = np.asarray(apply(op, xs, result), NUMPY[result])
-    numerics = OPS[op].numerics
-    if numerics in (Numerics.EXACT, Numerics.ROUNDED) or not result.is_float:
+    want = use.meaning(xs)
+    numerics = OPS[use.op].numerics
+    if numerics in (Numerics.EXACT, Numerics.ROUNDED) or not use.result.is_float:
         equal = same_bits(y, want)
         assert equal.all(), [(*(x[i] for x in xs), y[i], want[i]) for i in np.flatnonzero(~equal)]
-    elif op == "randn":
+    elif use.op == "randn":
         np.testing.assert_allclose(y, want, rtol=0, atol=2e-6)  # a product of two rounded functions
-    elif numerics is Numerics.ULP and result is DType.F32:
+    elif numerics is Numerics.ULP and use.result is DType.F32:
         # The reference is itself rounded, so a result within 1 ulp of the truth is a step away.
         assert ulps(y, want).max() <= 1
     else:
-        rel = 2e-13 if result is DType.F64 else 2e-5
+        rel = 2e-13 if use.result is DType.F64 else 2e-5
         finite = np.isfinite(want)
         assert (same_bits(y, want) | finite).all()
         np.testing.assert_allclose(y[finite], want[finite], rtol=rel, atol=rel)

@@ -1,12 +1,11 @@
 """Random kernels of every shape, on every instruction set, against the reference interpreter."""
 
-import numpy as np
 import pytest
 from harness import ARCHS, Library, runs_here
-from random_kernels import random_case
 
-from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.kernels.compare import assert_same_writes
+from gyrator_testing.kernels.random import random_case
 
 CASES = {
     f"{form}_{seed}": random_case(seed, form)
@@ -26,17 +25,6 @@ def library(request, build_folder):
     )  # fmt: skip
 
 
-def assert_close(got, want, name, single):
-    if got.dtype.kind in "iub":
-        np.testing.assert_array_equal(got, want, err_msg=name)
-        return
-    loose = {2: 2e-2, 4: 3e-5, 8: 3e-5 if single else 1e-9}[got.itemsize]
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(b)
-    scale = np.abs(b[finite]).max() if finite.any() else 1.0
-    np.testing.assert_allclose(a, b, rtol=loose, atol=loose * max(scale, 1.0) * 0.1, err_msg=name)
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_kernel(library, name):
     case = CASES[name]
@@ -46,7 +34,4 @@ def test_kernel(library, name):
     run_kernel(case.kernel, want, case.sizes)
     assert library(name, got, **case.sizes) == 0
 
-    body = [s for stage in case.kernel.stages for s in stage.body]
-    single = any(getattr(s, "dtype", None) is DType.F32 for s in body)
-    for buffer in case.kernel.parameters:
-        assert_close(got[buffer.name], want[buffer.name], buffer.name, single)
+    assert_same_writes(case.kernel, got, want)

@@ -2,12 +2,12 @@
 
 import pytest
 from attrs import evolve
-from build import F32, I0, R0, inner, kernel, outer
 from harness import target
 
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.loop.body import Let, Load, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
+from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer
 
 AT = expr(8) * I0 + R0
 SCAN = ScanStep(("c",), ScanKind.SUM, ("a",), F32)

@@ -4,7 +4,7 @@ import ast
 
 import numpy as np
 import pytest
-from triton_build import F32, F64, I0, I64, R0, S0, S1, inner, kernel, outer
+from triton_build import kernel
 from triton_corpus import (
     POSITIONS,
     RESULTS,
@@ -28,6 +28,7 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.kernels.write import F32, F64, I0, I64, R0, S0, S1, inner, outer
 
 SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (3, 40))
 KINDS = [k for k in ReduceKind if k not in (ReduceKind.ANY, ReduceKind.ALL, ReduceKind.XOR)]

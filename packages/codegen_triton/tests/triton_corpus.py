@@ -1,6 +1,6 @@
 """A fixed corpus of kernels: every op, every reduction both ways, softmax, norms, indirection."""
 
-from triton_build import BOOL, F32, F64, I0, I1, I32, I64, R0, R1, S0, S1, inner, kernel, outer
+from triton_build import kernel
 
 from gyrator_ir.expr import Sym, expr
 from gyrator_ir.kernel.nodes import Local
@@ -18,6 +18,21 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.loop.ops import OPS, Typing, result_dtype
 from gyrator_ir.types import DType
+from gyrator_testing.kernels.write import (
+    BOOL,
+    F32,
+    F64,
+    I0,
+    I1,
+    I32,
+    I64,
+    R0,
+    R1,
+    S0,
+    S1,
+    inner,
+    outer,
+)
 
 T0 = Sym("t0")
 RESULTS = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}

@@ -14,8 +14,9 @@ from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY as ALL
+from gyrator_testing.kernels.rows import TYPES
 
-NUMPY = {d: n for d, n in ALL.items() if not d.is_complex and (d.size > 1 or not d.is_float)}
+NUMPY = {d: ALL[d] for d in TYPES}
 TRITON = {
     DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
     DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",

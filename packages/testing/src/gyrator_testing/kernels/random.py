@@ -1,15 +1,14 @@
 """Random well-formed kernels, with arrays to run them on."""
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-from build import CPU, buffer, expr
-from harness import NUMPY
+from attrs import define, field, frozen
 
-from gyrator_ir.expr import Expr, Sym, sorted_symbols, to_python
-from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage
+from gyrator_ir.expr import Expr, Sym, expr, to_python
+from gyrator_ir.kernel.nodes import Kernel, Local, Stage
 from gyrator_ir.loop.body import (
-    Axis,
     Bind,
     Const,
     IndexValue,
@@ -23,47 +22,71 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.types import DType
+from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.types import Device, DType
+from gyrator_testing.interp.dtypes import NUMPY, Array
+from gyrator_testing.kernels.write import CPU, inner, kernel, outer
 
-EXTENTS = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 48, 70)
 FLOATS = (DType.F32, DType.F32, DType.F64, DType.BF16, DType.F16)
 INTS = (DType.I64, DType.I32, DType.I16, DType.U8)
 REDUCTIONS = tuple(ReduceKind)
-TOTAL = 40_000  # points of a kernel at most, to keep the interpreter quick
+FORMS = ("pointwise", "reduction", "scan", "sort")
+"""What `random_case` makes."""
+
+T = TypeVar("T")
+Typed = tuple[str, DType]
+"""A value's name and type."""
+Body = list[AnyStatement]
+Space = Mapping[Sym, int]
+"""The axes of a stage with their lengths."""
 
 
-@dataclass
+@frozen
+class Limits:
+    """How large random kernels are."""
+
+    extents: tuple[int, ...] = (1, 2, 3, 5, 8, 15, 16, 17, 31, 33, 48, 70)
+    """Lengths of axes; 0 and 2 come up beside them."""
+    long: tuple[int, ...] = (1000, 2500, 5000)
+    """Lengths of some reduced axes."""
+    points: int = 40_000
+    """Points of a kernel at most, long axes not counted: what runs point by point is slow."""
+
+
+@frozen
 class Case:
+    """A kernel, its flat arrays by name, and its sizes."""
+
     kernel: Kernel
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Array]
     sizes: dict[str, int]
 
 
-@dataclass
-class Maker:
+@define
+class _Maker:
     """Grows one kernel."""
 
     rng: np.random.Generator
+    device: Device
     points: dict[Sym, int]
     inner: dict[Sym, int]
     extents: dict[Sym, Expr]
     sizes: dict[Sym, int]
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)
-    types: dict[str, DType] = field(default_factory=dict)
+    arrays: dict[str, Array] = field(factory=dict)
+    types: dict[str, DType] = field(factory=dict)
     count: int = 0
-    binds: dict[Sym, int] = field(default_factory=dict)
 
-    def name(self, stem):
+    def name(self, stem: str) -> str:
         self.count += 1
         return f"{stem}{self.count}"
 
-    def pick(self, items):
+    def pick(self, items: Sequence[T]) -> T:
         return items[int(self.rng.integers(len(items)))]
 
-    def chance(self, p):
-        return self.rng.random() < p
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
 
-    def address(self, symbols, injective=False):
+    def address(self, symbols: Space, injective: bool = False) -> Expr:
         """An index over the symbols: permuted, broadcast, strided, reshaped or reversed."""
         order = list(symbols)
         if self.chance(0.3):
@@ -83,7 +106,7 @@ class Maker:
             e = e + int(self.rng.integers(1, 5))
         return e
 
-    def array(self, stem, dtype, e, symbols):
+    def array(self, stem: str, dtype: DType, e: Expr, symbols: Space) -> str:
         where = _values(self, e, symbols)
         name = self.name(stem)
         size = int(where.max()) + 1 if where.size else 1
@@ -93,20 +116,20 @@ class Maker:
 
     # Statements
 
-    def load(self, symbols, body, dtype, mask=None):
+    def load(self, symbols: Space, body: Body, dtype: DType, mask: str | None = None) -> str:
         e = self.address(symbols)
         name = self.name("a")
         body.append(Load(name, self.array("x", dtype, e, symbols), e, mask))
         return name
 
-    def cast(self, name, source, dtype, body):
+    def cast(self, name: str, source: DType, dtype: DType, body: Body) -> str:
         if source is dtype:
             return name
         new = self.name("c")
         body.append(Let(new, "cast", (name,), dtype))
         return new
 
-    def mask(self, symbols, body):
+    def mask(self, symbols: Space, body: Body) -> str:
         at, bound, name = self.name("n"), self.name("k"), self.name("m")
         s = self.pick(list(symbols))
         body.append(IndexValue(at, s + int(self.rng.integers(0, 3)), DType.I64))
@@ -114,15 +137,20 @@ class Maker:
         body.append(Let(name, self.pick(("lt", "ge")), (at, bound), DType.BOOL))
         return name
 
-    def gathered(self, symbols, body, dtype):
+    def position(self, symbols: Space, body: Body, low: int, high: int) -> str:
+        """A loaded integer in [low, high)."""
+        e = self.address(symbols)
+        name = self.name("a")
+        source = self.array("x", DType.I64, e, symbols)
+        self.arrays[source] = self.rng.integers(low, high, self.arrays[source].size)
+        body.append(Load(name, source, e))
+        return name
+
+    def gathered(self, symbols: Space, body: Body, dtype: DType) -> str:
         """A load at an address that is itself loaded."""
-        at = self.load(symbols, body, DType.I64)
-        source = body[-1].buffer
         n = int(self.rng.integers(1, 40))
-        raw = self.rng.integers(-n, n, self.arrays[source].size)
-        self.arrays[source] = raw.astype(np.int64)
+        at = self.position(symbols, body, -n, n)
         t = Sym(self.name("t"))
-        self.binds[t] = n
         body.append(Bind(t, at, expr(n), wrap=True))
         table = self.name("x")
         self.types[table], name = dtype, self.name("a")
@@ -131,7 +159,7 @@ class Maker:
         body.append(Load(name, table, t * self.extents[s] + s))
         return name
 
-    def value(self, symbols, body, given=()):
+    def value(self, symbols: Space, body: Body, given: Sequence[Typed] = ()) -> Typed:
         """A float or integer value of the body's points, with its type."""
         dtype = self.pick(FLOATS) if self.chance(0.8) else self.pick(INTS)
         compute = dtype.compute
@@ -148,12 +176,12 @@ class Maker:
             a = self.step(a, compute, symbols, body)
         return a, compute
 
-    def binary(self, op, a, b, dtype, body):
+    def binary(self, op: str, a: str, b: str, dtype: DType, body: Body) -> str:
         name = self.name("v")
         body.append(Let(name, op, (a, b), dtype))
         return name
 
-    def step(self, a, dtype, symbols, body):
+    def step(self, a: str, dtype: DType, symbols: Space, body: Body) -> str:
         choice = int(self.rng.integers(6))
         if choice == 0:
             other = self.pick(FLOATS) if dtype.is_float else dtype
@@ -179,7 +207,7 @@ class Maker:
             return self.binary("add", a, name, dtype, body)
         return self.binary("add", a, a, dtype, body)
 
-    def store(self, a, dtype, symbols, body):
+    def store(self, a: str, dtype: DType, symbols: Space, body: Body) -> None:
         out = dtype
         if dtype is DType.F32 and self.chance(0.2):
             out = self.pick((DType.F16, DType.BF16))
@@ -188,11 +216,10 @@ class Maker:
         mask = self.mask(symbols, body) if symbols and self.chance(0.15) else None
         body.append(Store(self.array("y", out, e, symbols), e, a, mask=mask))
 
-    def scatter(self, symbols, body):
+    def scatter(self, symbols: Space, body: Body) -> None:
         """An atomic sum of integers at loaded addresses: the same for every order."""
-        at = self.load(symbols, body, DType.I64)
-        source, n = body[-1].buffer, int(self.rng.integers(1, 30))
-        self.arrays[source] = self.rng.integers(0, n, self.arrays[source].size)
+        n = int(self.rng.integers(1, 30))
+        at = self.position(symbols, body, 0, n)
         t = Sym(self.name("t"))
         body.append(Bind(t, at, expr(n), check=self.chance(0.5)))
         dtype = self.pick((DType.I64, DType.I32))
@@ -204,7 +231,7 @@ class Maker:
 
     # Stages
 
-    def reduce(self, symbols, body):
+    def reduce(self, symbols: Space, body: Body) -> list[Typed]:
         kind = self.pick(REDUCTIONS)
         if kind in (ReduceKind.ANY, ReduceKind.ALL):
             return self._fold(kind, (self.mask(symbols, body),), DType.BOOL, body)
@@ -219,37 +246,47 @@ class Maker:
             body.append(Const(k, 1, dtype))
             body.append(Let(name, "where", (self.mask(symbols, body), k, a), dtype))
             a = name
-        args = (a,)
+        args: tuple[str, ...] = (a,)
         if kind is ReduceKind.DOT:
             args = (a, self.cast(self.load(symbols, body, DType.F32), DType.F32, dtype, body))
         return self._fold(kind, args, dtype, body)
 
-    def _fold(self, kind, args, dtype, body):
+    def _fold(
+        self, kind: ReduceKind, args: tuple[str, ...], dtype: DType, body: Body
+    ) -> list[Typed]:
         many = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
         names = tuple(self.name("f") for _ in range(many))
         body.append(Reduce(names, kind, args, dtype))
         position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
         return [(n, DType.I64 if position else dtype) for n in names]
 
-    def make(self, name, form):
+    def make(self, name: str, form: str) -> Kernel:
         everything = self.points | self.inner
-        stages, locals_ = [], []
+        stages: list[Stage] = []
+        locals_: list[Local] = []
         if form == "pointwise":
-            body = []
+            body: Body = []
             for _ in range(int(self.rng.integers(1, 3))):
                 self.store(*self.value(everything, body), everything, body)
             if self.chance(0.2) and everything:
                 self.scatter(everything, body)
-            stages.append(Stage(Level.OUTER, tuple(body)))
+            stages.append(outer(*body))
         elif form == "reduction":
             stages, locals_ = self._reduction(everything)
         else:
-            stages.append(Stage(Level.INNER, tuple(self._ordered(form, everything))))
-        return self._kernel(name, stages, locals_)
+            stages.append(inner(*self._ordered(form, everything)))
+        spans = {name: array.size for name, array in self.arrays.items()}
+        return kernel(
+            name, [(s, self.extents[s]) for s in self.points],
+            [(s, self.extents[s]) for s in self.inner], stages, self.types, spans, locals_,
+            self.device,
+        )  # fmt: skip
 
-    def _reduction(self, everything):
-        body, locals_, position = [], [], expr(0)
-        found = []
+    def _reduction(self, everything: Space) -> tuple[list[Stage], list[Local]]:
+        body: Body = []
+        locals_: list[Local] = []
+        found: list[Typed] = []
+        position = expr(0)
         for _ in range(int(self.rng.integers(1, 3))):
             found += self.reduce(everything, body)
         for s in self.inner:
@@ -261,14 +298,15 @@ class Maker:
             locals_.append(Local("row", DType.F32, extent))
             a, dtype = self.value(everything, body)
             body.append(Store("row", position, self.cast(a, dtype, DType.F32, body)))
-        stages, outer = [Stage(Level.INNER, tuple(body))], []
+        stages = [inner(*body)]
+        after: Body = []
         for n, d in found:
             if self.chance(0.7) or not locals_:
-                self.store(n, d, self.points, outer)
-        a, dtype = self.value(self.points, outer)
-        stages.append(Stage(Level.OUTER, tuple(outer)))
+                self.store(n, d, self.points, after)
+        a, dtype = self.value(self.points, after)
+        stages.append(outer(*after))
         if locals_ or self.chance(0.5):
-            last = []
+            last: Body = []
             numbers = [f for f in found if f[1] is not DType.BOOL]
             b, other = self.value(everything, last, given=[(a, dtype), *numbers[:1]])
             if locals_:
@@ -277,11 +315,11 @@ class Maker:
                 b = self.binary("add", self.cast(b, other, DType.F32, last), row, DType.F32, last)
                 other = DType.F32
             self.store(b, other, everything, last)
-            stages.append(Stage(Level.INNER, tuple(last)))
+            stages.append(inner(*last))
         return stages, locals_
 
-    def _ordered(self, form, everything):
-        body = []
+    def _ordered(self, form: str, everything: Space) -> Body:
+        body: Body = []
         a, dtype = self.value(everything, body)
         if form == "scan":
             kind, name = self.pick(tuple(ScanKind)), self.name("f")
@@ -301,35 +339,17 @@ class Maker:
             self.store(a, dtype, everything, body)
         return body
 
-    def _kernel(self, name, stages, locals_):
-        body = [s for stage in stages for s in stage.body]
-        loads = [s.buffer for s in body if isinstance(s, Load)]
-        stores = [s.buffer for s in body if isinstance(s, Store)]
-        local = {t.name for t in locals_}
-        names = [n for n in dict.fromkeys(loads + stores) if n not in local]
-        used = [e for s in body for e in _expressions(s)] + list(self.extents.values())
-        used += [t.extent for t in locals_]
-        sizes = tuple(s for s in sorted_symbols(used) if s in self.sizes)
-        return Kernel(
-            name, CPU,
-            tuple(Axis(s, self.extents[s]) for s in self.points),
-            tuple(Axis(s, self.extents[s]) for s in self.inner),
-            tuple(stages), tuple(locals_),
-            tuple(buffer(n, self.types[n], self.arrays[n].size) for n in names),
-            tuple(sorted(sizes, key=lambda s: s.name)),
-        )  # fmt: skip
 
-
-def _values(maker, e, symbols):
+def _values(maker: _Maker, e: Expr, symbols: Space) -> Array:
     """The values of an index over all points."""
     grid = np.meshgrid(*(np.arange(n) for n in symbols.values()), indexing="ij")
-    names = dict(zip((s.name for s in symbols), grid, strict=True))
+    names: dict[str, Any] = dict(zip((s.name for s in symbols), grid, strict=True))
     names |= {s.name: v for s, v in maker.sizes.items()}
     names |= {"min": np.minimum, "max": np.maximum}
     return np.broadcast_to(eval(to_python(e), names), tuple(symbols.values()) or (1,))
 
 
-def _data(rng, dtype, n):
+def _data(rng: np.random.Generator, dtype: DType, n: int) -> Array:
     n = max(n, 1)
     if dtype is DType.BOOL:
         return rng.random(n) < 0.5
@@ -338,15 +358,9 @@ def _data(rng, dtype, n):
     return rng.standard_normal(n).astype(NUMPY[dtype])
 
 
-def _expressions(s):
-    match s:
-        case Load(index=e) | Store(index=e) | IndexValue(expr=e) | Bind(size=e):
-            return (e,)
-    return ()
-
-
-def random_case(seed: int, form: str) -> Case:
-    """Return a kernel of the form `pointwise`, `reduction`, `scan` or `sort`, and its data."""
+def random_case(seed: int, form: str, device: Device = CPU, limits: Limits | None = None) -> Case:
+    """Return a kernel of one of the `FORMS`, and its data."""
+    limits = limits or Limits()
     rng = np.random.default_rng(seed)
     dynamic = rng.random() < 0.5
     count = int(rng.integers(1, 4))
@@ -361,11 +375,11 @@ def random_case(seed: int, form: str) -> Case:
     total = 1
     for k in range(count + inside):
         s = Sym(f"i{k}") if k < count else Sym(f"r{k - count}")
-        n = int(EXTENTS[int(rng.integers(len(EXTENTS)))])
-        if total * n > TOTAL:
+        n = limits.extents[int(rng.integers(len(limits.extents)))]
+        if total * n > limits.points:
             n = 2
         if rng.random() < 0.1 and form == "reduction" and k >= count and total < 20:
-            n = int(rng.choice((1000, 2500, 5000)))
+            n = int(rng.choice(limits.long))
         if rng.random() < 0.02:
             n = 0
         total *= max(n, 1)
@@ -375,6 +389,6 @@ def random_case(seed: int, form: str) -> Case:
             sizes[size], extents[s] = n, size
         else:
             extents[s] = expr(n)
-    maker = Maker(rng, points, inner, extents, sizes)
-    kernel = maker.make(f"{form}_{seed}", form)
-    return Case(kernel, maker.arrays, {s.name: n for s, n in sizes.items()})
+    maker = _Maker(rng, device, points, inner, extents, sizes)
+    made = maker.make(f"{form}_{seed}", form)
+    return Case(made, maker.arrays, {s.name: n for s, n in sizes.items()})
