@@ -48,6 +48,9 @@ class Context(ctypes.Structure):
         ("state", ctypes.c_void_p),
         ("call_op", ctypes.c_void_p),
         ("launch_user", ctypes.c_void_p),
+        ("parts", ctypes.c_void_p),
+        ("times", ctypes.c_void_p),
+        ("culprit", ctypes.c_void_p),
     ]
 
 
@@ -68,6 +71,7 @@ class Built:
     program: HostProgram
     kernels: tuple[str, ...]
     constants: tuple[str, ...]
+    parts: tuple[str, ...]
     hooks: dict[str, str] = field(factory=dict)
 
     def tensor(self, array: np.ndarray) -> int:
@@ -131,11 +135,17 @@ class Built:
         for name, function in self.hooks.items():
             pointer = ctypes.cast(getattr(self.library, function), ctypes.c_void_p).value
             setattr(context, name, pointer)
+        parts = (ctypes.c_void_p * max(1, len(self.parts)))(
+            *(ctypes.cast(getattr(self.library, p), ctypes.c_void_p).value for p in self.parts)
+        )
+        context.parts = ctypes.addressof(parts)
         self.library.double_fail_at(ctypes.c_int64(fail_at))
         status = self.library.gy_main(ctypes.byref(context), values, out)
         self.library.double_fail_at(ctypes.c_int64(-1))
         for handle in given:
             self.library.aoti_torch_delete_tensor_object(ctypes.c_void_p(handle))
+        if context.culprit:
+            self.library.aoti_torch_delete_tensor_object(ctypes.c_void_p(context.culprit))
         if status:
             raise HostError(status, text.value.decode(), context)
         return [self._out(v) for v in out[: output_count(self.program)]]
@@ -193,17 +203,20 @@ def build(
     def made(program: HostProgram, wrapper: CppWrapper, kernels: str = "", **hooks: str) -> Built:
         emitted = wrapper.emit(program)
         tmp_path = tmp_path_factory.mktemp("program")
-        unit, extra = tmp_path / "program.cpp", tmp_path / "kernels.cpp"
-        unit.write_text(emitted.text)
+        extra = tmp_path / "kernels.cpp"
+        units = [tmp_path / f"{unit.name}.cpp" for unit in emitted.units]
+        for unit, path in zip(emitted.units, units, strict=True):
+            path.write_text(unit.text)
         extra.write_text(interface() + kernels)
         library = tmp_path / "program.so"
         flags = ["-std=c++17", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror"]
-        files = [str(unit), str(extra), str(double_object)]
+        files = [*map(str, units), str(extra), str(double_object)]
         subprocess.run([compiler, *flags, *files, "-o", str(library)], check=True)
         loaded = ctypes.CDLL(str(library))
         loaded.double_alive.restype = ctypes.c_int64
         loaded.double_calls.restype = ctypes.c_int64
-        return Built(loaded, program, emitted.kernels, emitted.constants, hooks)
+        parts = tuple(s for unit in emitted.units[1:] for s in unit.symbols)
+        return Built(loaded, program, emitted.kernels, emitted.constants, parts, hooks)
 
     return made
 

@@ -1,5 +1,7 @@
 // A test double of the part of libtorch's C ABI that host programs use: strided tensors on malloc,
 // a few ops behind the dispatcher, a count of what is alive, and a switch that fails the n-th call.
+#include <cmath>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -156,6 +158,26 @@ AOTITorchError aoti_torch_get_stride(T* t, int64_t d, int64_t* out) {
 AOTITorchError aoti_torch_get_dtype(T* t, int32_t* out) {
   MAY_FAIL;
   *out = t->dtype;
+  return 0;
+}
+AOTITorchError aoti_torch_get_sizes(T* t, int64_t** out) {
+  MAY_FAIL;
+  *out = t->sizes.data();
+  return 0;
+}
+AOTITorchError aoti_torch_get_strides(T* t, int64_t** out) {
+  MAY_FAIL;
+  *out = t->strides.data();
+  return 0;
+}
+AOTITorchError aoti_torch_get_device_type(T*, int32_t* out) {
+  MAY_FAIL;
+  *out = aoti_torch_device_type_cpu();
+  return 0;
+}
+AOTITorchError aoti_torch_get_device_index(T*, int32_t* out) {
+  MAY_FAIL;
+  *out = 0;
   return 0;
 }
 AOTITorchError aoti_torch_get_storage_offset(T* t, int64_t* out) {

@@ -32,6 +32,18 @@ class Configuration:
 
 
 @frozen
+class KernelArgument:
+    """A parameter of a kernel in a language that compiles for argument types."""
+
+    name: str = field(validator=exactly(str))
+    type: str = field(validator=exactly(str))
+    """As the language spells it: `*fp32`, `i64`."""
+    divisor: int = field(default=1, validator=natural)
+    """What the value, an address in bytes or an integer, is expected to be a multiple of. Whoever
+    launches the kernel checks it, and takes another build where it does not hold."""
+
+
+@frozen
 class KernelSource:
     """One kernel as text.
 
@@ -52,6 +64,9 @@ class KernelSource:
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
     """Configurations worth measuring, best guess first."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
+    arguments: tuple[KernelArgument, ...] = field(default=(), validator=a_tuple)
+    """Buffers, then sizes, in the order of the calling convention; empty where every kernel is
+    compiled to that convention itself."""
 
 
 @frozen
@@ -66,6 +81,16 @@ class TranslationUnit:
 
 
 @frozen
+class HostUnit:
+    """A translation unit of a host program in a compiled language."""
+
+    name: str = field(validator=exactly(str))
+    text: str = field(validator=exactly(str))
+    symbols: tuple[str, ...] = field(validator=a_tuple)
+    """The functions that it exports."""
+
+
+@frozen
 class Program:
     """A host program as text. Executing it defines the function `entry`."""
 
@@ -77,3 +102,6 @@ class Program:
     """Kernels the text refers to, in the order in which they are handed to it."""
     constants: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Keys of the constants, in the order in which they are handed to it."""
+    units: tuple[HostUnit, ...] = field(default=(), validator=a_tuple)
+    """What a compiler takes, for a compiled language. The first exports the entry; the entry finds
+    the functions of the others through a table, in the order of their symbols."""

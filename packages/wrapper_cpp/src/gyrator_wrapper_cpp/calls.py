@@ -26,11 +26,12 @@ class CallWriter:
     schemas: Mapping[str, Schema]
     abi: tuple[int, int]
     fallback: bool
+    generators: bool = True
     encoder: Encoder = field(init=False)
 
     @encoder.default
     def _encoder(self) -> Encoder:
-        return Encoder(self.kinds, self.size, self.abi)
+        return Encoder(self.kinds, self.size, self.abi, self.generators)
 
     # Ops
 

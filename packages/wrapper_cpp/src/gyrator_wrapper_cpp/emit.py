@@ -1,6 +1,7 @@
 """One method an instruction. `BodyWriter.WRITERS` lists them; a test holds it complete."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -13,6 +14,7 @@ from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.errors import refusal
 from gyrator_wrapper_cpp.kinds import Kind, leaves
 from gyrator_wrapper_cpp.text import comment, device, dtype, quoted
+from gyrator_wrapper_cpp.units import Function
 
 PART = 120
 """Lines in a function, more or less: longer sequences are cut into functions."""
@@ -31,15 +33,18 @@ class BodyWriter:
     constants: Mapping[str, int]
     runners: Mapping[str, str]
     """The function that runs each subprogram."""
-    functions: Lines = field(factory=list)
-    """The text of the functions that sequences were cut into, before the ones that call them."""
+    functions: list[Function] = field(factory=list)
+    """The functions that sequences were cut into, before the ones that call them."""
     parts: int = 0
 
-    def sequence(self, instructions: Iterable[h.Instruction]) -> Lines:
-        """Write instructions in order; cut into calls of functions when there are many lines."""
+    def sequence(self, instructions: Iterable[h.Instruction], before: Iterable[str] = ()) -> Lines:
+        """Write instructions in order; cut into calls of functions when there are many lines.
+
+        Lines in `before` come first.
+        """
         groups: list[Lines] = [[]]
-        for i in instructions:
-            lines = self.WRITERS[type(i)](self, i)
+        pieces = chain.from_iterable(self._pieces(i) for i in instructions)
+        for lines in chain(([line] for line in before), pieces):
             if groups[-1] and len(groups[-1]) + len(lines) > PART:
                 groups.append([])
             groups[-1].extend(lines)
@@ -47,13 +52,17 @@ class BodyWriter:
             return groups[0]
         return [self._function(lines) for lines in groups]
 
+    def _pieces(self, i: h.Instruction) -> Iterator[Lines]:
+        """Yield what must stay together of an instruction's lines."""
+        if isinstance(i, h.Return):
+            yield from self._outputs(i)
+        else:
+            yield self.WRITERS[type(i)](self, i)
+
     def _function(self, lines: Lines) -> str:
         function = f"{self.name}_part{self.parts}"
         self.parts += 1
-        self.functions.append(f"GY_PART void {function}({self.name}_frame& f) {{")
-        self.functions.extend(indented(lines))
-        self.functions.append("}")
-        self.functions.append("")
+        self.functions.append(Function(function, f"{self.name}_frame& f", tuple(lines)))
         return f"{function}(f);"
 
     def at(self, name: str) -> str:
@@ -99,9 +108,9 @@ class BodyWriter:
         return [f"gy::assert_aligned({self.at(i.tensor)}, {quoted(i.tensor)}, {i.bytes});"]
 
     def assert_no_nan(self, i: h.AssertNoNan) -> Lines:
-        """`gy::assert_finite(f.t_x, "x", "what");`"""
+        """`gy::assert_finite(f.context, f.t_x, "x", "what");`"""
         at = f"{self.at(i.tensor)}, {quoted(i.tensor)}"
-        return [f"gy::assert_finite({at}, {quoted(i.what)});"]
+        return [f"gy::assert_finite(f.context, {at}, {quoted(i.what)});"]
 
     def assert_true(self, i: h.AssertTrue) -> Lines:
         """`if (!(condition)) gy::fail(...)`."""
@@ -299,11 +308,13 @@ class BodyWriter:
 
     def returns(self, i: h.Return) -> Lines:
         """`f.out[0] = gy::value_tensor(f.t_b.release());`"""
+        return [line for lines in self._outputs(i) for line in lines]
+
+    def _outputs(self, i: h.Return) -> Iterator[Lines]:
         values = tuple(leaves(i.values))
-        lines: Lines = []
+        last = {value: k for k, value in enumerate(values)}
         for k, value in enumerate(values):
-            lines.extend(self.calls.output(k, value, last=value not in values[k + 1 :]))
-        return lines
+            yield self.calls.output(k, value, last=last[value] == k)
 
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], Lines]]] = MappingProxyType({
         h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,

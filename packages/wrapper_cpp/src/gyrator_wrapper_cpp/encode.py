@@ -81,6 +81,7 @@ class Encoder:
     kinds: Kinds
     size: SizePrinter
     abi: tuple[int, int]
+    generators: bool = True
 
     def slot(self, kind: str, value: h.Value) -> str:
         """Write a value as an argument of type `kind`.
@@ -171,6 +172,8 @@ class Encoder:
     def _generator(self, value: h.Value, function: str) -> str:
         if not isinstance(value, h.Ref) or self.kinds[value.name] is not Kind.VALUE:
             raise _mismatch("Generator", value)
+        if not self.generators:
+            raise InexpressibleError("what an opaque parameter stands for")
         if self.abi < GENERATORS_SINCE:
             raise InexpressibleError("a generator (before torch 2.13)")
         return f"gy::{function}(f.{self.kinds.member(value.name)})"

@@ -12,17 +12,16 @@ from gyrator_ir.host.nodes import BindConstant, HostProgram, Instruction, Launch
 from gyrator_ir.host.walk import walk
 from gyrator_ir.source import Program
 from gyrator_wrapper_cpp.calls import CallWriter
-from gyrator_wrapper_cpp.emit import BodyWriter, indented
+from gyrator_wrapper_cpp.emit import BodyWriter
 from gyrator_wrapper_cpp.kinds import Kind, Kinds, leaves, returned
 from gyrator_wrapper_cpp.schema import Schema, digest_text
 from gyrator_wrapper_cpp.text import SizePrinter, quoted
+from gyrator_wrapper_cpp.units import ENTRY, Function, Sheet, units
 
-ENTRY = "gy_main"
-"""`extern "C" int32_t gy_main(GyProgramContext*, GyValue* inputs, GyValue* outputs)`."""
 _NO_SCHEMAS: Mapping[str, Schema] = MappingProxyType({})
 _SOURCES = (
     "calls.py", "emit.py", "encode.py", "errors.py", "kinds.py", "schema.py", "stage.py",
-    "text.py", "data/abi.h", "data/host.h",
+    "text.py", "units.py", "data/abi.h", "data/host.h",
 )  # fmt: skip
 
 
@@ -36,11 +35,14 @@ class CppWrapper:
         abi: the version of libtorch that the text will run with, at least (2, 11).
         fallback: call ops that the ABI can't express through the hook `call_op` of the context,
             and don't refuse them.
+        generators: opaque parameters are handles of generators, which the ABI passes since 2.13;
+            otherwise ops that take them go through the hook.
     """
 
     schemas: Mapping[str, Schema] = _NO_SCHEMAS
     abi: tuple[int, int] = (2, 11)
     fallback: bool = False
+    generators: bool = True
     name: str = field(default="cpp", init=False)
 
     @property
@@ -49,7 +51,8 @@ class CppWrapper:
         digest = hashlib.sha256()
         for part in _SOURCES:
             digest.update((files("gyrator_wrapper_cpp") / part).read_bytes())
-        digest.update(f"{self.abi} {self.fallback}\n{digest_text(self.schemas)}".encode())
+        chosen = f"{self.abi} {self.fallback} {self.generators}"
+        digest.update(f"{chosen}\n{digest_text(self.schemas)}".encode())
         return digest.hexdigest()
 
     def refuses(self, program: HostProgram) -> Diagnostic | None:
@@ -58,41 +61,32 @@ class CppWrapper:
         The codes are in the README. What is not refused is written: `emit` raises exactly then.
         """
         try:
-            self._body(program)
+            self._sheet(program)
         except UnsupportedError as error:
             return error.diagnostic
         return None
 
     def emit(self, program: HostProgram) -> Program:
-        """Write `program` and its subprograms as one translation unit.
+        """Write `program` and its subprograms: one translation unit, or several of a long one.
 
         Raises:
             UnsupportedError: what `refuses` says.
         """
-        text = preamble() + "\n" + self._body(program)
+        made = units(self._sheet(program), preamble())
         return Program(
             language="c++",
-            text=text,
+            text="\n".join(unit.text for unit in made),
             entry=ENTRY,
             kernels=kernels_used(program),
             constants=constants_used(program),
+            units=made,
         )
 
-    def _body(self, program: HostProgram) -> str:
-        unit = _Unit(self, _numbers(kernels_used(program)), _numbers(constants_used(program)))
-        runner = unit.program(program)
-        lines = [
-            f"// Host program {program.name}.",
-            "#define GY_PART static __attribute__((noinline))",
-            "",
-            *unit.lines,
-            f'extern "C" __attribute__((visibility("default"))) int32_t {ENTRY}(',
-            "    GyProgramContext* context, GyValue* inputs, GyValue* outputs) {",
-            f"  return gy::enter({runner}, context, inputs, {len(program.parameters)}, outputs, "
-            f"{output_count(program)});",
-            "}",
-        ]
-        return "\n".join(lines) + "\n"
+    def _sheet(self, program: HostProgram) -> Sheet:
+        writer = _Writer(self, _numbers(kernels_used(program)), _numbers(constants_used(program)))
+        runner = writer.program(program)
+        counts = len(program.parameters), output_count(program)
+        return Sheet(program.name, runner, *counts, tuple(writer.frames), tuple(writer.functions))
 
 
 def preamble() -> str:
@@ -132,13 +126,14 @@ def _numbers(names: tuple[str, ...]) -> Mapping[str, int]:
 
 
 @frozen
-class _Unit:
-    """A translation unit while it is written."""
+class _Writer:
+    """Collects the frames and functions of a program and its subprograms."""
 
     wrapper: CppWrapper
     kernels: Mapping[str, int]
     constants: Mapping[str, int]
-    lines: list[str] = field(factory=list)
+    frames: list[str] = field(factory=list)
+    functions: list[Function] = field(factory=list)
     written: list[str] = field(factory=list)
 
     def program(self, program: HostProgram) -> str:
@@ -149,30 +144,49 @@ class _Unit:
         kinds = Kinds(program)
         size = SizePrinter(program.facts)
         wrapper = self.wrapper
-        calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, wrapper.fallback)
+        calls = CallWriter(
+            kinds, size, wrapper.schemas, wrapper.abi, wrapper.fallback, wrapper.generators
+        )
         writer = BodyWriter(calls, name, self.kernels, self.constants, runners)
-        body = writer.sequence(program.instructions)
-        self._frame(name, kinds)
-        self.lines.extend(writer.functions)
-        unused = [] if program.parameters else ["(void)in;"]
-        unused += [] if body or program.parameters else ["(void)f;"]
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
-        head = f"static void {name}_run(GyProgramContext* context, GyValue* in, GyValue* out) {{"
-        start = [f"{name}_frame f;", "f.context = context;", "f.out = out;"]
-        self.lines.extend([head, *indented([*start, *unused, *inputs, *body]), "}", ""])
-        return f"{name}_run"
+        body = writer.sequence(program.instructions, inputs)
+        self.frames.extend(_frame(name, kinds))
+        start = [
+            f"[[maybe_unused]] {name}_frame f;",
+            "f.context = context;",
+            "f.in = in;",
+            "f.out = out;",
+        ]
+        parameters = "GyProgramContext* context, GyValue* in, GyValue* out"
+        run = Function(f"{name}_run", parameters, (*start, *body))
+        self.functions.extend([*writer.functions, run])
+        return run.name
 
-    def _frame(self, name: str, kinds: Kinds) -> None:
-        self.lines.append(f"struct {name}_frame {{")
-        self.lines.append("  GyProgramContext* context;")
-        self.lines.append("  GyValue* out;")
-        zero = {Kind.SYMBOL.type: " = 0", Kind.VALUE.type: " = {}"}
-        self.lines.extend(f"  {t} {m}{zero.get(t, '')};" for t, m in kinds.members())
-        self.lines.extend(["};", ""])
+
+def _frame(name: str, kinds: Kinds) -> Iterator[str]:
+    """Yield the lines of a frame's type, with members of one type side by side."""
+    yield f"struct {name}_frame {{"
+    yield "  GyProgramContext* context;"
+    yield "  GyValue* in;"
+    yield "  GyValue* out;"
+    zero = {Kind.SYMBOL.type: " = 0", Kind.VALUE.type: " = {}"}
+    line = ""
+    for kind, member in kinds.members():
+        declared = f"{member}{zero.get(kind, '')}"
+        if line.startswith(f"  {kind} ") and len(line) + len(declared) < 150:
+            line += f", {declared}"
+            continue
+        if line:
+            yield f"{line};"
+        line = f"  {kind} {declared}"
+    if line:
+        yield f"{line};"
+    yield "};"
+    yield ""
 
 
 def _input(k: int, name: str, kinds: Kinds) -> str:
     member = f"f.{kinds.member(name)}"
     if kinds[name] is Kind.TENSOR:
-        return f"{member} = gy::take(in[{k}], {quoted(name)});"
-    return f"{member} = in[{k}];"
+        return f"{member} = gy::take(f.in[{k}], {quoted(name)});"
+    return f"{member} = f.in[{k}];"

@@ -58,9 +58,9 @@ def device(value: Device) -> str:
 def real(value: float) -> str:
     """Write a double exactly."""
     if value != value:
-        return "NAN"
+        return '__builtin_nan("")'
     if value in (float("inf"), -float("inf")):
-        return "INFINITY" if value > 0 else "-INFINITY"
+        return "__builtin_inf()" if value > 0 else "-__builtin_inf()"
     return value.hex()
 
 

@@ -1,10 +1,6 @@
 // What this program uses of libtorch: its C ABI, declared here so that no header is needed.
-#include <cmath>
-#include <cstdarg>
-#include <cstdint>
-#include <cstdio>
-#include <cstring>
-#include <initializer_list>
+#include <stddef.h>
+#include <stdint.h>
 
 #define GY_WEAK __attribute__((weak))
 
@@ -72,10 +68,14 @@ AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle);
 AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle, AtenTensorHandle*);
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle, void**);
 AOTITorchError aoti_torch_get_dim(AtenTensorHandle, int64_t*);
+AOTITorchError aoti_torch_get_sizes(AtenTensorHandle, int64_t** borrowed);
+AOTITorchError aoti_torch_get_strides(AtenTensorHandle, int64_t** borrowed);
 AOTITorchError aoti_torch_get_numel(AtenTensorHandle, int64_t*);
 AOTITorchError aoti_torch_get_size(AtenTensorHandle, int64_t, int64_t*);
 AOTITorchError aoti_torch_get_stride(AtenTensorHandle, int64_t, int64_t*);
 AOTITorchError aoti_torch_get_dtype(AtenTensorHandle, int32_t*);
+AOTITorchError aoti_torch_get_device_type(AtenTensorHandle, int32_t*);
+AOTITorchError aoti_torch_get_device_index(AtenTensorHandle, int32_t*);
 AOTITorchError aoti_torch_get_storage_offset(AtenTensorHandle, int64_t*);
 AOTITorchError aoti_torch__alloc_from_pool(
     AtenTensorHandle, int64_t offset_bytes, int32_t dtype, int64_t ndim, const int64_t* sizes,
@@ -103,6 +103,9 @@ AOTITorchError aoti_torch_item_int16(AtenTensorHandle, int16_t*);
 AOTITorchError aoti_torch_item_int32(AtenTensorHandle, int32_t*);
 AOTITorchError aoti_torch_item_int64(AtenTensorHandle, int64_t*);
 AOTITorchError aoti_torch_item_bool(AtenTensorHandle, bool*);
+
+bool aoti_torch_grad_mode_is_enabled();
+void aoti_torch_grad_mode_set_enabled(bool);
 
 AOTITorchError aoti_torch_call_dispatcher(const char* op, const char* overload, StableIValue*);
 AOTITorchError torch_new_list_reserve_size(size_t, StableListHandle*);
@@ -135,6 +138,9 @@ enum GyStatus : int32_t {
   GY_RUNTIME_ERROR = 1,    // raise RuntimeError(error)
   GY_ASSERTION_ERROR = 2,  // raise AssertionError(error)
   GY_KERNEL_ERROR = 3,     // check `kernel_code` of kernel number `kernel` failed
+  GY_NAN_ERROR = 4,        // `culprit`, which `error` describes, holds NaN or infinity
+  GY_DIVISION_ERROR = 5,   // raise ZeroDivisionError(error)
+  GY_HOOK_ERROR = 6,       // a hook failed and keeps its own account of it
 };
 
 enum GyKind : int32_t {
@@ -192,6 +198,16 @@ using GyLaunchUser = int32_t (*)(
     const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants,
     char* error, int64_t error_size);
 
+// A function of another translation unit of the same program; its real type is known there.
+using GyPart = void (*)();
+
+// Calls, total and least nanoseconds of a kernel's launches.
+struct GyTimes {
+  int64_t calls;
+  int64_t total;
+  int64_t least;
+};
+
 struct GyProgramContext {
   const GyKernel* kernels;            // in the order of Program.kernels
   const AtenTensorHandle* constants;  // in the order of Program.constants, borrowed
@@ -202,5 +218,8 @@ struct GyProgramContext {
   void* state;                        // for the two hooks, which may be null when not needed
   GyCallOp call_op;
   GyLaunchUser launch_user;
+  const GyPart* parts;                // the symbols of the second, third ... unit, in order
+  GyTimes* times;                     // null, or a row for each kernel, which launches count in
+  AtenTensorHandle culprit;           // set with GY_NAN_ERROR, for the caller to free
 };
 }

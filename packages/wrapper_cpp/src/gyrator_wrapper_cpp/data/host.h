@@ -1,4 +1,15 @@
 // The host runtime of this program: handles that free themselves, and one function an instruction.
+// C's headers only: those of C++ take longer to compile than the rest of a small program.
+#include <initializer_list>
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+// Not inlined: what a program does once, or when it fails.
+#define GY_COLD static __attribute__((cold, noinline, unused))
+
 namespace gy {
 
 struct Error {
@@ -6,18 +17,18 @@ struct Error {
   char text[2048];
 };
 
-[[noreturn]] __attribute__((cold, noinline, format(printf, 2, 3))) void fail(
+[[noreturn]] GY_COLD __attribute__((format(printf, 2, 3))) void fail(
     int32_t status, const char* format, ...) {
   Error error;
   error.status = status;
   va_list list;
   va_start(list, format);
-  std::vsnprintf(error.text, sizeof error.text, format, list);
+  vsnprintf(error.text, sizeof error.text, format, list);
   va_end(list);
   throw error;
 }
 
-[[noreturn]] __attribute__((cold, noinline)) void abi_failed(const char* what) {
+[[noreturn]] GY_COLD void abi_failed(const char* what) {
   const char* said = torch_exception_get_what_without_backtrace
                          ? torch_exception_get_what_without_backtrace()
                          : nullptr;
@@ -30,7 +41,7 @@ inline void check(AOTITorchError code, const char* what) {
 }
 
 inline int64_t floor_div(int64_t a, int64_t b) {
-  if (b == 0) fail(GY_RUNTIME_ERROR, "a size is divided by zero");
+  if (b == 0) fail(GY_DIVISION_ERROR, "a size is divided by zero");
   int64_t q = a / b;
   return q - ((a % b != 0) && ((a < 0) != (b < 0)));
 }
@@ -205,16 +216,16 @@ inline void copy(const Tensor& to, const Tensor& from, bool non_blocking) {
 inline double half_bits(uint16_t bits) {
   int exponent = (bits >> 10) & 31;
   double fraction = bits & 1023;
-  double size = exponent == 31  ? (fraction != 0 ? NAN : INFINITY)
-                : exponent == 0 ? std::ldexp(fraction, -24)
-                                : std::ldexp(fraction + 1024, exponent - 25);
+  double size = exponent == 31  ? (fraction != 0 ? __builtin_nan("") : __builtin_inf())
+                : exponent == 0 ? __builtin_ldexp(fraction, -24)
+                                : __builtin_ldexp(fraction + 1024, exponent - 25);
   return (bits >> 15) != 0 ? -size : size;
 }
 
 inline double bfloat_bits(uint16_t bits) {
   uint32_t wide = static_cast<uint32_t>(bits) << 16;
   float value = 0;
-  std::memcpy(&value, &wide, sizeof value);
+  memcpy(&value, &wide, sizeof value);
   return value;
 }
 
@@ -237,7 +248,7 @@ inline uint16_t two_bytes(const Tensor& tensor) {
   Tensor flat = strided(tensor, {}, {}, 0);
   copy(here, flat, false);
   uint16_t bits = 0;
-  std::memcpy(&bits, here.data(), sizeof bits);
+  memcpy(&bits, here.data(), sizeof bits);
   return bits;
 }
 
@@ -277,27 +288,27 @@ inline bool truth(const Tensor& tensor) {
 struct Text {
   char at[512];
   explicit Text(Ints values) {
-    size_t used = static_cast<size_t>(std::snprintf(at, sizeof at, "("));
+    size_t used = static_cast<size_t>(snprintf(at, sizeof at, "("));
     for (const int64_t* v = values.begin(); v != values.end() && used + 24 < sizeof at; ++v)
-      used += static_cast<size_t>(std::snprintf(
+      used += static_cast<size_t>(snprintf(
           at + used, sizeof at - used, v + 1 == values.end() && values.size() > 1 ? "%lld" : "%lld, ",
           static_cast<long long>(*v)));
-    std::snprintf(at + used, sizeof at - used, ")");
+    snprintf(at + used, sizeof at - used, ")");
   }
 };
 
-[[noreturn]] __attribute__((cold, noinline)) void wrong_layout(
+[[noreturn]] GY_COLD void wrong_layout(
     const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
   int64_t rank = 0;
   check(aoti_torch_get_dim(tensor.get(), &rank), "get_dim");
   char found[512] = "(";
   size_t used = 1;
   for (int64_t d = 0; d < 2 * rank && used + 48 < sizeof found; ++d)
-    used += static_cast<size_t>(std::snprintf(
+    used += static_cast<size_t>(snprintf(
         found + used, sizeof found - used, "%s%lld",
         d == rank ? "), strides (" : (d == 0 ? "" : ", "),
         static_cast<long long>(d < rank ? tensor.size(d) : tensor.stride(d - rank))));
-  if (rank == 0) std::snprintf(found + used, sizeof found - used, "), strides (");
+  if (rank == 0) snprintf(found + used, sizeof found - used, "), strides (");
   fail(
       GY_ASSERTION_ERROR, "%s has sizes %s); expected %s, %s. %s", name, found, Text(sizes).at,
       Text(strides).at, what);
@@ -324,16 +335,68 @@ inline void assert_aligned(const Tensor& tensor, const char* name, int64_t count
         GY_ASSERTION_ERROR, "%s is not aligned to %lld bytes", name, static_cast<long long>(count));
 }
 
-inline void assert_finite(const Tensor& tensor, const char* name, const char* what) {
-  if (is_float(tensor.dtype()) && aoti_torch_check_inf_and_nan(name, tensor.get()) != 0)
-    fail(GY_ASSERTION_ERROR, "%s holds NaN or infinity: %s", name, what);
+// A tensor in a wider type, for 8-bit floats have no test of their own.
+inline Tensor widened(const Tensor& from) {
+  int64_t rank = 0;
+  int64_t* sizes = nullptr;
+  int64_t* strides = nullptr;
+  check(aoti_torch_get_dim(from.get(), &rank), "get_dim");
+  check(aoti_torch_get_sizes(from.get(), &sizes), "get_sizes");
+  check(aoti_torch_get_strides(from.get(), &strides), "get_strides");
+  int32_t type = 0;
+  int32_t index = 0;
+  check(aoti_torch_get_device_type(from.get(), &type), "get_device_type");
+  check(aoti_torch_get_device_index(from.get(), &index), "get_device_index");
+  AtenTensorHandle made = nullptr;
+  check(
+      aoti_torch_empty_strided(
+          rank, sizes, strides, aoti_torch_dtype_float32(), type, index, &made),
+      "empty_strided");
+  Tensor wide(made);
+  copy(wide, from, false);
+  return wide;
+}
+
+inline void assert_finite(
+    GyProgramContext* context, const Tensor& tensor, const char* name, const char* what) {
+  int32_t dtype = tensor.dtype();
+  if (!is_float(dtype) && dtype != aoti_torch_dtype_complex64() &&
+      dtype != aoti_torch_dtype_complex128())
+    return;
+  Tensor wide;
+  if (aoti_torch_dtype_element_size(dtype) == 1) wide = widened(tensor);
+  AtenTensorHandle tested = aoti_torch_dtype_element_size(dtype) == 1 ? wide.get() : tensor.get();
+  if (aoti_torch_check_inf_and_nan(name, tested) == 0) return;
+  context->culprit = tensor.new_handle();
+  fail(GY_NAN_ERROR, "%s", what);
 }
 
 // Work -------------------------------------------------------------------------------------------
 
+inline int64_t nanoseconds() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1000000000LL + now.tv_nsec;
+}
+
+// Launches of one kernel in several threads at once may lose a count.
+GY_COLD int64_t timed(
+    GyProgramContext* context, int64_t kernel, void* const* buffers, const int64_t* sizes) {
+  int64_t start = nanoseconds();
+  int64_t code = context->kernels[kernel](buffers, sizes);
+  int64_t spent = nanoseconds() - start;
+  GyTimes& row = context->times[kernel];
+  row.least = row.calls == 0 || spent < row.least ? spent : row.least;
+  row.total += spent;
+  ++row.calls;
+  return code;
+}
+
 inline void launch(
     GyProgramContext* context, int64_t kernel, std::initializer_list<void*> buffers, Ints sizes) {
-  int64_t code = context->kernels[kernel](buffers.begin(), sizes.begin());
+  int64_t code = __builtin_expect(context->times != nullptr, 0)
+                     ? timed(context, kernel, buffers.begin(), sizes.begin())
+                     : context->kernels[kernel](buffers.begin(), sizes.begin());
   if (__builtin_expect(code != 0, 0)) {
     context->kernel = kernel;
     context->kernel_code = code;
@@ -364,7 +427,7 @@ inline Slot integer(int64_t value) { return {static_cast<StableIValue>(value), n
 inline Slot boolean(bool value) { return {static_cast<StableIValue>(value), nullptr}; }
 inline Slot real(double value) {
   StableIValue bits = 0;
-  std::memcpy(&bits, &value, sizeof value);
+  memcpy(&bits, &value, sizeof value);
   return {bits, nullptr};
 }
 inline Slot tensor(const Tensor& value) {
@@ -627,8 +690,8 @@ struct Descriptor {
 
   void set(const Tensor& of, Ints sizes, Ints blocks, int64_t element_bytes, bool stable) {
     tensor = of.share();
-    std::memcpy(shape, sizes.begin(), sizes.size() * sizeof(int64_t));
-    std::memcpy(block, blocks.begin(), blocks.size() * sizeof(int64_t));
+    memcpy(shape, sizes.begin(), sizes.size() * sizeof(int64_t));
+    memcpy(block, blocks.begin(), blocks.size() * sizeof(int64_t));
     at = {tensor.get(), static_cast<int32_t>(sizes.size()), stable, element_bytes, shape, block};
   }
   void reset() { tensor.reset(); }
@@ -723,7 +786,7 @@ inline int32_t enter(
   drop_tensors(inputs, n_inputs);
   drop_tensors(outputs, n_outputs);
   if (context->error != nullptr && context->error_size > 0)
-    std::snprintf(context->error, static_cast<size_t>(context->error_size), "%s", text);
+    snprintf(context->error, static_cast<size_t>(context->error_size), "%s", text);
   return status;
 }
 
