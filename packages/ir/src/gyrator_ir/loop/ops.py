@@ -5,7 +5,7 @@ stored, cast, selected and bitcast; arithmetic on them is done after a `cast` to
 rounding is visible in the program. Integer arithmetic wraps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -77,110 +77,69 @@ class OpRow:
     meaning: str = field(validator=exactly(str))
 
 
-def _rows() -> Mapping[str, OpRow]:
-    table: dict[str, OpRow] = {}
+def _rows(
+    arity: int, typing: Typing, domain: Domain, numerics: Numerics, cost: int, **meanings: str
+) -> Mapping[str, OpRow]:
+    return {
+        name: OpRow(name, arity, typing, domain, numerics, cost, meaning)
+        for name, meaning in meanings.items()
+    }
 
-    def add(
-        names: str,
-        arity: int,
-        typing: Typing,
-        domain: Domain,
-        numerics: Numerics,
-        cost: int,
-        **meanings: str,
-    ) -> None:
-        for name in names.split():
-            table[name] = OpRow(name, arity, typing, domain, numerics, cost, meanings.pop(name))
-        if meanings:
-            raise AssertionError(f"meanings without a row: {sorted(meanings)}")
 
-    same, exact, rounded, ulp = Typing.SAME, Numerics.EXACT, Numerics.ROUNDED, Numerics.ULP
-    number, flt, integer, bits = Domain.NUMBER, Domain.FLOAT, Domain.INT, Domain.BITS
-    add("add sub mul", 2, same, number, rounded, 1, add="a + b", sub="a - b", mul="a * b")
-    add("div", 2, same, flt, rounded, 4, div="a / b")
-    add("fma", 3, same, flt, rounded, 1, fma="a * b + c, rounded once")
-    add(
-        "floordiv truncdiv mod rem",
-        2,
-        same,
-        integer,
-        exact,
-        8,
+_SAME, _EXACT, _ROUNDED, _ULP = Typing.SAME, Numerics.EXACT, Numerics.ROUNDED, Numerics.ULP
+_NUMBER, _FLOAT, _INT = Domain.NUMBER, Domain.FLOAT, Domain.INT
+_BITS, _ANY = Domain.BITS, Domain.ANY
+
+
+def _arithmetic() -> Iterator[Mapping[str, OpRow]]:
+    yield _rows(2, _SAME, _NUMBER, _ROUNDED, 1, add="a + b", sub="a - b", mul="a * b")
+    yield _rows(2, _SAME, _FLOAT, _ROUNDED, 4, div="a / b")
+    yield _rows(3, _SAME, _FLOAT, _ROUNDED, 1, fma="a * b + c, rounded once")
+    yield _rows(
+        2, _SAME, _INT, _EXACT, 8,
         floordiv="quotient rounded to minus infinity; divisor not 0",
         truncdiv="quotient rounded to 0; divisor not 0",
         mod="a - floordiv(a, b) * b: the sign of b; divisor not 0",
         rem="a - truncdiv(a, b) * b: the sign of a; divisor not 0",
-    )
-    add(
-        "fmod remainder",
-        2,
-        same,
-        flt,
-        rounded,
-        10,
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _FLOAT, _ROUNDED, 10,
         fmod="C's fmod: the sign of a",
         remainder="fmod(a, b), plus b where that is not 0 and its sign is not b's",
-    )
-    add(
-        "neg abs",
-        1,
-        same,
-        number,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(
+        1, _SAME, _NUMBER, _EXACT, 1,
         neg="-a",
         abs="absolute value; the smallest integer maps to itself",
-    )
-    add(
-        "maximum minimum",
-        2,
-        same,
-        number,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _NUMBER, _EXACT, 1,
         maximum="the larger; NaN if either is NaN",
         minimum="the smaller; NaN if either is NaN",
-    )
-    add(
-        "fmax fmin",
-        2,
-        same,
-        flt,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _FLOAT, _EXACT, 1,
         fmax="the larger; the other one if either is NaN",
         fmin="the smaller; the other one if either is NaN",
-    )
-    add("sqrt", 1, same, flt, rounded, 4, sqrt="square root")
-    add(
-        "floor ceil trunc round",
-        1,
-        same,
-        flt,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(1, _SAME, _FLOAT, _ROUNDED, 4, sqrt="square root")
+    yield _rows(
+        1, _SAME, _FLOAT, _EXACT, 1,
         floor="to minus infinity",
         ceil="to plus infinity",
         trunc="to 0",
         round="to the nearest integer, halves to even",
-    )
-    add(
-        "copysign nextafter",
-        2,
-        same,
-        flt,
-        exact,
-        2,
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _FLOAT, _EXACT, 2,
         copysign="|a| with the sign of b",
         nextafter="the next float from a towards b",
-    )
-    add(
-        "exp exp2 expm1 log log2 log10 log1p",
-        1,
-        same,
-        flt,
-        ulp,
-        12,
+    )  # fmt: skip
+
+
+def _functions() -> Iterator[Mapping[str, OpRow]]:
+    yield _rows(
+        1, _SAME, _FLOAT, _ULP, 12,
         exp="e**a",
         exp2="2**a",
         expm1="e**a - 1",
@@ -188,25 +147,15 @@ def _rows() -> Mapping[str, OpRow]:
         log2="logarithm to base 2",
         log10="logarithm to base 10",
         log1p="log(1 + a)",
-    )
-    add(
-        "sin cos tan",
-        1,
-        same,
-        flt,
-        ulp,
-        14,
+    )  # fmt: skip
+    yield _rows(
+        1, _SAME, _FLOAT, _ULP, 14,
         sin="sine of radians",
         cos="cosine of radians",
         tan="tangent of radians",
-    )
-    add(
-        "sinh cosh tanh asin acos atan asinh acosh atanh",
-        1,
-        same,
-        flt,
-        ulp,
-        16,
+    )  # fmt: skip
+    yield _rows(
+        1, _SAME, _FLOAT, _ULP, 16,
         sinh="hyperbolic sine",
         cosh="hyperbolic cosine",
         tanh="hyperbolic tangent",
@@ -216,116 +165,86 @@ def _rows() -> Mapping[str, OpRow]:
         asinh="inverse hyperbolic sine",
         acosh="inverse hyperbolic cosine",
         atanh="inverse hyperbolic tangent",
-    )
-    add(
-        "erf erfc sigmoid rsqrt",
-        1,
-        same,
-        flt,
-        ulp,
-        14,
+    )  # fmt: skip
+    yield _rows(
+        1, _SAME, _FLOAT, _ULP, 14,
         erf="error function",
         erfc="1 - erf(a)",
         sigmoid="1 / (1 + exp(-a))",
         rsqrt="1 / sqrt(a)",
-    )
-    add(
-        "erfinv lgamma digamma",
-        1,
-        same,
-        flt,
-        Numerics.APPROX,
-        40,
+    )  # fmt: skip
+    yield _rows(
+        1, _SAME, _FLOAT, Numerics.APPROX, 40,
         erfinv="inverse of erf",
         lgamma="log |gamma(a)|",
         digamma="derivative of lgamma",
-    )
-    add(
-        "pow atan2 hypot",
-        2,
-        same,
-        flt,
-        ulp,
-        30,
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _FLOAT, _ULP, 30,
         pow="a**b as C's pow",
         atan2="angle of the point (b, a)",
         hypot="sqrt(a*a + b*b)",
-    )
-    add("ldexp", 2, Typing.EXPONENT, flt, exact, 3, ldexp="a * 2**b")
-    compare = Typing.COMPARE
-    add(
-        "eq ne lt le gt ge",
-        2,
-        compare,
-        Domain.ANY,
-        exact,
-        1,
-        eq="a == b",
-        ne="a != b",
-        lt="a < b",
-        le="a <= b",
-        gt="a > b",
-        ge="a >= b",
-    )
-    add(
-        "bit_and bit_or bit_xor",
-        2,
-        same,
-        bits,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(2, Typing.EXPONENT, _FLOAT, _EXACT, 3, ldexp="a * 2**b")
+
+
+def _comparisons_and_bits() -> Iterator[Mapping[str, OpRow]]:
+    yield _rows(
+        2, Typing.COMPARE, _ANY, _EXACT, 1,
+        eq="a == b", ne="a != b", lt="a < b", le="a <= b", gt="a > b", ge="a >= b",
+    )  # fmt: skip
+    yield _rows(
+        2, _SAME, _BITS, _EXACT, 1,
         bit_and="bitwise (for bool: logical) and",
         bit_or="bitwise or",
         bit_xor="bitwise exclusive or",
-    )
-    add("bit_not", 1, same, bits, exact, 1, bit_not="bitwise (for bool: logical) not")
-    add(
-        "shl shr",
-        2,
-        same,
-        integer,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(1, _SAME, _BITS, _EXACT, 1, bit_not="bitwise (for bool: logical) not")
+    yield _rows(
+        2, _SAME, _INT, _EXACT, 1,
         shl="shift left; 0 where the amount is negative or not below the width",
         shr="shift right, arithmetic for signed types; the sign fills in for amounts outside",
-    )
-    add(
-        "isnan isinf signbit",
-        1,
-        Typing.PREDICATE,
-        flt,
-        exact,
-        1,
+    )  # fmt: skip
+    yield _rows(
+        1, Typing.PREDICATE, _FLOAT, _EXACT, 1,
         isnan="is NaN",
         isinf="is plus or minus infinity",
         signbit="the sign bit is set",
-    )
-    add("where", 3, Typing.SELECT, Domain.ANY, exact, 1, where="b if a else c")
-    add("cast", 1, Typing.CAST, Domain.ANY, rounded, 1, cast="convert by value, as eager converts")
-    add("bitcast", 1, Typing.BITCAST, Domain.ANY, exact, 1, bitcast="the same bits as another type")
-    add(
-        "rand randn",
-        2,
-        Typing.RANDOM,
-        Domain.INT,
-        Numerics.ULP,
-        40,
+    )  # fmt: skip
+
+
+def _selections_and_conversions() -> Iterator[Mapping[str, OpRow]]:
+    yield _rows(3, Typing.SELECT, _ANY, _EXACT, 1, where="b if a else c")
+    yield _rows(1, Typing.CAST, _ANY, _ROUNDED, 1, cast="convert by value, as eager converts")
+    yield _rows(1, Typing.BITCAST, _ANY, _EXACT, 1, bitcast="the same bits as another type")
+
+
+def _random() -> Iterator[Mapping[str, OpRow]]:
+    yield _rows(
+        2, Typing.RANDOM, _INT, _ULP, 40,
         rand="Philox4x32-10 (key a, counter b): f32 uniform in [0, 1), 24 random bits",
         randn="Philox4x32-10 (key a, counter b): f32 standard normal by Box-Muller",
-    )
-    add(
-        "randint",
-        4,
-        Typing.RANDOM,
-        Domain.INT,
-        exact,
-        40,
+    )  # fmt: skip
+    yield _rows(
+        4, Typing.RANDOM, _INT, _EXACT, 40,
         randint="Philox4x32-10 (key a, counter b): i64 in [c, d), c plus 64 bits modulo d - c",
-    )
+    )  # fmt: skip
+
+
+def _table() -> Mapping[str, OpRow]:
+    table: dict[str, OpRow] = {}
+    families = (
+        _arithmetic, _functions, _comparisons_and_bits, _selections_and_conversions, _random,
+    )  # fmt: skip
+    for family in families:
+        for rows in family():
+            if taken := table.keys() & rows:
+                raise AssertionError(f"rows stand twice: {sorted(taken)}")
+            table |= rows
     return MappingProxyType(table)
 
 
-OPS: Mapping[str, OpRow] = _rows()
+OPS: Mapping[str, OpRow] = _table()
 
 
 def result_dtype(op: str, operands: tuple[DType, ...], declared: DType) -> str | None:
