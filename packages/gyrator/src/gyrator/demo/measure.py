@@ -10,6 +10,7 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
+from gyrator.accuracy import allowed_error, worst_error
 from gyrator.demo.models import Inputs, Workload, inference, training_step
 from gyrator.records import GraphRecord
 from gyrator.session import Session
@@ -48,9 +49,8 @@ class Row:
     @property
     def right(self) -> bool:
         """Whether the error is within the bound: twice eager's in float32, eager's in bfloat16."""
-        factor = 2.0 if self.dtype is torch.float32 else 1.0
         compiled = all(not r.fallback for r in self.records)
-        return compiled and self.gyrator_error <= factor * self.eager_error
+        return compiled and self.gyrator_error <= allowed_error(self.eager_error, self.dtype)
 
 
 def measure(workload: Workload, step: Step, dtype: torch.dtype, repeat: int = 7) -> Row:
@@ -75,22 +75,6 @@ def measure(workload: Workload, step: Step, dtype: torch.dtype, repeat: int = 7)
         workload.name, step, dtype, eager_ms, gyrator_ms, compile_s,
         eager_error, gyrator_error, tuple(records),
     )  # fmt: skip
-
-
-def worst_error(got: list[Tensor], exact: list[Tensor]) -> float:
-    """Return the largest of three errors: of the loss, the logits, and all gradients together.
-
-    Each is the L2 norm of the difference over the norm of the exact value. Gradients are taken
-    together since some are exactly 0, as that of a bias before a softmax over keys.
-    """
-    if len(got) != len(exact):
-        raise ValueError(f"{len(got)} results against {len(exact)}")
-    pairs = [((g.double() - e).norm(), e.norm()) for g, e in zip(got, exact, strict=True)]
-    errors = [float(difference / norm) for difference, norm in pairs[:2]]
-    if gradients := pairs[2:]:
-        difference, norm = (torch.stack(part).norm() for part in zip(*gradients, strict=True))
-        errors.append(float(difference / norm))
-    return max(errors)
 
 
 def interleaved(runs: tuple[Run, ...], inputs: Inputs, repeat: int) -> list[float]:
