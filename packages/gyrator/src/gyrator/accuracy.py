@@ -31,7 +31,7 @@ def worst_error(got: Sequence[Tensor], exact: Sequence[Tensor], single: int = 2)
 
 
 def allowed_error(eager_error: float, dtype: torch.dtype) -> float:
-    """Return the bound for whole models: twice eager's error in float32, eager's in narrow types."""
+    """Return a whole model's bound: twice eager's error in float32, eager's in narrow types."""
     return eager_error * (2.0 if dtype is torch.float32 else 1.0)
 
 
