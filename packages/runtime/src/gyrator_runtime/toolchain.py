@@ -130,6 +130,16 @@ def find_toolchain(
     )
 
 
+def stand_in_command(toolchain: Toolchain, soname: str, file: str) -> tuple[str, ...]:
+    """Return the command that makes `file`, an empty library to link with in place of `soname`.
+
+    What is linked with it finds the real library by name in the process. Linking with the real
+    one gives the same, and takes 0.4 s for libtorch's table of symbols.
+    """
+    flags = ("-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-o", file)
+    return (*toolchain.command, *flags, "-x", "c", os.devnull)
+
+
 def torch_libgomp_has_standard_name() -> bool:
     """Whether the OpenMP library in this process is called libgomp.so.1, or there is none yet."""
     names = loaded_openmp()

@@ -1,15 +1,10 @@
 """Getting a runner: the native one where Python's headers and a compiler are, else the pure one.
 
-gyrunner.cpp is compiled at first use and kept in the cache under the hash of its text, Python's
-ABI and the flags; whichever compiler built it, the module is the same to its callers, so that a
-process without a compiler finds it too. It includes Python.h and nothing of torch.
+gyrunner.cpp is compiled at first use and kept in the cache. It includes Python.h and nothing of
+torch.
 """
 
-import importlib.machinery
-import importlib.util
-import os
 import subprocess
-import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -17,14 +12,13 @@ from typing import Any, Protocol, cast
 import torch
 from attrs import frozen
 
-from gyrator_runtime.cache import Cache, CacheError, CacheKey, Entry, make_key
+from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.encode import encode
+from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.program import PlanProgram
 from gyrator_runtime.native.pure import PurePlan
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
-
-_FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
 
 
 class Plan(Protocol):
@@ -104,8 +98,8 @@ def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
     """Return the native runner, built if need be, else the pure one after one warning."""
     reason = "there is no C++ compiler"
     try:
-        if (entry := cache.get(_key())) is not None:
-            return _native(entry)
+        if (module := _extension().find(cache)) is not None:
+            return _native(module)
         if toolchain is not None:
             return build_native_runner(cache, toolchain)
     except (OSError, ImportError, CacheError, subprocess.SubprocessError) as error:
@@ -124,49 +118,15 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
     Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
     does not load.
     """
-    include = Path(sysconfig.get_path("include"))
-    key = _key()
-    entry = cache.get(key)
-    if entry is None and not (include / "Python.h").exists():
-        raise FileNotFoundError(f"no Python.h in {include}")
-
-    def build(folder: Path) -> None:
-        command = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", _file_name())
-        done = subprocess.run(
-            (*command, "-x", "c++", "-"),
-            input=_source(),
-            cwd=folder,
-            env={**os.environ, "TMPDIR": str(folder)},
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-            raise subprocess.SubprocessError(last[0] if last else f"{command[0]} failed")
-
-    return _native(entry or cache.get_or_build(key, build))
+    return _native(_extension().build(cache, toolchain))
 
 
-def _source() -> bytes:
-    return Path(__file__).with_name("gyrunner.cpp").read_bytes()
+def _extension() -> Extension:
+    return Extension("_gyrunner", Path(__file__).with_name("gyrunner.cpp").read_bytes())
 
 
-def _file_name() -> str:
-    return f"_gyrunner{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
-
-
-def _key() -> CacheKey:
-    fields = {
-        "source": _source(),
-        "abi": f"{_file_name()} {sysconfig.get_config_var('SOABI')}".encode(),
-        "flags": " ".join(_FLAGS).encode(),
-    }
-    return make_key("runner", fields)
-
-
-def _native(entry: Entry) -> NativeRunner:
-    return NativeRunner(_import(entry, _file_name()), tensor_data_ptr_address())
+def _native(module: ModuleType) -> NativeRunner:
+    return NativeRunner(module, tensor_data_ptr_address())
 
 
 def tensor_data_ptr_address() -> int:
@@ -178,14 +138,3 @@ def tensor_data_ptr_address() -> int:
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     address = getattr(guards, "_torchinductor_pyobject_tensor_data_ptr", 0)
     return address if isinstance(address, int) else 0
-
-
-def _import(entry: Entry, name: str) -> ModuleType:
-    path = str(entry.file(name))
-    loader = importlib.machinery.ExtensionFileLoader("_gyrunner", path)
-    spec = importlib.util.spec_from_file_location("_gyrunner", path, loader=loader)
-    if spec is None:
-        raise ImportError(f"no import spec for {path}")
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module

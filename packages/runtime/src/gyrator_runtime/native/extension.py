@@ -1,0 +1,97 @@
+"""Python extension modules of one C++ file, compiled at first use and kept in the cache.
+
+An entry is named by the text, Python's ABI and the flags; whichever compiler built it, the module
+is the same to its callers, so that a process without a compiler finds it too.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import subprocess
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+from attrs import frozen
+
+from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
+from gyrator_runtime.toolchain import Toolchain, stand_in_command
+
+_FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
+_STAND_IN = "needed.so"
+
+
+@frozen
+class Extension:
+    """A module that one C++ file makes; it may include Python.h and headers of C."""
+
+    name: str
+    source: bytes
+    needs: str = ""
+    """The SONAME of a library in the process whose functions it calls."""
+
+    @property
+    def file(self) -> str:
+        """The name of the module's file."""
+        return f"{self.name}{sysconfig.get_config_var('EXT_SUFFIX') or '.so'}"
+
+    def key(self) -> CacheKey:
+        """Return the key of the built module."""
+        fields = {
+            "source": self.source,
+            "abi": f"{self.file} {sysconfig.get_config_var('SOABI')}".encode(),
+            "flags": " ".join((*_FLAGS, self.needs)).encode(),
+        }
+        return make_key("runner", fields)
+
+    def find(self, cache: Cache) -> ModuleType | None:
+        """Return the module if the cache has it. ImportError where it does not load."""
+        entry = cache.get(self.key())
+        return None if entry is None else self._import(entry)
+
+    def build(self, cache: Cache, toolchain: Toolchain) -> ModuleType:
+        """Return the module, compiled where the cache has none.
+
+        Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
+        does not load.
+        """
+        include = Path(sysconfig.get_path("include"))
+        key = self.key()
+        entry = cache.get(key)
+        if entry is None and not (include / "Python.h").exists():
+            raise FileNotFoundError(f"no Python.h in {include}")
+
+        def write(folder: Path) -> None:
+            words = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", self.file, "-x", "c++", "-")
+            if self.needs:
+                _run(stand_in_command(toolchain, self.needs, _STAND_IN), folder, b"")
+                words += ("-x", "none", _STAND_IN)
+            _run(words, folder, self.source)
+            (folder / _STAND_IN).unlink(missing_ok=True)
+
+        return self._import(entry or cache.get_or_build(key, write))
+
+    def _import(self, entry: Entry) -> ModuleType:
+        path = str(entry.file(self.file))
+        loader = importlib.machinery.ExtensionFileLoader(self.name, path)
+        spec = importlib.util.spec_from_file_location(self.name, path, loader=loader)
+        if spec is None:
+            raise ImportError(f"no import spec for {path}")
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        return module
+
+
+def _run(command: tuple[str, ...], folder: Path, given: bytes) -> None:
+    done = subprocess.run(
+        command,
+        input=given,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise subprocess.SubprocessError(last[0] if last else f"{command[0]} failed")
