@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from attrs import evolve
 from torch.nn import functional as F
 
+CHANNELS_LAST = torch.channels_last
 FUNCTIONS = {
     "max": lambda x: F.max_pool2d(x, 3, 2, 1),
     "max_indices": lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True),
@@ -82,3 +84,12 @@ def test_symbolic_planes(check) -> None:
         torch.randn(2, 3, 8, 9),
         other=(torch.randn(4, 2, 5, 7),),
     )
+
+
+@pytest.mark.parametrize("name", ["max", "max_plain", "max_ceil"])
+def test_choices_are_scattered_where_the_target_prefers_it(check, name: str) -> None:
+    (target,) = check.targets.values()
+    prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=True))
+    check.targets = {target.device: prefers}
+    for x in (torch.randn(2, 3, 8, 9), torch.randn(2, 3, 8, 9).to(memory_format=CHANNELS_LAST)):
+        check.gradients(FUNCTIONS[name], x)

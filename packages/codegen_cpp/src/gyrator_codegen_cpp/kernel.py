@@ -1,15 +1,17 @@
 """One kernel as two C++ functions: one for a range of its points, one that hands out the ranges."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_codegen import choose_vector_axis, extent_guess
 from gyrator_codegen_cpp import strip
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code, Frame
+from gyrator_codegen_cpp.fill import clears
 from gyrator_codegen_cpp.inner import inner_stage, invariant, work
 from gyrator_codegen_cpp.loops import Span, static, vector_loop
+from gyrator_codegen_cpp.owners import owners
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scalars import RESERVED, STORAGE
 from gyrator_codegen_cpp.tile import Tiling, tiling
@@ -22,6 +24,7 @@ from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Heuristics
 
 _STRETCH = 2048  # elements along the lanes' axis that one unit of parallel work takes
+_STRETCHES = "stretch"  # numbers the stretches of the lanes' axis
 _AUTO_LANES = 8  # lanes to order loops for where the compiler vectorises by itself
 
 
@@ -35,16 +38,30 @@ class Domain:
     strips: bool = False
     """Stretches are folded as strips."""
     tiles: Tiling | None = None
+    owned: int | None = None
+    """Only the first so many digits of a unit's number are shared out: they own the addresses that
+    the kernel folds into. None to share out all, and to fold atomically."""
+    outermost: bool = False
+    """The stretch is the first digit of a unit's number, not the last."""
+
+    @property
+    def digits(self) -> tuple[tuple[str, Expr], ...]:
+        """What a unit's number is made of: names with the number of their values."""
+        found = [(a.symbol.name, a.extent) for a in self.rows]
+        if self.along is not None:
+            count = ceildiv(self.along.extent, self.stretch)
+            found.insert(0 if self.outermost else len(found), (_STRETCHES, count))
+        return tuple(found)
 
     @property
     def pieces(self) -> Expr:
-        """Number of units of work."""
-        total: Expr = ONE
-        for axis in self.rows:
-            total = total * axis.extent
-        if self.along is not None:
-            total = total * ceildiv(self.along.extent, self.stretch)
-        return total
+        """Number of pieces that threads share out."""
+        return _product(e for _, e in self.digits[: self.owned])
+
+    @property
+    def units(self) -> Expr:
+        """Number of units of work in a piece."""
+        return ONE if self.owned is None else _product(e for _, e in self.digits[self.owned :])
 
 
 def emit_kernel(
@@ -58,12 +75,18 @@ def emit_kernel(
     axis = choose_vector_axis(kernel, isa.lanes if isa.lanes > 1 else _AUTO_LANES)
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
-    frame = Frame(kernel, isa, axis, _divides(kernel, facts), RESERVED | symbols)
+    divides = _divides(kernel, facts)
+    frame = Frame(kernel, isa, axis, divides, RESERVED | symbols)
     symbol = f"gy_k_{kernel.name}"
     _comments(frame, kernel, origins)
     domain = _domain(kernel, frame, heuristics)
+    serial = _serial(kernel, domain, heuristics)
+    if frame.atomic and not serial:
+        domain = _owned(domain, owners(kernel, divides.inside), heuristics.cores, frame.width)
+    if serial or domain.owned is not None:
+        frame.atomic = frozenset()
     _part(frame, symbol, domain)
-    _entry(frame, symbol, domain, heuristics)
+    _entry(frame, symbol, domain, serial, heuristics)
     return KernelSource(
         kernel.name,
         symbol,
@@ -89,11 +112,23 @@ class Divides:
         self._extents = extents
         self._inside: ShapeFacts | None = None
 
-    def __call__(self, node: FloorDiv | Mod) -> bool:
-        """Return whether the numerator is surely >= 0 and the divisor > 0."""
+    @property
+    def inside(self) -> ShapeFacts:
+        """What is known inside of the loops."""
         if self._inside is None:
             self._inside = self._facts.with_ranges(self._extents)
-        return self._inside.nonnegative_division(node)
+        return self._inside
+
+    def __call__(self, node: FloorDiv | Mod) -> bool:
+        """Return whether the numerator is surely >= 0 and the divisor > 0."""
+        return self.inside.nonnegative_division(node)
+
+
+def _product(factors: Iterable[Expr]) -> Expr:
+    total: Expr = ONE
+    for factor in factors:
+        total = total * factor
+    return total
 
 
 def _comments(frame: Frame, kernel: Kernel, origins: Sequence[Origin]) -> None:
@@ -138,6 +173,29 @@ def _domain(kernel: Kernel, frame: Frame, heuristics: Heuristics) -> Domain:
     if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= stretch):
         return Domain(rows, along, max(extent, 1))
     return Domain(rows, along, stretch)
+
+
+def _owned(domain: Domain, owning: Sequence[Axis], cores: int, lanes: int) -> Domain:
+    """Return the domain whose pieces never fold into the same address, where such pieces are enough
+    for all threads; else the domain as it is."""
+    symbols = {a.symbol for a in owning}
+    first = tuple(a for a in domain.rows if a.symbol in symbols)
+    rows = first + tuple(a for a in domain.rows if a.symbol not in symbols)
+    count = 1
+    for a in first:
+        count *= extent_guess(a.extent)
+    if count >= cores:
+        return evolve(domain, rows=rows, owned=len(first))
+    along = domain.along
+    if along is None or along.symbol not in symbols or domain.strips or domain.tiles:
+        return domain
+    wanted = -(-cores // max(count, 1))
+    lanes = max(lanes, _AUTO_LANES)
+    stretch = max(extent_guess(along.extent) // wanted // lanes * lanes, lanes)
+    if count * extent_guess(along.extent) < cores * stretch:
+        return domain
+    stretch = min(stretch, domain.stretch) if domain.rows else stretch
+    return evolve(domain, rows=rows, stretch=stretch, owned=len(first) + 1, outermost=True)
 
 
 def _part(frame: Frame, symbol: str, domain: Domain) -> None:
@@ -188,13 +246,14 @@ def _locals(frame: Frame, code: Code) -> None:
 
 def _rows(code: Code, domain: Domain) -> None:
     """Write the loop over units of work, with the axes' symbols counted along."""
-    digits = [(a.symbol.name, code.index(a.extent)) for a in domain.rows]
+    digits: list[tuple[str, str]] = []
     stretches = None
-    if domain.along is not None:
-        count = ceildiv(domain.along.extent, domain.stretch)
-        if not (isinstance(count, Const) and count.value <= 1):
-            stretches = "stretch"
-            digits.append((stretches, code.index(count)))
+    for name, count in domain.digits:
+        if name == _STRETCHES:
+            if isinstance(count, Const) and count.value <= 1:
+                continue
+            stretches = name
+        digits.append((name, code.index(count)))
     if not digits:
         with code.block("for (si64 p = begin; p < end; p++) {"):
             _unit(code.nested(), domain, stretches)
@@ -250,7 +309,10 @@ def _stretch(code: Code, domain: Domain, first: str, last: str) -> None:
     if all(stage.level is Level.OUTER for stage in code.frame.kernel.stages):
         fixed, body = invariant(code, body, [along.symbol], loads=True)
         run(code, fixed)
+        body = [s for s in body if not clears(code, s, along.symbol, span)]
         inside = code.hoist(body, [along.symbol])
+        if not body:
+            return
         vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
         return
     inner = [a.symbol for a in code.frame.kernel.inner]
@@ -271,33 +333,42 @@ def _stages(code: Code) -> None:
             inner_stage(code, stage.body)
 
 
-def _entry(frame: Frame, symbol: str, domain: Domain, heuristics: Heuristics) -> None:
+def _grain(kernel: Kernel, heuristics: Heuristics) -> int:
+    """Return the number of elements below which threads cost more than they save."""
+    price = max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
+    return max(1, heuristics.parallel_grain // price)
+
+
+def _serial(kernel: Kernel, domain: Domain, heuristics: Heuristics) -> bool:
+    """Say whether one thread surely does all."""
+    known = static(_product(a.extent for a in kernel.axes + kernel.inner))
+    pieces = static(domain.pieces)
+    serial = heuristics.cores <= 1 or (pieces is not None and pieces <= 1)
+    return serial or (known is not None and known < _grain(kernel, heuristics))
+
+
+def _entry(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: Heuristics) -> None:
     """Write the function that other code calls: it hands out units to threads where that pays."""
     kernel, code = frame.kernel, Code(frame, None)
-    size: Expr = ONE
-    for a in kernel.axes + kernel.inner:
-        size = size * a.extent
-    price = max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
-    grain = max(1, heuristics.parallel_grain // price)
-    known = static(size)
-    pieces = static(domain.pieces)
-    serial = heuristics.cores <= 1 or (known is not None and known < grain)
-    serial = serial or (pieces is not None and pieces <= 1)
+    size = _product(a.extent for a in kernel.axes + kernel.inner)
+    grain = _grain(kernel, heuristics)
     head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
     with code.block(head):
         _sizes(frame)
-        code.line(f"const si64 units = {code.index(domain.pieces)};")
         part = f"{symbol}_part(buffers, sizes, "
         if serial:
-            code.line(f"return {part}0, units, false);")
+            code.line(f"return {part}0, {code.index(domain.pieces * domain.units)}, false);")
             return
-        if known is None:
-            code.line(f"if ({code.index(size)} < {grain}) return {part}0, units, false);")
+        code.line(f"const si64 pieces = {code.index(domain.pieces)};")
+        code.line(f"const si64 units = {code.index(domain.units)};")
+        if static(size) is None:
+            code.line(f"if ({code.index(size)} < {grain}) return {part}0, pieces * units, false);")
         code.line("si64 failed = 0;")
         code.line("#pragma omp parallel")
         with code.block("{"):
             code.line("const si64 team = omp_get_num_threads(), member = omp_get_thread_num();")
-            low, high = "units * member / team", "units * (member + 1) / team"
-            code.line(f"const si64 code = {part}{low}, {high}, true);")
+            low, high = "pieces * member / team", "pieces * (member + 1) / team"
+            code.line(f"const si64 low = {low} * units, high = {high} * units;")
+            code.line(f"const si64 code = {part}low, high, team > 1);")
             code.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
         code.line("return failed;")

@@ -7,6 +7,7 @@ from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import ONE, ZERO, Expr, linear
 from gyrator_ir.loop.body import Load, Store, StoreMode
+from gyrator_ir.types import DType
 
 
 def load(code: Code, s: Load) -> None:
@@ -141,7 +142,10 @@ def store(code: Code, s: Store) -> None:
         return
     kind = code.access(s.index).kind
     varying_mask = s.mask is not None and code.env[s.mask].varying
-    if kind is not Access.UNIT or s.mode is not StoreMode.SET:
+    if kind is Access.UNIT and s.mode is not StoreMode.SET:
+        _fold_vector(code, s)
+        return
+    if kind is not Access.UNIT:
         _store_lanes(code, s, kind)
         return
     pointer = code.address(s.buffer, s.index, kind)
@@ -154,6 +158,37 @@ def store(code: Code, s: Store) -> None:
     if code.live is not None:
         text = f"gy_store_n({pointer}, {value}, {code.live})"
     code.line(f"{test}{text};")
+
+
+def _fold_vector(code: Code, s: Store) -> None:
+    """Write a fold into consecutive elements: as vectors where no other thread meets them."""
+    if code.frame.storage[s.buffer] is DType.BOOL:
+        _store_lanes(code, s, Access.UNIT)
+        return
+    if s.buffer in code.frame.atomic:
+        with code.block("if (shared) {"):
+            _store_lanes(code.nested(), s, Access.UNIT)
+        with code.block("else {"):
+            _fold_alone(code.nested(), s)
+        return
+    _fold_alone(code, s)
+
+
+def _fold_alone(code: Code, s: Store) -> None:
+    pointer = code.address(s.buffer, s.index, Access.UNIT)
+    value, fold = code.operand(s.value, varying=True), _FOLD[s.mode]
+    if s.mask is not None and code.env[s.mask].varying:
+        mask = code.live_mask(s.mask)
+        zero = code.zero(code.frame.storage[s.buffer], varying=True)
+        there = f"gy_vload_mask({pointer}, {mask}, {zero})"
+        code.line(f"gy_store_mask({pointer}, {fold}({there}, {value}), {mask});")
+        return
+    test = "" if s.mask is None else f"if ({code.env[s.mask].text}) "
+    if code.live is None:
+        code.line(f"{test}gy_store({pointer}, {fold}(gy_vload({pointer}), {value}));")
+        return
+    there = f"gy_vload_n({pointer}, {code.live})"
+    code.line(f"{test}gy_store_n({pointer}, {fold}({there}, {value}), {code.live});")
 
 
 def _store_lanes(code: Code, s: Store, kind: Access) -> None:

@@ -76,7 +76,7 @@ RESERVED = frozenset(
     vf32 vf64 vi8 vi16 vi32 vi64 vu8 vu16 vu32 vu64 vbool
     buffers sizes begin end shared lane live p linux unix main
     at padded chain team member
-    code units failed count here higher middle gap part more less apart share deviation before
-    moves stretch same total given off""".split()
+    code pieces units failed count low high here higher middle gap part more less apart share
+    deviation before moves stretch same total given off""".split()
 )
 """Names that a kernel's values may not have."""

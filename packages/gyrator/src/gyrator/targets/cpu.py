@@ -37,13 +37,13 @@ def cpu_target(isa: str, cores: int) -> Target:
         device="cpu",
         arch=isa,
         kernel_backend="c++",
-        wrapper_backends=("python", "fx"),
+        wrapper_backends=("python", "cpp", "fx"),
         capabilities=Capabilities(
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
             libraries=frozenset({"mkl", "onednn"}),
         ),
-        heuristics=Heuristics(vector_bytes=VECTOR_BYTES[isa], cores=cores),
+        heuristics=Heuristics(vector_bytes=VECTOR_BYTES[isa], cores=cores, scatter_choices=True),
     )
 
 

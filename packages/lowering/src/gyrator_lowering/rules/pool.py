@@ -131,7 +131,8 @@ def _lowest(dtype: DType) -> int | float:
 
 
 def max_pool_backward(rank: int) -> Rule:
-    """Return the rule of the gradient: each input element gathers from windows that chose it."""
+    """Return the rule of the gradient: each input element gathers from windows that chose it, or
+    each window scatters to the element that it chose, as the target prefers."""
 
     def rule(
         b: LoopBuilder,
@@ -152,7 +153,8 @@ def max_pool_backward(rank: int) -> Rule:
         out = b.out
         lead = x.ndim - rank
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
-        if any(d != 1 for d in spread) or len(_offsets(reach)) > UNROLLED:
+        far = any(d != 1 for d in spread) or len(_offsets(reach)) > UNROLLED
+        if far or _scatters(b, out):
             return _scatter_gradient(b, grad, x, places, rank)
         dtype = out.dtype.compute
         dims = list(range(lead, x.ndim))
@@ -176,6 +178,13 @@ def max_pool_backward(rank: int) -> Rule:
         return b.pointwise(body, out)
 
     return rule
+
+
+def _scatters(b: LoopBuilder, out: Spec) -> bool:
+    device = out.device.type
+    if not can(b, device, out.dtype.compute, StoreMode.ADD):
+        return False
+    return b.targets[device].heuristics.scatter_choices
 
 
 def _scatter_gradient(

@@ -1,0 +1,163 @@
+"""Folds into addresses that points may share, their owners, and fills."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from harness import ARCHS, NUMPY, Library, runs_here
+
+from gyrator_codegen_cpp.owners import owners
+from gyrator_ir.expr import ShapeFacts, Sym, evaluate, expr
+from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store, StoreMode
+from gyrator_ir.types import DType
+from gyrator_testing.kernels.write import BOOL, F32, I0, I1, I64, S0, S1, kernel, outer
+
+T0 = Sym("t0")
+ROWS, WIDTH, TABLE = 37, 83, 11
+
+
+def scattered(name, m, n, address, size, dtype=F32, mode=StoreMode.ADD, masked=False):
+    """Fold x[i0, i1] into z at an address made of t0 = at[i0, i1]."""
+    at = expr(n) * I0 + I1
+    body = [Load("a", "at", at), Bind(T0, "a", expr(size)), Load("b", "x", at)]
+    mask = None
+    if masked:
+        body += [IndexValue("n", at, I64), Const("k", 3, I64), Const("o", 0, I64)]
+        body += [Let("r", "remainder", ("n", "k"), I64), Let("m", "ne", ("r", "o"), BOOL)]
+        mask = "m"
+    body.append(Store("z", address, "b", mode, mask=mask))
+    types = {"at": I64, "x": dtype, "z": dtype}
+    return kernel(name, [(I0, m), (I1, n)], [], [outer(*body)], types)
+
+
+def filled(name, m, n, value, dtype):
+    """Fill an inner rectangle of z, whose rows are 5 longer."""
+    body = Const("a", value, dtype), Store("z", (expr(n) + 5) * I0 + I1 + 2, "a")
+    return kernel(name, [(I0, m), (I1, n)], [], [outer(*body)], {"z": dtype})
+
+
+SCATTERS = {
+    "rows": (ROWS, WIDTH, WIDTH * T0 + I1, TABLE),
+    "rows_any": (S0, S1, S1 * T0 + I1, TABLE),
+    "planes": (ROWS, WIDTH, TABLE * I0 + T0, TABLE),
+    "meeting": (ROWS, WIDTH, T0, TABLE),
+}
+FOLDS = {
+    f"{place}_{dtype.value}_{mode.value}{'_masked' * masked}": (place, dtype, mode, masked)
+    for place in SCATTERS
+    for dtype, mode, masked in [
+        (F32, StoreMode.ADD, False), (F32, StoreMode.ADD, True), (DType.BF16, StoreMode.MAX, False),
+        (I64, StoreMode.MUL, False), (DType.U8, StoreMode.ADD, True),
+    ]
+}  # fmt: skip
+FILLS = {
+    f"fill_{dtype.value}_{n}_{size}": (value, dtype, size)
+    for n, (value, dtype) in enumerate(
+        [(0.0, F32), (-0.0, F32), (0, DType.I32), (False, BOOL), (0.0, DType.BF16), (3, I64)]
+    )
+    for size in ("known", "any")
+}
+
+
+def kernels():
+    for name, (place, dtype, mode, masked) in FOLDS.items():
+        m, n, address, size = SCATTERS[place]
+        yield scattered(name, m, n, address, size, dtype, mode, masked)
+    for name, (value, dtype, size) in FILLS.items():
+        yield filled(name, *((S0, S1) if size == "any" else (ROWS, WIDTH)), value, dtype)
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def library(request, build_folder):
+    if not runs_here(request.param):
+        pytest.skip(f"this machine has no {request.param}")
+    return Library(list(kernels()), request.param, build_folder, optimise="-O1", parallel_grain=100)
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_fold_into_memory(library, name):
+    place, dtype, mode, masked = FOLDS[name]
+    rng = np.random.default_rng(len(name))
+    at = rng.integers(0, TABLE, (ROWS, WIDTH))
+    x = rng.integers(0, 3, (ROWS, WIDTH)).astype(NUMPY[dtype])
+    row, column = np.indices(at.shape)
+    where = {"planes": TABLE * row + at, "meeting": at}.get(place, WIDTH * at + column)
+    z = np.ones(max(ROWS, WIDTH) * TABLE + 9, NUMPY[dtype])
+    want = z.astype("f8" if dtype.is_float else z.dtype)
+    counts = (WIDTH * row + column) % 3 != 0 if masked else np.ones_like(at, bool)
+    ufunc = {StoreMode.ADD: np.add, StoreMode.MUL: np.multiply, StoreMode.MAX: np.maximum}[mode]
+    with np.errstate(over="ignore"):
+        ufunc.at(want, where[counts], x[counts].astype(want.dtype))
+
+    assert library(name, {"at": at, "x": x, "z": z}, s0=ROWS, s1=WIDTH) == 0
+
+    np.testing.assert_array_equal(z.astype(want.dtype), want)
+
+
+@pytest.mark.parametrize("name", FOLDS)
+def test_atomics_only_where_points_of_several_threads_meet(library, name):
+    assert ("gy_atomic" in library.sources[name].text) == (
+        FOLDS[name][0] in ("meeting", "rows_any")
+    )
+
+
+@pytest.mark.parametrize("name", FILLS)
+@pytest.mark.parametrize("size", [(ROWS, WIDTH), (0, 5), (3, 0), (1, 1), (2, 5000)])
+def test_fill(library, name, size):
+    value, dtype, known = FILLS[name]
+    m, n = (ROWS, WIDTH) if known == "known" else size
+    z = np.full((m, n + 5), 7).astype(NUMPY[dtype])
+    want = z.copy()
+    want[:, 2 : n + 2] = value
+
+    assert library(name, {"z": z}, s0=m, s1=n) == 0
+
+    np.testing.assert_array_equal(z.view("u1"), want.view("u1"))
+    clears = value == 0 and not np.signbit(value)
+    assert ("memset" in library.sources[name].text) == clears
+
+
+def owned(address, facts=None, **extents):
+    k = scattered("k", extents.get("m", 4), extents.get("n", 6), address, 5)
+    ranges = {I0: expr(extents.get("m", 4)), I1: expr(extents.get("n", 6)), T0: expr(5)}
+    return {a.symbol.name for a in owners(k, (facts or ShapeFacts()).with_ranges(ranges))}
+
+
+def test_axes_that_an_address_tells():
+    assert owned(6 * T0 + I1) == {"i1"}
+    assert owned(5 * I0 + T0) == {"i0"}
+    assert owned(30 * I0 + 6 * T0 + I1) == {"i0", "i1"}
+    assert owned(5 * I0 + T0, m=S0) == {"i0"}
+    assert owned(-5 * I0 + 7 - T0) == {"i0"}
+    assert owned(2 * (I1 // 2) + 8 * I0) == {"i0"}
+
+
+def test_axes_that_an_address_does_not_tell():
+    assert owned(T0) == set()
+    assert owned(5 * T0 + I1) == set()  # one too few for six values
+    assert owned(4 * I0 + T0) == set()
+    assert owned(I0 + I1) == set()
+    assert owned(6 * T0 + I1, n=S1) == set()
+    assert owned(S1 * T0 + I1, n=S1) == set()
+    assert owned(I0 * I1 + 100 * I0) == set()
+
+
+def test_owners_never_share_an_address():
+    """Against all addresses of small kernels."""
+    rng = np.random.default_rng(0)
+    told = 0
+    for _ in range(300):
+        factors = rng.choice([-6, -1, 0, 1, 2, 3, 5, 6, 12, 24, 30], 4)
+        m, n = rng.integers(1, 7, 2)
+        e = expr(0)
+        for f, part in zip(factors, (I0, I1, T0, (I1 + 2 * T0) // 3), strict=True):
+            e = e + int(f) * part
+        met = {"i0": {}, "i1": {}}
+        for a, b, t in product(range(m), range(n), range(5)):
+            at = evaluate(e, {I0: a, I1: b, T0: t})
+            met["i0"].setdefault(at, set()).add(a)
+            met["i1"].setdefault(at, set()).add(b)
+        for name in owned(e, m=int(m), n=int(n)):
+            told += 1
+            assert all(len(values) == 1 for values in met[name].values()), (e, name)
+    assert told > 50
