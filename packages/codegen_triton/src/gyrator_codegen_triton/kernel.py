@@ -6,6 +6,7 @@ from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
+from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
 from gyrator_codegen_triton.shape import inner_extent, points, rblock
@@ -15,8 +16,12 @@ from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
 from gyrator_ir.loop.rewrite import expressions, reads
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelSource
+from gyrator_ir.source import KernelArgument, KernelSource
 from gyrator_ir.target import Heuristics
+
+ALIGNMENT = 16
+"""Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
+whole vectors need both."""
 
 
 def emit_kernel(
@@ -57,8 +62,25 @@ def emit_kernel(
         source_map=tuple((line + skipped, row) for line, row in w.source_map),
         candidates=candidates(kernel, known, heuristics),
         numerics=kernel.numerics,
+        arguments=_arguments(code, parameters, sizes, facts),
     )
     return source, w.text
+
+
+def _arguments(
+    code: Code, parameters: Sequence[str], sizes: Sequence[str], facts: ShapeFacts
+) -> tuple[KernelArgument, ...]:
+    """Return the types of the function's parameters, and what they are likely multiples of."""
+    buffers = (
+        KernelArgument(name, POINTERS[b.dtype], ALIGNMENT)
+        for name, b in zip(parameters, code.kernel.parameters, strict=True)
+    )
+    integer = "i64" if code.wide else "i32"
+    numbers = (
+        KernelArgument(name, integer, 1 if (facts.hint(s) or 1) % ALIGNMENT else ALIGNMENT)
+        for name, s in zip(sizes, code.kernel.sizes, strict=True)
+    )
+    return (*buffers, *numbers)
 
 
 def _origins(code: Code, origins: Sequence[Origin]) -> None:

@@ -13,7 +13,7 @@ from gyrator_ir.source import TranslationUnit
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
-from gyrator_runtime.native import Buffer, Launch, PlanProgram, Runner
+from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, Runner, launch_of
 from gyrator_runtime.tuning import choose
 
 _SAMPLES = 9
@@ -45,8 +45,8 @@ class Chosen:
                     found.append(evolve(library, symbols=kept))
         return tuple(found)
 
-    def addresses(self) -> Mapping[str, int]:
-        """Return the winners' addresses by symbol."""
+    def addresses(self) -> Mapping[str, KernelFunction]:
+        """Return the winners' functions by symbol."""
         tables = [v.building.addresses() for v in self.variants]
         return {symbol: tables[number][symbol] for symbol, number in self.winners.items()}
 
@@ -81,13 +81,13 @@ def tune(
 def _run(
     kernel: Kernel,
     host: HostProgram,
-    address: int,
+    function: KernelFunction,
     tensors: Sequence[torch.Tensor],
     runner: Runner,
 ) -> Callable[[], object]:
     sizes = tuple(host.facts.hint(s) or 1 for s in kernel.sizes)
     buffers = tuple(Buffer(k) for k in range(len(tensors)))
-    launch = Launch(address, buffers, sizes, name=kernel.name)
+    launch = launch_of(function, buffers, sizes, name=kernel.name)
     plan = runner.plan(PlanProgram(len(tensors), len(tensors), (launch,)))
     return lambda: plan(*tensors)
 

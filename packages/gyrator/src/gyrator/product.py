@@ -13,7 +13,8 @@ from gyrator_lowering.table import LoweringTable
 
 _PACKAGES = (
     "gyrator", "gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_codegen",
-    "gyrator_codegen_cpp", "gyrator_wrapper_fx", "gyrator_wrapper_python", "gyrator_runtime",
+    "gyrator_codegen_cpp", "gyrator_codegen_triton", "gyrator_wrapper_fx",
+    "gyrator_wrapper_python", "gyrator_runtime",
 )  # fmt: skip
 
 

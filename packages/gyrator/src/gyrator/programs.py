@@ -23,7 +23,7 @@ from gyrator_runtime.artifact import (
 )
 from gyrator_runtime.cache import Cache, CacheKey
 from gyrator_runtime.device import cpu_isa
-from gyrator_runtime.native import Plan, Runner, load_runner
+from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
 
@@ -123,7 +123,7 @@ def load_program(
 
 def _load(
     text: str,
-    addresses: Mapping[str, int],
+    addresses: Mapping[str, KernelFunction],
     metadata: Mapping[str, Any],
     runner: Runner,
     gm: torch.fx.GraphModule | None,

@@ -17,6 +17,7 @@ from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.build import BuiltUnit, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
+from gyrator_runtime.native.program import KernelFunction
 
 SCHEMA = 2
 
@@ -43,7 +44,7 @@ class Library:
     """Type of the device whose loader reads the bytes; empty for a shared library."""
 
 
-LibraryLoader = Callable[[Path, Sequence[str]], Mapping[str, int]]
+LibraryLoader = Callable[[Path, Sequence[str]], Mapping[str, KernelFunction]]
 """`load(file, symbols)`: the address of each symbol's function, see `KernelSource`."""
 
 NO_LOADERS: Mapping[str, LibraryLoader] = MappingProxyType({})
@@ -65,7 +66,7 @@ class LoadedArtifact:
     """A stored program in memory: its host text, its kernels' addresses, and the rest."""
 
     host_source: str
-    symbols: Mapping[str, int]
+    symbols: Mapping[str, KernelFunction]
     metadata: Mapping[str, Any]
     entry: Entry
 
@@ -122,7 +123,7 @@ def load_artifact(
         return None
     index = json.loads(entry.read(_INDEX))
     _check_machine(index)
-    symbols: dict[str, int] = {}
+    symbols: dict[str, KernelFunction] = {}
     for row in index["libraries"]:
         load = loaders.get(row["device"], load_library)
         symbols.update(load(entry.file(row["file"]), row["symbols"]))

@@ -40,6 +40,11 @@ os.register_at_fork(
 )
 
 
+def spawning() -> contextlib.AbstractContextManager[object]:
+    """Return what must be held while a child process is being started: forks wait for it."""
+    return _SPAWNING
+
+
 class BuildError(GyratorError):
     """A kernel cannot be built or loaded; the caller falls back to eager."""
 
@@ -218,7 +223,7 @@ class Builder:
         # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
         environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
         try:
-            with _SPAWNING:
+            with spawning():
                 child = subprocess.Popen(
                     command,
                     cwd=folder,

@@ -22,6 +22,7 @@ from gyrator_runtime.artifact import Library, LibraryLoader
 from gyrator_runtime.build import load_library
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.native import KernelFunction
 from gyrator_runtime.progress import ProgressReporter
 
 API = 1
@@ -40,8 +41,8 @@ class Building(Protocol):
         """Wait, and return what a cache entry needs to hold."""
         ...
 
-    def addresses(self) -> Mapping[str, int]:
-        """Wait, load, and return the address of each kernel's function by its symbol."""
+    def addresses(self) -> Mapping[str, KernelFunction]:
+        """Wait, load, and return each kernel's function by its symbol."""
         ...
 
 

@@ -114,7 +114,11 @@ class _Encoder:
             sizes = [self.slot(s) for s in launch.sizes]
             step = len(self.out.checks)
             self.out.checks.append(check_handler(launch))
-            words += (_signed(launch.address), step, len(buffers), len(sizes))
+            block = 0
+            if launch.device is not None:
+                self.const(launch.device)  # which keeps the block in memory
+                block = launch.device.address
+            words += (_signed(launch.address), step, len(buffers), len(sizes), _signed(block))
             words += (w for pair in buffers for w in pair)
             words += sizes
         pointers = sum(len(launch.buffers) for launch in group)

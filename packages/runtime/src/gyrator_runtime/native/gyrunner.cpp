@@ -55,6 +55,26 @@ struct Timing {
   int64_t count, total, least;
 };
 
+// How a kernel gets onto a device's queue; triton/launch.py writes it. Sizes are passed by address,
+// as the driver wants them: the low bytes of a 64-bit size are the 32-bit one.
+using DriverLaunch = int32_t (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, void*, void**, void**);
+struct DeviceLaunch {
+  DriverLaunch launch;
+  int32_t (*stream)(int32_t device, void** stream);
+  int64_t (*prepare)(int64_t what);  // calls Python, with the interpreter's lock
+  void* functions[2];  // for arguments that `divisors` divide, and for all others; null until built
+  int64_t shared[2];
+  int64_t threads;
+  const int64_t* divisors;  // of buffers' addresses, then of sizes
+  int64_t dimensions;
+  const int64_t* grid[3];
+  int64_t grid_length[3];
+};
+constexpr int64_t kEnterContext = 2;
+constexpr int32_t kInvalidContext = 201;
+constexpr int kMoreParameters = 4;  // null pointers: scratch memory that Triton's kernels take
+
 struct Plan {
   PyObject_HEAD
   vectorcallfunc call;
@@ -271,7 +291,7 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   PyObject* error = nullptr;
   if (buffers && numbers) {
     for (int64_t i = 0; i < n_buffers; i++) {
-      PyObject* value = regs[launch[4 + 2 * i]];
+      PyObject* value = regs[launch[5 + 2 * i]];
       PyTuple_SET_ITEM(buffers, i, Py_NewRef(value ? value : Py_None));
     }
     bool made = true;
@@ -295,6 +315,46 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   Py_DECREF(error);
 }
 
+// Queues a kernel on the current stream: 0, the driver's error, or -1 with an exception set or kept
+// by `prepare`.
+int64_t launch_device(const DeviceLaunch* d, void** buffers, int64_t n_buffers, int64_t* sizes,
+                      int64_t n_sizes) {
+  int64_t grid[3] = {1, 1, 1};
+  for (int64_t k = 0; k < d->dimensions; k++) {
+    if (!evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k])) return -1;
+    if (grid[k] <= 0) return 0;
+  }
+  Scratch<void*> parameters(n_buffers + n_sizes + kMoreParameters);
+  if (!parameters.data) return -1;
+  void* none = nullptr;
+  void** p = parameters.data;
+  const int64_t* divisor = d->divisors;
+  bool divided = true;
+  for (int64_t k = 0; k < n_buffers; k++, divisor++) {
+    divided &= reinterpret_cast<uintptr_t>(buffers[k]) % uintptr_t(*divisor) == 0;
+    *p++ = &buffers[k];
+  }
+  for (int64_t k = 0; k < n_sizes; k++, divisor++) {
+    divided &= sizes[k] % *divisor == 0;
+    *p++ = &sizes[k];
+  }
+  for (int k = 0; k < kMoreParameters; k++) *p++ = &none;
+  const int which = !divided;
+  if (!d->functions[which]) {
+    const int64_t status = d->prepare(which);
+    if (status) return status;
+  }
+  void* stream = nullptr;
+  d->stream(-1, &stream);
+  for (bool again = false;; again = true) {
+    const int32_t status = d->launch(d->functions[which], unsigned(grid[0]), unsigned(grid[1]),
+                                     unsigned(grid[2]), unsigned(d->threads), 1, 1,
+                                     unsigned(d->shared[which]), stream, parameters.data, nullptr);
+    if (status != kInvalidContext || again) return status;
+    if (const int64_t failed = d->prepare(kEnterContext)) return failed;
+  }
+}
+
 // Runs one group of launches; returns the word after it, or null with an exception set.
 const int64_t* launch_group(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
   const int64_t release = pc[0], n = pc[1];
@@ -307,7 +367,7 @@ const int64_t* launch_group(Plan* plan, const int64_t* pc, PyObject** regs, cons
   int64_t* s = sizes.data;
   for (int64_t i = 0; i < n; i++) {
     const int64_t n_buffers = at[2], n_sizes = at[3];
-    at += 4;
+    at += 5;
     for (int64_t k = 0; k < n_buffers; k++, at += 2) {
       if (!pointer_of(plan, regs[at[0]], p)) return nullptr;
       if (at[1] >= 0 && *p) *p = static_cast<char*>(*p) + ints[at[1]];
@@ -324,25 +384,29 @@ const int64_t* launch_group(Plan* plan, const int64_t* pc, PyObject** regs, cons
   for (int64_t i = 0; i < n; i++) {
     const int64_t n_buffers = at[2], n_sizes = at[3];
     Kernel kernel = reinterpret_cast<Kernel>(at[0]);
+    const DeviceLaunch* device = reinterpret_cast<const DeviceLaunch*>(at[4]);
     if (plan->timings) {
       const int64_t begin = now();
-      status = kernel(p, s);
+      status = device ? launch_device(device, p, n_buffers, s, n_sizes) : kernel(p, s);
       const int64_t spent = now() - begin;
       // Threads may race here when the lock is released; a lost sample is no error.
       Timing* t = plan->timings + at[1];
       t->count++;
       t->total += spent;
       if (t->least == 0 || spent < t->least) t->least = spent;
+    } else if (device) {
+      status = launch_device(device, p, n_buffers, s, n_sizes);
     } else {
       status = kernel(p, s);
     }
     if (status) break;
     p += n_buffers;
     s += n_sizes;
-    at += 4 + 2 * n_buffers + n_sizes;
+    at += 5 + 2 * n_buffers + n_sizes;
   }
   if (saved) PyEval_RestoreThread(saved);
   if (status) {
+    if (PyErr_Occurred()) return nullptr;
     raise_check(plan, at, status, regs, s);
     return nullptr;
   }

@@ -5,8 +5,8 @@ A plan works on numbered registers that hold Python objects (the call's argument
 or loops calls several plans.
 """
 
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 from attrs import field, frozen
 
@@ -67,12 +67,36 @@ CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], B
 objects in the launch's registers and `sizes` its numbers, so that it can look for the value."""
 
 
+class DeviceLaunch(Protocol):
+    """How a kernel gets onto a device that has a queue of its own."""
+
+    @property
+    def address(self) -> int:
+        """Of the `DeviceLaunch` block that gyrunner.cpp reads; valid as long as this object."""
+        ...
+
+    def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
+        """Do the same without native code: queue it; return 0 or the driver's error."""
+        ...
+
+    def failure(
+        self, number: int, buffers: tuple[object, ...], sizes: tuple[int, ...]
+    ) -> BaseException:
+        """Return the exception of a launch that gave `number`: a `CheckHandler`."""
+        ...
+
+
+KernelFunction: TypeAlias = int | DeviceLaunch
+"""A built kernel: the address of a function of the uniform signature, or what queues it."""
+
+
 @frozen
 class Launch:
     """Call a kernel of the uniform signature.
 
     `int64_t f(void *const *buffers, const int64_t *sizes)` returns 0, or the 1-based number of
-    the check that failed.
+    the check that failed. With `device`, queue that kernel instead, with the same two lists;
+    `address` is then not used, and `handler` gets the driver's error.
     """
 
     address: int
@@ -82,6 +106,22 @@ class Launch:
     handler: CheckHandler | None = None  # where a message needs the data; wins over `checks`
     release_gil: bool = False  # about 50 ns; worth it from some 20 us of work
     name: str = ""  # for reports
+    device: DeviceLaunch | None = None
+
+
+def launch_of(
+    function: KernelFunction,
+    buffers: tuple[Buffer, ...],
+    sizes: tuple[Size, ...],
+    checks: tuple[tuple[type[BaseException], str], ...] = (),
+    *,
+    release_gil: bool = False,
+    name: str = "",
+) -> Launch:
+    """Return the launch of a built kernel of either kind."""
+    if isinstance(function, int):
+        return Launch(function, buffers, sizes, checks, release_gil=release_gil, name=name)
+    return Launch(0, buffers, sizes, handler=function.failure, name=name, device=function)
 
 
 @frozen

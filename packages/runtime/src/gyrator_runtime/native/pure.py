@@ -8,7 +8,7 @@ import ctypes
 import operator
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import torch
@@ -106,7 +106,10 @@ class PurePlan:
         pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
         size_array = (ctypes.c_int64 * len(sizes))(*sizes)
         begin = time.perf_counter_ns()
-        status = kernel(pointer_array, size_array)
+        if launch.device is not None:
+            status = launch.device.launch(addresses, sizes)
+        else:
+            status = kernel(pointer_array, size_array)
         if self._program.timed:
             spent = time.perf_counter_ns() - begin
             row = self._timings[step]
@@ -153,7 +156,7 @@ def _filled(regs: list[object], register: int) -> object:
     return value
 
 
-def _read(regs: list[object], register: int) -> Any:
+def _read(regs: Sequence[object], register: int) -> Any:
     value = regs[register]
     if value is _EMPTY:
         raise RuntimeError("gyrator: an argument is an empty register")
@@ -190,10 +193,11 @@ def _size(size: Size, regs: list[object]) -> int:
         case SizeArg(register):
             return _int64(_read(regs, register))
         case SizeProgram(code):
-            return _evaluate(code, regs)
+            return evaluate(code, regs)
 
 
-def _evaluate(code: tuple[tuple[str, int], ...], regs: list[object]) -> int:
+def evaluate(code: Sequence[tuple[str, int]], regs: Sequence[object]) -> int:
+    """Return the value of a `SizeProgram`'s code; `("arg", k)` reads item k of `regs`."""
     stack: list[int] = []
     for name, operand in code:
         if name == "arg":

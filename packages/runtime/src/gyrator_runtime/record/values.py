@@ -7,7 +7,7 @@ import torch
 from attrs import frozen
 
 from gyrator_runtime.native.load import Plan
-from gyrator_runtime.native.program import IntTuple, SizeArg, SizeProgram
+from gyrator_runtime.native.program import IntTuple, KernelFunction, SizeArg, SizeProgram
 from gyrator_runtime.native.program import Size as PlanSize
 
 
@@ -16,8 +16,9 @@ class LoadedKernel:
     """A kernel that can be launched."""
 
     name: str
-    address: int
-    """Of a function `int64_t f(void *const *buffers, const int64_t *sizes)`."""
+    function: KernelFunction
+    """Address of a function `int64_t f(void *const *buffers, const int64_t *sizes)`, or what
+    queues the kernel on its device."""
     checks: tuple[tuple[type[BaseException], str], ...] = ()
     """What a return of 1, 2, ... raises."""
     release_gil: bool = True

@@ -5,7 +5,7 @@ from typing import Any
 from attrs import define
 
 from gyrator_runtime import host
-from gyrator_runtime.native.program import Buffer, Const, Launch
+from gyrator_runtime.native.program import Buffer, Const, launch_of
 from gyrator_runtime.record.recording import Recording
 from gyrator_runtime.record.values import AnySize, Handle, Size, plan_size, size_tuple
 
@@ -25,8 +25,8 @@ class WorkInstructions(Recording):
         loaded = self.rt.kernels[kernel]
         self._launched.append(kernel)
         self.instructions.append(
-            Launch(
-                loaded.address,
+            launch_of(
+                loaded.function,
                 tuple(Buffer(t.register, t.offset) for t in tensors),
                 tuple(plan_size(s) for s in sizes),
                 loaded.checks,

@@ -1,0 +1,230 @@
+"""GPUs and other devices whose kernels are written in Triton.
+
+A device is a row of data (`TritonDevice`): its architecture's name, what it can do, what is quick
+on it, and its driver. NVIDIA's and AMD's have drivers that we launch through; the others' kernels
+are written, and compiled where Triton has a backend for them.
+"""
+
+import importlib.metadata
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from attrs import frozen
+
+from gyrator.config import Config
+from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.types import DType
+from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
+from gyrator_runtime.build import BuildError
+from gyrator_runtime.host import DTYPES
+from gyrator_runtime.native import DeviceLaunch
+from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
+from gyrator_runtime.triton.driver import AMD, NVIDIA, Driver, DriverNames, open_driver
+
+_INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
+_FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
+_ALL = frozenset((*_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL))
+_ADDED = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64)
+_ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
+_ATOMICS = frozenset(
+    {(d, StoreMode.ADD) for d in _ADDED}
+    | {(d, mode) for d in _ORDERED for mode in (StoreMode.MIN, StoreMode.MAX)}
+)
+
+
+@frozen(kw_only=True, eq=False)
+class TritonDevice:
+    """One kind of device, as data."""
+
+    name: str
+    """Of the target."""
+    device: str
+    """`torch.device.type`."""
+    backend: str
+    """Triton's name of the device language."""
+    code: str
+    """Triton's name of its machine code."""
+    prefix: str
+    """Of the architecture's name, before what Triton is told."""
+    warp: int
+    """Threads that run in step."""
+    present: Callable[[], bool]
+    architecture: Callable[[Any], str]
+    driver: DriverNames | None
+    """None where kernels can be written but nothing here launches them."""
+    libraries: frozenset[str]
+    graphs: bool = False
+
+    def target(self, arch: str, cores: int) -> Target:
+        """Return the target for an architecture with so many multiprocessors."""
+        return Target(
+            device=self.device,
+            arch=arch,
+            kernel_backend="triton",
+            wrapper_backends=("python", "fx"),
+            capabilities=Capabilities(
+                dtypes=_ALL,
+                atomics=_ATOMICS,
+                sorts=False,
+                streams=True,
+                graphs=self.graphs,
+                matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
+                libraries=self.libraries,
+            ),
+            heuristics=Heuristics(
+                cores=cores,
+                parallel_grain=1 << 16,
+                split_reduction_points=512,
+                split_reduction_extent=4096,
+                scratch_bytes=1 << 15,
+                unit_statements=1,
+            ),
+        )
+
+    @property
+    def facts(self) -> DeviceFacts:
+        """What the runtime's device interface is told."""
+        return DeviceFacts(
+            type=self.device,
+            architecture=self.architecture,
+            dtypes=frozenset(DTYPES[d] for d in _ALL),
+            graphs=self.graphs,
+        )
+
+    def open(self) -> Driver:
+        """Return the driver. BuildError GY-BUILD-006 where nothing here can launch kernels."""
+        if self.driver is None:
+            said = f"no driver is known to launch kernels on {self.device}"
+            help = "the model runs in eager mode; a vendor's target brings its own loader"
+            raise BuildError(Diagnostic("GY-BUILD-006", said, help=help))
+        return open_driver(self.driver)
+
+    def definition(self) -> TargetDefinition:
+        """Return what sessions find."""
+        return TargetDefinition(
+            name=self.name,
+            api=API,
+            probe=self._probe,
+            kernels=TritonBackend(),
+            device=lambda target: AcceleratorDevice(self.facts),
+            loader=self._loader,
+            load=self._load,
+        )
+
+    def _probe(self, _: Config) -> Target | None:
+        if not self.present():
+            return None
+        properties = AcceleratorDevice(self.facts).properties(0)
+        return self.target(properties.arch, properties.cores)
+
+    def _loader(self, target: Target, context: LoaderContext) -> TritonBuilder:
+        try:
+            version = importlib.metadata.version("triton")
+        except importlib.metadata.PackageNotFoundError:
+            said = f"Triton is not installed, and kernels for {self.device} are written in it"
+            help = "`pip install triton`; the model runs in eager mode"
+            raise BuildError(Diagnostic("GY-BUILD-005", said, help=help)) from None
+        language = Language(
+            backend=self.backend,
+            code=self.code,
+            arch=target.arch.removeprefix(self.prefix),
+            warp=self.warp,
+            version=version,
+        )
+        return TritonBuilder(
+            language, context.cache, self.open, jobs=context.threads, progress=context.progress
+        )
+
+    def _load(self, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:
+        return load_binaries(self.open(), path, symbols)
+
+
+def _compute_capability(properties: Any) -> str:
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def _gcn_architecture(properties: Any) -> str:
+    return str(properties.gcnArchName).partition(":")[0]
+
+
+def _named(properties: Any) -> str:
+    return str(getattr(properties, "architecture", "") or properties.name)
+
+
+def _nvidia() -> bool:
+    return torch.version.cuda is not None and torch.cuda.is_available()
+
+
+def _amd() -> bool:
+    return torch.version.hip is not None and torch.cuda.is_available()
+
+
+def _intel() -> bool:
+    return torch.xpu.is_available()
+
+
+def _meta() -> bool:
+    return torch.mtia.is_available()
+
+
+NVIDIA_GPU = TritonDevice(
+    name="cuda",
+    device="cuda",
+    backend="cuda",
+    code="cubin",
+    prefix="sm_",
+    warp=32,
+    present=_nvidia,
+    architecture=_compute_capability,
+    driver=NVIDIA,
+    libraries=frozenset({"cublas", "cudnn"}),
+    graphs=True,
+)
+AMD_GPU = TritonDevice(
+    name="hip",
+    device="cuda",  # torch calls AMD's devices so too
+    backend="hip",
+    code="hsaco",
+    prefix="",
+    warp=64,
+    present=_amd,
+    architecture=_gcn_architecture,
+    driver=AMD,
+    libraries=frozenset({"hipblas", "miopen"}),
+    graphs=True,
+)
+INTEL_GPU = TritonDevice(
+    name="xpu",
+    device="xpu",
+    backend="xpu",
+    code="zebin",
+    prefix="",
+    warp=32,
+    present=_intel,
+    architecture=_named,
+    driver=None,
+    libraries=frozenset({"onednn"}),
+)
+MTIA = TritonDevice(
+    name="mtia",
+    device="mtia",
+    backend="mtia",
+    code="bin",
+    prefix="",
+    warp=32,
+    present=_meta,
+    architecture=_named,
+    driver=None,
+    libraries=frozenset(),
+)
+
+CUDA_TARGET = NVIDIA_GPU.definition()
+HIP_TARGET = AMD_GPU.definition()
+XPU_TARGET = INTEL_GPU.definition()
+MTIA_TARGET = MTIA.definition()

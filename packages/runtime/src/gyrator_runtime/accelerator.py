@@ -1,0 +1,193 @@
+"""Devices that torch drives through one module each, such as `torch.cuda` or `torch.xpu`.
+
+One class serves them all; a `DeviceFacts` says in what they differ.
+"""
+
+import contextlib
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from attrs import frozen
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_runtime.device import (
+    Allocator,
+    DeviceError,
+    DeviceInterface,
+    DeviceProperties,
+    Event,
+    MemoryInfo,
+    Stream,
+)
+
+
+@frozen(kw_only=True)
+class DeviceFacts:
+    """What the common interface cannot ask a kind of device."""
+
+    type: str
+    """As `torch.device` spells it."""
+    architecture: Callable[[Any], str]
+    """The architecture's name, of torch's properties of a device."""
+    dtypes: frozenset[torch.dtype]
+    """Element types that kernels compute in."""
+    graphs: bool = False
+    """torch's module offers `CUDAGraph` and `graph`."""
+
+
+class AcceleratorStream:
+    """One of torch's streams."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def synchronize(self) -> None:
+        """Wait for everything queued so far."""
+        self.stream.synchronize()
+
+    def wait_event(self, event: Event) -> None:
+        """Make later work wait for `event`; wait now for one of another kind of device."""
+        if isinstance(event, AcceleratorEvent):
+            self.stream.wait_event(event.event)
+        else:
+            event.synchronize()
+
+
+class AcceleratorEvent:
+    """One of torch's events, which takes the time."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+        self._recorded = False
+
+    def record(self, stream: Stream | None = None) -> None:
+        """Mark the present end of `stream` (of the current one by default)."""
+        if isinstance(stream, AcceleratorStream):
+            self.event.record(stream.stream)
+        else:
+            if stream is not None:
+                stream.synchronize()
+            self.event.record()
+        self._recorded = True
+
+    def synchronize(self) -> None:
+        """Wait until the mark is reached."""
+        self.event.synchronize()
+
+    def elapsed_ns(self, later: Event) -> int:
+        """Nanoseconds to `later`, for which it waits; DeviceError where either is not recorded."""
+        if not (isinstance(later, AcceleratorEvent) and self._recorded and later._recorded):
+            raise DeviceError(
+                Diagnostic("GY-DEVICE-003", "an event was not recorded on this kind of device")
+            )
+        later.event.synchronize()
+        return round(float(self.event.elapsed_time(later.event)) * 1e6)
+
+
+class AcceleratorDevice(DeviceInterface):
+    """All devices of one type that torch drives."""
+
+    def __init__(self, facts: DeviceFacts) -> None:
+        self._facts = facts
+        self._module: Any = torch.get_device_module(facts.type)
+
+    @property
+    def type(self) -> str:
+        """Return the type as torch spells it."""
+        return self._facts.type
+
+    def count(self) -> int:
+        """How many there are; 0 where torch or the driver lacks support."""
+        return int(self._module.device_count()) if self._module.is_available() else 0
+
+    def properties(self, index: int = 0) -> DeviceProperties:
+        """Facts about device `index`; DeviceError where there is none."""
+        self._check(index)
+        found = self._module.get_device_properties(index)
+        cores = getattr(found, "multi_processor_count", 0) or getattr(found, "gpu_eu_count", 1)
+        return DeviceProperties(
+            found.name, self._facts.architecture(found), int(cores), int(found.total_memory)
+        )
+
+    def memory(self, index: int = 0) -> MemoryInfo:
+        """Memory of device `index`; `used` is what torch's allocator holds."""
+        self._check(index)
+        free, total = self._module.mem_get_info(index)
+        return MemoryInfo(total, free, self._module.memory_reserved(index))
+
+    def supports(self, dtype: torch.dtype) -> bool:
+        """Whether generated kernels may compute in `dtype`."""
+        return dtype in self._facts.dtypes
+
+    def allocator(self) -> Allocator:
+        """Return torch's quick entry where it has one, else `torch.empty_strided`."""
+        guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+        quick: Any = getattr(guards, f"_empty_strided_{self.type}", None)
+        if quick is not None:
+            return cast(Allocator, quick)
+
+        def allocate(
+            size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
+        ) -> torch.Tensor:
+            return torch.empty_strided(size, stride, dtype=dtype, device=self.type)
+
+        return allocate
+
+    def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
+        """Make device `index` the current one for the length of a block."""
+        self._check(index)
+        return cast(contextlib.AbstractContextManager[object], self._module.device(index))
+
+    def current_stream(self, index: int = 0) -> Stream:
+        """Return the stream that work goes to now."""
+        self._check(index)
+        return AcceleratorStream(self._module.current_stream(index))
+
+    def new_stream(self, index: int = 0) -> Stream:
+        """Return a further stream."""
+        self._check(index)
+        return AcceleratorStream(self._module.Stream(device=index))
+
+    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
+        """Make `stream` the current one for a block; one of another kind is waited for."""
+        if not isinstance(stream, AcceleratorStream):
+            stream.synchronize()
+            return contextlib.nullcontext()
+        return cast(contextlib.AbstractContextManager[object], self._module.stream(stream.stream))
+
+    def new_event(self) -> Event:
+        """Return an event that also takes the time."""
+        return AcceleratorEvent(self._module.Event(enable_timing=True))
+
+    def synchronize(self, index: int = 0) -> None:
+        """Wait until device `index` is idle."""
+        self._module.synchronize(index)
+
+    def supports_graphs(self) -> bool:
+        """Whether a run can be captured and replayed."""
+        return self._facts.graphs
+
+    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
+        """Run once on a stream of its own, capture a second run, and return what replays it.
+
+        Memory that the run allocates belongs to the graph and is overwritten by every replay.
+        """
+        if not self._facts.graphs:
+            return super().capture(run)
+        module = self._module
+        side = module.Stream()
+        side.wait_stream(module.current_stream())
+        with module.stream(side):
+            run()
+        module.current_stream().wait_stream(side)
+        graph = module.CUDAGraph()
+        with module.graph(graph):
+            run()
+        return cast(Callable[[], None], graph.replay)
+
+    def _check(self, index: int) -> None:
+        if not 0 <= index < self.count():
+            raise DeviceError(
+                Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
+            )

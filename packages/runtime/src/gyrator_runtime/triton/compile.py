@@ -1,0 +1,123 @@
+"""One Triton kernel to machine code. Runs in worker processes: imports Triton, never torch."""
+
+import importlib
+import importlib.util
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, frozen
+
+TEXT, CODE, FACTS = "kernel.py", "kernel.bin", "facts.json"
+"""Files that a compile leaves: the text, the machine code, and how to launch it."""
+
+BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK")
+"""Entries of a configuration that are constants of the text; the others are compiler options."""
+
+_FLAGS = frozenset({"enable_fp_fusion", "debug", "sanitize_overflow"})
+_SCRATCH = ("global_scratch_size", "profile_scratch_size")
+
+
+@frozen(kw_only=True)
+class Job:
+    """What to compile."""
+
+    text: str
+    symbol: str
+    arguments: tuple[tuple[str, str, int], ...]
+    """(name, type, divisor) of each parameter; a divisor of 16 lets accesses be vectors."""
+    values: tuple[tuple[str, int], ...]
+    """Blocks, `num_warps`, `num_stages` and compiler flags."""
+    backend: str
+    """Triton's name of the device language."""
+    code: str
+    """Triton's name of the machine code: `cubin`, `hsaco`."""
+    arch: str
+    """`90` for `sm_90`, `gfx942`."""
+    warp: int
+    """Threads of a warp."""
+
+    def as_json(self) -> str:
+        """Return a line that `parse_job` reads."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+@frozen(kw_only=True)
+class Facts:
+    """How to launch machine code."""
+
+    name: str
+    """Of the function in the machine code."""
+    threads: int
+    """Of one program."""
+    shared: int
+    """Bytes of dynamic shared memory."""
+
+
+def parse_job(line: str) -> Job:
+    """Return the job of a line that `Job.as_json` wrote."""
+    row = json.loads(line)
+    arguments = tuple((str(n), str(t), int(d)) for n, t, d in row.pop("arguments"))
+    values = tuple((str(n), int(v)) for n, v in row.pop("values"))
+    return Job(arguments=arguments, values=values, **row)
+
+
+def read_facts(data: bytes) -> Facts:
+    """Return the facts of a stored file."""
+    return Facts(**json.loads(data))
+
+
+def import_compiler() -> None:
+    """Import Triton, which takes a while, before there is work."""
+    importlib.import_module("triton.compiler")
+
+
+def compile_job(job: Job, folder: Path) -> None:
+    """Write the text, the machine code and its facts into `folder`.
+
+    Whatever Triton raises is passed on; RuntimeError for a kernel that needs what the launcher
+    does not offer.
+    """
+    import triton
+
+    (folder / TEXT).write_text(job.text, encoding="utf-8")
+    own_cache = folder / "triton"
+    with triton.knobs.cache.scope():
+        triton.knobs.cache.dir = str(own_cache)
+        compiled = _compile(job, folder / TEXT)
+    shutil.rmtree(own_cache, ignore_errors=True)
+    scratch = [name for name in _SCRATCH if getattr(compiled.metadata, name, 0)]
+    if scratch:
+        raise RuntimeError(f"kernel {job.symbol} needs {' and '.join(scratch)}")
+    facts = Facts(
+        name=compiled.metadata.name,
+        threads=compiled.metadata.num_warps * job.warp,
+        shared=compiled.metadata.shared,
+    )
+    (folder / CODE).write_bytes(compiled.asm[job.code])
+    (folder / FACTS).write_text(json.dumps(asdict(facts)))
+
+
+def _compile(job: Job, path: Path) -> Any:
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    spec = importlib.util.spec_from_file_location(job.symbol, path)
+    if spec is None or spec.loader is None:
+        raise RuntimeError(f"{path} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    function = getattr(module, job.symbol)
+    values = dict(job.values)
+    blocks = {n: v for n, v in values.items() if n in BLOCKS}
+    options = {n: bool(v) if n in _FLAGS else v for n, v in values.items() if n not in blocks}
+    signature = {name: kind for name, kind, _ in job.arguments} | dict.fromkeys(blocks, "constexpr")
+    aligned = [["tt.divisibility", 16]]
+    attributes = {(k,): aligned for k, (_, _, d) in enumerate(job.arguments) if d % 16 == 0}
+    constants = {(function.arg_names.index(n),): v for n, v in blocks.items()}
+    source = ASTSource(function, signature, constexprs=constants, attrs=attributes)
+    arch: int | str = int(job.arch) if re.fullmatch(r"\d+", job.arch) else job.arch
+    return triton.compile(source, target=GPUTarget(job.backend, arch, job.warp), options=options)

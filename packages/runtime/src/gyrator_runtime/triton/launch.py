@@ -1,0 +1,166 @@
+"""What a plan launches: a kernel's builds, and the block of memory that the native runner reads.
+
+The block mirrors `DeviceLaunch` of gyrunner.cpp. A kernel is built for aligned addresses and for
+sizes that are multiples of what they were at compile time; where a call's are not, a build that
+assumes nothing is made, once, and launched instead.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import ClassVar
+
+from attrs import evolve
+
+from gyrator_runtime.native.program import EXPR_OPS
+from gyrator_runtime.native.pure import evaluate
+from gyrator_runtime.triton.binary import Binary
+from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
+from gyrator_runtime.triton.driver import INVALID_CONTEXT, Driver, Loaded
+from gyrator_runtime.triton.pool import WorkerPool
+
+_PARAMETERS_MORE = 4
+"""Null pointers after the arguments: scratch memory that Triton's kernels take and ours ignore."""
+_ENTER_CONTEXT = 2
+
+
+class _Block(ctypes.Structure):
+    _fields_: ClassVar = [
+        ("launch", ctypes.c_void_p),
+        ("stream", ctypes.c_void_p),
+        ("prepare", ctypes.c_void_p),
+        ("functions", ctypes.c_void_p * 2),
+        ("shared", ctypes.c_int64 * 2),
+        ("threads", ctypes.c_int64),
+        ("divisors", ctypes.POINTER(ctypes.c_int64)),
+        ("dimensions", ctypes.c_int64),
+        ("grid_words", ctypes.POINTER(ctypes.c_int64) * 3),
+        ("grid_lengths", ctypes.c_int64 * 3),
+    ]
+
+
+_Prepare = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+
+
+class DeviceKernel:
+    """A kernel that a plan launches on a device."""
+
+    def __init__(self, driver: Driver, binary: Binary) -> None:
+        self.name = binary.symbol
+        self._driver = driver
+        self._binary = binary
+        self._loaded: list[Loaded | None] = [None, None]
+        self._error: Exception | None = None
+        self._divisors = tuple(d for _, _, d in binary.job.arguments)
+        # The callback must not keep this object alive, or it would never go.
+        me = weakref.ref(self)
+        self._prepare = _Prepare(lambda what: _prepared(me, what))
+        self._divisor_words = (ctypes.c_int64 * max(len(self._divisors), 1))(*self._divisors)
+        self._grid_words = [_words(e) for e in binary.grid]
+        self._block = _Block(
+            launch=driver.launch_address,
+            stream=driver.stream_address,
+            prepare=ctypes.cast(self._prepare, ctypes.c_void_p).value,
+            threads=binary.facts.threads,
+            divisors=self._divisor_words,
+            dimensions=len(binary.grid),
+        )
+        for k, words in enumerate(self._grid_words):
+            self._block.grid_words[k] = words
+            self._block.grid_lengths[k] = len(words) // 2
+
+    @property
+    def address(self) -> int:
+        """Of the block that the native runner reads; valid as long as this object."""
+        return ctypes.addressof(self._block)
+
+    @property
+    def registers(self) -> tuple[int, int]:
+        """Registers a thread, and bytes of them kept in memory."""
+        loaded = self._loaded[0] or self._build(0)
+        return loaded.registers, loaded.spilled
+
+    def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
+        """Queue the kernel on the current stream; return 0 or the driver's error."""
+        grid = [evaluate(e, sizes) for e in self._binary.grid]
+        if 0 in grid:
+            return 0
+        values = [a or 0 for a in addresses] + list(sizes)
+        pairs = zip(values, self._divisors, strict=True)
+        variant = int(any(v % d for v, d in pairs))
+        loaded = self._loaded[variant] or self._build(variant)
+        cells = (ctypes.c_int64 * (len(values) + _PARAMETERS_MORE))(*values)
+        size = ctypes.sizeof(ctypes.c_int64)
+        pointers = [ctypes.addressof(cells) + size * k for k in range(len(cells))]
+        parameters = (ctypes.c_void_p * len(cells))(*pointers)
+        stream = ctypes.c_void_p()
+        get_stream = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_int32, ctypes.c_void_p)
+        get_stream(self._driver.stream_address)(-1, ctypes.addressof(stream))
+        call = getattr(self._driver.library, self._driver.names.launch)
+        x, y, z = (*grid, 1, 1)[:3]
+        arguments = (
+            ctypes.c_void_p(loaded.function),
+            *(x, y, z, self._binary.facts.threads, 1, 1, self._block.shared[variant]),
+            *(stream, parameters, None),
+        )
+        status = int(call(*arguments))
+        if status == INVALID_CONTEXT:
+            self._driver.enter_context()
+            status = int(call(*arguments))
+        return status
+
+    def failure(
+        self, status: int, _buffers: tuple[object, ...], _sizes: tuple[int, ...]
+    ) -> BaseException:
+        """Return the exception of a launch that failed."""
+        if status < 0 and self._error is not None:
+            return self._error
+        return RuntimeError(f"kernel {self.name}: {self._driver.describe(status)}")
+
+    def prepare(self, what: int) -> int:
+        """Build variant 0 or 1, or enter the device's context; 0, or -1 where that failed."""
+        try:
+            if what == _ENTER_CONTEXT:
+                self._driver.enter_context()
+            else:
+                self._build(what)
+        except Exception as error:  # native code called us: `failure` hands it on
+            self._error = error
+            return -1
+        return 0
+
+    def _build(self, variant: int) -> Loaded:
+        facts, code = self._binary.facts, self._binary.code
+        if variant:
+            arguments = tuple((n, t, 1) for n, t, _ in self._binary.job.arguments)
+            facts, code = compile_alone(evolve(self._binary.job, arguments=arguments))
+        loaded = self._driver.load(code, facts.name, facts.shared)
+        weakref.finalize(self, self._driver.unload, loaded.module).atexit = False
+        self._loaded[variant] = loaded
+        self._block.shared[variant] = facts.shared
+        self._block.functions[variant] = loaded.function
+        return loaded
+
+
+def compile_alone(job: Job) -> tuple[Facts, bytes]:
+    """Compile one job in a process of its own."""
+    pool = WorkerPool(1)
+    try:
+        with TemporaryDirectory(prefix="gyrator-") as folder:
+            pool.run(job, Path(folder))
+            built = Path(folder)
+            return read_facts((built / FACTS).read_bytes()), (built / CODE).read_bytes()
+    finally:
+        pool.close()
+
+
+def _prepared(me: "weakref.ref[DeviceKernel]", what: int) -> int:
+    kernel = me()
+    return -1 if kernel is None else kernel.prepare(what)
+
+
+def _words(expression: Sequence[tuple[str, int]]) -> "ctypes.Array[ctypes.c_int64]":
+    flat = [w for name, value in expression for w in (EXPR_OPS.index(name), value)]
+    return (ctypes.c_int64 * len(flat))(*flat)

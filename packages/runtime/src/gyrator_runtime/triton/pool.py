@@ -1,0 +1,141 @@
+"""Worker processes that compile, started when first needed.
+
+They are spawned, not forked: nothing of this process is copied but its module path. A worker that
+dies costs the time of what it did; the job is done by another one.
+"""
+
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_runtime.build import BuildError, available_cores, spawning
+from gyrator_runtime.triton.compile import Job
+
+_ATTEMPTS = 3
+_TAIL_LINES = 15
+
+
+class WorkerPool:
+    """Compiles jobs in up to `size` processes. Use from one process; a fork makes its own."""
+
+    def __init__(self, size: int = 0) -> None:
+        self._size = size or available_cores()
+        self._threads: ThreadPoolExecutor | None = None
+        self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
+        self._alive: set[subprocess.Popen[str]] = set()
+        self._pid = os.getpid()
+
+    def submit(self, job: Job, folder: Path) -> "Future[None]":
+        """Compile into `folder`; the future raises BuildError where that fails."""
+        return self.executor().submit(self.run, job, folder)
+
+    def executor(self) -> ThreadPoolExecutor:
+        """Return the threads that wait for workers, one a worker."""
+        self._after_fork()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(self._size, "gyrator-triton")
+        return self._threads
+
+    def warm(self, count: int) -> None:
+        """Start up to `count` workers beyond those that there are, so that importing overlaps."""
+        self._after_fork()
+        for _ in range(min(count, self._size) - len(self._alive)):
+            self._idle.put(self._start())
+
+    def run(self, job: Job, folder: Path) -> None:
+        """Compile one job now. BuildError GY-BUILD-002 or 003 where that fails."""
+        for _ in range(_ATTEMPTS):
+            worker = self._take()
+            answer = _ask(worker, job, folder)
+            if answer is None:
+                self._alive.discard(worker)
+                _end(worker)
+                continue
+            self._idle.put(worker)
+            if answer:
+                raise _failed(job, answer)
+            return
+        raise _killed(job)
+
+    def close(self) -> None:
+        """Wait for running jobs and end the workers. The pool stays usable."""
+        self._after_fork()
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shutdown(wait=True)
+        while self._alive:
+            _end(self._alive.pop())
+        self._idle = queue.SimpleQueue()
+
+    def _take(self) -> subprocess.Popen[str]:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                worker = self._idle.get_nowait()
+                if worker.poll() is None:
+                    return worker
+                self._alive.discard(worker)
+                _end(worker)
+        return self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        with spawning():
+            worker = subprocess.Popen(
+                (sys.executable, "-m", "gyrator_runtime.triton.worker"),
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+                process_group=0,
+            )
+        self._alive.add(worker)
+        return worker
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            self._threads, self._alive, self._pid = None, set(), os.getpid()
+            self._idle = queue.SimpleQueue()
+
+
+def _ask(worker: "subprocess.Popen[str]", job: Job, folder: Path) -> str | None:
+    """Return the worker's answer, or None where it died."""
+    assert worker.stdin is not None and worker.stdout is not None
+    try:
+        worker.stdin.write(json.dumps([str(folder), job.as_json()]) + "\n")
+        worker.stdin.flush()
+        line = worker.stdout.readline()
+    except (OSError, ValueError):
+        return None
+    return str(json.loads(line)) if line.endswith("\n") else None
+
+
+def _end(worker: "subprocess.Popen[str]") -> None:
+    for pipe in (worker.stdin, worker.stdout):
+        if pipe is not None:
+            with contextlib.suppress(OSError):
+                pipe.close()
+    try:
+        worker.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        worker.kill()
+        worker.wait()
+
+
+def _failed(job: Job, answer: str) -> BuildError:
+    lines = tuple(answer.strip().splitlines()[-_TAIL_LINES:])
+    said = f"Triton failed on kernel {job.symbol}: {lines[-1] if lines else 'no reason given'}"
+    help = "run `gyrator doctor`; report the kernel as a bug"
+    return BuildError(Diagnostic("GY-BUILD-002", said, f"{job.backend} {job.arch}", lines, help))
+
+
+def _killed(job: Job) -> BuildError:
+    said = f"{_ATTEMPTS} compiler processes died on kernel {job.symbol}"
+    help = "check that there is memory left; the model runs in eager mode"
+    return BuildError(Diagnostic("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help))
