@@ -178,11 +178,11 @@ def over_storage(
         if base.dtype == torch.uint8 and base.is_contiguous() and base.dim() == 1:
             whole = base.numel() % dtype.itemsize == 0
             if whole and base.storage_offset() % dtype.itemsize == 0:
-                return _reinterpret(base.view(dtype), size, stride, offset // dtype.itemsize)
+                return reinterpret(base.view(dtype), size, stride, offset // dtype.itemsize)
         start = (base.storage_offset() * base.itemsize + offset) // dtype.itemsize
         empty = torch.empty((0,), dtype=dtype, device=base.device)
         return empty.set_(base.untyped_storage(), start, size, stride)
-    return _reinterpret(base, size, stride, offset // dtype.itemsize)
+    return reinterpret(base, size, stride, offset // dtype.itemsize)
 
 
 def _as_strided_reinterpret(
@@ -191,9 +191,11 @@ def _as_strided_reinterpret(
     return torch.as_strided(base.detach(), size, stride, base.storage_offset() + offset)
 
 
-_reinterpret: Callable[..., torch.Tensor] = getattr(
+reinterpret: Callable[..., torch.Tensor] = getattr(
     _GUARDS, "_reinterpret_tensor", _as_strided_reinterpret
 )
+"""`reinterpret(base, size, stride, offset)`: a tensor in the memory of `base`, `offset` elements
+after its first one, outside autograd."""
 
 
 def _assert_size_stride(

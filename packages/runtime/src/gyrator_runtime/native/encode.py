@@ -21,6 +21,7 @@ from gyrator_runtime.native.program import (
     IntTuple,
     Launch,
     Move,
+    Operate,
     PlanProgram,
     Reg,
     Return,
@@ -30,9 +31,16 @@ from gyrator_runtime.native.program import (
     Value,
     check_handler,
 )
+from gyrator_runtime.native.shim import load_shim
 
-END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE = range(10)
+END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE, OPERATE = range(11)
 ARG_REG, ARG_CONST, ARG_INT, ARG_INT_TUPLE = range(4)
+DIRECT_TENSORS = (3, 4)
+"""Numbers of tensors of an operator that runs without Python; of four, the numbers are two."""
+MOST_DIMS = 8
+"""Most dimensions of a tensor that is made for an operator without Python."""
+MOST_WORDS = 192
+"""Most offsets, sizes and strides of one operator."""
 _EXPR = {name: number for number, name in enumerate(EXPR_OPS)}
 
 
@@ -86,11 +94,13 @@ class _Encoder:
         self.out.code.append(END)
         return self.out
 
-    def other(self, instruction: Call | Drop | GetItem | Move | Return) -> None:
+    def other(self, instruction: Call | Operate | Drop | GetItem | Move | Return) -> None:
         code = self.out.code
         match instruction:
             case Call():
                 self.call(instruction)
+            case Operate():
+                self.operate(instruction)
             case Drop(register):
                 code += (DROP, register)
             case GetItem(target, source, index):
@@ -140,6 +150,33 @@ class _Encoder:
             self.out.code += (CALL, target, function, names, len(values), *words)
         if call.target is not None:
             self.forget(call.target)
+
+    def operate(self, operate: Operate) -> None:
+        shim = load_shim()
+        dtypes = {} if shim is None else shim.dtypes
+        layouts = [t.layout for t in operate.tensors if t.layout is not None]
+        if sum(1 + 2 * len(layout.sizes) for layout in layouts) > MOST_WORDS:
+            raise ValueError(f"an operator has more than {MOST_WORDS} offsets, sizes and strides")
+        direct = (
+            len(operate.tensors) in DIRECT_TENSORS
+            and len(operate.numbers) == 2 * (len(operate.tensors) - 3)
+            and all(x.dtype in dtypes and len(x.sizes) <= MOST_DIMS for x in layouts)
+        )
+        words: list[int] = []
+        for tensor in operate.tensors:
+            layout = tensor.layout
+            if layout is None:
+                words += (tensor.register, -1)
+                continue
+            kind = (dtypes.get(layout.dtype, -1), layout.dtype.itemsize)
+            slots = [self.slot(s) for s in (layout.offset, *layout.sizes, *layout.strides)]
+            words += (tensor.register, len(layout.sizes), *kind, *slots)
+        words += struct.unpack(
+            f"={len(operate.numbers)}q", struct.pack(f"={len(operate.numbers)}d", *operate.numbers)
+        )
+        address = _signed(operate.address) if direct else 0
+        counts = (len(operate.tensors), len(operate.numbers))
+        self.out.code += (OPERATE, address, self.const(operate.function), *counts, *words)
 
     def value(self, value: Value) -> tuple[int, ...]:
         found, static = _static(value)
@@ -235,6 +272,10 @@ def _check_registers(program: PlanProgram) -> None:
             case Call():
                 used.update(() if instruction.target is None else (instruction.target,))
                 values += (*instruction.args, *(v for _, v in instruction.kwargs))
+            case Operate():
+                used.update(t.register for t in instruction.tensors)
+                for layout in (t.layout for t in instruction.tensors if t.layout is not None):
+                    sizes += (layout.offset, *layout.sizes, *layout.strides)
             case Drop(register):
                 used.add(register)
             case GetItem(target, source, _) | Move(target, source):

@@ -3,7 +3,8 @@
 // A plan is a flat array of 64-bit words (see encode.py, which is the only writer), a tuple of
 // constants, and a template of integer slots. Registers and integer slots live on the C stack of
 // the call, so that one plan may run in many threads and recursively. It includes Python.h only:
-// torch's tensors are reached through one function pointer that torch exports for this purpose.
+// torch is reached through function pointers: one that it exports for the address of a tensor's
+// data, and those of its C ABI (shim.py).
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -29,6 +30,9 @@ enum Op : int64_t {
   OP_GET_ITEM = 7,    // dst, reg, index
   OP_RETURN = 8,      // n, args
   OP_MOVE = 9,        // dst, reg
+  // function, const fn, n tensors, n numbers, then for each tensor: reg, ndim or -1, and unless
+  // -1: dtype, element size, offset, sizes, strides; then the numbers
+  OP_OPERATE = 10,
 };
 
 enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
@@ -47,6 +51,8 @@ enum ExprOp : int64_t {
 
 constexpr int kExprDepth = 64;     // encode.py refuses deeper programs
 constexpr Py_ssize_t kInline = 192;  // words kept on the stack; longer arrays go to the heap
+constexpr int64_t kTensors = 4;      // most tensors of an OP_OPERATE that runs without Python
+constexpr int64_t kDims = 8;         // most dimensions of a tensor that is made for one
 
 using Kernel = int64_t (*)(void* const*, const int64_t*);
 using DataPtr = void* (*)(PyObject*);
@@ -54,6 +60,23 @@ using DataPtr = void* (*)(PyObject*);
 struct Timing {
   int64_t count, total, least;
 };
+
+using Tensor = void*;  // an at::Tensor *; AtenTensorHandle in shim.h
+
+// Functions of libtorch's C ABI, in the order of HELPERS in shim.py. They return 0 for success.
+struct Shim {
+  int32_t (*reinterpret)(Tensor, int64_t, const int64_t*, const int64_t*, int64_t, Tensor*);
+  int32_t (*from_blob)(void*, int64_t, const int64_t*, const int64_t*, int64_t, int32_t, int32_t,
+                       int32_t, Tensor*);
+  int32_t (*destroy)(Tensor);
+  int32_t (*data_ptr)(Tensor, void**);
+  int32_t (*dtype)(Tensor, int32_t*);
+  int32_t (*device_type)(Tensor, int32_t*);
+  int32_t (*device_index)(Tensor, int32_t*);
+  bool (*grad_enabled)();
+  void (*set_grad)(bool);
+};
+constexpr Py_ssize_t kHelpers = sizeof(Shim) / sizeof(void*);
 
 // How a kernel gets onto a device's queue; triton/launch.py writes it. Sizes are passed by address,
 // as the driver wants them: the low bytes of a 64-bit size are the 32-bit one.
@@ -81,7 +104,11 @@ struct Plan {
   PyObject* consts;  // tuple
   PyObject* checks;  // tuple, one handler a launch: callable(number, buffers, sizes) -> exception
   PyObject* tensor_type;
+  PyObject* parameter_type;
+  PyObject* watchers;  // tuple of callables; one that gives true wants to see every operator
   DataPtr data_ptr;
+  Shim shim;
+  int64_t tensor_offset;  // of the at::Tensor in a tensor object; 0: no shim
   int64_t* code;
   int64_t* ints;
   Timing* timings;  // null unless the plan is timed
@@ -447,6 +474,147 @@ const int64_t* call(Plan* plan, const int64_t* pc, Registers& regs, const int64_
   return pc;
 }
 
+// Tensors made for one call of an operator.
+struct Made {
+  const Shim* shim;
+  Tensor items[kTensors];
+  int64_t n = 0;
+  explicit Made(const Shim* shim_) : shim(shim_) {}
+  ~Made() {
+    while (n > 0) shim->destroy(items[--n]);
+  }
+  Made(const Made&) = delete;
+  Made& operator=(const Made&) = delete;
+};
+
+// The tensor at `at` in the memory of `base`, or null.
+Tensor laid_out(Made* made, Tensor base, const int64_t* at, const int64_t* ints) {
+  const int64_t ndim = at[1];
+  const int32_t dtype = int32_t(at[2]);
+  int64_t sizes[kDims], strides[kDims];
+  for (int64_t k = 0; k < ndim; k++) {
+    sizes[k] = ints[at[5 + k]];
+    strides[k] = ints[at[5 + ndim + k]];
+  }
+  const Shim* shim = made->shim;
+  const int64_t offset = ints[at[4]];
+  Tensor* out = made->items + made->n;
+  int32_t found = 0, type = 0, index = 0;
+  void* data = nullptr;
+  if (shim->dtype(base, &found)) return nullptr;
+  if (found == dtype) {
+    if (shim->reinterpret(base, ndim, sizes, strides, offset / at[3], out)) return nullptr;
+  } else if (shim->data_ptr(base, &data) || shim->device_type(base, &type) ||
+             shim->device_index(base, &index) ||
+             shim->from_blob(static_cast<char*>(data) + offset, ndim, sizes, strides, 0, dtype,
+                             type, index, out)) {
+    return nullptr;
+  }
+  made->n++;
+  return *out;
+}
+
+// 1 if somebody wants to see operators, 0 if nobody does, -1 with an exception set.
+int watched(Plan* plan) {
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(plan->watchers); i++) {
+    PyObject* answer = PyObject_CallNoArgs(PyTuple_GET_ITEM(plan->watchers, i));
+    if (!answer) return -1;
+    const int yes = PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    if (yes) return yes;
+  }
+  return 0;
+}
+
+// The word after an OP_OPERATE's operands.
+const int64_t* after_operate(const int64_t* pc) {
+  const int64_t* at = pc + 4;
+  for (int64_t i = 0; i < pc[2]; i++) at += at[1] < 0 ? 2 : 5 + 2 * at[1];
+  return at + pc[3];
+}
+
+// Runs the operator without Python; false where that does not work. Python may then run it again,
+// since it reads none of what it writes.
+bool operate_directly(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+  const int64_t n = pc[2], n_numbers = pc[3];
+  const int64_t* at = pc + 4;
+  Made made(&plan->shim);
+  Tensor tensors[kTensors];
+  for (int64_t i = 0; i < n; i++) {
+    PyObject* value = regs[at[0]];
+    if (!value) return false;
+    PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+    if (type != plan->tensor_type && type != plan->parameter_type) return false;
+    tensors[i] = reinterpret_cast<char*>(value) + plan->tensor_offset;
+    if (at[1] < 0) {
+      at += 2;
+      continue;
+    }
+    tensors[i] = laid_out(&made, tensors[i], at, ints);
+    if (!tensors[i]) return false;
+    at += 5 + 2 * at[1];
+  }
+  double numbers[2] = {0, 0};
+  memcpy(numbers, at, sizeof(double) * n_numbers);
+  const bool grad = plan->shim.grad_enabled();
+  if (grad) plan->shim.set_grad(false);
+  PyThreadState* saved = PyEval_SaveThread();
+  const Tensor* t = tensors;
+  int32_t failed;
+  if (n == 3) {
+    failed = reinterpret_cast<int32_t (*)(Tensor, Tensor, Tensor)>(pc[0])(t[0], t[1], t[2]);
+  } else {
+    using Scaled = int32_t (*)(Tensor, Tensor, Tensor, Tensor, double, double);
+    failed = reinterpret_cast<Scaled>(pc[0])(t[0], t[1], t[2], t[3], numbers[0], numbers[1]);
+  }
+  PyEval_RestoreThread(saved);
+  if (grad) plan->shim.set_grad(true);
+  return !failed;
+}
+
+bool operate_in_python(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
+  const int64_t n = pc[2];
+  const int64_t* at = pc + 4;
+  int64_t slots[kInline];
+  int64_t n_ints = 0;
+  PyObject* objects = PyTuple_New(n);
+  for (int64_t i = 0; objects && i < n; i++) {
+    PyObject* value = regs[at[0]];
+    if (!value) {
+      PyErr_SetString(PyExc_RuntimeError, "gyrator: an operator reads an empty register");
+      Py_CLEAR(objects);
+      break;
+    }
+    PyTuple_SET_ITEM(objects, i, Py_NewRef(value));
+    const int64_t words = at[1] < 0 ? 0 : 1 + 2 * at[1];
+    for (int64_t k = 0; k < words; k++) slots[n_ints++] = at[4 + k];
+    at += at[1] < 0 ? 2 : 5 + 2 * at[1];
+  }
+  PyObject* numbers = objects ? int_tuple(slots, n_ints, ints) : nullptr;
+  PyObject* result = nullptr;
+  if (numbers)
+    result = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[1]), objects, numbers,
+                                          nullptr);
+  Py_XDECREF(objects);
+  Py_XDECREF(numbers);
+  Py_XDECREF(result);
+  return result;
+}
+
+// `quiet` is 1 once nobody was found to watch in this run, 0 if somebody does, -1 before.
+const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints,
+                       int* quiet) {
+  if (pc[0] && plan->tensor_offset) {
+    if (*quiet < 0) {
+      const int found = watched(plan);
+      if (found < 0) return nullptr;
+      *quiet = !found;
+    }
+    if (*quiet && operate_directly(plan, pc, regs, ints)) return after_operate(pc);
+  }
+  return operate_in_python(plan, pc, regs, ints) ? after_operate(pc) : nullptr;
+}
+
 bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& regs) {
   Py_ssize_t n = PyVectorcall_NARGS(n_given);
   PyObject** slots = regs.slots.data;
@@ -492,6 +660,7 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
   int64_t* ints = slots.data;
   memcpy(ints, plan->ints, sizeof(int64_t) * plan->n_ints);
   const int64_t* pc = plan->code;
+  int quiet = -1;
   for (;;) {
     switch (*pc++) {
       case OP_LOAD_INT: {
@@ -524,6 +693,10 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
       }
       case OP_CALL:
         pc = call(plan, pc, regs, ints);
+        if (!pc) return nullptr;
+        break;
+      case OP_OPERATE:
+        pc = operate(plan, pc, regs.slots.data, ints, &quiet);
         if (!pc) return nullptr;
         break;
       case OP_DROP:
@@ -566,17 +739,21 @@ int64_t* copy_words(const char* bytes, Py_ssize_t size) {
 PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* const names[] = {"code",      "ints",        "consts",   "checks", "n_args",
                                       "n_regs",    "boxed",       "timed",    "tensor_type",
-                                      "data_ptr_address", nullptr};
+                                      "parameter_type", "data_ptr_address", "watchers", "helpers",
+                                      "tensor_offset", nullptr};
   const char *code, *ints;
   Py_ssize_t n_code, n_ints, n_args, n_regs;
-  PyObject *consts, *checks, *tensor_type;
+  PyObject *consts, *checks, *tensor_type, *parameter_type, *watchers, *helpers;
   int boxed, timed;
+  long long offset;
   unsigned long long address;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOK", const_cast<char**>(names),
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOOKO!O!L", const_cast<char**>(names),
                                    &code, &n_code, &ints, &n_ints, &PyTuple_Type, &consts,
                                    &PyTuple_Type, &checks, &n_args, &n_regs, &boxed, &timed,
-                                   &tensor_type, &address))
+                                   &tensor_type, &parameter_type, &address, &PyTuple_Type,
+                                   &watchers, &PyTuple_Type, &helpers, &offset))
     return nullptr;
+  const bool shimmed = PyTuple_GET_SIZE(helpers) == kHelpers && offset > 0;
   if (!PyType_Check(tensor_type) || n_regs < n_args || n_args < 0) {
     PyErr_SetString(PyExc_ValueError, "gyrator: a plan is malformed");
     return nullptr;
@@ -587,6 +764,13 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   plan->consts = Py_NewRef(consts);
   plan->checks = Py_NewRef(checks);
   plan->tensor_type = Py_NewRef(tensor_type);
+  plan->parameter_type = Py_NewRef(parameter_type);
+  plan->watchers = Py_NewRef(watchers);
+  plan->tensor_offset = shimmed ? offset : 0;
+  void* functions[kHelpers] = {};
+  for (Py_ssize_t i = 0; shimmed && i < kHelpers; i++)
+    functions[i] = PyLong_AsVoidPtr(PyTuple_GET_ITEM(helpers, i));
+  memcpy(&plan->shim, functions, sizeof functions);
   plan->data_ptr = reinterpret_cast<DataPtr>(address);
   plan->n_code = n_code / 8;
   plan->n_ints = n_ints / 8;
@@ -609,6 +793,8 @@ int plan_traverse(PyObject* self, visitproc visit, void* arg) {
   Py_VISIT(plan->consts);
   Py_VISIT(plan->checks);
   Py_VISIT(plan->tensor_type);
+  Py_VISIT(plan->parameter_type);
+  Py_VISIT(plan->watchers);
   return 0;
 }
 
@@ -617,6 +803,8 @@ int plan_clear(PyObject* self) {
   Py_CLEAR(plan->consts);
   Py_CLEAR(plan->checks);
   Py_CLEAR(plan->tensor_type);
+  Py_CLEAR(plan->parameter_type);
+  Py_CLEAR(plan->watchers);
   return 0;
 }
 

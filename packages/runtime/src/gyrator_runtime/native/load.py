@@ -5,6 +5,7 @@ torch.
 """
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, cast
@@ -17,8 +18,15 @@ from gyrator_runtime.native.encode import encode
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.program import PlanProgram
 from gyrator_runtime.native.pure import PurePlan
+from gyrator_runtime.native.shim import load_shim
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
+
+WATCHERS: tuple[Callable[[], object], ...] = (
+    torch._C._len_torch_dispatch_stack,
+    torch._C._autograd._profiler_enabled,
+)
+"""What tells whether somebody wants to see every operator: dispatch modes, and the profiler."""
 
 
 class Plan(Protocol):
@@ -79,6 +87,7 @@ class NativeRunner:
     def plan(self, program: PlanProgram) -> Plan:
         """Return `program` as a callable."""
         encoded = encode(program)
+        shim = load_shim()
         made = self.module.Plan(
             code=encoded.code_bytes(),
             ints=encoded.int_bytes(),
@@ -89,7 +98,11 @@ class NativeRunner:
             boxed=program.boxed,
             timed=program.timed,
             tensor_type=torch.Tensor,
+            parameter_type=torch.nn.Parameter,
             data_ptr_address=self.data_ptr_address,
+            watchers=WATCHERS,
+            helpers=() if shim is None else shim.helpers,
+            tensor_offset=0 if shim is None else shim.tensor_offset,
         )
         return cast(Plan, made)
 

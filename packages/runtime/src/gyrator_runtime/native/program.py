@@ -8,6 +8,7 @@ or loops calls several plans.
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+import torch
 from attrs import field, frozen
 
 EXPR_OPS = ("arg", "const", "add", "sub", "mul", "floordiv", "mod", "min", "max")
@@ -159,6 +160,41 @@ class Call:
 
 
 @frozen
+class Layout:
+    """A strided tensor in the memory of another one."""
+
+    sizes: tuple[Size, ...]
+    strides: tuple[Size, ...]
+    dtype: torch.dtype
+    offset: Size = 0
+    """Bytes after the other's first element; a multiple of the element's size."""
+
+
+@frozen
+class TensorArg:
+    """The tensor in a register, or one that lies in its memory and is made for the call."""
+
+    register: int
+    layout: Layout | None = None
+
+
+@frozen
+class Operate:
+    """Call an operator that writes into its first tensor, by the quickest way there is.
+
+    A runner may call the function at `address`, of libtorch's C ABI, with the tensors in order and
+    then the numbers. Where that is 0, or where somebody watches (a dispatch mode, the profiler),
+    or where an argument is a tensor of a subclass, it calls `function` instead: with the objects in
+    the registers, and with offset, sizes and strides of each tensor that has a layout.
+    """
+
+    function: Callable[[tuple[Any, ...], tuple[int, ...]], object]
+    tensors: tuple[TensorArg, ...]
+    address: int = 0
+    numbers: tuple[float, ...] = ()
+
+
+@frozen
 class Drop:
     """Release a register."""
 
@@ -189,7 +225,7 @@ class Return:
     values: tuple[Value, ...]
 
 
-Instruction: TypeAlias = Launch | Call | Drop | GetItem | Move | Return
+Instruction: TypeAlias = Launch | Call | Operate | Drop | GetItem | Move | Return
 
 
 @frozen

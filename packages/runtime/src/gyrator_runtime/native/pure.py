@@ -23,12 +23,14 @@ from gyrator_runtime.native.program import (
     IntTuple,
     Launch,
     Move,
+    Operate,
     PlanProgram,
     Reg,
     Return,
     Size,
     SizeArg,
     SizeProgram,
+    TensorArg,
     Value,
     check_handler,
 )
@@ -75,6 +77,10 @@ class PurePlan:
                     if target is not None:
                         regs[target] = result
                     del result
+                case Operate(function, tensors):
+                    objects = tuple(_filled(regs, t.register) for t in tensors)
+                    function(objects, _layout_sizes(tensors, regs))
+                    del objects
                 case Drop(register):
                     regs[register] = _EMPTY
                 case GetItem(target, source, index):
@@ -184,6 +190,12 @@ def _value(value: Value, regs: list[object]) -> object:
             return tuple(_size(i, regs) for i in items)
         case _:
             return _size(value, regs)
+
+
+def _layout_sizes(tensors: tuple[TensorArg, ...], regs: list[object]) -> tuple[int, ...]:
+    layouts = (t.layout for t in tensors if t.layout is not None)
+    sizes = (s for x in layouts for s in (x.offset, *x.sizes, *x.strides))
+    return tuple(_size(s, regs) for s in sizes)
 
 
 def _size(size: Size, regs: list[object]) -> int:

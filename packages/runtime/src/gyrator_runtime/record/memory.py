@@ -1,12 +1,19 @@
 """Recording allocations, views and their ends."""
 
 import torch
-from attrs import define
+from attrs import define, evolve
 
 from gyrator_runtime import host
-from gyrator_runtime.native.program import Const, Reg, Value
+from gyrator_runtime.native.program import Const, Move, Reg, Value
 from gyrator_runtime.record.recording import Recording
-from gyrator_runtime.record.values import AnySize, Handle, plan_size, size_tuple
+from gyrator_runtime.record.values import (
+    AnySize,
+    Handle,
+    layout_of,
+    moved,
+    plan_size,
+    size_tuple,
+)
 
 
 @define
@@ -28,7 +35,9 @@ class MemoryInstructions(Recording):
         """Return a new strided tensor, uninitialised."""
         function, extra = host.allocator(host.DTYPES[dtype], device, pinned)
         layout: tuple[Value, ...] = (size_tuple(shape), size_tuple(strides))
-        return self._call(function, (*layout, *map(Const, extra)))
+        made = self._call(function, (*layout, *map(Const, extra)))
+        own = layout_of(shape, strides, host.DTYPES[dtype], 0)
+        return Handle(made.register, own=own, device=device)
 
     def pool(self, nbytes: AnySize, device: str) -> Handle:
         """Return memory that tensors are placed in."""
@@ -43,8 +52,8 @@ class MemoryInstructions(Recording):
         dtype: str,
     ) -> Handle:
         """Return a tensor at a byte offset of a pool."""
-        layout = (shape, strides, host.DTYPES[dtype])
-        return Handle(pool.register, plan_size(offset), layout, pooled=True)
+        layout = layout_of(shape, strides, host.DTYPES[dtype], plan_size(offset))
+        return Handle(pool.register, layout, pool.own, pool.device, pooled=True)
 
     def workspace(self, nbytes: AnySize, device: str, zeroed: bool) -> Handle:
         """Return scratch bytes for kernels."""
@@ -61,8 +70,8 @@ class MemoryInstructions(Recording):
         dtype: str,
     ) -> Handle:
         """Return a tensor over the storage of `source`, which is dropped."""
-        layout = (shape, strides, host.DTYPES[dtype])
-        return Handle(source.register, source.offset, layout, source.pooled)
+        layout = layout_of(shape, strides, host.DTYPES[dtype], source.offset)
+        return evolve(source, layout=None if layout == source.own else layout)
 
     def view(
         self,
@@ -73,5 +82,8 @@ class MemoryInstructions(Recording):
         dtype: str,
     ) -> Handle:
         """Return a strided view of a tensor, `offset` counted from its first element."""
-        layout = (size_tuple(shape), size_tuple(strides), plan_size(offset))
-        return self._call(host.view, (self._reg(source), *layout, Const(host.DTYPES[dtype])))
+        kind = host.DTYPES[dtype]
+        layout = layout_of(shape, strides, kind, moved(source.offset, offset, kind))
+        register = self._register()  # of its own, for the source may be dropped before
+        self.instructions.append(Move(register, source.register))
+        return evolve(source, register=register, layout=layout, pooled=False)

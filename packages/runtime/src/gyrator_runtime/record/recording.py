@@ -13,6 +13,7 @@ from gyrator_runtime.native.program import (
     Drop,
     GetItem,
     Instruction,
+    IntTuple,
     PlanProgram,
     Reg,
     Return,
@@ -25,6 +26,7 @@ from gyrator_runtime.record.values import (
     Size,
     Subprogram,
     plan_size,
+    size_of,
     size_tuple,
 )
 
@@ -60,6 +62,8 @@ class Recording:
     boxed: bool = False
     instructions: list[Instruction] = field(factory=list)
     _launched: list[str] = field(factory=list)
+    _made: dict[int, dict[Handle, int]] = field(factory=dict)
+    """By register, those of the tensors that were made for handles with a layout in it."""
     _registers: int = 0
 
     def __attrs_post_init__(self) -> None:
@@ -72,6 +76,10 @@ class Recording:
 
     def free(self, tensor: Handle) -> None:
         """Drop a tensor. One that lies in a pool stays until the pool goes."""
+        made = self._made.get(tensor.register, {})
+        for handle in [tensor] if tensor.pooled else list(made):
+            if handle in made:
+                self.instructions.append(Drop(made.pop(handle)))
         if not tensor.pooled:
             self.instructions.append(Drop(tensor.register))
 
@@ -116,12 +124,20 @@ class Recording:
 
     def _reg(self, handle: Handle) -> Reg:
         """Return a register that holds the tensor itself, made if it lies in another's memory."""
-        if handle.layout is None:
+        layout = handle.layout
+        if layout is None:
             return Reg(handle.register)
-        shape, strides, dtype = handle.layout
-        layout = (size_tuple(shape), size_tuple(strides), Const(dtype), handle.offset)
-        made = self._call(host.over_storage, (Reg(handle.register), *layout))
-        return Reg(made.register)
+        known = self._made.setdefault(handle.register, {})
+        if handle not in known:
+            base, sizes = Reg(handle.register), (IntTuple(layout.sizes), IntTuple(layout.strides))
+            if handle.own is not None and handle.own.dtype == layout.dtype:
+                elements = plan_size(size_of(layout.offset) // layout.dtype.itemsize)
+                made = self._call(host.reinterpret, (base, *sizes, elements))
+            else:
+                given = (base, *sizes, Const(layout.dtype), layout.offset)
+                made = self._call(host.over_storage, given)
+            known[handle] = made.register
+        return Reg(known[handle])
 
     def _value(self, value: Any) -> Value:
         match value:

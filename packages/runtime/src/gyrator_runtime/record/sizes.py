@@ -5,7 +5,6 @@ from collections.abc import Callable
 import torch
 from attrs import define
 
-from gyrator_runtime.native.program import Reg
 from gyrator_runtime.record.recording import Recording
 from gyrator_runtime.record.values import AnySize, Handle, Size, code_of, plan_size
 
@@ -24,11 +23,11 @@ class SizeInstructions(Recording):
 
     def size_of(self, tensor: Handle, dim: int) -> Size:
         """Return a size of a tensor."""
-        return self._size_call(torch.Tensor.size, (Reg(tensor.register), dim))
+        return self._size_call(torch.Tensor.size, (self._reg(tensor), dim))
 
     def stride_of(self, tensor: Handle, dim: int) -> Size:
         """Return a stride of a tensor, in elements."""
-        return self._size_call(torch.Tensor.stride, (Reg(tensor.register), dim))
+        return self._size_call(torch.Tensor.stride, (self._reg(tensor), dim))
 
     def minimum(self, first: AnySize, *others: AnySize) -> AnySize:
         """Return the smallest of some integers."""

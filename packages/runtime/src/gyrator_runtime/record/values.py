@@ -7,7 +7,7 @@ import torch
 from attrs import frozen
 
 from gyrator_runtime.native.load import Plan
-from gyrator_runtime.native.program import IntTuple, KernelFunction, SizeArg, SizeProgram
+from gyrator_runtime.native.program import IntTuple, KernelFunction, Layout, SizeArg, SizeProgram
 from gyrator_runtime.native.program import Size as PlanSize
 
 
@@ -33,10 +33,24 @@ class Handle:
     """
 
     register: int
-    offset: PlanSize = 0
-    layout: tuple[tuple["Size | int", ...], tuple["Size | int", ...], torch.dtype] | None = None
+    layout: Layout | None = None
+    own: Layout | None = None
+    """What the object in the register is, where that is known."""
+    device: str = ""
+    """Where it lies, where that is known."""
     pooled: bool = False
     """In a pool, which is freed as a whole."""
+
+    @property
+    def offset(self) -> PlanSize:
+        """Bytes after the first element of the object in the register."""
+        return 0 if self.layout is None else self.layout.offset
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """The element type, where it is known."""
+        layout = self.layout or self.own
+        return None if layout is None else layout.dtype
 
 
 @frozen(eq=False)
@@ -105,6 +119,30 @@ def plan_size(size: AnySize) -> PlanSize:
         op, operand = size.code[0]
         return SizeArg(operand) if op == "arg" else operand
     return SizeProgram(size.code)
+
+
+def size_of(size: PlanSize) -> AnySize:
+    """Return a size of a plan as one that can be computed with."""
+    match size:
+        case int():
+            return size
+        case SizeArg(register):
+            return Size((("arg", register),))
+        case SizeProgram(code):
+            return Size(code)
+
+
+def layout_of(
+    shape: tuple[AnySize, ...], strides: tuple[AnySize, ...], dtype: torch.dtype, offset: PlanSize
+) -> Layout:
+    """Return a layout as plans take it; `offset` in bytes."""
+    sizes, steps = (tuple(plan_size(s) for s in t) for t in (shape, strides))
+    return Layout(sizes, steps, dtype, offset)
+
+
+def moved(offset: PlanSize, elements: AnySize, dtype: torch.dtype) -> PlanSize:
+    """Return the byte offset of so many elements after another byte offset."""
+    return plan_size(size_of(offset) + elements * dtype.itemsize)
 
 
 def size_tuple(sizes: tuple[AnySize, ...]) -> IntTuple:

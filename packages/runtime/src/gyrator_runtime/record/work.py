@@ -6,6 +6,7 @@ from attrs import define
 
 from gyrator_runtime import host
 from gyrator_runtime.native.program import Buffer, Const, launch_of
+from gyrator_runtime.record.operators import operate
 from gyrator_runtime.record.recording import Recording
 from gyrator_runtime.record.values import AnySize, Handle, Size, plan_size, size_tuple
 
@@ -44,6 +45,9 @@ class WorkInstructions(Recording):
     ) -> Any:
         """Call a dispatcher op. `results` describes its returns: 'tensor', 'size', the length of a
         tensor list, or None for one that is not used. The tuple of all used ones comes back."""
+        if not results and (quick := operate(target, args, kwargs)) is not None:
+            self.instructions.append(quick)
+            return ()
         function = host.extern(target)
         values = tuple(self._value(a) for a in args)
         named = tuple((k, self._value(v)) for k, v in kwargs.items())
