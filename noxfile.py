@@ -162,6 +162,13 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def conformance(session: nox.Session) -> None:
+    """Models on targets and host languages: `-- --target cpu --wrapper python,fx -k bert`."""
+    python = everything(session)
+    session.run(python, "-m", "gyrator_conformance", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """`nox -s bench -- cpu`: run bench/cpu.py; what follows the name goes to it."""
     names = sorted(path.stem for path in ROOT.glob("bench/*.py") if path.stem[0] != "_")

@@ -158,14 +158,29 @@ def cycle(trees: dict[str, ast.AST]) -> list[str]:
     return []
 
 
+def sources(root: Path) -> list[Path]:
+    """Return the source folders: of the packages, of the suite, and of what uses them below it."""
+    patterns = ("packages/*/src", "conformance/src", "conformance/*/src", "conformance/*/*/src")
+    return [src for pattern in patterns for src in sorted(root.glob(pattern))]
+
+
+def import_name(src: Path, package: str) -> str:
+    """Return the name by which the package whose sources are `src` imports itself."""
+    if package == "gyrator":
+        return "gyrator"
+    found = [path.name for path in src.iterdir() if (path / "__init__.py").exists()]
+    return found[0] if len(found) == 1 else f"gyrator_{package}"
+
+
 def check(root: Path, rules: Rules) -> list[str]:
     """Return every problem of the packages under `root`, in a stable order."""
     problems: list[str] = []
-    for src in sorted(root.glob("packages/*/src")):
-        package = src.parent.name
-        own = "gyrator" if package == "gyrator" else f"gyrator_{package}"
+    for src in sources(root):
+        folder = src.parent.relative_to(root)
+        package = folder.name if folder.parts[0] == "packages" else folder.as_posix()
+        own = import_name(src, package)
         if package not in rules.siblings:
-            problems.append(f"packages/{package}: no row in ci/layers.toml, [siblings]")
+            problems.append(f"{folder}: no row in ci/layers.toml, [siblings]")
             continue
         trees: dict[str, ast.AST] = {}
         for path in sorted(src.rglob("*.py")):
@@ -174,7 +189,7 @@ def check(root: Path, rules: Rules) -> list[str]:
             trees[dotted.removesuffix(".__init__")] = tree
             problems += file_problems(path.relative_to(root), tree, package, own, rules)
         if loop := cycle(trees):
-            problems.append(f"packages/{package}: import cycle {' -> '.join(loop)}")
+            problems.append(f"{folder}: import cycle {' -> '.join(loop)}")
     return problems
 
 

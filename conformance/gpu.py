@@ -1,0 +1,441 @@
+"""Gyrator on a real GPU: right results, compared with eager, in bounded time; JSON as it goes.
+
+    python conformance/gpu.py --out FOLDER [--seconds 400] [--sections ops models ...] [--only NAME]
+
+Every case is compiled in strict mode, so that nothing falls back to eager unseen. A result may be
+as far from the float64 result as twice eager's distance, and never needs to be nearer than rounding
+once. Integer results must be equal.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+import triton
+from gpu_cases import CASES, Case
+from triton.testing import do_bench
+
+from gyrator.accuracy import allowed_block_error, allowed_error, worst_error
+from gyrator.demo.models import WORKLOADS, inference, training_step
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+
+Row = dict[str, object]
+DEVICE = "cuda"
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16}
+
+
+class Clock:
+    """Says when time is up."""
+
+    def __init__(self, seconds: float) -> None:
+        self._end = time.monotonic() + seconds
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self._end - time.monotonic()
+
+
+def exact_of(value: object) -> object:
+    """Return tensors in float64."""
+    if isinstance(value, torch.Tensor):
+        return value.double() if value.is_floating_point() else value
+    return value
+
+
+def compare(got: list[torch.Tensor], eager: list[torch.Tensor], exact: list[torch.Tensor]) -> str:
+    """Return what is wrong with results, or an empty text."""
+    if len(got) != len(eager):
+        return f"{len(got)} results, eager has {len(eager)}"
+    for k, (g, e, x) in enumerate(zip(got, eager, exact, strict=True)):
+        if g.dtype != e.dtype or g.shape != e.shape or g.device != e.device:
+            return f"result {k}: {g.dtype} {tuple(g.shape)} {g.device}, eager {e.dtype} {e.shape}"
+        if g.stride() != e.stride() and g.numel() > 1:
+            return f"result {k}: strides {g.stride()}, eager {e.stride()}"
+        if not e.is_floating_point():
+            if not torch.equal(g, e):
+                return f"result {k}: {int((g != e).sum())} of {g.numel()} differ"
+            continue
+        if not torch.equal(torch.isfinite(g), torch.isfinite(e)):
+            return f"result {k}: not finite where eager is, or the other way round"
+        finite = torch.isfinite(e) & torch.isfinite(x)
+        g, e, x = (torch.where(finite, t, 0) for t in (g, e, x))
+        eager_error = worst_error([e], [x.double()])
+        error = worst_error([g], [x.double()])
+        if error > allowed_block_error(eager_error, e.dtype):
+            return f"result {k}: error {error:.2e}, eager {eager_error:.2e}"
+    return ""
+
+
+def flat(result: object) -> list[torch.Tensor]:
+    """Return the tensors of a result."""
+    if isinstance(result, torch.Tensor):
+        return [result.detach()]
+    if isinstance(result, (tuple, list)):
+        return [t for r in result for t in flat(r)]
+    return []
+
+
+def check_case(case: Case, dtype: torch.dtype) -> Row:
+    """Compile and compare one case on fresh inputs."""
+    records: list[GraphRecord] = []
+    start = time.perf_counter()
+    row: Row = {"case": case.name, "dtype": str(dtype).removeprefix("torch.")}
+    try:
+        torch.manual_seed(7)
+        with Session(options={"strict": True, **case.options}, observer=records.append) as session:
+            torch._dynamo.reset()
+            dynamic = True if case.dynamic else None
+            compiled = torch.compile(case.run, backend=session.backend, dynamic=dynamic)
+            for make in (case.inputs, *case.more):
+                inputs = make(dtype)
+                twin = [clone(v) for v in inputs]
+                exact = [exact_of(clone(v)) for v in inputs]
+                with torch.no_grad():
+                    got, eager = flat(compiled(*inputs)), flat(case.run(*twin))
+                    reference = flat(case.run(*exact)) if case.exact else eager
+                wrong = compare(got, eager, reference)
+                if not wrong:
+                    wrong = compare(flat(list(inputs)), flat(list(twin)), flat(list(exact)))
+                if wrong:
+                    row["wrong"] = wrong
+    except Exception as error:
+        row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
+        row["trace"] = traceback.format_exc()[-1500:]
+    row["kernels"] = sum(len(r.kernels) for r in records)
+    row["externs"] = sorted({str(e.target) for r in records for e in r.externs})
+    row["seconds"] = round(time.perf_counter() - start, 3)
+    return row
+
+
+def clone(value: object) -> object:
+    """Return a tensor of the same layout with its own memory."""
+    if not isinstance(value, torch.Tensor):
+        return value
+    storage = value.untyped_storage().clone()
+    made = torch.empty(0, dtype=value.dtype, device=value.device)
+    return made.set_(storage, value.storage_offset(), value.shape, value.stride())
+
+
+def ops(clock: Clock, only: str) -> Iterator[Row]:
+    """Operation by operation."""
+    for case in CASES:
+        if only and only not in case.name:
+            continue
+        for name in case.dtypes:
+            if clock.left < 5:
+                return
+            yield check_case(case, DTYPES[name])
+
+
+def subprocess_case(text: str, expected: str) -> Row:
+    """Run a text in a process of its own, which it may leave without a usable device."""
+    done = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, timeout=120, check=False
+    )
+    row: Row = {"case": "subprocess"}
+    if expected not in done.stdout + done.stderr:
+        row["wrong"] = (done.stdout + done.stderr)[-1500:]
+    return row
+
+
+_ASSERT = """
+import torch
+f = torch.compile(lambda x, i: x[i] + 1, backend="gyrator", options={"strict": True})
+x = torch.randn(10, device="cuda")
+print(f(x, torch.tensor([1, -10], device="cuda")))
+try:
+    f(x, torch.tensor([1, 10], device="cuda"))
+    torch.cuda.synchronize()
+except RuntimeError as error:
+    print("RAISED", "device-side assert" in str(error))
+"""
+_DROP = """
+import gc, torch, gyrator
+x = torch.randn(1000, device="cuda")
+held = []
+for n in range(60):
+    torch._dynamo.reset()
+    with gyrator.Session(options={"strict": True, "cache": False}) as session:
+        f = torch.compile(lambda x: x * 2 + n, backend=session.backend)
+        f(x)
+    del f
+    gc.collect()
+    torch.cuda.synchronize()
+    held.append(torch.cuda.mem_get_info()[0])
+print("FLAT", held[20] - held[-1] <= 2 * 2**20, held[5], held[20], held[-1])
+"""
+
+
+def processes(clock: Clock, only: str) -> Iterator[Row]:
+    """What needs a process of its own."""
+    for name, text, expected in (
+        ("device assert", _ASSERT, "RAISED True"),
+        ("memory of dropped programs", _DROP, "FLAT True"),
+    ):
+        if clock.left > 60 and only in name:
+            yield subprocess_case(text, expected) | {"case": name}
+
+
+def random(clock: Clock, only: str) -> Iterator[Row]:
+    """Random numbers of kernels are the same on every device."""
+
+    def draw(x: torch.Tensor) -> list[torch.Tensor]:
+        noise = torch.rand(1000, device=x.device), torch.randn(1000, device=x.device)
+        whole = torch.randint(0, 1000, (1000,), device=x.device)
+        return [*noise, whole, F.dropout(x, 0.4, training=True)]
+
+    row: Row = {"case": "random"}
+    found = []
+    for device in ("cpu", DEVICE):
+        torch._dynamo.reset()
+        x = torch.ones(50, 60, device=device)
+        compiled = torch.compile(draw, backend="gyrator", options={"strict": True})
+        torch.manual_seed(5)
+        found.append([t.cpu() for t in compiled(x)])
+    for k, (a, b) in enumerate(zip(*found, strict=True)):
+        close = torch.equal(a, b) if k != 1 else torch.allclose(a, b, rtol=1e-5, atol=1e-6)
+        if not close:
+            row["wrong"] = f"result {k} differs: {a.flatten()[:4]} {b.flatten()[:4]}"
+    yield row
+
+
+def models(clock: Clock, only: str) -> Iterator[Row]:
+    """The demo's models, inference and training, against eager in float64."""
+    for workload in WORKLOADS.values():
+        for dtype in (torch.float32, torch.bfloat16):
+            for step, runner in (("inference", inference), ("training", training_step)):
+                if clock.left < 30 or only not in workload.name:
+                    continue
+                torch.manual_seed(3)
+                torch._dynamo.reset()
+                row: Row = {"model": workload.name, "dtype": str(dtype), "step": step}
+                records: list[GraphRecord] = []
+                try:
+                    model = workload.build(0.0).to(dtype).to(DEVICE).train(step == "training")
+                    inputs = {
+                        k: v.to(DEVICE) for k, v in workload.inputs(torch.Generator()).items()
+                    }
+                    narrow = {
+                        k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()
+                    }
+                    wide = {
+                        k: v.double() if v.is_floating_point() else v for k, v in inputs.items()
+                    }
+                    exact_model = deepcopy(model).double()
+                    exact = runner(exact_model, exact_model)(wide)
+                    twin = deepcopy(model)
+                    eager = runner(model, model)
+                    with Session(options={"strict": True}, observer=records.append) as session:
+                        call = torch.compile(twin, backend=session.backend)
+                        compiled = runner(twin, call)
+                        start = time.perf_counter()
+                        got = compiled(narrow)
+                        torch.cuda.synchronize()
+                        row["compile_s"] = round(time.perf_counter() - start, 2)
+                    eager_error = worst_error(eager(narrow), exact)
+                    error = worst_error(got, exact)
+                    row |= {"error": error, "eager_error": eager_error}
+                    if error > allowed_error(eager_error, dtype) * 1.5:
+                        row["wrong"] = f"error {error:.2e}, eager {eager_error:.2e}"
+                    row["stages"] = [dict(r.seconds) for r in records]
+                    row["eager_ms"], row["gyrator_ms"] = interleaved((eager, compiled), narrow)
+                except Exception as error_:
+                    row["wrong"] = f"{type(error_).__name__}: {str(error_)[:900]}"
+                    row["trace"] = traceback.format_exc()[-1500:]
+                row["kernels"] = sum(len(r.kernels) for r in records)
+                row["externs"] = sorted({str(e.target) for r in records for e in r.externs})
+                yield row
+
+
+def interleaved(runs: tuple[Callable[..., object], ...], inputs: object) -> list[float]:
+    """Return each run's median milliseconds, in turns."""
+    times: list[list[float]] = [[] for _ in runs]
+    for turn in range(13):
+        for k, run in enumerate(runs):
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            run(inputs)
+            torch.cuda.synchronize()
+            if turn > 2:
+                times[k].append(1e3 * (time.perf_counter() - start))
+    return [round(sorted(t)[len(t) // 2], 4) for t in times]
+
+
+def peers(clock: Clock, only: str) -> Iterator[Row]:
+    """Compile and run time against TorchInductor, in the same run."""
+    for workload in WORKLOADS.values():
+        for step, runner in (("inference", inference), ("training", training_step)):
+            if clock.left < 60 or only not in workload.name:
+                continue
+            dtype = torch.bfloat16
+            torch.manual_seed(3)
+            model = workload.build(0.0).to(dtype).to(DEVICE).train(step == "training")
+            inputs = {
+                k: v.to(DEVICE, dtype) if v.is_floating_point() else v.to(DEVICE)
+                for k, v in workload.inputs(torch.Generator()).items()
+            }
+            row: Row = {"model": workload.name, "step": step}
+            runs = [runner(model, model)]
+            try:
+                for backend in ("inductor", "gyrator"):
+                    torch._dynamo.reset()
+                    twin = deepcopy(model)
+                    options = {"strict": True, "cache": False} if backend == "gyrator" else None
+                    run = runner(twin, torch.compile(twin, backend=backend, options=options))
+                    start = time.perf_counter()
+                    run(inputs)
+                    torch.cuda.synchronize()
+                    row[f"{backend}_compile_s"] = round(time.perf_counter() - start, 2)
+                    runs.append(run)
+                times = interleaved(tuple(runs), inputs)
+                row |= dict(zip(("eager_ms", "inductor_ms", "gyrator_ms"), times, strict=True))
+            except Exception as error:
+                row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
+            yield row
+
+
+def _bandwidth_cases() -> Iterator[tuple[str, Callable[..., object], tuple[object, ...], int]]:
+    n, rows = 1 << 26, 1 << 14
+    for dtype in (torch.float32, torch.bfloat16):
+        size = dtype.itemsize
+        name = str(dtype).removeprefix("torch.")
+        x = torch.randn(n, device=DEVICE).to(dtype)
+        y = torch.randn(n, device=DEVICE).to(dtype)
+        m = x.view(rows, -1)
+        w = torch.randn(m.shape[1], device=DEVICE).to(dtype)
+        yield f"add {name}", lambda a, b: a + b * 2, (x, y), 3 * n * size
+        yield f"gelu {name}", lambda a: F.gelu(a), (x,), 2 * n * size
+        yield f"sum all {name}", lambda a: a.sum(), (x,), n * size
+        yield f"row sum {name}", lambda a: a.sum(-1), (m,), n * size
+        yield f"column sum {name}", lambda a: a.sum(0), (m,), n * size
+        yield f"softmax {name}", lambda a: a.softmax(-1), (m,), 2 * n * size
+        norm = (m.shape[1],)
+        yield (
+            f"layer_norm {name}",
+            lambda a, b, norm=norm: F.layer_norm(a, norm, b),
+            (m, w),
+            2 * n * size,
+        )
+        yield (
+            f"rms_norm {name}",
+            lambda a, b, norm=norm: F.rms_norm(a, norm, b),
+            (m, w),
+            2 * n * size,
+        )
+        yield f"transpose {name}", lambda a: a.t().contiguous() + 1, (m,), 2 * n * size
+
+
+def bandwidth(clock: Clock, only: str) -> Iterator[Row]:
+    """Large kernels' bytes a second, against a copy and TorchInductor in the same run."""
+
+    def seconds(run: Callable[[], object]) -> float:
+        return float(do_bench(run, warmup=10, rep=40, return_mode="median")) / 1e3
+
+    a = torch.randn(1 << 26, device=DEVICE)
+    b = torch.empty_like(a)
+    copied = 2 * a.numel() * 4 / seconds(lambda: b.copy_(a))
+    yield {"case": "copy", "bytes_per_second": copied}
+    for name, run, inputs, moved in _bandwidth_cases():
+        if clock.left < 10 or only not in name:
+            continue
+        row: Row = {"case": name}
+        try:
+            for backend in ("gyrator", "inductor"):
+                torch._dynamo.reset()
+                options = {"strict": True} if backend == "gyrator" else None
+                compiled = torch.compile(run, backend=backend, options=options)
+                taken = seconds(lambda c=compiled, i=inputs: c(*i))
+                row[backend] = round(moved / taken / copied, 3)
+        except Exception as error:
+            row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
+        yield row
+
+
+def overhead(clock: Clock, only: str) -> Iterator[Row]:
+    """Host time of a call with k launches on tiny tensors, against TorchInductor."""
+    for count in (1, 5, 20):
+        if clock.left < 10 or only not in "overhead":
+            return
+
+        def run(x: torch.Tensor, m: torch.Tensor, count: int = count) -> torch.Tensor:
+            for _ in range(count):
+                x = torch.relu(x @ m)
+            return x
+
+        def many(x: torch.Tensor, _m: torch.Tensor, count: int = count) -> list[torch.Tensor]:
+            return [x[: k + 2] * 2 for k in range(count)]
+
+        x, m = torch.randn(32, 32, device=DEVICE), torch.randn(32, 32, device=DEVICE)
+        for name, function in (("kernels", many), ("matmul and relu", run)):
+            row: Row = {"case": name, "count": count}
+            for backend in ("gyrator", "inductor", "eager"):
+                torch._dynamo.reset()
+                options = {"strict": True} if backend == "gyrator" else None
+                with torch.no_grad():
+                    call = torch.compile(function, backend=backend, options=options)
+                    for _ in range(10):
+                        call(x, m)
+                    best = float("inf")
+                    for _ in range(7):
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        for _ in range(100):
+                            call(x, m)
+                        best = min(best, time.perf_counter() - start)
+                    row[f"{backend}_us"] = round(best * 1e4, 2)
+            yield row
+
+
+SECTIONS = {
+    f.__name__: f for f in (ops, random, processes, models, bandwidth, overhead, peers)
+}  # fmt: skip
+
+
+def main() -> int:
+    """Run the sections; 0 if nothing is wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--seconds", type=float, default=400)
+    parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    clock = Clock(args.seconds)
+    facts = {
+        "device": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+        "python": platform.python_version(),
+    }
+    result: dict[str, object] = {"facts": facts}
+    print(facts, flush=True)
+    wrong = 0
+    for name in args.sections:
+        rows: list[Row] = []
+        result[name] = rows
+        start = time.monotonic()
+        for row in SECTIONS[name](clock, args.only):
+            rows.append(row)
+            if "wrong" in row:
+                wrong += 1
+            shown = {k: v for k, v in row.items() if k not in ("trace", "stages", "externs")}
+            if "wrong" in row or name not in ("ops",):
+                print(name, json.dumps(shown)[:700], flush=True)
+            (args.out / "gpu.json").write_text(json.dumps(result, indent=1))
+        print(f"{name}: {len(rows)} rows, {time.monotonic() - start:.0f} s", flush=True)
+    print(f"{wrong} wrong")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

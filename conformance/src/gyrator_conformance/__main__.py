@@ -1,0 +1,142 @@
+"""`python -m gyrator_conformance`: run the suite, or a part of it, and report."""
+
+import argparse
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from gyrator_conformance.cells import DTYPES, Selection
+from gyrator_conformance.models import all_models
+from gyrator_conformance.profiles import UnknownTargetError, find_target
+from gyrator_conformance.report import as_html, as_json, as_junit, score_table, table
+from gyrator_conformance.running import Result
+from gyrator_conformance.suite import Worker, run_cells
+from gyrator_ir.diagnostics import GyratorError
+
+_USAGE = 2
+"""Exit status for a command line that makes no sense."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return 0 where every cell passes or carries a reason, 1 where one fails."""
+    args = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    models = all_models()
+    try:
+        selection = Selection(
+            targets=args.target,
+            wrappers=args.wrapper,
+            shapes=args.shapes,
+            modes=args.modes,
+            dtypes=args.dtypes,
+            keyword=args.keyword,
+        )
+        cells = list(selection.cells(models.values()))
+        targets = {name: find_target(name) for name in selection.targets}
+    except (ValueError, UnknownTargetError, GyratorError) as error:
+        console.print(f"[red]{error}[/red]")
+        return _USAGE
+    if args.list:
+        for cell in cells:
+            print(cell.name)
+        return 0
+    if not cells:
+        console.print("[red]no cell matches[/red]; --list shows all")
+        return _USAGE
+    worker = Worker(args.limit, args.seed)
+    with _progress(console) as bar:
+        task = bar.add_task("", total=len(cells))
+        shown = _Shown(console, bar, task, len(cells))
+        results = run_cells(cells, models, targets, worker, shown)
+    _write(args, results)
+    console.print(table(results))
+    console.print(score_table(results))
+    failed = [r for r in results if r.status == "fail"]
+    for r in failed:
+        console.print(f"[red]failed[/red] {r.cell.name}: {r.message.splitlines()[0]}", markup=True)
+    return int(bool(failed))
+
+
+class _Shown:
+    """Moves the bar, and writes a line for each failure as it comes."""
+
+    def __init__(self, console: Console, bar: Progress, task: Any, total: int) -> None:
+        self._console, self._bar, self._task, self._total = console, bar, task, total
+        self._done = 0
+
+    def __call__(self, result: Result) -> None:
+        self._done += 1
+        self._bar.update(self._task, advance=1, description=result.cell.name)
+        if result.status == "fail":
+            self._console.print(f"[red]failed[/red] {result.cell.name}", highlight=False)
+        if not self._console.is_terminal and (self._done % 25 == 0 or self._done == self._total):
+            self._console.print(f"{self._done} of {self._total} cells", highlight=False)
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _write(args: argparse.Namespace, results: Sequence[Result]) -> None:
+    command = shlex.join(["python", "-m", "gyrator_conformance", *sys.argv[1:]])
+    writers: tuple[tuple[Path | None, Callable[[], str]], ...] = (
+        (args.json, lambda: as_json(results, command)),
+        (args.junit, lambda: as_junit(results)),
+        (args.html, lambda: as_html(results, command)),
+    )
+    for path, text in writers:
+        if path is not None:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gyrator_conformance",
+        description="Run models on targets and host languages, and compare them with float64.",
+    )
+    add = parser.add_argument
+    add("--target", type=_names(), default=("cpu",), help="names of targets, default cpu")
+    add("--wrapper", type=_names(), default=("python",), help="host languages, default python")
+    add("-k", dest="keyword", default="", help="expression over names of cells, as pytest's -k")
+    add("--dtypes", type=_names(tuple(DTYPES)), default=tuple(DTYPES), help="element types")
+    both = ("inference", "training")
+    add("--modes", type=_names(both), default=both, help="inference, training")
+    forms = ("static", "dynamic")
+    add("--shapes", type=_names(forms), default=forms, help="static, dynamic")
+    add("--json", type=Path, help="write results, scores and versions here")
+    add("--junit", type=Path, help="write JUnit's XML here")
+    add("--html", type=Path, help="write the matrix as a page here")
+    add("--seed", type=int, default=0, help="of weights and inputs")
+    add("--limit", type=float, default=300.0, help="seconds that one cell may take")
+    add("--list", action="store_true", help="name the cells and run none")
+    return parser
+
+
+def _names(choices: tuple[str, ...] = ()) -> Any:
+    """Return a reader of names separated by commas."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(filter(None, text.split(",")))
+        wrong = [n for n in names if choices and n not in choices]
+        if wrong or not names:
+            raise argparse.ArgumentTypeError(f"{text!r}: choose from {', '.join(choices)}")
+        return names
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

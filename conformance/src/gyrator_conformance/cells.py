@@ -1,0 +1,195 @@
+"""Cells of the matrix: what is run, and why some are not."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Literal
+
+import torch
+from attrs import field, frozen
+
+from gyrator_conformance.models import Model
+
+Shapes = Literal["static", "dynamic"]
+Mode = Literal["inference", "training"]
+
+DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+})  # fmt: skip
+"""Element types by the names that the command line and the reports use."""
+
+
+class Reason(StrEnum):
+    """Why a cell does not run. The list is closed: nothing else is an excuse."""
+
+    NO_GRADIENT = "no-gradient"
+    EAGER_DTYPE = "eager-dtype"
+    DTYPE = "dtype"
+    WRAPPER = "wrapper"
+    DYNAMIC = "dynamic"
+    TRAINING = "training"
+    MEMORY = "memory"
+    LIBRARY = "library"
+
+    @property
+    def meaning(self) -> str:
+        """The reason in words."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    Reason.NO_GRADIENT: "the model has nothing to differentiate",
+    Reason.EAGER_DTYPE: "eager execution lacks one of the operations in this element type",
+    Reason.DTYPE: "the device has no such element type",
+    Reason.WRAPPER: "the device cannot be driven from this host language",
+    Reason.DYNAMIC: "the device takes programs of fixed sizes only",
+    Reason.TRAINING: "the device is for inference only",
+    Reason.MEMORY: "the model does not fit the device",
+    Reason.LIBRARY: "the device has no library call for one of the operations",
+}
+
+
+@frozen
+class Excuse:
+    """What a target declares it cannot do. Fields that are empty match everything."""
+
+    reason: Reason
+    note: str
+    """One sentence, for the report."""
+    models: frozenset[str] = frozenset()
+    families: frozenset[str] = frozenset()
+    wrappers: frozenset[str] = frozenset()
+    shapes: frozenset[str] = frozenset()
+    modes: frozenset[str] = frozenset()
+    dtypes: frozenset[str] = frozenset()
+
+    def covers(self, cell: "Cell") -> bool:
+        """Whether the excuse holds for a cell."""
+        wanted = (
+            (self.models, cell.model),
+            (self.families, cell.family),
+            (self.wrappers, cell.wrapper),
+            (self.shapes, cell.shapes),
+            (self.modes, cell.mode),
+            (self.dtypes, cell.dtype),
+        )
+        return all(not allowed or value in allowed for allowed, value in wanted)
+
+
+@frozen
+class Cell:
+    """One model on one target, in one form."""
+
+    model: str
+    family: str
+    target: str
+    wrapper: str
+    shapes: Shapes
+    mode: Mode
+    dtype: str
+
+    @property
+    def name(self) -> str:
+        """`cpu/python/mlp/static/training/float32`: what `-k` looks at."""
+        parts = (self.target, self.wrapper, self.model, self.shapes, self.mode, self.dtype)
+        return "/".join(parts)
+
+
+@frozen
+class Selection:
+    """Which cells are wanted."""
+
+    targets: tuple[str, ...]
+    wrappers: tuple[str, ...]
+    shapes: tuple[Shapes, ...] = ("static", "dynamic")
+    modes: tuple[Mode, ...] = ("inference", "training")
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    keyword: str = ""
+    """Words with `and`, `or`, `not` and brackets, as pytest's `-k`; a word matches a part of a
+    cell's name or its family."""
+
+    def cells(self, models: Iterable[Model]) -> Iterator[Cell]:
+        """Return the cells of the models, target by target and model by model."""
+        wanted = Keyword.read(self.keyword)
+        listed = tuple(models)
+        for target in self.targets:
+            for wrapper in self.wrappers:
+                for model in listed:
+                    for cell in self._forms(model, target, wrapper):
+                        if wanted.matches(f"{cell.name}/{cell.family}"):
+                            yield cell
+
+    def _forms(self, model: Model, target: str, wrapper: str) -> Iterator[Cell]:
+        for shapes in self.shapes:
+            for mode in self.modes:
+                for dtype in self.dtypes:
+                    names = (model.name, model.family, target, wrapper)
+                    yield Cell(*names, shapes, mode, dtype)
+
+
+def excuse_of(cell: Cell, model: Model, declared: Sequence[Excuse]) -> Excuse | None:
+    """Return why a cell does not run: what the model rules out, else what the target declares."""
+    if cell.mode == "training" and not model.trains:
+        return Excuse(Reason.NO_GRADIENT, Reason.NO_GRADIENT.meaning)
+    if DTYPES[cell.dtype] not in model.dtypes:
+        return Excuse(Reason.EAGER_DTYPE, f"eager lacks an operation in {cell.dtype}")
+    return next((e for e in declared if e.covers(cell)), None)
+
+
+@frozen
+class Keyword:
+    """A parsed `-k` expression."""
+
+    source: str = field(default="")
+    tokens: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, text: str) -> "Keyword":
+        """Parse an expression.
+
+        Raises:
+            ValueError: The expression is not well formed.
+        """
+        found = cls(text, tuple(re.findall(r"[()]|[^\s()]+", text)))
+        found.matches("")
+        return found
+
+    def matches(self, name: str) -> bool:
+        """Whether a name satisfies the expression; the empty one holds for all."""
+        if not self.tokens:
+            return True
+        rest = list(self.tokens)
+        result = self._either(rest, name)
+        if rest:
+            raise ValueError(f"cannot read {rest[0]!r} in the expression {self.source!r}")
+        return result
+
+    def _either(self, rest: list[str], name: str) -> bool:
+        result = self._both(rest, name)
+        while rest and rest[0] == "or":
+            rest.pop(0)
+            result = self._both(rest, name) or result
+        return result
+
+    def _both(self, rest: list[str], name: str) -> bool:
+        result = self._one(rest, name)
+        while rest and rest[0] == "and":
+            rest.pop(0)
+            result = self._one(rest, name) and result
+        return result
+
+    def _one(self, rest: list[str], name: str) -> bool:
+        word = rest.pop(0) if rest else ""
+        if word == "not":
+            return not self._one(rest, name)
+        if word == "(":
+            result = self._either(rest, name)
+            if not rest or rest.pop(0) != ")":
+                raise ValueError(f"a bracket is not closed in the expression {self.source!r}")
+            return result
+        if word in ("", "and", "or", ")"):
+            raise ValueError(f"a word is missing in the expression {self.source!r}")
+        return word in name

@@ -1,0 +1,91 @@
+"""What a target tells the suite about itself.
+
+A target needs nothing but its `TargetDefinition`. One that cannot run every cell says so under the
+entry-point group `gyrator_conformance.profiles`, by the name of the target:
+
+    [project.entry-points."gyrator_conformance.profiles"]
+    mydev = "gyrator_mydev.conformance:PROFILE"
+"""
+
+from importlib.metadata import entry_points
+
+from attrs import evolve, field, frozen
+
+from gyrator.config import Config, read_config
+from gyrator.targets import GROUP as TARGETS
+from gyrator.targets import TargetDefinition, discover
+from gyrator_conformance.cells import DTYPES, Excuse, Reason
+from gyrator_ir.target import Target
+
+GROUP = "gyrator_conformance.profiles"
+
+_IR_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
+
+
+class UnknownTargetError(LookupError):
+    """No installed target has the name."""
+
+
+@frozen(kw_only=True)
+class Profile:
+    """What a target cannot do, as data, and how its results are judged."""
+
+    excuses: tuple[Excuse, ...] = ()
+    """Every excuse names a `Reason`; there are no others."""
+    eager_device: str = ""
+    """Where eager execution runs that is compared with; empty for the target's own device."""
+
+
+@frozen(eq=False)
+class Chosen:
+    """A target found by name, as a session takes it."""
+
+    definition: TargetDefinition
+    target: Target
+    config: Config
+    profile: Profile = field(factory=Profile)
+
+    @property
+    def excuses(self) -> tuple[Excuse, ...]:
+        """What the profile declares, and what follows from the target's own data."""
+        kernels = self.target.capabilities.dtypes
+        lacking = frozenset(d for d in DTYPES if _IR_NAMES[d] not in kernels)
+        found = list(self.profile.excuses)
+        if lacking:
+            found.append(
+                Excuse(Reason.DTYPE, "kernels lack the element type", dtypes=frozenset(lacking))
+            )
+        return tuple(found)
+
+    def excuses_for(self, wrapper: str) -> tuple[Excuse, ...]:
+        """Return the excuses, and one for a host language that the target does not list."""
+        if wrapper in self.target.wrapper_backends:
+            return self.excuses
+        note = f"{self.definition.name} is not driven from {wrapper}"
+        return (Excuse(Reason.WRAPPER, note), *self.excuses)
+
+
+def find_target(name: str) -> Chosen:
+    """Return an installed target, for its device type, before any other that serves it.
+
+    Raises:
+        UnknownTargetError: There is none of that name, or it is not on this machine.
+    """
+    config = read_config()
+    config = evolve(config, targets=config.targets | {name})
+    points = entry_points(group=TARGETS)
+    for definition, target in discover(config, points).values():
+        if definition.name == name:
+            return Chosen(definition, target, config, _profile(name))
+    names = ", ".join(sorted(points.names))
+    raise UnknownTargetError(f"there is no target {name!r} on this machine; installed: {names}")
+
+
+def _profile(name: str) -> Profile:
+    declared = entry_points(group=GROUP)
+    if name not in declared.names:
+        return Profile()
+    found = declared[name].load()
+    if not isinstance(found, Profile):
+        raise TypeError(f"the profile of {name!r} is a {type(found).__name__}")
+    return found

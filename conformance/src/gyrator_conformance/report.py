@@ -1,0 +1,212 @@
+"""What people and machines read: a table, an HTML matrix, JUnit and JSON."""
+
+import json
+import platform
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from attrs import asdict, frozen
+from jinja2 import Environment, PackageLoader, select_autoescape
+from rich.table import Table
+from rich.text import Text
+
+from gyrator_conformance.cells import Reason
+from gyrator_conformance.running import Result
+
+
+@frozen
+class Score:
+    """Cells of one capability: how many passed, failed, and carry a reason."""
+
+    capability: str
+    passed: int
+    failed: int
+    excused: int
+
+    @property
+    def share(self) -> float:
+        """Passed cells among those that ran; 1 where none ran."""
+        ran = self.passed + self.failed
+        return self.passed / ran if ran else 1.0
+
+
+def scores(results: Iterable[Result]) -> list[Score]:
+    """Return a score for each family, form, element type, host language, target, and in all."""
+    groups: dict[str, list[Result]] = {}
+    for r in results:
+        c = r.cell
+        for name in (
+            f"family {c.family}",
+            f"shapes {c.shapes}",
+            f"mode {c.mode}",
+            f"dtype {c.dtype}",
+            f"wrapper {c.wrapper}",
+            f"target {c.target}",
+            "in all",
+        ):
+            groups.setdefault(name, []).append(r)
+    kinds = {"family": 0, "shapes": 1, "mode": 2, "dtype": 3, "wrapper": 4, "target": 5, "in": 6}
+    order = sorted(groups, key=lambda name: kinds[name.partition(" ")[0]])
+    return [
+        Score(name, *(sum(r.status == s for r in groups[name]) for s in ("pass", "fail", "reason")))
+        for name in order
+    ]
+
+
+def versions() -> dict[str, str]:
+    """Return what the results hold for."""
+    return {
+        "gyrator": version("gyrator"),
+        "gyrator-conformance": version("gyrator-conformance"),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+    }
+
+
+def table(results: Sequence[Result]) -> Table:
+    """Return one row a model, one column a target and host language: passed of cells that ran."""
+    columns = sorted({(r.cell.target, r.cell.wrapper) for r in results})
+    shown = Table(title="Conformance: cells passed / run", header_style="bold")
+    shown.add_column("model", overflow="fold")
+    shown.add_column("family")
+    for target, wrapper in columns:
+        shown.add_column(f"{target}\n{wrapper}", justify="right")
+    for model in dict.fromkeys(r.cell.model for r in results):
+        own = [r for r in results if r.cell.model == model]
+        row = [_count([r for r in own if (r.cell.target, r.cell.wrapper) == c]) for c in columns]
+        shown.add_row(model, own[0].cell.family, *row)
+    return shown
+
+
+def score_table(results: Sequence[Result]) -> Table:
+    """Return the scores as a table."""
+    shown = Table(title="Score per capability", header_style="bold")
+    for name in ("capability", "score", "passed", "failed", "reason"):
+        shown.add_column(name, justify="left" if name == "capability" else "right")
+    for s in scores(results):
+        numbers = (f"{100 * s.share:.1f} %", str(s.passed), str(s.failed), str(s.excused))
+        shown.add_row(s.capability, *numbers, style="" if s.failed == 0 else "red")
+    return shown
+
+
+def _count(results: Sequence[Result]) -> Text:
+    passed = sum(r.status == "pass" for r in results)
+    ran = sum(r.status != "reason" for r in results)
+    if not ran:
+        return Text("-", style="dim")
+    return Text(f"{passed}/{ran}", style="green" if passed == ran else "bold red")
+
+
+def as_json(results: Sequence[Result], command: str) -> str:
+    """Return the results, scores and versions as JSON."""
+    data = {
+        "schema": 1,
+        "versions": versions(),
+        "command": command,
+        "scores": [{**asdict(s), "share": s.share} for s in scores(results)],
+        "reasons": {reason.value: reason.meaning for reason in Reason},
+        "cells": [_flat(r) for r in results],
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _flat(result: Result) -> dict[str, Any]:
+    data = asdict(result)
+    values = {k: v for k, v in data.items() if k != "cell" and v not in ("", 0.0, 0)}
+    return {**data["cell"], **_finite(values)}
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no infinity."""
+    return {k: str(v) if v == float("inf") else v for k, v in values.items()}
+
+
+def as_junit(results: Sequence[Result]) -> str:
+    """Return the results as JUnit's XML: a suite for each target and host language."""
+    root = ET.Element("testsuites", name="gyrator-conformance")
+    for target, wrapper in sorted({(r.cell.target, r.cell.wrapper) for r in results}):
+        own = [r for r in results if (r.cell.target, r.cell.wrapper) == (target, wrapper)]
+        suite = ET.SubElement(
+            root,
+            "testsuite",
+            name=f"{target}.{wrapper}",
+            tests=str(len(own)),
+            failures=str(sum(r.status == "fail" for r in own)),
+            skipped=str(sum(r.status == "reason" for r in own)),
+            errors="0",
+            time=f"{sum(r.seconds for r in own):.3f}",
+        )
+        for r in own:
+            c = r.cell
+            name = f"{c.shapes}-{c.mode}-{c.dtype}"
+            where = f"{target}.{wrapper}.{c.model}"
+            case = ET.SubElement(
+                suite, "testcase", classname=where, name=name, time=f"{r.seconds:.3f}"
+            )
+            if r.status == "fail":
+                ET.SubElement(case, "failure", message=_plain(r.message))
+            elif r.status == "reason":
+                ET.SubElement(case, "skipped", message=f"{r.reason}: {r.message}")
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _plain(text: str) -> str:
+    """Drop what XML cannot hold."""
+    return "".join(c for c in text if c in "\n\t" or ord(c) >= 32)
+
+
+def as_html(results: Sequence[Result], command: str) -> str:
+    """Return the matrix as one page that needs no other file."""
+    environment = Environment(
+        loader=PackageLoader("gyrator_conformance", "."),
+        autoescape=select_autoescape(default=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    columns = _unique(
+        (r.cell.target, r.cell.wrapper, r.cell.shapes, r.cell.mode, r.cell.dtype) for r in results
+    )
+    by_cell = {
+        (r.cell.model, r.cell.target, r.cell.wrapper, r.cell.shapes, r.cell.mode, r.cell.dtype): r
+        for r in results
+    }
+    families: dict[str, list[str]] = {}
+    for r in results:
+        names = families.setdefault(r.cell.family, [])
+        if r.cell.model not in names:
+            names.append(r.cell.model)
+    template = environment.get_template("report.html.jinja")
+    return template.render(
+        columns=columns,
+        heads=[_spans(columns, depth) for depth in range(5)],
+        families=families,
+        cell=lambda model, column: by_cell.get((model, *column)),
+        scores=scores(results),
+        versions=versions(),
+        command=command,
+        reasons={reason.value: reason.meaning for reason in Reason},
+        used=sorted({r.reason for r in results if r.reason}),
+        failures=[r for r in results if r.status == "fail"],
+        count=len(results),
+    )
+
+
+def _unique(items: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    return list(dict.fromkeys(items))
+
+
+def _spans(columns: Sequence[tuple[str, ...]], depth: int) -> list[tuple[str, int]]:
+    """Return the heads of one level of columns, and how many columns each stands over."""
+    found: list[tuple[tuple[str, ...], int]] = []
+    for column in columns:
+        head = column[: depth + 1]
+        if found and found[-1][0] == head:
+            found[-1] = (head, found[-1][1] + 1)
+        else:
+            found.append((head, 1))
+    return [(head[-1], span) for head, span in found]

@@ -1,0 +1,178 @@
+"""Running one cell: compile, run on fresh inputs, compare with float64 and with eager."""
+
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from typing import Any, Literal
+
+import torch
+from attrs import define, field, frozen
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from gyrator.accuracy import allowed_block_error, worst_error
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator_conformance.cells import DTYPES, Cell
+from gyrator_conformance.models import Model
+from gyrator_conformance.profiles import Chosen
+
+Status = Literal["pass", "fail", "reason"]
+
+
+@frozen(kw_only=True)
+class Result:
+    """What became of a cell."""
+
+    cell: Cell
+    status: Status
+    seconds: float = 0.0
+    error: float = 0.0
+    """Relative error against float64, the worst over results and runs."""
+    eager_error: float = 0.0
+    bound: float = 0.0
+    kernels: int = 0
+    externs: int = 0
+    reason: str = ""
+    """A `Reason`, of a cell that did not run."""
+    message: str = ""
+    """What went wrong, or the note of the reason."""
+
+
+@define(eq=False)
+class CellRunner:
+    """Runs cells of one target; sessions and their caches live as long as the runner."""
+
+    chosen: Chosen
+    seed: int = 0
+    _sessions: dict[str, Session] = field(factory=dict)
+    _records: list[GraphRecord] = field(factory=list)
+
+    def run(self, cell: Cell, model: Model) -> Result:
+        """Run a cell. What it raises becomes a failure with its text."""
+        start = time.perf_counter()
+        try:
+            error, eager_error, bound = self._judge(cell, model)
+        except Exception as raised:
+            message = f"{type(raised).__name__}: {raised}"
+            seconds = time.perf_counter() - start
+            return Result(cell=cell, status="fail", seconds=seconds, message=message)
+        counts = (len(r.kernels) for r in self._records), (len(r.externs) for r in self._records)
+        kernels, externs = map(sum, counts)
+        return Result(
+            cell=cell,
+            status="pass" if error <= bound else "fail",
+            seconds=time.perf_counter() - start,
+            error=error,
+            eager_error=eager_error,
+            bound=bound,
+            kernels=kernels,
+            externs=externs,
+            message="" if error <= bound else f"error {error:.3g} is above {bound:.3g}",
+        )
+
+    def _judge(self, cell: Cell, model: Model) -> tuple[float, float, float]:
+        torch._dynamo.reset()
+        self._records.clear()
+        dtype, dynamic = DTYPES[cell.dtype], cell.shapes == "dynamic"
+        torch.manual_seed(self.seed)
+        base = model.build().to(dtype).train(cell.mode == "training")
+        device = self.chosen.target.device
+        eager_device = self.chosen.profile.eager_device or device
+        # The compiled program keeps its model; eager and the exact one start from copies of it.
+        made = deepcopy(base).to(device)
+        backend = self._session(cell, model).backend
+        compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)
+        eager, exact = deepcopy(base).to(eager_device), deepcopy(base).double()
+        worst = (0.0, 0.0, float("inf"))
+        # Static programs are called twice: what a first call sets up must not show in a second.
+        for turn, n in enumerate(model.sizes if dynamic else (model.size, model.size)):
+            generator = torch.Generator().manual_seed(1000 * self.seed + 7 * turn + 1)
+            given = _cast(model.inputs(generator, n), dtype)
+            true = _run(exact, exact, _cast(given, torch.float64), cell, turn)
+            ours = _run(made, compiled, _moved(given, device), cell, turn)
+            theirs = _run(eager, eager, _moved(given, eager_device), cell, turn)
+            error, eager_error = _errors(ours, theirs, true)
+            bound = allowed_block_error(eager_error, dtype)
+            if error - bound >= worst[0] - worst[2]:
+                worst = error, eager_error, bound
+        return worst
+
+    def _session(self, cell: Cell, model: Model) -> Session:
+        key = f"{cell.wrapper} {sorted(model.options.items())}"
+        if key not in self._sessions:
+            options = {"strict": True, "progress": False, "wrapper": cell.wrapper, **model.options}
+            self._sessions[key] = Session(
+                options=options, config=self.chosen.config, observer=self._records.append
+            )
+        return self._sessions[key]
+
+
+def _cast(inputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    return tuple(t.to(dtype) if t.is_floating_point() else t for t in inputs)
+
+
+def _moved(inputs: Sequence[Tensor], device: str) -> tuple[Tensor, ...]:
+    return tuple(t.clone().to(device) for t in inputs)
+
+
+@frozen(eq=False)
+class _Values:
+    """What one call gives."""
+
+    results: list[Tensor]
+    """Floating results, and floating buffers that the model may have written."""
+    others: list[Tensor]
+    """Integer and boolean ones, which must be equal to eager's."""
+    gradients: list[Tensor]
+
+
+def _run(
+    module: nn.Module, call: Callable[..., Any], inputs: Sequence[Tensor], cell: Cell, turn: int
+) -> _Values:
+    """Call a module, or its compiled form; in training, differentiate the sum of squares."""
+    training = cell.mode == "training"
+    given = [t.requires_grad_(training and t.is_floating_point()) for t in inputs]
+    module.zero_grad(set_to_none=True)
+    torch.manual_seed(turn)
+    with torch.set_grad_enabled(training):
+        leaves = [t for t in tree_leaves(call(*given)) if isinstance(t, Tensor)]
+    gradients: list[Tensor] = []
+    if training:
+        parts = [t for t in leaves if t.is_floating_point() and t.requires_grad]
+        loss: Any = sum(t.square().mean() for t in parts)
+        loss.backward()
+        wanted = [*module.parameters(), *given]
+        gradients = [t.grad for t in wanted if t.grad is not None]
+    leaves += [b.clone() for b in module.buffers()]
+    here = [t.detach().cpu() for t in leaves]
+    return _Values(
+        [t for t in here if t.is_floating_point()],
+        [t for t in here if not t.is_floating_point()],
+        [g.detach().cpu() for g in gradients],
+    )
+
+
+def _errors(ours: _Values, theirs: _Values, true: _Values) -> tuple[float, float]:
+    """Return our worst error and eager's.
+
+    Raises:
+        AssertionError: Our results differ from eager's in more than values.
+    """
+    for mine, other in zip(
+        (*ours.results, *ours.others, *ours.gradients),
+        (*theirs.results, *theirs.others, *theirs.gradients),
+        strict=True,
+    ):
+        if mine.dtype != other.dtype or mine.shape != other.shape:
+            found = f"{mine.dtype}{list(mine.shape)}, eager {other.dtype}{list(other.shape)}"
+            raise AssertionError(f"a result is {found}")
+    for mine, other in zip(ours.others, theirs.others, strict=True):
+        if not torch.equal(mine, other):
+            raise AssertionError(f"{int((mine != other).sum())} integers differ from eager's")
+    single = len(true.results)
+    exact = [t.double() for t in (*true.results, *true.gradients)]
+    return (
+        worst_error([*ours.results, *ours.gradients], exact, single),
+        worst_error([*theirs.results, *theirs.gradients], exact, single),
+    )

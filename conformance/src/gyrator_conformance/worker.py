@@ -1,0 +1,48 @@
+"""The process that runs cells: reads names of cells, writes results, one JSON line each.
+
+It may die of a cell. The suite then starts another one and goes on.
+"""
+
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+from attrs import asdict
+
+from gyrator_conformance.cells import Cell
+from gyrator_conformance.models import all_models
+from gyrator_conformance.profiles import find_target
+from gyrator_conformance.running import CellRunner, Result
+
+
+def serve(seed: int) -> None:
+    """Answer one request a line until the input ends."""
+    # What libraries print must not mix with the answers.
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    warnings.simplefilter("ignore")
+    models = all_models()
+    runners: dict[str, CellRunner] = {}
+    for line in sys.stdin:
+        cell = Cell(**json.loads(line))
+        if cell.target not in runners:
+            runners[cell.target] = CellRunner(find_target(cell.target), seed)
+        result = runners[cell.target].run(cell, models[cell.model])
+        answers.write(json.dumps(as_json(result)) + "\n")
+        answers.flush()
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return a result as JSON data."""
+    return asdict(result)
+
+
+def from_json(data: dict[str, Any]) -> Result:
+    """Read what `as_json` gave."""
+    return Result(**{**data, "cell": Cell(**data["cell"])})
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

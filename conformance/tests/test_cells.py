@@ -1,0 +1,71 @@
+"""Which cells there are, and why some do not run."""
+
+import pytest
+import torch
+
+from gyrator_conformance.cells import Cell, Excuse, Keyword, Reason, Selection, excuse_of
+from gyrator_conformance.models import all_models
+from gyrator_conformance.profiles import UnknownTargetError, find_target
+
+CELL = Cell("mlp", "pointwise", "cpu", "python", "static", "training", "float32")
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("", True),
+        ("mlp", True),
+        ("not mlp", False),
+        ("bert or mlp and static", True),
+        ("(bert or mlp) and dynamic", False),
+        ("not (bert or dynamic)", True),
+        ("mlp and not training or cpu", True),
+    ],
+)
+def test_keywords_read_as_pytests(text, matches):
+    assert Keyword.read(text).matches(CELL.name) is matches
+
+
+@pytest.mark.parametrize("text", ["and", "mlp or", "(mlp", "mlp )", "mlp bert"])
+def test_bad_keywords_are_refused(text):
+    with pytest.raises(ValueError, match="expression"):
+        Keyword.read(text)
+
+
+def test_a_selection_is_the_whole_product():
+    models = list(all_models().values())
+    cells = list(Selection(("a", "b"), ("python", "cpp", "fx")).cells(models))
+    assert len(cells) == len(models) * 2 * 3 * 2 * 2 * 3 == len({c.name for c in cells})
+    few = list(Selection(("a",), ("fx",), ("static",), ("training",), ("float16",)).cells(models))
+    assert [c.model for c in few] == [m.name for m in models]
+    assert {c.family for c in few} >= {"conv", "attention", "scan", "scatter", "extern"}
+
+
+def test_every_excuse_has_a_reason_of_the_list():
+    models = all_models()
+    cell = Cell("moe-routing", "sort", "t", "python", "dynamic", "training", "float16")
+    fixed = Excuse(Reason.DYNAMIC, "fixed sizes", shapes=frozenset({"dynamic"}))
+    other = Excuse(Reason.MEMORY, "small", models=frozenset({"vit"}), modes=frozenset({"training"}))
+    assert excuse_of(cell, models["moe-routing"], (other, fixed)) is fixed
+    assert excuse_of(cell, models["moe-routing"], (other,)) is None
+    static = Cell("adamw-step", "pointwise", "t", "python", "static", "training", "float32")
+    assert excuse_of(static, models["adamw-step"], ()).reason is Reason.NO_GRADIENT
+    narrow = Cell("fourier-mixer", "extern", "t", "python", "static", "inference", "float16")
+    assert excuse_of(narrow, models["fourier-mixer"], ()).reason is Reason.EAGER_DTYPE
+
+
+def test_targets_are_found_by_name():
+    found = find_target("cpu-interpreter")
+    assert found.definition.name == "cpu-interpreter" and found.target.arch == "interpreter"
+    assert find_target("cpu").target.kernel_backend == "c++"
+    assert [e.reason for e in find_target("cpu").excuses_for("morse")] == [Reason.WRAPPER]
+    with pytest.raises(UnknownTargetError, match=r"no target 'abacus'.*cpu-interpreter"):
+        find_target("abacus")
+
+
+@pytest.mark.parametrize("name", sorted(all_models()))
+def test_models_draw_inputs_of_each_size(name):
+    model = all_models()[name]
+    assert len(set(model.sizes)) == 3
+    first, again = (model.inputs(torch.Generator().manual_seed(1), 5) for _ in range(2))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

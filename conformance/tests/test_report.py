@@ -1,0 +1,109 @@
+"""Reports say what happened, to people and to machines."""
+
+import json
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+from rich.console import Console
+
+from gyrator_conformance.__main__ import main
+from gyrator_conformance.cells import Cell
+from gyrator_conformance.report import as_html, as_json, as_junit, score_table, scores, table
+from gyrator_conformance.running import Result
+from gyrator_conformance.worker import as_json as result_json
+from gyrator_conformance.worker import from_json
+
+
+def result(model, family, wrapper, status, **more):
+    cell = Cell(model, family, "cpu", wrapper, "static", "training", "float32")
+    return Result(cell=cell, status=status, **more)
+
+
+RESULTS = [
+    result("mlp", "pointwise", "python", "pass", error=1e-7, bound=2e-7, kernels=3),
+    result("mlp", "pointwise", "fx", "fail", message="<b>bad</b> & wrong\x00", error=float("inf")),
+    result("sgd", "pointwise", "python", "reason", reason="no-gradient", message="nothing"),
+    result("vit", "attention", "python", "pass"),
+]
+
+
+def test_scores_leave_reasons_out():
+    found = {s.capability: s for s in scores(RESULTS)}
+    assert found["in all"].share == pytest.approx(2 / 3)
+    assert found["family pointwise"].share == 0.5 and found["family pointwise"].excused == 1
+    assert found["family attention"].share == found["wrapper python"].share == 1.0
+    assert list(found)[-1] == "in all"
+
+
+def test_tables_count_cells():
+    console = Console(width=100, record=True)
+    console.print(table(RESULTS), score_table(RESULTS))
+    text = console.export_text()
+    assert "0/1" in text and "1/1" in text and "66.7 %" in text
+
+
+def test_json_holds_every_cell():
+    data = json.loads(as_json(RESULTS, "run"))
+    assert [c["status"] for c in data["cells"]] == ["pass", "fail", "reason", "pass"]
+    assert data["cells"][1]["error"] == "inf" and data["versions"]["torch"]
+    assert data["reasons"]["no-gradient"]
+
+
+def test_junit_counts_failures_and_reasons():
+    root = ET.fromstring(as_junit(RESULTS))
+    counts = {s.get("name"): (s.get("tests"), s.get("failures"), s.get("skipped")) for s in root}
+    assert counts == {"cpu.fx": ("1", "1", "0"), "cpu.python": ("3", "0", "1")}
+    (failure,) = root.iter("failure")
+    assert failure.get("message") == "<b>bad</b> & wrong"
+
+
+class Page(HTMLParser):
+    """Checks that tags are closed, and collects cells."""
+
+    VOID = frozenset({"meta", "br", "link", "img"})
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.cells, self.links = [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.links += [given[k] for k in ("src", "href") if k in given]
+        if "cell" in (given.get("class") or "").split():
+            self.cells.append(given["class"])
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_no_other_file():
+    page = Page()
+    text = as_html(RESULTS, "python -m gyrator_conformance")
+    page.feed(text)
+    assert page.open == [] and page.links == []
+    assert sorted(page.cells) == [
+        "cell",
+        "cell",
+        "cell fail",
+        "cell pass",
+        "cell pass",
+        "cell reason",
+    ]
+    assert "<b>bad" not in text and "&lt;b&gt;bad" in text
+
+
+def test_results_cross_processes():
+    assert [from_json(json.loads(json.dumps(result_json(r)))) for r in RESULTS] == RESULTS
+
+
+def test_the_command_line_refuses_what_makes_no_sense(capsys):
+    assert main(["--target", "abacus"]) == 2
+    assert main(["-k", "("]) == 2
+    assert main(["-k", "nothing-like-this"]) == 2
+    assert main(["--list", "-k", "bert and static and training and float32"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "cpu/python/bert/static/training/float32"
+    with pytest.raises(SystemExit):
+        main(["--dtypes", "int3"])

@@ -1,0 +1,117 @@
+"""Cells run, wrong results fail, and a worker outlives its cells."""
+
+import sys
+
+import pytest
+import torch
+from attrs import evolve
+
+from gyrator.config import Config
+from gyrator.session import Session
+from gyrator_conformance.cells import Cell
+from gyrator_conformance.models import all_models
+from gyrator_conformance.profiles import find_target
+from gyrator_conformance.running import CellRunner
+from gyrator_conformance.suite import Worker, run_cells
+from gyrator_lowering.default import FAMILIES
+from gyrator_lowering.table import TableBuilder
+
+
+def cell(model, target="cpu", wrapper="python", shapes="static", mode="inference", dtype="float32"):
+    return Cell(model, all_models()[model].family, target, wrapper, shapes, mode, dtype)
+
+
+@pytest.fixture(scope="session")
+def runner(tmp_path_factory):
+    """Return the runner of a target, its cache in a folder of this test run."""
+    config = Config(tmp_path_factory.mktemp("cache"), 1 << 30, "")
+
+    def make(target, kind=CellRunner):
+        chosen = find_target(target)
+        return kind(evolve(chosen, config=evolve(config, targets=frozenset({target}))))
+
+    return make
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-interpreter"])
+def test_a_slice_of_the_matrix(runner, target):
+    run = runner(target).run
+    for wanted in (
+        cell("mlp", target, shapes="dynamic", mode="training"),
+        cell("llama-kv-cache", target, dtype="bfloat16"),
+        cell("adamw-step", target, wrapper="fx"),
+        cell("moe-routing", target, mode="training", dtype="float16"),
+        cell("vae", target, mode="training"),
+    ):
+        result = run(wanted, all_models()[wanted.model])
+        assert result.status == "pass", result
+        assert result.kernels and result.bound >= result.error
+
+
+class Wrong(CellRunner):
+    """A compiler with one rule that is wrong by a thousandth."""
+
+    def _session(self, cell, model):
+        table = TableBuilder()
+        for register in FAMILIES:
+            register(table)
+
+        @table.rule("aten.mul.Tensor", replace=True)
+        def multiply(b, x, y):
+            return b.pointwise(lambda ops, index: ops.get(x, index) * 1.001)
+
+        return Session(
+            rules=table.build(), config=self.chosen.config, options={"strict": True},
+            observer=self._records.append,
+        )  # fmt: skip
+
+
+def test_a_wrong_rule_fails_its_cells(runner):
+    result = runner("cpu", Wrong).run(cell("swiglu"), all_models()["swiglu"])
+    assert result.status == "fail" and result.error > result.bound
+
+
+def test_what_a_cell_raises_is_its_failure(runner):
+    result = runner("cpu").run(cell("mlp", wrapper="morse"), all_models()["mlp"])
+    assert result.status == "fail" and "morse" in result.message
+
+
+MORTAL = """
+import os, sys, time
+for line in sys.stdin:
+    if '"mlp"' in line:
+        print("last words", file=sys.stderr, flush=True)
+        os.abort()
+    if '"cnn"' in line:
+        time.sleep(60)
+    cell = line.strip()
+    print('{"cell": ' + cell + ', "status": "pass"}', flush=True)
+"""
+
+
+def test_a_worker_is_started_again_after_a_crash_and_a_timeout():
+    models, targets = all_models(), {"cpu": find_target("cpu")}
+    names = ("swiglu", "mlp", "film", "cnn", "lora", "adamw-step")
+    cells = [cell(name, mode="training") for name in names]
+    seen = []
+    worker = Worker(2.0, command=(sys.executable, "-c", MORTAL))
+    results = run_cells(cells, models, targets, worker, seen.append)
+    assert [r.status for r in results] == ["pass", "fail", "pass", "fail", "pass", "reason"]
+    assert results[1].message == "crashed: SIGABRT; last words"
+    assert results[3].message == "took more than 2 s"
+    assert results[5].reason == "no-gradient"
+    assert seen == results
+
+
+def test_results_of_other_dtypes_or_shapes_fail(runner):
+    class Rounded(CellRunner):
+        def _session(self, cell, model):
+            class Backend:
+                def backend(self, gm, inputs):
+                    return lambda *args: [t.double() for t in gm(*args)]
+
+            return Backend()
+
+    result = runner("cpu", Rounded).run(cell("lora"), all_models()["lora"])
+    assert result.status == "fail" and "torch.float64" in result.message
+    assert torch.get_default_dtype() is torch.float32
