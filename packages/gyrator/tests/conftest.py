@@ -34,11 +34,19 @@ def records() -> list[GraphRecord]:
     return []
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--wrapper`: the form of the host programs that the suite compiles."""
+    parser.addoption("--wrapper", default="python", choices=("python", "cpp", "fx"))
+
+
 @pytest.fixture
-def session(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
+def session(
+    request: pytest.FixtureRequest, config: Config, records: list[GraphRecord]
+) -> Iterator[Session]:
     """A session that raises what it cannot compile."""
     torch._dynamo.reset()
-    options = {"strict": True, "progress": False}
+    wrapper = request.config.getoption("--wrapper", "python")
+    options = {"strict": True, "progress": False, "wrapper": wrapper}
     with Session(options=options, config=config, observer=records.append) as session:
         yield session
 

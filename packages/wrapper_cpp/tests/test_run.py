@@ -291,9 +291,9 @@ static double item(const GyValue& v) {
   return *static_cast<float*>(at);
 }
 extern "C" int32_t call_op(
-    void*, const char* op, const char*, const GyValue* args, int32_t n, GyValue* results, int32_t m,
-    char* error, int64_t size) {
-  if (n != 2 || m != 1 || args[1].kind != GY_FLOAT || item(args[0]) == 7) {
+    void*, const char* op, const char*, const GyValue* args, int32_t n, const char* wanted,
+    GyValue* results, int32_t m, char* error, int64_t size) {
+  if (n != 2 || strcmp(wanted, "1") != 0 || m != 1 || args[1].kind != GY_FLOAT || item(args[0]) == 7) {
     snprintf(error, static_cast<size_t>(size), "no %s", op);
     return GY_RUNTIME_ERROR;
   }

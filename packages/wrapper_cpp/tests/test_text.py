@@ -374,7 +374,8 @@ NONE = Literal(None)
 REFUSED: list[tuple[str, h.Instruction]] = [
     ("GY-WCPP-001", call("aten.no.default", ref("x"))),
     ("GY-WCPP-002", call("aten.mm.default", ref("x"))),
-    ("GY-WCPP-002", call("aten.mm.default", ref("x"), Literal(2.0))),
+    ("GY-WCPP-002", call("aten.mm.default", ref("x"), Literal("2"))),
+    ("GY-WCPP-003", call("aten.mm.default", ref("x"), Literal(2.0))),
     ("GY-WCPP-002", call("aten.mm.default", ref("x"), ref("y"), ref("y"))),
     ("GY-WCPP-002", call("aten.mm.default", ref("x"), ref("y"), odd=Literal(1))),
     ("GY-WCPP-002", call("aten.mm.default", ref("x"), ref("y"), results=(("b", "c"),))),
@@ -408,7 +409,7 @@ def test_what_is_refused(code: str, instruction: h.Instruction) -> None:
 def test_the_fallback_takes_what_the_abi_does_not() -> None:
     add = call("aten.add.Tensor", ref("x"), ref("y"), alpha=Literal(2 - 1j))
     text = CppWrapper(SCHEMAS, fallback=True).emit(program(add)).text
-    assert 'gy::call_op(f.context, "aten::add", "Tensor", a, 3, r.at, 1);' in text
+    assert 'gy::call_op(f.context, "aten::add", "Tensor", a, 3, "1", r.at, 1);' in text
     assert "gy::value_list(l0, 2, GY_COMPLEX)" in text
 
 

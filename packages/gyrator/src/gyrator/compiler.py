@@ -4,6 +4,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from attrs import define, evolve, field, frozen
@@ -15,11 +16,19 @@ from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.product import canonical, product_hash, rules_hash
-from gyrator.programs import Running, StoredProgram, host_runner, load_program, store_program
+from gyrator.programs import (
+    HOST,
+    Running,
+    StoredProgram,
+    host_runner,
+    load_program,
+    store_program,
+)
 from gyrator.records import GraphRecord, Observer
 from gyrator.summary import summarise
 from gyrator.targets import Building, KernelLoader, LoaderContext, TargetDefinition
 from gyrator.tracing import Trace
+from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, no_cpp
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
@@ -28,7 +37,7 @@ from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Numerics
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.verify import verify as verify_loop
-from gyrator_ir.source import TranslationUnit
+from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.options import LoweringOptions
@@ -36,7 +45,7 @@ from gyrator_lowering.stage import lower
 from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.native import Runner
-from gyrator_runtime.progress import SilentProgress, make_progress
+from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_wrapper_fx.load import find_compiler
@@ -97,7 +106,7 @@ class Engine:
     @property
     def identity(self) -> bytes:
         """Bytes that differ where the same graph may become another program."""
-        wrapper = self.wrappers[self.options.wrapper]
+        wrapper = self._wrapper
         parts = [repr(self.options.code_fields()), rules_hash(self.rules), wrapper.content_hash]
         for device, (definition, target) in self.targets.items():
             parts += [device, canonical(target), definition.kernels.content_hash]
@@ -105,6 +114,7 @@ class Engine:
 
     def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         self._check_devices(gm)
+        _check_negation(gm)
         watch = Stopwatch()
         with watch.stage("key"):
             key = self._key(gm)
@@ -136,16 +146,42 @@ class Engine:
             units = self._emit(host, targets)
         building = self._submit(host, units)
         with watch.stage("wrap"):
-            wrapper = self.wrappers[self.options.wrapper].emit(host)
+            wrapper, calls = self._wrap(host, building)
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
-        trace.text("host.py", wrapper.text)
+        trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
         summary = summarise(gm, planned, host, units)
+        # A program that had to be in Python for want of a compiler is not for other processes.
+        fallen = isinstance(self._wrapper, TorchCppWrapper) and not wrapper.units
         with watch.stage("build"):
             return store_program(
-                self.cache if self.options.cache else None, self._runner,
-                key, gm, wrapper, units, building, summary, self._running(),
+                self.cache if self.options.cache and not fallen else None, self._runner,
+                key, gm, wrapper, calls, units, building, summary, self._running(),
             )  # fmt: skip
+
+    @property
+    def _wrapper(self) -> WrapperBackend:
+        """The host language asked for, or Python where this process cannot run that."""
+        chosen = self.wrappers[self.options.wrapper]
+        if isinstance(chosen, TorchCppWrapper) and cpp_host(self.cache) is None:
+            return self.wrappers["python"]
+        return chosen
+
+    def _wrap(
+        self, host: HostProgram, building: dict[str, Building]
+    ) -> tuple[Program, Mapping[str, Any]]:
+        """Return the host program; the units of a compiled one join what is being built."""
+        emitted = self._wrapper.emit(host)
+        if not emitted.units:
+            return emitted, {}
+        builder = cpp_host(self.cache)
+        if builder is None or builder.toolchain is None:
+            no_cpp("there is no C++ compiler")
+            return self.wrappers["python"].emit(host), {}
+        building[HOST] = builder.submit(
+            emitted.units, self.cache, self.options.threads, self._progress()
+        )
+        return emitted, calling(host, emitted)
 
     def _finish(
         self,
@@ -205,15 +241,19 @@ class Engine:
             definition, _ = self.targets[target.device]
             context = LoaderContext(
                 cache=self.cache,
-                progress=make_progress(sys.stderr) if self.options.progress else SilentProgress(),
+                progress=self._progress(),
                 threads=self.options.threads,
             )
             self._loaders[target] = definition.loader(target, context)
         return self._loaders[target]
 
+    def _progress(self) -> ProgressReporter:
+        return make_progress(sys.stderr) if self.options.progress else SilentProgress()
+
     def _running(self) -> Running:
         loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
-        return Running(self.options.timed, find_compiler(self.options.fx_compiler), loaders)
+        compiler = find_compiler(self.options.fx_compiler)
+        return Running(self.options.timed, compiler, loaders, lambda: cpp_host(self.cache))
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
         for node in gm.graph.nodes:
@@ -250,3 +290,18 @@ class Engine:
             nan_asserts=options.nan_asserts,
             profile=options.profile,
         )
+
+
+def _check_negation(gm: torch.fx.GraphModule) -> None:
+    """Refuse inputs whose sign is still to be changed: kernels read the memory as it is."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and val.is_neg() and not val.is_complex():
+            raise UnsupportedError(
+                Diagnostic(
+                    "GY-COMPILE-002",
+                    f"the input {node.name} is a negated view (`is_neg`)",
+                    provenance=(f"%{node.name} = {node.target}",),
+                    help="pass `x.resolve_neg()` instead",
+                )
+            )

@@ -33,8 +33,9 @@ class Options:
     )
     wrapper: str = _option(
         "python",
-        "Form of the host program: 'python' for speed, 'fx' for a graph that other compilers take.",
-        ("python", "fx"),
+        "Form of the host program: 'python', a plan that runs natively; 'cpp', a library built by "
+        "the C++ compiler; 'fx', a graph that other compilers take.",
+        ("python", "cpp", "fx"),
     )
     fx_compiler: str = _option(
         "",

@@ -13,6 +13,8 @@ from gyrator.compiled import Boxed
 from gyrator.records import GraphRecord
 from gyrator.summary import extern_records, kernel_records
 from gyrator.targets import Building
+from gyrator.wrappers.cpp import Checks, CppHost
+from gyrator.wrappers.cpp import load as load_cpp
 from gyrator_ir.source import Failure, Program, TranslationUnit
 from gyrator_runtime.artifact import (
     NO_LOADERS,
@@ -27,6 +29,8 @@ from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
 
+HOST = ""
+"""Among what is being built, by device type: the units of the host program."""
 _EXCEPTIONS: Mapping[str, type[BaseException]] = {
     Failure.INDEX: IndexError,
     Failure.RUNTIME: RuntimeError,
@@ -43,6 +47,8 @@ class Running:
     """What takes the graph of an FX host program."""
     loaders: Mapping[str, LibraryLoader] = NO_LOADERS
     """How stored kernels become functions, by device type."""
+    cpp: Callable[[], CppHost | None] = lambda: None
+    """What calls C++ host programs."""
 
 
 @frozen(eq=False)
@@ -80,6 +86,7 @@ def store_program(
     key: CacheKey,
     gm: torch.fx.GraphModule,
     wrapper: Program,
+    calls: Mapping[str, Any],
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
     summary: Mapping[str, Any],
@@ -87,7 +94,8 @@ def store_program(
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable.
 
-    `runner` is asked for when there is a program to run: without a compiler it warns.
+    `runner` is asked for when there is a program to run: without a compiler it warns. `calls` says
+    how a compiled host program is called, which `building` has under `HOST`.
     """
     addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
     metadata = {
@@ -95,13 +103,14 @@ def store_program(
         "kernels": _kernel_rows(units),
         "constants": list(wrapper.constants),
         "entry": wrapper.entry,
+        "calls": dict(calls),
     }
     if cache is not None:
         libraries = tuple(
             evolve(lib, device=device) for device, b in building.items() for lib in b.libraries()
         )
         save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
-    return _load(wrapper.text, addresses, metadata, runner(), gm, running)
+    return _load(wrapper.text, addresses, metadata, runner, gm, running)
 
 
 def load_program(
@@ -118,35 +127,61 @@ def load_program(
     found = load_artifact(cache, key, running.loaders)
     if found is None:
         return None
-    return _load(found.host_source, found.symbols, found.metadata, runner(), gm, running)
+    return _load(found.host_source, found.symbols, found.metadata, runner, gm, running)
 
 
 def _load(
     text: str,
     addresses: Mapping[str, KernelFunction],
     metadata: Mapping[str, Any],
-    runner: Runner,
+    runner: Callable[[], Runner],
     gm: torch.fx.GraphModule | None,
     running: Running,
 ) -> StoredProgram:
     kernels = {
-        row["name"]: LoadedKernel(
-            row["name"],
-            addresses[row["symbol"]],
-            tuple((_EXCEPTIONS[f], message) for f, message in row["checks"]),
-        )
+        row["name"]: LoadedKernel(row["name"], addresses[row["symbol"]], _checks(row))
         for row in metadata["kernels"]
     }
     keys = metadata["constants"]
     constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
-    namespace: dict[str, Any] = {}
-    exec(compile(text, "<gyrator host program>", "exec"), namespace)
-    rt = HostRuntime(
-        runner, kernels, constants, fx_compiler=running.fx_compiler, timed=running.timed
+    if metadata["calls"]:
+        plan = _compiled(metadata, addresses, constants, running)
+        names = [name for name, *_ in metadata["calls"]["kernels"]]
+        rows = [(name, plan, row) for row, name in enumerate(names)]
+    else:
+        namespace: dict[str, Any] = {}
+        exec(compile(text, "<gyrator host program>", "exec"), namespace)
+        rt = HostRuntime(
+            runner(), kernels, constants, fx_compiler=running.fx_compiler, timed=running.timed
+        )
+        plan = namespace[metadata["entry"]](rt).plan
+        rows = rt.launches
+    timings = (lambda: _timings(rows)) if running.timed else None
+    return StoredProgram(_boxed(plan), metadata["summary"], text, timings, len(constants))
+
+
+def _compiled(
+    metadata: Mapping[str, Any],
+    addresses: Mapping[str, Any],
+    constants: Mapping[str, torch.Tensor],
+    running: Running,
+) -> Plan:
+    builder = running.cpp()
+    if builder is None:
+        raise RuntimeError("a C++ host program was stored that this process cannot call")
+    plan: Plan = load_cpp(
+        builder.caller,
+        metadata["calls"],
+        addresses,
+        {row["name"]: (addresses[row["symbol"]], _checks(row)) for row in metadata["kernels"]},
+        tuple(constants[key] for key in metadata["constants"]),
+        timed=running.timed,
     )
-    recorded = namespace[metadata["entry"]](rt)
-    timings = (lambda: _timings(rt.launches)) if running.timed else None
-    return StoredProgram(_boxed(recorded.plan), metadata["summary"], text, timings, len(constants))
+    return plan
+
+
+def _checks(row: Mapping[str, Any]) -> Checks:
+    return tuple((_EXCEPTIONS[f], message) for f, message in row["checks"])
 
 
 def _boxed(plan: Plan) -> Boxed:

@@ -14,6 +14,7 @@ from gyrator.frontend import Frontend
 from gyrator.options import Options, make_options
 from gyrator.records import Observer, ignore_record
 from gyrator.targets import TargetDefinition, discover
+from gyrator.wrappers.cpp import TorchCppWrapper
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
@@ -43,7 +44,7 @@ class Session:
     rules: LoweringTable = field(factory=default_table)
     targets: Mapping[str, tuple[TargetDefinition, Target]] = field()
     wrappers: Mapping[str, WrapperBackend] = field(
-        factory=lambda: {"python": PythonWrapper(), "fx": FxWrapper()}
+        factory=lambda: {"python": PythonWrapper(), "cpp": TorchCppWrapper(), "fx": FxWrapper()}
     )
     observer: Observer = ignore_record
     _cache: Cache | None = None

@@ -103,5 +103,5 @@ class Program:
     constants: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Keys of the constants, in the order in which they are handed to it."""
     units: tuple[HostUnit, ...] = field(default=(), validator=a_tuple)
-    """What a compiler takes, for a compiled language. The first exports the entry; the entry finds
-    the functions of the others through a table, in the order of their symbols."""
+    """What a compiler takes, for a compiled language; `text` is then for readers. The first exports
+    the entry, which finds the functions of the others through a table, in the order of symbols."""

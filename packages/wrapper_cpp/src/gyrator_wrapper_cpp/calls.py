@@ -89,13 +89,16 @@ class CallWriter:
     ) -> Lines:
         lines: Lines = []
         given = [self.value(v, lines) for _, v in pairs]
-        flat = [
-            r for result in results for r in (result if isinstance(result, tuple) else (result,))
-        ]
+        used = [r for r in results if r is not None]
+        flat = [r for u in used for r in (u if isinstance(u, tuple) else (u,))]
+        letters = ["0" if r is None else "L" if isinstance(r, tuple) else "1" for r in results]
+        wanted = "".join(letters).ljust(len(schema.returns), "0")
         lines.append(f"const GyValue a[] = {{{', '.join(given) or 'gy::value_none()'}}};")
         lines.append(f"gy::Values<{len(flat)}> r;")
         name = f"{quoted(schema.op)}, {quoted(schema.overload)}"
-        lines.append(f"gy::call_op(f.context, {name}, a, {len(given)}, r.at, {len(flat)});")
+        lines.append(
+            f"gy::call_op(f.context, {name}, a, {len(given)}, {quoted(wanted)}, r.at, {len(flat)});"
+        )
         for k, result in enumerate(flat):
             match result:
                 case str():

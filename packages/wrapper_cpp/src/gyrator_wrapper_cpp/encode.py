@@ -116,6 +116,8 @@ class Encoder:
             case "Tensor":
                 if isinstance(value, h.Ref) and self.kinds[value.name] is Kind.TENSOR:
                     return f"gy::tensor(f.{self.kinds.member(value.name)})"
+                if isinstance(getattr(value, "value", value), Expr | int | float | complex):
+                    raise InexpressibleError("a number as a tensor")
             case "int" | "SymInt":
                 return f"gy::integer({self._integer(kind, value)})"
             case "bool" | "SymBool":

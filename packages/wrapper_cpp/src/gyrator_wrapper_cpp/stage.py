@@ -69,13 +69,16 @@ class CppWrapper:
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms: one translation unit, or several of a long one.
 
+        The text leaves out what stands before every program.
+
         Raises:
             UnsupportedError: what `refuses` says.
         """
-        made = units(self._sheet(program), preamble())
+        before = preamble()
+        made = units(self._sheet(program), before)
         return Program(
             language="c++",
-            text="\n".join(unit.text for unit in made),
+            text="\n".join(unit.text.removeprefix(before).lstrip() for unit in made),
             entry=ENTRY,
             kernels=kernels_used(program),
             constants=constants_used(program),

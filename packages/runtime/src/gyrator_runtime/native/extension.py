@@ -65,7 +65,7 @@ class Extension:
             words = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", self.file, "-x", "c++", "-")
             if self.needs:
                 _run(stand_in_command(toolchain, self.needs, _STAND_IN), folder, b"")
-                words += ("-x", "none", _STAND_IN)
+                words += ("-x", "none", "-Wl,--no-as-needed", _STAND_IN)
             _run(words, folder, self.source)
             (folder / _STAND_IN).unlink(missing_ok=True)
 

@@ -185,11 +185,13 @@ struct GyDescriptor {
 
 using GyKernel = int64_t (*)(void* const* buffers, const int64_t* sizes);
 
-// Calls an op that the C ABI can't. `args` follow the schema and are borrowed; tensors in `results`
-// are given away. Returns 0, or a GyStatus with text in `error`.
+// Calls an op that the C ABI can't. `args` follow the schema and are borrowed. `wanted` has a letter
+// for each of the op's results: 1 for a tensor or an integer, L for a list of tensors, 0 for one
+// that is not used. `results` takes those in order, lists without their brackets; tensors in it are
+// given away. Returns 0, or a GyStatus with text in `error`.
 using GyCallOp = int32_t (*)(
     void* state, const char* op, const char* overload, const GyValue* args, int32_t n_args,
-    GyValue* results, int32_t n_results, char* error, int64_t error_size);
+    const char* wanted, GyValue* results, int32_t n_results, char* error, int64_t error_size);
 
 // Launches a user's kernel: `n_grids` grids of 3, then named arguments, the last `n_constants` of
 // which are compile-time constants. Returns as GyCallOp does.

@@ -659,11 +659,11 @@ inline int64_t int_of(const GyValue& value, const char* name) {
 
 inline void call_op(
     GyProgramContext* context, const char* op, const char* overload, const GyValue* args,
-    int32_t n_args, GyValue* results, int32_t n_results) {
+    int32_t n_args, const char* wanted, GyValue* results, int32_t n_results) {
   if (context->call_op == nullptr) fail(GY_RUNTIME_ERROR, "no hook was given to call %s", op);
   Error error{};
   error.status = context->call_op(
-      context->state, op, overload, args, n_args, results, n_results, error.text,
+      context->state, op, overload, args, n_args, wanted, results, n_results, error.text,
       sizeof error.text);
   if (error.status != 0) throw error;
 }

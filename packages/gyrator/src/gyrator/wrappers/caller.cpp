@@ -1,0 +1,572 @@
+// Calls C++ host programs from Python: arguments to handles, results to tensors, errors to
+// exceptions. The interface of the programs (GyProgramContext ...) stands before this text.
+//
+// An at::Tensor is one pointer, to what Tensor._cdata gives, so the address of that pointer is a
+// handle that borrows. `Program` tries it on a tensor before anything relies on it.
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <structmember.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <string.h>
+
+namespace {
+
+using Entry = int32_t (*)(GyProgramContext*, GyValue*, GyValue*);
+using Wrap = PyObject* (*)(const void* tensor);
+
+// Callables of Python that a program needs, in the order in which the tuple `hooks` has them.
+enum Hook { CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, HOOKS };
+
+struct Program {
+  PyObject_HEAD
+  vectorcallfunc call;
+  Entry entry;
+  Wrap wrap;           // or null: then the hook STEAL
+  PyObject* tensor_type;
+  PyObject* cdata;     // the getter of Tensor._cdata
+  PyObject* hooks;
+  PyObject* kinds;     // bytes, a letter for each parameter: t(ensor), s(ize), o(paque)
+  PyObject* shape;     // bytes of int32: -1 for a leaf, n before the items of a list of n
+  PyObject* kernels;   // bytes of addresses
+  PyObject* parts;     // bytes of addresses
+  PyObject* kept;      // what lives as long as the program
+  AtenTensorHandle* constants;
+  Py_ssize_t n_constants;
+  Py_ssize_t n_outputs;
+  GyTimes* times;      // null unless the program is timed
+  Py_ssize_t n_kernels;
+};
+
+// One call: what hooks find as their state.
+struct Call {
+  Program* program;
+  PyThreadState* thread;
+  PyObject* type;  // the exception of a hook
+  PyObject* value;
+  PyObject* trace;
+};
+
+volatile int forked = 0;
+pthread_t forked_thread;
+
+// libgomp's threads do not survive a fork: the thread that forked runs kernels alone.
+void in_child() {
+  forked_thread = pthread_self();
+  forked = 1;
+}
+
+void after_fork() {
+  if (!pthread_equal(forked_thread, pthread_self())) return;
+  forked = 0;
+  using SetThreads = void (*)(int);
+  SetThreads set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
+  if (set_threads) set_threads(1);
+}
+
+template <class T, int inline_count>
+struct Scratch {
+  T inline_[inline_count];
+  T* data;
+  explicit Scratch(Py_ssize_t n) : data(inline_) {
+    if (n > inline_count) data = static_cast<T*>(PyMem_Malloc(sizeof(T) * n));
+    if (!data) PyErr_NoMemory();
+  }
+  ~Scratch() {
+    if (data != inline_) PyMem_Free(data);
+  }
+};
+
+PyObject* hook(Program* self, Hook which) { return PyTuple_GET_ITEM(self->hooks, which); }
+
+// Tensors ----------------------------------------------------------------------------------------
+
+// The TensorImpl of a tensor, or null with an exception.
+void* impl_of(Program* self, PyObject* object) {
+  if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(self->tensor_type))) {
+    PyErr_Format(PyExc_TypeError, "expected a tensor, got %s", Py_TYPE(object)->tp_name);
+    return nullptr;
+  }
+  PyGetSetDef* get = reinterpret_cast<PyGetSetDescrObject*>(self->cdata)->d_getset;
+  PyObject* number = get->get(object, get->closure);
+  if (!number) return nullptr;
+  void* impl = PyLong_AsVoidPtr(number);
+  Py_DECREF(number);
+  return impl;
+}
+
+// A handle that the caller owns, or null with an exception.
+AtenTensorHandle handle_of(Program* self, PyObject* object) {
+  void* impl = impl_of(self, object);
+  if (!impl) return nullptr;
+  AtenTensorHandle handle = nullptr;
+  if (aoti_torch_new_tensor_handle(reinterpret_cast<AtenTensorHandle>(&impl), &handle) != 0)
+    PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+  return handle;
+}
+
+// The tensor of a handle that stays its owner's.
+PyObject* tensor_of(Program* self, AtenTensorHandle handle) {
+  if (self->wrap) return self->wrap(handle);
+  AtenTensorHandle own = nullptr;
+  if (aoti_torch_new_tensor_handle(handle, &own) != 0) {
+    PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+    return nullptr;
+  }
+  PyObject* capsule = PyCapsule_New(own, nullptr, nullptr);
+  PyObject* made = capsule ? PyObject_CallOneArg(hook(self, STEAL), capsule) : nullptr;
+  Py_XDECREF(capsule);
+  return made;
+}
+
+// Values -----------------------------------------------------------------------------------------
+
+PyObject* object_of(Program* self, const GyValue& value);
+
+PyObject* list_of(Program* self, const GyValue& value) {
+  PyObject* list = PyList_New(value.count);
+  for (int32_t k = 0; list && k < value.count; ++k) {
+    PyObject* item = object_of(self, value.items[k]);
+    if (!item) Py_CLEAR(list);
+    else PyList_SET_ITEM(list, k, item);
+  }
+  return list;
+}
+
+PyObject* numbers(const int64_t* values, Py_ssize_t count) {
+  PyObject* made = PyTuple_New(count);
+  for (Py_ssize_t k = 0; made && k < count; ++k) {
+    PyObject* item = PyLong_FromLongLong(values[k]);
+    if (!item) Py_CLEAR(made);
+    else PyTuple_SET_ITEM(made, k, item);
+  }
+  return made;
+}
+
+PyObject* descriptor_of(Program* self, const GyDescriptor& d) {
+  PyObject* tensor = tensor_of(self, d.tensor);
+  PyObject* shape = numbers(d.shape, d.rank);
+  PyObject* block = numbers(d.block, d.rank);
+  PyObject* made = nullptr;
+  if (tensor && shape && block)
+    made = PyObject_CallFunction(
+        hook(self, DESCRIPTOR), "OOOLO", tensor, shape, block,
+        static_cast<long long>(d.element_bytes), d.stable ? Py_True : Py_False);
+  Py_XDECREF(tensor);
+  Py_XDECREF(shape);
+  Py_XDECREF(block);
+  return made;
+}
+
+// A Python object for a value; tensors stay their owner's.
+PyObject* object_of(Program* self, const GyValue& value) {
+  switch (value.kind) {
+    case GY_NONE: Py_RETURN_NONE;
+    case GY_TENSOR: return tensor_of(self, value.tensor);
+    case GY_INT: return PyLong_FromLongLong(value.integer);
+    case GY_FLOAT: return PyFloat_FromDouble(value.real);
+    case GY_BOOL: return PyBool_FromLong(value.integer != 0);
+    case GY_TEXT: return PyUnicode_FromString(value.text);
+    case GY_TYPE: return PyObject_CallFunction(hook(self, TYPED), "s", value.text);
+    case GY_OPAQUE: return Py_NewRef(reinterpret_cast<PyObject*>(value.bits));
+    case GY_LIST: return list_of(self, value);
+    case GY_DESCRIPTOR: return descriptor_of(self, *value.descriptor);
+    case GY_COMPLEX: return PyComplex_FromDoubles(value.items[0].real, value.items[1].real);
+  }
+  PyErr_Format(PyExc_SystemError, "no value is of kind %d", value.kind);
+  return nullptr;
+}
+
+// The value of an object that a hook gives: a tensor, whose handle is given away, or an integer.
+bool value_of(Program* self, PyObject* object, GyValue* value) {
+  if (object == Py_None) {
+    value->kind = GY_NONE;
+    return true;
+  }
+  if (PyLong_Check(object)) {
+    value->kind = PyBool_Check(object) ? GY_BOOL : GY_INT;
+    value->integer = PyLong_AsLongLong(object);
+    return value->integer != -1 || !PyErr_Occurred();
+  }
+  AtenTensorHandle handle = handle_of(self, object);
+  if (!handle) return false;
+  value->kind = GY_TENSOR;
+  value->tensor = handle;
+  return true;
+}
+
+// Hooks ------------------------------------------------------------------------------------------
+
+// Keeps the exception of a hook until the program has returned.
+int32_t hook_failed(Call* call) {
+  PyErr_Fetch(&call->type, &call->value, &call->trace);
+  return GY_HOOK_ERROR;
+}
+
+bool take_results(Program* self, PyObject* found, GyValue* results, int32_t count) {
+  PyObject* fast = PySequence_Fast(found, "a hook gives a sequence");
+  if (!fast) return false;
+  bool right = PySequence_Fast_GET_SIZE(fast) == count;
+  if (!right)
+    PyErr_Format(
+        PyExc_RuntimeError, "an op gave %zd results, expected %d", PySequence_Fast_GET_SIZE(fast),
+        count);
+  for (int32_t k = 0; right && k < count; ++k)
+    right = value_of(self, PySequence_Fast_GET_ITEM(fast, k), &results[k]);
+  Py_DECREF(fast);
+  return right;
+}
+
+int32_t call_op(
+    void* state, const char* op, const char* overload, const GyValue* args, int32_t n_args,
+    const char* wanted, GyValue* results, int32_t n_results, char*, int64_t) {
+  Call* call = static_cast<Call*>(state);
+  Program* self = call->program;
+  PyEval_RestoreThread(call->thread);
+  GyValue all{GY_LIST, n_args, {nullptr}};
+  all.items = args;
+  PyObject* given = list_of(self, all);
+  PyObject* found =
+      given ? PyObject_CallFunction(hook(self, CALL_OP), "ssNs", op, overload, given, wanted)
+            : nullptr;
+  bool done = found && take_results(self, found, results, n_results);
+  Py_XDECREF(found);
+  int32_t status = done ? static_cast<int32_t>(GY_OK) : hook_failed(call);
+  call->thread = PyEval_SaveThread();
+  return status;
+}
+
+int32_t launch_user(
+    void* state, const char* kernel, const int64_t* grids, int32_t n_grids,
+    const char* const* names, const GyValue* values, int32_t n_values, int32_t, char*, int64_t) {
+  Call* call = static_cast<Call*>(state);
+  Program* self = call->program;
+  PyEval_RestoreThread(call->thread);
+  PyObject* grid = PyList_New(0);
+  for (int32_t k = 0; grid && k < n_grids; ++k) {
+    PyObject* one = numbers(grids + 3 * k, 3);
+    if (!one || PyList_Append(grid, one) != 0) Py_CLEAR(grid);
+    Py_XDECREF(one);
+  }
+  PyObject* given = PyDict_New();
+  for (int32_t k = 0; given && k < n_values; ++k) {
+    PyObject* item = object_of(self, values[k]);
+    if (!item || PyDict_SetItemString(given, names[k], item) != 0) Py_CLEAR(given);
+    Py_XDECREF(item);
+  }
+  PyObject* done = nullptr;
+  if (grid && given)
+    done = PyObject_CallFunction(hook(self, LAUNCH_USER), "sOO", kernel, grid, given);
+  Py_XDECREF(grid);
+  Py_XDECREF(given);
+  int32_t status = done ? static_cast<int32_t>(GY_OK) : hook_failed(call);
+  Py_XDECREF(done);
+  call->thread = PyEval_SaveThread();
+  return status;
+}
+
+// Calls ------------------------------------------------------------------------------------------
+
+// Raises what a program that failed says.
+void raise(Program* self, int32_t status, GyProgramContext& context, Call& call) {
+  PyObject* made = nullptr;
+  switch (status) {
+    case GY_HOOK_ERROR: return PyErr_Restore(call.type, call.value, call.trace);
+    case GY_ASSERTION_ERROR: return PyErr_SetString(PyExc_AssertionError, context.error);
+    case GY_DIVISION_ERROR: return PyErr_SetString(PyExc_ZeroDivisionError, context.error);
+    case GY_KERNEL_ERROR:
+      made = PyObject_CallFunction(
+          hook(self, KERNEL_ERROR), "LL", static_cast<long long>(context.kernel),
+          static_cast<long long>(context.kernel_code));
+      break;
+    case GY_NAN_ERROR: {
+      PyObject* tensor = tensor_of(self, context.culprit);
+      aoti_torch_delete_tensor_object(context.culprit);
+      if (tensor)
+        made = PyObject_CallFunction(hook(self, NAN_ERROR), "Ns", tensor, context.error);
+      break;
+    }
+    default: break;
+  }
+  Py_XDECREF(made);
+  if (!PyErr_Occurred()) PyErr_SetString(PyExc_RuntimeError, context.error);
+}
+
+// The next results as objects; `at` and `out` move behind them.
+PyObject* taken(Program* self, const int32_t*& at, const GyValue*& out) {
+  int32_t count = *at++;
+  if (count < 0) return object_of(self, *out++);
+  PyObject* list = PyList_New(count);
+  for (int32_t k = 0; list && k < count; ++k) {
+    PyObject* item = taken(self, at, out);
+    if (!item) Py_CLEAR(list);
+    else PyList_SET_ITEM(list, k, item);
+  }
+  return list;
+}
+
+PyObject* results(Program* self, const GyValue* out) {
+  const int32_t* at = reinterpret_cast<const int32_t*>(PyBytes_AS_STRING(self->shape));
+  int32_t count = *at++;
+  PyObject* made = PyTuple_New(count);
+  for (int32_t k = 0; made && k < count; ++k) {
+    PyObject* item = taken(self, at, out);
+    if (!item) Py_CLEAR(made);
+    else PyTuple_SET_ITEM(made, k, item);
+  }
+  return made;
+}
+
+void drop(GyValue* values, Py_ssize_t count) {
+  for (Py_ssize_t k = 0; k < count; ++k)
+    if (values[k].kind == GY_TENSOR) aoti_torch_delete_tensor_object(values[k].tensor);
+}
+
+// Makes a value of each argument. Opaque ones are kept alive in `kept`.
+bool arguments(Program* self, PyObject* args, GyValue* in, PyObject** kept) {
+  const char* kinds = PyBytes_AS_STRING(self->kinds);
+  Py_ssize_t count = PyBytes_GET_SIZE(self->kinds);
+  for (Py_ssize_t k = 0; k < count; ++k) {
+    PyObject* object = PyList_GET_ITEM(args, k);
+    bool right = true;
+    switch (kinds[k]) {
+      case 't':
+        in[k].tensor = handle_of(self, object);
+        right = in[k].tensor != nullptr;
+        if (right) in[k].kind = GY_TENSOR;
+        break;
+      case 's':
+        in[k].integer = PyLong_AsLongLong(object);
+        right = in[k].integer != -1 || !PyErr_Occurred();
+        in[k].kind = GY_INT;
+        break;
+      default:
+        in[k].bits = reinterpret_cast<uint64_t>(object);
+        in[k].kind = GY_OPAQUE;
+        kept[k] = Py_NewRef(object);
+    }
+    if (!right) {
+      drop(in, k);
+      return false;
+    }
+  }
+  return true;
+}
+
+PyObject* run(Program* self, GyValue* in) {
+  Scratch<GyValue, 32> out(self->n_outputs);
+  if (!out.data) {
+    drop(in, PyBytes_GET_SIZE(self->kinds));
+    return nullptr;
+  }
+  char error[2048];
+  Call call{self, nullptr, nullptr, nullptr, nullptr};
+  GyProgramContext context{};
+  context.kernels = reinterpret_cast<const GyKernel*>(PyBytes_AS_STRING(self->kernels));
+  context.parts = reinterpret_cast<const GyPart*>(PyBytes_AS_STRING(self->parts));
+  context.constants = self->constants;
+  context.error = error;
+  context.error_size = sizeof error;
+  context.times = self->times;
+  context.state = &call;
+  context.call_op = call_op;
+  context.launch_user = launch_user;
+  call.thread = PyEval_SaveThread();
+  bool grad = aoti_torch_grad_mode_is_enabled();
+  if (grad) aoti_torch_grad_mode_set_enabled(false);
+  int32_t status = self->entry(&context, in, out.data);
+  if (grad) aoti_torch_grad_mode_set_enabled(true);
+  PyEval_RestoreThread(call.thread);
+  if (status != GY_OK) {
+    raise(self, status, context, call);
+    return nullptr;
+  }
+  PyObject* made = results(self, out.data);
+  drop(out.data, self->n_outputs);
+  return made;
+}
+
+PyObject* program_call(PyObject* object, PyObject* const* args, size_t nargsf, PyObject* names) {
+  Program* self = reinterpret_cast<Program*>(object);
+  Py_ssize_t count = PyBytes_GET_SIZE(self->kinds);
+  if (PyVectorcall_NARGS(nargsf) != 1 || names || !PyList_CheckExact(args[0]) ||
+      PyList_GET_SIZE(args[0]) != count) {
+    PyErr_Format(PyExc_TypeError, "a host program takes a list of %zd arguments", count);
+    return nullptr;
+  }
+  if (__builtin_expect(forked, 0)) after_fork();
+  Scratch<GyValue, 32> in(count);
+  Scratch<PyObject*, 32> kept(count);
+  if (!in.data || !kept.data) return nullptr;
+  memset(kept.data, 0, sizeof(PyObject*) * count);
+  PyObject* made = nullptr;
+  if (arguments(self, args[0], in.data, kept.data)) {
+    // What nobody else holds can die while the program runs.
+    if (count == 0 || PyList_SetSlice(args[0], 0, count, nullptr) == 0) made = run(self, in.data);
+    else drop(in.data, count);
+  }
+  for (Py_ssize_t k = 0; k < count; ++k) Py_XDECREF(kept.data[k]);
+  return made;
+}
+
+// The type ---------------------------------------------------------------------------------------
+
+// A tensor's handle, made from `_cdata`, reads the data that the tensor says it has.
+bool works(Program* self, PyObject* probe) {
+  void* impl = impl_of(self, probe);
+  if (!impl) return false;
+  void* data = nullptr;
+  int64_t size = 0;
+  AtenTensorHandle handle = reinterpret_cast<AtenTensorHandle>(&impl);
+  bool same = aoti_torch_get_data_ptr(handle, &data) == 0 &&
+              aoti_torch_get_size(handle, 0, &size) == 0;
+  PyObject* found = same ? PyObject_CallMethod(probe, "data_ptr", nullptr) : nullptr;
+  same = found && PyLong_AsVoidPtr(found) == data && size == 3;
+  Py_XDECREF(found);
+  if (!same && !PyErr_Occurred())
+    PyErr_SetString(PyExc_ImportError, "this torch lays its tensors out in another way");
+  return same;
+}
+
+PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
+  static const char* names[] = {
+      "entry", "kinds", "shape", "n_outputs", "kernels", "parts", "constants", "hooks",
+      "tensor_type", "cdata", "wrap", "probe", "timed", "kept", nullptr};
+  unsigned long long entry = 0, wrap = 0;
+  PyObject *kinds, *shape, *kernels, *parts, *constants, *hooks, *tensor_type, *cdata, *probe, *kept;
+  Py_ssize_t n_outputs;
+  int timed;
+  if (!PyArg_ParseTupleAndKeywords(
+          args, keywords, "KSSnSSO!O!OO!KOpO", const_cast<char**>(names), &entry, &kinds, &shape,
+          &n_outputs, &kernels, &parts, &PyTuple_Type, &constants, &PyTuple_Type, &hooks,
+          &tensor_type, &PyGetSetDescr_Type, &cdata, &wrap, &probe, &timed, &kept))
+    return nullptr;
+  if (PyTuple_GET_SIZE(hooks) != HOOKS) {
+    PyErr_Format(PyExc_ValueError, "%d hooks are needed", HOOKS);
+    return nullptr;
+  }
+  Program* self = reinterpret_cast<Program*>(type->tp_alloc(type, 0));
+  if (!self) return nullptr;
+  self->call = program_call;
+  self->entry = reinterpret_cast<Entry>(entry);
+  self->wrap = reinterpret_cast<Wrap>(wrap);
+  self->tensor_type = Py_NewRef(tensor_type);
+  self->cdata = Py_NewRef(cdata);
+  self->hooks = Py_NewRef(hooks);
+  self->kinds = Py_NewRef(kinds);
+  self->shape = Py_NewRef(shape);
+  self->kernels = Py_NewRef(kernels);
+  self->parts = Py_NewRef(parts);
+  self->kept = Py_NewRef(kept);
+  self->n_outputs = n_outputs;
+  self->n_kernels = PyBytes_GET_SIZE(kernels) / static_cast<Py_ssize_t>(sizeof(GyKernel));
+  self->n_constants = 0;
+  Py_ssize_t count = PyTuple_GET_SIZE(constants);
+  self->constants =
+      static_cast<AtenTensorHandle*>(PyMem_Calloc(count ? count : 1, sizeof(AtenTensorHandle)));
+  self->times = timed ? static_cast<GyTimes*>(PyMem_Calloc(self->n_kernels + 1, sizeof(GyTimes)))
+                      : nullptr;
+  bool right = self->constants && (self->times || !timed) && works(self, probe);
+  for (; right && self->n_constants < count; ++self->n_constants) {
+    AtenTensorHandle made = handle_of(self, PyTuple_GET_ITEM(constants, self->n_constants));
+    right = made != nullptr;
+    if (!right) break;
+    self->constants[self->n_constants] = made;
+  }
+  if (right) return reinterpret_cast<PyObject*>(self);
+  if (!PyErr_Occurred()) PyErr_NoMemory();
+  Py_DECREF(self);
+  return nullptr;
+}
+
+int program_traverse(PyObject* object, visitproc visit, void* arg) {
+  Program* self = reinterpret_cast<Program*>(object);
+  Py_VISIT(Py_TYPE(object));
+  Py_VISIT(self->hooks);
+  return 0;
+}
+
+int program_clear(PyObject* object) {
+  Py_CLEAR(reinterpret_cast<Program*>(object)->hooks);
+  return 0;
+}
+
+void program_dealloc(PyObject* object) {
+  Program* self = reinterpret_cast<Program*>(object);
+  PyTypeObject* type = Py_TYPE(object);
+  PyObject_GC_UnTrack(object);
+  for (Py_ssize_t k = 0; k < self->n_constants; ++k)
+    aoti_torch_delete_tensor_object(self->constants[k]);
+  PyMem_Free(self->constants);
+  PyMem_Free(self->times);
+  Py_XDECREF(self->tensor_type);
+  Py_XDECREF(self->cdata);
+  Py_XDECREF(self->hooks);
+  Py_XDECREF(self->kinds);
+  Py_XDECREF(self->shape);
+  Py_XDECREF(self->kernels);
+  Py_XDECREF(self->parts);
+  Py_XDECREF(self->kept);
+  type->tp_free(object);
+  Py_DECREF(type);
+}
+
+// Rows (calls, total ns, least ns), one a kernel; empty unless the program is timed.
+PyObject* program_timings(PyObject* object, PyObject*) {
+  Program* self = reinterpret_cast<Program*>(object);
+  Py_ssize_t count = self->times ? self->n_kernels : 0;
+  PyObject* rows = PyList_New(count);
+  for (Py_ssize_t k = 0; rows && k < count; ++k) {
+    const GyTimes& row = self->times[k];
+    PyObject* made = Py_BuildValue(
+        "LLL", static_cast<long long>(row.calls), static_cast<long long>(row.total),
+        static_cast<long long>(row.least));
+    if (!made) Py_CLEAR(rows);
+    else PyList_SET_ITEM(rows, k, made);
+  }
+  return rows;
+}
+
+PyMethodDef program_methods[] = {
+    {"timings", program_timings, METH_NOARGS, "Rows (calls, total ns, least ns) of the kernels."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyMemberDef program_members[] = {
+    {"__vectorcalloffset__", T_PYSSIZET, offsetof(Program, call), READONLY, nullptr},
+    {nullptr, 0, 0, 0, nullptr}};
+
+PyType_Slot program_slots[] = {{Py_tp_new, (void*)program_new},
+                               {Py_tp_dealloc, (void*)program_dealloc},
+                               {Py_tp_traverse, (void*)program_traverse},
+                               {Py_tp_clear, (void*)program_clear},
+                               {Py_tp_call, (void*)PyVectorcall_Call},
+                               {Py_tp_methods, program_methods},
+                               {Py_tp_members, program_members},
+                               {0, nullptr}};
+
+PyType_Spec program_spec = {
+    "_gycaller.Program", sizeof(Program), 0,
+    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, program_slots};
+
+int module_exec(PyObject* module) {
+  if (pthread_atfork(nullptr, nullptr, in_child)) {
+    PyErr_NoMemory();
+    return -1;
+  }
+  PyObject* type = PyType_FromSpec(&program_spec);
+  if (!type) return -1;
+  int failed = PyModule_AddObjectRef(module, "Program", type);
+  Py_DECREF(type);
+  return failed;
+}
+
+PyModuleDef_Slot module_slots[] = {{Py_mod_exec, (void*)module_exec}, {0, nullptr}};
+
+PyModuleDef module_def = {
+    PyModuleDef_HEAD_INIT, "_gycaller", "Calls C++ host programs.", 0, nullptr,
+    module_slots, nullptr, nullptr, nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__gycaller() { return PyModuleDef_Init(&module_def); }
