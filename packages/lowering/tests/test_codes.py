@@ -217,3 +217,11 @@ def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
     assert reason in called.reason
     whole = lower(graph, LoweringOptions(), TARGETS).operations
     assert not any(isinstance(o, Extern) for o in whole)
+
+
+def test_a_size_that_nothing_has_read_is_refused(check, writer) -> None:
+    size = writer.mode.shape_env.create_unbacked_symint()
+    x = writer.given("x", writer.tensor(4))
+    call = writer.call(aten.nonzero.default, x, val=writer.tensor(size * 2, 1, dtype=torch.int64))
+    found = refusal(check, writer.module(call))
+    assert found.code == "GY-LOWER-009"

@@ -4,7 +4,7 @@ import pytest
 from attrs import evolve
 from scheduler_programs import CPU, Maker, contiguous, target
 
-from gyrator_ir.expr import ZERO, Const, Sym, expr
+from gyrator_ir.expr import ZERO, Const, Sym, SymKind, expr
 from gyrator_ir.host.nodes import (
     AssertNoNan,
     AssertSizeStride,
@@ -37,6 +37,7 @@ from gyrator_ir.loop.nodes import (
     TensorRef,
     WhileOp,
 )
+from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
 from gyrator_scheduler.errors import SchedulerError
@@ -175,6 +176,18 @@ def test_numbers_read_back_come_before_what_they_shape() -> None:
     assert isinstance(found[0], ReadScalar)
     assert isinstance(found[-1], Return)
     assert contiguous((u0,)) == out.strides and out.device == CPU
+
+
+def test_sizes_that_a_call_finds_out_are_bound_before_they_are_used() -> None:
+    m = Maker()
+    x = m.input("x", 8)
+    u0 = Sym("u0", SymKind.UNBACKED)
+    chosen = m.buffer("chosen", (u0,))
+    m.operations.append(Extern("find", "test.find.default", (m.ref(x),), (), (chosen.name,)))
+    found = planned(verify_loop(m.program(m.pointwise("exp", "chosen"))), size_asserts=True)
+    call, bind, check = found[:3]
+    assert isinstance(call, ExternCall) and bind == BindSize(u0, "chosen", 0)
+    assert check == AssertSizeStride("chosen", (u0,), chosen.strides, "test.find.default")
 
 
 def test_a_device_without_target_is_refused() -> None:

@@ -33,6 +33,7 @@ from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
 from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.facts import facts_of
+from gyrator_lowering.functionalized import Holders, Wrapped, is_token
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.origins import Locator
 from gyrator_lowering.promote import ScalarValue
@@ -78,6 +79,7 @@ class _Lowering:
     prefix: str = ""
     """Path of this graph from the root module, with a dot at its end."""
     regions: Regions = field(init=False)
+    wrapped: Wrapped = field(init=False)
     _rules: dict[str, Rule | None] = field(factory=dict)
 
     @classmethod
@@ -93,6 +95,7 @@ class _Lowering:
 
     def __attrs_post_init__(self) -> None:
         self.regions = Regions(self.b, self._region)
+        self.wrapped = Wrapped(self.b, Holders(self.env))
 
     def _region(self, gm: GraphModule, name: str, path: str) -> LoopProgram:
         """Lower a graph inside this one to a program of its own."""
@@ -141,7 +144,7 @@ class _Lowering:
     def _placeholder(self, node: Node) -> Any:
         fake = node.meta.get("val")
         name = self.b.reserve(_identifier(node.name))
-        if isinstance(fake, torch.Tensor):
+        if isinstance(fake, torch.Tensor) and not is_token(node):
             buffer, value = self._given(name, fake)
             self.inputs.append(TensorInput(buffer, self.b.options.assume_aligned))
             return value
@@ -157,7 +160,7 @@ class _Lowering:
                 help="the graph runs in eager mode",
             )
         self.inputs.append(OpaqueInput(name))
-        return fake
+        return None if isinstance(fake, torch.Tensor) else fake
 
     def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
@@ -242,12 +245,24 @@ class _Lowering:
         if _is_size(fake):
             return self._scalar(node, fake)
         if isinstance(target, torch._ops.HigherOrderOperator):
-            return self.regions.call(node, [self._argument(a) for a in node.args])
+            return self._higher_order(node, target)
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{target} is not an op of the dispatcher",
             help="the graph runs in eager mode",
         )
+
+    def _higher_order(self, node: Node, target: torch._ops.HigherOrderOperator) -> Any:
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        match target.__name__:
+            case "with_effects":
+                return self.wrapped.with_effects(node, args, kwargs)
+            case "auto_functionalized":
+                return self.wrapped.auto_functionalized(node, args[0], kwargs)
+            case "auto_functionalized_v2":
+                return self.wrapped.auto_functionalized_v2(node, args[0], kwargs)
+        return self.regions.call(node, args)
 
     def _assertion(self, node: Node) -> None:
         """Check a condition on sizes at run time."""

@@ -195,7 +195,8 @@ class Extern:
 
     `results` has an entry for each return of the schema: the buffer that receives it, a tuple of
     buffers for a tensor list, a symbol for an integer, None for a return that is not used or is
-    undefined. With `out`, the overload's out-variant takes the result buffers, allocated before.
+    undefined. With `out`, the overload's out-variant takes the result buffers, allocated before;
+    without, a size of a result that is an unbacked symbol not known before is known from then on.
     """
 
     name: str = field(validator=identifier)

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from gyrator_ir.expr import Cond, Expr, Sym
+from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop.body import Axis, Load, Statement, Store
 from gyrator_ir.loop.check import SIZE_KINDS, Checker, Scope, Where, place
@@ -179,6 +179,14 @@ class DataFlow:
             self.checker.fail(2, f"buffer {name!r} is not declared", where)
         self.checker.fail(11, f"{name!r} is read before it is written", where)
 
+    def size_by(self, name: str) -> None:
+        """Bring unbacked sizes of a result into scope that the call which creates it finds out."""
+        created = self.created.get(name)
+        if created is not None and name not in self.written:
+            for expr in created.shape:
+                if isinstance(expr, Sym) and expr.kind is SymKind.UNBACKED:
+                    self.symbols.add(expr)
+
     def write(self, name: str, where: Where, *, again: bool = False) -> None:
         """Note that an operation writes a buffer; `again` where it may hold values already."""
         if name not in self.checker.places:
@@ -318,6 +326,11 @@ class CallChecker:
                     f"{len(op.results)} result(s), got the names {list(op.out_names)}",
                     where,
                 )
+        if op.out is None:
+            for result in op.results:
+                for name in result if isinstance(result, tuple) else (result,):
+                    if isinstance(name, str):
+                        flow.size_by(name)
         for result in op.results:
             match result:
                 case str():

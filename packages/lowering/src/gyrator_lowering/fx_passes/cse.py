@@ -19,7 +19,8 @@ _KEPT = frozenset(
 def cse(gm: GraphModule) -> bool:
     """Replace a call by an earlier equal one, in place; return whether any was.
 
-    Calls that draw random numbers, write to arguments or have effects stay, and so does everything
+    Calls that draw random numbers, write to arguments or have effects stay, also those that bind
+    the symbol of a size that values decide: each has a symbol of its own. So does everything
     in a graph that writes to an input before its end: a read before and a read after are not equal.
     """
     nodes = list(gm.graph.nodes)
@@ -32,7 +33,7 @@ def cse(gm: GraphModule) -> bool:
         if info_of(node.target).writes:
             seen.clear()
             continue
-        if not _pure(node.target):
+        if not _pure(node.target) or node.meta.get("unbacked_bindings"):
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         earlier = seen.setdefault(key, node)

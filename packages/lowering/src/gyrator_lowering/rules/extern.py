@@ -1,6 +1,6 @@
 """Calls of ATen: by schema, for whatever has no rule, and for what a library does best."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
 from gyrator_lowering.build import LoopBuilder, each
 from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.schema import info_of
+from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -58,17 +58,34 @@ def call(
     out: str | None = None,
     out_names: tuple[str, ...] = (),
 ) -> Any:
-    """Emit the current node as a call by its schema, and return its results.
-
-    A result that aliases an argument becomes a view of that argument: no storage is ever owned by
-    two buffers. A result that is an argument written in place is that argument.
-    """
-    op = b.node.target
-    info = info_of(op)
-    given = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
+    """Emit the current node as a call by its schema, and return its results."""
+    info = info_of(b.node.target)
     fakes = b.node.meta.get("val")
     fakes = (fakes,) if info.returns == 1 else tuple(fakes or ())
-    used = b.used_results
+    values = emit(b, info, args, kwargs, fakes, b.used_results, reason, out, out_names)
+    return values[0] if info.returns == 1 else values
+
+
+def emit(
+    b: LoopBuilder,
+    info: OpInfo,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fakes: Sequence[Any],
+    used: frozenset[int],
+    reason: str,
+    out: str | None = None,
+    out_names: tuple[str, ...] = (),
+    token: TensorValue | None = None,
+) -> tuple[Any, ...]:
+    """Emit a call of an op by its schema, and return its results, which look like `fakes`.
+
+    A result that aliases an argument becomes a view of that argument: no storage is ever owned by
+    two buffers. A result that is an argument written in place is that argument. Results at places
+    that are not `used` may stay undefined. A call counts as a write of its `token`, if any, which
+    keeps it, and keeps calls with one token in order.
+    """
+    given = [*args, *(kwargs.get(name) for name in info.arguments[len(args) :])]
     names: list[Any] = []
     values: list[Any] = []
     for place, fake in enumerate(fakes):
@@ -81,10 +98,11 @@ def call(
             values.append(b.views(given[base], base, fake))
         else:
             wanted = out is not None or info.returns == 1 or place in used
+            wanted = wanted or (isinstance(fake, torch.Tensor) and bool(_unknown(b, fake.shape)))
             name, value = _result(b, fake) if wanted else (None, None)
             names.append(name)
             values.append(value)
-    written = [t for place in info.writes for t in each(given[place])]
+    written = [token, *(t for place in info.writes for t in each(given[place]))]
     b.operations.append(
         Extern(
             b.op_name(),
@@ -99,7 +117,16 @@ def call(
             b.origin,
         )
     )
-    return values[0] if info.returns == 1 else tuple(values)
+    return tuple(values)
+
+
+def _unknown(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
+    """Return the sizes of a result that are known only once it exists."""
+    return {
+        s
+        for s in b.symbols.sizes(shape)
+        if isinstance(s, Sym) and s.kind is SymKind.UNBACKED and s not in b.known
+    }
 
 
 def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
@@ -108,11 +135,13 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
         return None, None
     if isinstance(fake, torch.Tensor):
         spec = b.exact_spec(fake)
+        b.known.update(_unknown(b, spec.shape))
         for size in spec.shape:
             if any(s.kind is SymKind.UNBACKED and s not in b.known for s in size.free_symbols):
                 raise b.unsupported(
                     "GY-LOWER-009",
-                    f"{b.node.target} returns a tensor whose size depends on its values",
+                    f"{b.node.target} returns a tensor of the size {size}, which depends on values "
+                    "that nothing before has read",
                     help="the graph runs in eager mode",
                 )
         value = b.buffer(spec)

@@ -32,16 +32,22 @@ def as_strided(
     held = b.given.get(x.buffer)
     if held is None:
         return view
-    first, last = _reach(view)
-    _, end = _reach(held)
-    beyond = last is not None and end is not None and last > end
-    if beyond or (first is not None and first < 0):
+    if reaches_beyond(view, held):
         raise b.unsupported(
             "GY-LOWER-006",
             "as_strided reads outside of the tensor that the graph was given",
             help="the graph runs in eager mode; pass the whole tensor to the model",
         )
     return view
+
+
+def reaches_beyond(view: TensorValue, held: TensorValue) -> bool:
+    """Return whether a view surely touches elements before the first or after the last of `held`,
+    of the same buffer."""
+    first, last = _reach(view)
+    begin, end = _reach(held)
+    beyond = last is not None and end is not None and last > end
+    return beyond or (first is not None and begin is not None and first < begin)
 
 
 def _reach(value: TensorValue) -> tuple[int | None, int | None]:

@@ -38,14 +38,11 @@ from gyrator_ir.loop.nodes import (
 from gyrator_scheduler.access import results_of
 from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
-from gyrator_scheduler.options import SchedulerOptions
 
 
 def calls(
     node: CallOperation,
     names: Names,
-    buffers: Mapping[str, Buffer],
-    options: SchedulerOptions,
     before: list[Instruction],
     work: list[Instruction],
 ) -> None:
@@ -57,11 +54,11 @@ def calls(
     """
     match node:
         case Extern():
-            _extern(node, names, buffers, options, before, work)
+            _extern(node, names, before, work)
         case Template(fallback=fallback):
             if fallback is None:
                 raise _no_fallback(node)
-            _extern(fallback, names, buffers, options, before, work)
+            _extern(fallback, names, before, work)
         case UserTritonKernel(kernel=kernel, grid=grid, args=args, constants=constants):
             given = tuple((k, names.value(a, before)) for k, a in args)
             fixed = tuple((k, names.value(a, before)) for k, a in constants)
@@ -88,21 +85,19 @@ def _values(args: Sequence[object], names: Names, before: list[Instruction]) -> 
     return tuple(names.value(a, before) for a in args)  # type: ignore[arg-type]
 
 
-def _extern(
-    node: Extern,
-    names: Names,
-    buffers: Mapping[str, Buffer],
-    options: SchedulerOptions,
-    before: list[Instruction],
-    work: list[Instruction],
-) -> None:
+def _extern(node: Extern, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
     args = _values(node.args, names, before)
     kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
     work.append(ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names))
-    if options.size_asserts and node.out is None:
-        for name in results_of(node):
-            b = buffers[name]
-            work.append(AssertSizeStride(name, b.shape, b.strides, node.target))
+
+
+def assertions(node: CallOperation, buffers: Mapping[str, Buffer]) -> list[Instruction]:
+    """Return checks of the tensors that a dispatcher op gave back."""
+    call = node.fallback if isinstance(node, Template) else node
+    if not isinstance(call, Extern) or call.out is not None:
+        return []
+    results = (buffers[name] for name in results_of(call))
+    return [AssertSizeStride(b.name, b.shape, b.strides, call.target) for b in results]
 
 
 def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:

@@ -27,7 +27,7 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
-from gyrator_scheduler.host.calls import calls
+from gyrator_scheduler.host.calls import assertions, calls
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
@@ -158,10 +158,13 @@ class _Planner:
             )
             work.append(Launch(kernel.name, tensors, node.sizes))
         else:
-            calls(node, self.names, self.buffers, self.options, out, work)
+            calls(node, self.names, out, work)
             self.bound.update(defined_symbols(node))
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
+        if self.options.size_asserts and not isinstance(node, Kernel):
+            # Sizes are bound outside of what work may be wrapped in, for others need them.
+            (after or work).extend(assertions(node, self.buffers))
         if self.options.nan_asserts:
             for name in touched(node)[1]:
                 if name in self.buffers and self.buffers[name].dtype.is_float:

@@ -39,7 +39,7 @@ from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import Externs
 from gyrator_testing.interp.index import Number, integer, truth_of
-from gyrator_testing.interp.memory import Layout, bound, layout, span, view
+from gyrator_testing.interp.memory import Layout, bound, created, layout, span, view
 
 Subprogram = Callable[[str, Sequence[object]], list[Any]]
 """Runs the subprogram of this name with these operands."""
@@ -127,9 +127,18 @@ class Machine:
                 self.assign(results, self.subprogram(program, [self.argument(a) for a in operands]))
 
     def fill(self, name: str, value: Any) -> None:
-        """Copy an array to a buffer, whose type and shape it must have (0-d fits one element)."""
-        target = self.whole(name)
+        """Copy an array to a buffer, whose type and shape it must have (0-d fits one element).
+
+        Sizes of the buffer that are symbols without a value take the array's.
+        """
         array = np.asarray(value)
+        declared = self.buffers[name]
+        for size, n in zip(declared.shape, array.shape, strict=False):
+            if isinstance(size, Sym):
+                self.symbols.setdefault(size, n)
+        if name not in self.storage:
+            self.storage[name] = created(declared, self.symbols)
+        target = self.whole(name)
         fits = array.shape == target.shape or array.size == target.size == 1
         if array.dtype != target.dtype or not fits:
             raise interpreter_error(

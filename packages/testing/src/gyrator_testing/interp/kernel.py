@@ -110,6 +110,8 @@ def run_schedule(
         for name in tuple(pending):
             if _due(name, lives.get(name), position, machine):
                 pending.remove(name)
+                if name in machine.storage:
+                    continue
                 machine.storage[name] = _storage(name, lives.get(name), machine)
         if isinstance(node, Kernel):
             sizes = {s.name: integer(s, machine.symbols) for s in node.sizes}

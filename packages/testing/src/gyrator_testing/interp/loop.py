@@ -58,7 +58,9 @@ def run_loop(
     for op in program.operations:
         known = [n for n, b in pending.items() if _bound(b.shape + b.strides, machine)]
         for name in known:
-            machine.storage[name] = created(pending.pop(name), machine.symbols)
+            buffer = pending.pop(name)
+            if name not in machine.storage:
+                machine.storage[name] = created(buffer, machine.symbols)
         _operation(op, machine)
     return [machine.output(o) for o in program.outputs]
 

@@ -1,0 +1,233 @@
+"""Higher-order ops around ops that write or act: `auto_functionalized`, `with_effects`.
+
+AOTAutograd makes an op that writes its arguments pure by a wrapper that returns what was written;
+here the op is called again, on a copy, or in place where nobody reads the old values. An op that
+acts (prints, raises, talks to something) is wrapped so that it passes on a token; here it counts as
+a write of the token's buffer, so that the scheduler keeps it, and keeps its place.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from attrs import define, evolve, field
+from torch.fx import Node
+
+from gyrator_ir.expr import ONE, ZERO
+from gyrator_ir.loop.nodes import Extern, ListArg, Literal
+from gyrator_ir.types import HOST, Device, DType
+from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.rules.extern import emit
+from gyrator_lowering.rules.view import reaches_beyond
+from gyrator_lowering.schema import OpInfo, info_of
+from gyrator_lowering.values import Spec, TensorValue
+
+_ORDER = "calls that act are kept in order"
+_COPY = torch.ops.aten.copy_.default
+
+
+def is_token(node: Node) -> bool:
+    """Whether a placeholder is a token: AOTAutograd passes None for it."""
+    return bool(node.users) and all(
+        user.target is torch.ops.higher_order.with_effects and user.args[0] is node
+        for user in node.users
+    )
+
+
+@define
+class Holders:
+    """Which nodes hold views of a buffer: says whether the old values are read again."""
+
+    env: Mapping[Node, Any]
+    _seen: int = 0
+    _nodes: dict[str, list[Node]] = field(factory=dict)
+    _order: dict[Node, int] = field(factory=dict)
+
+    def read_after(self, buffer: str, node: Node) -> Iterator[tuple[Node, Node]]:
+        """Yield (holder, reader) for each reader of a view of `buffer` that follows `node`."""
+        if not self._order:
+            self._order = {n: k for k, n in enumerate(node.graph.nodes)}
+        for holder, value in islice(self.env.items(), self._seen, None):
+            for name in {v.buffer for v in each(value) if isinstance(v, TensorValue)}:
+                self._nodes.setdefault(name, []).append(holder)
+        self._seen = len(self.env)
+        here = self._order[node]
+        for holder in self._nodes.get(buffer, ()):
+            for user in holder.users:
+                if self._order[user] > here:
+                    yield holder, user
+
+
+@define
+class Wrapped:
+    """Lowers the wrappers of one graph."""
+
+    b: LoopBuilder
+    holders: Holders
+
+    def with_effects(self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an op that acts, in the order of its token; return the token and the results."""
+        token, op, *rest = args
+        info = self._info(op)
+        token = token or self._token()
+        fakes = tuple(node.meta["val"])[1:][: info.returns]
+        used = frozenset(k - 1 for k in self.b.used_results)
+        reason = f"{info.name} acts beyond its results"
+        return (token, *emit(self.b, info, rest, kwargs, fakes, used, reason, token=token))
+
+    def _token(self) -> TensorValue:
+        """Return a new empty tensor for calls to be ordered by."""
+        b = self.b
+        token = b.buffer(Spec(DType.F32, Device(HOST), (ZERO,), (ONE,)))
+        op, size = "aten.empty.memory_format", ListArg((Literal(0),))
+        b.operations.append(
+            Extern(b.op_name(), op, (size,), (), (token.buffer,), reason=_ORDER, origins=b.origin)
+        )
+        return token
+
+    def auto_functionalized(self, node: Node, op: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Call an op on copies of what it writes; return its results, then what it wrote."""
+        info = self._info(op)
+        given = {k: v for k, v in kwargs.items() if k in info.arguments}
+        fakes = node.meta["val"]
+        first = max(1, info.returns)
+        written: list[Any] = []
+        for place in info.writes:
+            name = info.arguments[place]
+            value = kwargs[name]
+            fake: Any = node.kwargs[name]
+            if isinstance(value, list):
+                pairs = zip(value, fake, strict=True)
+                written.append([self._own(node, v, _fake(f), None) for v, f in pairs])
+            else:
+                written.append(self._own(node, value, _fake(fake), first + len(written)))
+            given[name] = written[-1]
+        return (*self._results(info, given, fakes, f"{info.name} writes its arguments"), *written)
+
+    def auto_functionalized_v2(self, node: Node, op: Any, kwargs: Mapping[str, Any]) -> Any:
+        """Like `auto_functionalized`, for arguments given as views of some base tensors."""
+        info = self._info(op)
+        given = {k: v for k, v in kwargs.items() if k in info.arguments}
+        reason = f"{info.name} writes its arguments"
+        names = [info.arguments[place] for place in info.writes]
+        if any(f"_{name}_dtype" in kwargs for name in names):
+            for place, name in enumerate(names):
+                given[name] = self._empty(node.meta["val"], place)
+            return self._results(info, given, node.meta["val"], reason)
+        fakes = node.meta["val"]
+        first = max(1, info.returns)
+        bases = [_fake(base) for base in node.kwargs["_all_bases"]]  # type: ignore[union-attr]
+        shared = Counter(v.buffer for v in each(kwargs["_all_bases"]) if v is not None)
+        owned = [
+            None
+            if value is None
+            else self._own(node, value, fake, first + k if shared[value.buffer] == 1 else None)
+            for k, (value, fake) in enumerate(zip(kwargs["_all_bases"], bases, strict=True))
+        ]
+        view = _Views(self.b, kwargs, owned, bases)
+        for name in names:
+            count = kwargs.get(f"_{name}_length")
+            given[name] = (
+                view.of(f"_{name}")
+                if count is None
+                else [view.of(f"_{name}_{k}") for k in range(count)]
+            )
+        return (*self._results(info, given, fakes, reason), *owned)
+
+    def _info(self, op: Any) -> OpInfo:
+        if isinstance(op, torch._ops.OpOverload):
+            return info_of(op)
+        raise self.b.unsupported(
+            "GY-LOWER-001",
+            f"{self.b.node.target} of {op}, which is not an op of the dispatcher",
+            help="the graph runs in eager mode",
+        )
+
+    def _results(
+        self, info: OpInfo, given: Mapping[str, Any], fakes: Any, reason: str
+    ) -> tuple[Any, ...]:
+        """Emit the call; there is one result, None, where the op returns nothing."""
+        results = emit(
+            self.b, info, (), given, tuple(fakes)[: info.returns], self.b.used_results, reason
+        )
+        return results or (None,)
+
+    def _empty(self, fakes: Any, place: int) -> TensorValue:
+        out = self.b.spec(fakes[place] if isinstance(fakes, (tuple, list)) else fakes)
+        return self.b.pointwise(lambda ops, _: ops.const(0, out.dtype), out)
+
+    def _own(self, node: Node, value: Any, fake: Any, place: int | None) -> Any:
+        """Return a tensor that may be written: `value` itself where nobody reads it again.
+
+        `fake` is the form that eager's copy has; `place` is where the wrapper returns the tensor,
+        None asks for a copy.
+        """
+        if not isinstance(value, TensorValue):
+            return value
+        if place is not None and self._is_free(node, value, place):
+            return value
+        return self.b.copy(value, self.b.spec(fake))
+
+    def _is_free(self, node: Node, value: TensorValue, place: int) -> bool:
+        if any(
+            stride is ZERO and size is not ONE
+            for size, stride in zip(value.shape, value.strides, strict=True)
+        ):
+            return False
+        given = value.buffer in self.b.given
+        kept = False
+        for holder, user in self.holders.read_after(value.buffer, node):
+            if not given or user.target is not _COPY or user.args[0] is not holder:
+                return False
+            source = user.args[1]
+            kept = isinstance(source, Node) and source.args == (node, place)
+            if not kept:
+                return False
+        return kept or not given
+
+
+@define
+class _Views:
+    """Views of base tensors, from the arguments that describe them."""
+
+    b: LoopBuilder
+    kwargs: Mapping[str, Any]
+    bases: Sequence[Any]
+    fakes: Sequence[Any]
+
+    def of(self, prefix: str) -> Any:
+        """Return the argument that the keywords with this prefix describe."""
+        kwargs, size = self.kwargs, self.b.symbols.size
+        index = kwargs.get(f"{prefix}_base_index")
+        if index is None:
+            return None
+        base: TensorValue = self.bases[index]
+        if f"{prefix}_storage_offset" in kwargs:
+            moved = size(kwargs[f"{prefix}_storage_offset"]) - size(
+                self.fakes[index].storage_offset()
+            )
+            view = evolve(
+                base,
+                shape=self.b.symbols.sizes(kwargs[f"{prefix}_size"]),
+                strides=self.b.symbols.sizes(kwargs[f"{prefix}_stride"]),
+                offset=base.offset + moved,
+            )
+            if reaches_beyond(view, base):
+                raise self.b.unsupported(
+                    "GY-LOWER-006",
+                    "an op writes outside of the tensor that the graph was given",
+                    help="the graph runs in eager mode; pass the whole tensor to the model",
+                )
+            return view
+        if f"{prefix}_slice_dim" in kwargs:
+            d = kwargs[f"{prefix}_slice_dim"]
+            start, end = (size(kwargs[f"{prefix}_slice_{k}"]) for k in ("start", "end"))
+            shape = (*base.shape[:d], end - start, *base.shape[d + 1 :])
+            return evolve(base, shape=shape, offset=base.offset + start * base.strides[d])
+        return base
+
+
+def _fake(value: Any) -> Any:
+    return value.meta["val"] if isinstance(value, Node) else value
