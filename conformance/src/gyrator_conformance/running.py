@@ -121,7 +121,9 @@ class _Values:
     """What one call gives."""
 
     results: list[Tensor]
-    """Floating results, and floating buffers that the model may have written."""
+    """Floating results."""
+    state: list[Tensor]
+    """Floating buffers, which the model may have written."""
     others: list[Tensor]
     """Integer and boolean ones, which must be equal to eager's."""
     gradients: list[Tensor]
@@ -144,11 +146,12 @@ def _run(
         loss.backward()
         wanted = [*module.parameters(), *given]
         gradients = [t.grad for t in wanted if t.grad is not None]
-    leaves += [b.clone() for b in module.buffers()]
     here = [t.detach().cpu() for t in leaves]
+    state = [b.detach().clone().cpu() for b in module.buffers()]
     return _Values(
         [t for t in here if t.is_floating_point()],
-        [t for t in here if not t.is_floating_point()],
+        [t for t in state if t.is_floating_point()],
+        [t for t in (*here, *state) if not t.is_floating_point()],
         [g.detach().cpu() for g in gradients],
     )
 
@@ -159,20 +162,22 @@ def _errors(ours: _Values, theirs: _Values, true: _Values) -> tuple[float, float
     Raises:
         AssertionError: Our results differ from eager's in more than values.
     """
-    for mine, other in zip(
-        (*ours.results, *ours.others, *ours.gradients),
-        (*theirs.results, *theirs.others, *theirs.gradients),
-        strict=True,
-    ):
+    for mine, other in zip(_tensors(ours), _tensors(theirs), strict=True):
         if mine.dtype != other.dtype or mine.shape != other.shape:
             found = f"{mine.dtype}{list(mine.shape)}, eager {other.dtype}{list(other.shape)}"
             raise AssertionError(f"a result is {found}")
     for mine, other in zip(ours.others, theirs.others, strict=True):
         if not torch.equal(mine, other):
             raise AssertionError(f"{int((mine != other).sum())} integers differ from eager's")
-    single = len(true.results)
-    exact = [t.double() for t in (*true.results, *true.gradients)]
-    return (
-        worst_error([*ours.results, *ours.gradients], exact, single),
-        worst_error([*theirs.results, *theirs.gradients], exact, single),
-    )
+    return _worst(ours, true), _worst(theirs, true)
+
+
+def _tensors(values: _Values) -> list[Tensor]:
+    return [*values.results, *values.state, *values.others, *values.gradients]
+
+
+def _worst(values: _Values, true: _Values) -> float:
+    """Return the largest error: of each result, of the state, and of the gradients."""
+    together = (values.state, true.state), (values.gradients, true.gradients)
+    errors = [worst_error(got, exact, single=0) for got, exact in together]
+    return max(worst_error(values.results, true.results, len(true.results)), *errors)

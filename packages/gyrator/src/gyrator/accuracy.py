@@ -49,10 +49,10 @@ def within_bound(ours: Sequence[float], eager: Sequence[float], dtype: torch.dty
 def allowed_block_error(eager_error: float, dtype: torch.dtype) -> float:
     """Return the bound for small blocks, whose few roundings leave more to chance.
 
-    Twice eager's error, and never less than the unit roundoff: half the distance from 1 to the next
-    value of `dtype`, which is what rounding an exact result once may cost.
+    Twice eager's error, and never less than one unit in the last place: the distance from 1 to the
+    next value of `dtype`. Eager's error of a single number may happen to be 0.
     """
-    return max(2.0 * eager_error, torch.finfo(dtype).eps / 2)
+    return max(2.0 * eager_error, torch.finfo(dtype).eps)
 
 
 def _ratio(difference: Tensor, norm: Tensor) -> float:
