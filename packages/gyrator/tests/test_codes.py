@@ -196,3 +196,14 @@ def test_a_bug_of_the_compiler_costs_a_warning(compiled, monkeypatch) -> None:
     torch._dynamo.reset()
     with pytest.raises(Exception, match="oops"):
         compiled(strict=True)(x)
+
+
+def test_negated_views_run_eagerly(compiled):
+    x = torch.randn(4, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    with pytest.warns(GyratorWarning, match="GY-COMPILE-002: a graph .* negated view"):
+        assert torch.equal(compiled()(x), x * 2)
+    with pytest.raises(Exception, match="GY-COMPILE-002") as error:
+        compiled(strict=True)(x)
+    assert diagnostic(error.value).code == "GY-COMPILE-002"
+    assert torch.equal(compiled(strict=True)(x.resolve_neg()), x * 2)
