@@ -124,7 +124,7 @@ class Driver:
 
         Nothing may wait while a graph is captured: the code then stays.
         """
-        if torch.cuda.is_current_stream_capturing():
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             return
         torch.accelerator.synchronize()
         getattr(self.library, self.names.unload)(ctypes.c_void_p(module))
@@ -175,7 +175,7 @@ def open_driver(names: DriverNames) -> Driver:
     except (OSError, AttributeError) as error:
         raise _unloadable(str(error), names.library) from error
     status = getattr(library, names.init)(0)
-    driver = Driver(names, library, launch, stream, torch.accelerator.device_count())
+    driver = Driver(names, library, launch, stream, max(torch.accelerator.device_count(), 1))
     if status:
         raise _unloadable(driver.describe(status), names.library)
     return driver

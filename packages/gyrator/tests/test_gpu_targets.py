@@ -1,0 +1,88 @@
+"""GPU targets without a GPU: what they are made of, and kernels for all of them."""
+
+import importlib.metadata
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gyrator import Session
+from gyrator.config import read_config
+from gyrator.options import Options
+from gyrator.targets import GROUP, LoaderContext
+from gyrator.targets.cpu import CPU
+from gyrator.targets.cpu import probe as probe_cpu
+from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevice
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.stage import lower
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.progress import SilentProgress
+from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_wrapper_python.stage import PythonWrapper
+
+ARCHITECTURES = ((NVIDIA_GPU, "sm_90"), (AMD_GPU, "gfx942"), (INTEL_GPU, "pvc"), (MTIA, "mtia2"))
+
+
+def normalise(x, weight):
+    return torch.softmax(x * weight, -1).sum(0)
+
+
+def session_for(device: TritonDevice, arch: str) -> Session:
+    own = device.definition(), device.target(arch, 132)
+    return Session(targets={device.device: own, "cpu": (CPU, probe_cpu(read_config()))})
+
+
+@pytest.mark.parametrize(("device", "arch"), ARCHITECTURES, ids=lambda v: getattr(v, "name", v))
+def test_every_device_gets_kernels_and_a_host_program(device, arch):
+    with FakeTensorMode():
+        sizes = ((64, 1000), (1000,))
+        # Fake tensors of a device that this build of torch lacks cannot be made: the graph is.
+        graph = make_fx(normalise)(*(torch.empty(s, device="meta") for s in sizes))
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    for node in graph.graph.nodes:
+        value = node.meta.get("val", node.meta.get("tensor_meta"))
+        if isinstance(value, torch.Tensor):
+            node.meta["val"] = torch._subclasses.FakeTensor(
+                fake, value.to("meta"), torch.device(device.device, 0)
+            )
+    session = session_for(device, arch)
+    engine = session.engine(Options())
+    targets = {d: t for d, (_, t) in session.targets.items()}
+    run_passes(graph, PASSES)
+    program = lower(graph, engine._lowering_options(), targets, session.rules)
+    options = engine._scheduler_options()
+    host = plan_host(schedule(program, options, targets), options, targets)
+
+    units = engine._emit(host, targets)[device.device]
+
+    text = "".join(u.text for u in units)
+    assert {u.language for u in units} == {"triton"}
+    assert text.count("@triton.jit") >= 2
+    assert "p.launch(" in PythonWrapper().emit(host).text
+
+
+def test_devices_that_are_absent_serve_nothing(monkeypatch):
+    found = {p.name: p.load() for p in importlib.metadata.entry_points(group=GROUP)}
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("cuda", "hip", "mtia", "xpu"):
+        assert found[name].name == name
+        assert found[name].probe(read_config()) is None
+
+
+def test_a_driver_that_nobody_knows_is_an_error(tmp_path):
+    with pytest.raises(GyratorError) as caught:
+        MTIA.open()
+    assert caught.value.diagnostic.code == "GY-BUILD-006"
+
+
+def test_a_missing_triton_is_an_error(tmp_path, monkeypatch):
+    def version(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    context = LoaderContext(cache=Cache(tmp_path), progress=SilentProgress(), threads=1)
+    with pytest.raises(GyratorError) as caught:
+        NVIDIA_GPU.definition().loader(NVIDIA_GPU.target("sm_90", 132), context)
+    assert caught.value.diagnostic.code == "GY-BUILD-005"
