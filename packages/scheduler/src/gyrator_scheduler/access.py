@@ -65,14 +65,14 @@ def inner_of(op: LoopOperation) -> tuple[Axis, ...]:
 def statements_of(op: LoopOperation) -> tuple[KernelStatement, ...]:
     """Return body, collective and stores as one sequence."""
     match op:
+        case Pointwise() | Scatter():
+            return op.body
         case Reduction(body=body, reduce=reduce, stores=stores):
             return (*body, reduce, *stores)
         case Scan(body=body, scan=scan, stores=stores):
             return (*body, scan, *stores)
         case Sort(body=body, sort=sort, stores=stores):
             return (*body, sort, *stores)
-        case _:
-            return op.body
 
 
 def refs_in(args: Iterable[Arg | Cond]) -> Iterator[TensorRef]:
@@ -176,10 +176,11 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
         loaded: dict[str, None] = {}
         stored: dict[str, None] = {}
         for s in body:
-            if isinstance(s, Load):
-                loaded[s.buffer] = None
-            elif isinstance(s, Store):
-                stored[s.buffer] = None
+            cls = type(s)
+            if cls is Load:
+                loaded[s.buffer] = None  # type: ignore[union-attr]
+            elif cls is Store:
+                stored[s.buffer] = None  # type: ignore[union-attr]
         reads, writes = tuple(loaded), tuple(stored)
         if shapes:
             for axis in (*points_of(op), *inner_of(op)):

@@ -16,6 +16,7 @@ from gyrator_scheduler.errors import target_for
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
 from gyrator_scheduler.fusion.kernels import kernel_of, numbered, short_name
+from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
@@ -41,6 +42,7 @@ class _Context:
     ranges: Ranges
     sizes: Mapping[str, int]
     """Bytes of each created buffer, for typical sizes."""
+    repeats: Repeats
 
     def heuristics(self, index: int) -> Heuristics | None:
         """Return the numbers for the device of an operation, None for calls."""
@@ -76,6 +78,7 @@ def build(
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
         sizes_of_buffers(program.buffers, program.facts),
+        Repeats(buffers),
     )
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
@@ -199,9 +202,13 @@ def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
     index = c.members[0].index
     device, heuristics = context.devices[index], context.heuristics(index)
     assert device is not None and heuristics is not None
-    made = assemble(c, wanted, context.buffers, heuristics, context.ranges)
     origins = tuple(sorted({o for m in c.members for o in m.op.origins}))
-    return kernel_of("k", device, made, context.buffers, origins, context.options.numerics)
+
+    def make() -> Kernel:
+        made = assemble(c, wanted, context.buffers, heuristics, context.ranges)
+        return kernel_of("k", device, made, context.buffers, origins, context.options.numerics)
+
+    return context.repeats.kernel(c, wanted, heuristics, origins, make)
 
 
 def _finished(

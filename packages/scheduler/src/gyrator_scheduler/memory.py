@@ -24,15 +24,17 @@ from gyrator_scheduler.fusion.axes import guess
 
 def span(buffer: Buffer) -> Expr:
     """Return how many elements a buffer's storage has, if no size is 0."""
-    if any(e is ZERO for e in buffer.shape):
-        return ZERO
     total = 1
     for n, s in zip(buffer.shape, buffer.strides, strict=True):
-        if not (isinstance(n, Const) and isinstance(s, Const)):
+        if n is ZERO:
+            return ZERO
+        if type(n) is not Const or type(s) is not Const:
             break
         total += (n.value - 1) * s.value
     else:
         return Const(total)
+    if ZERO in buffer.shape:
+        return ZERO
     return sum_of([ONE, *((n - 1) * s for n, s in zip(buffer.shape, buffer.strides, strict=True))])
 
 
@@ -44,6 +46,8 @@ def bytes_of(buffer: Buffer) -> Expr:
 def guessed_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
     """Return the bytes of a buffer for typical sizes: to compare plans, never to allocate."""
     size = bytes_of(buffer)
+    if type(size) is Const:
+        return max(size.value, 0)
     hint = facts.hint(size)
     return max(guess(size) if hint is None else hint, 0)
 
@@ -137,11 +141,11 @@ class _Places:
 
     free: dict[tuple[Device, Expr], list[str]] = field(factory=dict)
 
-    def give(self, buffer: Buffer) -> None:
-        self.free.setdefault((buffer.device, bytes_of(buffer)), []).append(buffer.name)
+    def give(self, buffer: Buffer, size: Expr) -> None:
+        self.free.setdefault((buffer.device, size), []).append(buffer.name)
 
-    def take(self, buffer: Buffer) -> str | None:
-        found = self.free.get((buffer.device, bytes_of(buffer)))
+    def take(self, buffer: Buffer, size: Expr) -> str | None:
+        found = self.free.get((buffer.device, size))
         return found.pop() if found else None
 
 
@@ -155,6 +159,7 @@ def with_reuse(
     for n, life in enumerate(lives):
         births.setdefault(life.first, []).append(n)
         deaths.setdefault(life.last, []).append(n)
+    sizes = {life.buffer: bytes_of(buffers[life.buffer]) for life in lives}
     result = list(lives)
     places = _Places()
     for n, node in enumerate(nodes):
@@ -167,31 +172,38 @@ def with_reuse(
             if not allocated(node):
                 continue
             buffer = buffers[lives[b].buffer]
-            source = _in_place(node, buffer, dying, buffers) if isinstance(node, Kernel) else None
+            source = None
+            if isinstance(node, Kernel):
+                source = _in_place(node, buffer, dying, buffers, sizes)
             if source is not None:
                 dying.remove(source)
             else:
-                source = places.take(buffer)
+                source = places.take(buffer, sizes[buffer.name])
             if source is not None:
                 result[b] = evolve(lives[b], reuses=source)
         for name in dying:
-            places.give(buffers[name])
+            places.give(buffers[name], sizes[name])
         for d in deaths.get(n, ()):
             if lives[d].first == n and allocated(node):
-                places.give(buffers[lives[d].buffer])
+                name = lives[d].buffer
+                places.give(buffers[name], sizes[name])
     return tuple(result)
 
 
 def _in_place(
-    kernel: Kernel, buffer: Buffer, dying: Sequence[str], buffers: Mapping[str, Buffer]
+    kernel: Kernel,
+    buffer: Buffer,
+    dying: Sequence[str],
+    buffers: Mapping[str, Buffer],
+    sizes: Mapping[str, Expr],
 ) -> str | None:
     """Return a dying buffer whose every element is read for the last time by the point that then
     writes the same place of `buffer`."""
-    size = bytes_of(buffer)
+    size = sizes[buffer.name]
     options = [
         x
         for x in dying
-        if bytes_of(buffers[x]) is size
+        if sizes[x] is size
         and buffers[x].dtype is buffer.dtype
         and buffers[x].device == buffer.device
     ]

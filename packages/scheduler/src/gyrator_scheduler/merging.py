@@ -1,6 +1,7 @@
 """Adjacent axes that every address walks as one become one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TypeVar
 
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear, subs
@@ -56,16 +57,29 @@ def merge(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:
 
     A merged axis keeps the symbol of its innermost part.
     """
-    axes = list(axes)
-    place = len(axes) - 2
+    if len(axes) < 2:
+        return tuple(axes)
+    merged, values = _merge(tuple(axes), tuple(new.values()))
+    new.update(zip(new, values, strict=True))
+    return merged
+
+
+@lru_cache(1 << 12)
+def _merge(
+    axes: tuple[Axis, ...], values: tuple[Expr, ...]
+) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """Do `merge` for distinct values, in a cache that nobody can observe."""
+    new = {e: e for e in values}
+    left = list(axes)
+    place = len(left) - 2
     while place >= 0:
-        outer, inner = axes[place], axes[place + 1]
+        outer, inner = left[place], left[place + 1]
         changed = _merged(outer, inner, new)
         if changed is not None:
             new.update(changed)
-            axes[place : place + 2] = [Axis(inner.symbol, outer.extent * inner.extent)]
+            left[place : place + 2] = [Axis(inner.symbol, outer.extent * inner.extent)]
         place -= 1
-    return tuple(axes)
+    return tuple(left), tuple([new[e] for e in values])
 
 
 def _merged(outer: Axis, inner: Axis, new: Mapping[Expr, Expr]) -> dict[Expr, Expr] | None:

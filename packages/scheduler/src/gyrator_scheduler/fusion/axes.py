@@ -1,6 +1,7 @@
 """One iteration space for two operations: axes are split until both sides agree."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -8,6 +9,10 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, exact_quotient, linear,
 from gyrator_ir.expr import evaluate as evaluate_expr
 from gyrator_ir.loop.body import Axis
 
+CACHE_SIZE = 1 << 12
+"""Refinements that are remembered, in a cache that nobody can observe."""
+FIRST_SPLIT = 1000
+"""Axes that come from splitting others are numbered from here."""
 GUESS = 8192
 """Stands for a symbol when strides are sorted. A guess only orders; it is checked later."""
 
@@ -34,12 +39,22 @@ class Refinement:
     right_parts: Mapping[Sym, tuple[Sym, ...]]
 
 
-def refine(
-    left: Sequence[Axis], right: Sequence[Axis], fresh: Callable[[], Sym]
-) -> Refinement | None:
+def first_free(axes: Iterable[Axis]) -> int:
+    """Return a number from which on no axis is called `i<number>`.
+
+    Symbols of split axes are numbered from here, and not through the whole program, so that
+    repeated parts of a program get the same symbols and what was found out for one holds for all.
+    """
+    taken = (int(a.symbol.name[1:]) for a in axes if a.symbol.name[1:].isdecimal())
+    return max([FIRST_SPLIT - 1, *taken]) + 1
+
+
+@lru_cache(CACHE_SIZE)
+def refine(left: tuple[Axis, ...], right: tuple[Axis, ...], free: int) -> Refinement | None:
     """Split axes of both lists, read row-major, into one list; None if extents do not divide.
 
-    An axis of `left` that stays whole keeps its symbol.
+    An axis of `left` that stays whole keeps its symbol; others are called `i<free>` and on, one for
+    each axis of the result at most.
     """
     dims: list[Axis] = []
     lefts: dict[Sym, list[tuple[Sym, Expr]]] = {a.symbol: [] for a in left}
@@ -60,7 +75,8 @@ def refine(
             extent, more_left, more_right = left_extent, None, q
         else:
             return None
-        symbol = ls[-1].symbol if whole and more_left is None else fresh()
+        stays = whole and more_left is None
+        symbol = ls[-1].symbol if stays else Sym(f"i{free + len(dims)}")
         dims.append(Axis(symbol, extent))
         lefts[ls[-1].symbol].append((symbol, left_weight))
         rights[rs[-1].symbol].append((symbol, right_weight))
@@ -117,13 +133,15 @@ def strides_in(address: Expr, axes: Sequence[Axis]) -> dict[Sym, Expr] | None:
     return None if split is None else split[0]
 
 
-def by_stride(axes: Sequence[Axis], strides: Mapping[Sym, Expr]) -> tuple[list[Axis], list[Axis]]:
+def by_stride(
+    axes: Sequence[Axis], strides: Mapping[Sym, Expr]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
     """Split axes into those that an address moves along, largest stride first, and the rest."""
     moving = [a for a in axes if strides[a.symbol] is not ZERO]
-    rest = [a for a in axes if strides[a.symbol] is ZERO]
+    rest = tuple([a for a in axes if strides[a.symbol] is ZERO])
     if len(moving) > 1:
         moving.sort(key=lambda a: -abs(guess(strides[a.symbol])))
-    return moving, rest
+    return tuple(moving), rest
 
 
 def space(axes: Sequence[Axis]) -> int:

@@ -87,8 +87,9 @@ def singleton(index: int, op: Operation) -> Cluster:
     if inner_axes and not inner:
         inner = inner_axes[:1]
         ones.pop(inner[0].symbol)
+    own: dict[Sym, Expr] = {a.symbol: a.symbol for a in (*op.axes, *inner_axes)}
     c = Cluster(index, points=tuple(a for a in points_of(op) if a.symbol not in ones), inner=inner)
-    c.members.append(Member(index, op, dict(ones), bool(inner)))
+    c.members.append(Member(index, op, {**own, **ones}, bool(inner)))
     c.scans = isinstance(op, Scan)
     c.alone = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
     indirect = isinstance(op, Scatter)
@@ -129,7 +130,7 @@ def moved(
 
     if changed:
         for m in c.members:
-            m.axes = {**mapping, **{s: at(e) for s, e in m.axes.items()}}
+            m.axes = {s: at(e) for s, e in m.axes.items()}
     if not (changed or inner):
         return
     for m in c.members:

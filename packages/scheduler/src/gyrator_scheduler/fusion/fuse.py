@@ -1,11 +1,9 @@
 """Greedy fusion: every operation, in program order, tries to join the kernels next to it."""
 
 from collections.abc import Sequence
-from itertools import count
 
 from attrs import frozen
 
-from gyrator_ir.expr import Sym
 from gyrator_ir.loop.nodes import Operation
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.dependences import Dependences, Why
@@ -42,7 +40,6 @@ def fuse(
     bounded by `options`, so the whole is near-linear.
     """
     line = Line()
-    fresh = _Symbols()
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(operations):
         c = singleton(index, op)
@@ -65,23 +62,13 @@ def fuse(
                 continue
             if line.clusters[theirs].call is not None or heuristics[other] is not given:
                 continue
-            _try(line, mine, theirs, fresh, given, options, ranges)
+            _try(line, mine, theirs, given, options, ranges)
         for b in dependences.accesses[index].reads:
             recent = readers.setdefault(b, [])
             recent.append(index)
             if len(recent) > SIBLINGS:
                 del recent[0]
     return Fusion(tuple(line.in_order()), line.steps)
-
-
-class _Symbols:
-    """Symbols for axes that come from splitting others; each is given once."""
-
-    def __init__(self) -> None:
-        self._numbers = count(1000)
-
-    def __call__(self) -> Sym:
-        return Sym(f"i{next(self._numbers)}")
 
 
 def _nearest(
@@ -107,7 +94,6 @@ def _try(
     line: Line,
     a: int,
     b: int,
-    fresh: _Symbols,
     heuristics: Heuristics,
     options: SchedulerOptions,
     ranges: Ranges,
@@ -116,7 +102,7 @@ def _try(
     low, high = (a, b) if line.label(a) < line.label(b) else (b, a)
     first, second = line.clusters[low], line.clusters[high]
     line.steps += 1
-    joint = match(first, second, fresh, ranges, heuristics)
+    joint = match(first, second, ranges, heuristics)
     if isinstance(joint, Refused):
         _note(first, second, joint.reason)
         return

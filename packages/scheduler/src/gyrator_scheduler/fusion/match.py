@@ -1,6 +1,6 @@
 """Whether two clusters fit into one iteration space, and how."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
@@ -11,6 +11,7 @@ from gyrator_scheduler.fusion.axes import (
     NOTHING,
     Refinement,
     by_stride,
+    first_free,
     joined,
     refine,
     same,
@@ -57,7 +58,6 @@ class _Layout:
 def match(
     first: Cluster,
     second: Cluster,
-    fresh: Callable[[], Sym],
     ranges: Ranges,
     heuristics: Heuristics,
 ) -> Joint | Refused:
@@ -68,10 +68,11 @@ def match(
         return Refused(problem)
     swap = _keeps_axes(second, first)
     left, right = (second, first) if swap else (first, second)
+    free = first_free(left.axes + right.axes)
     problem = "the iteration spaces have different extents"
     for anchor in _anchors(first, second):
         pair = None if anchor is None else (anchor[::-1] if swap else anchor)
-        refinement = _refined(left, right, pair, fresh)
+        refinement = _refined(left, right, pair, free)
         if refinement is None:
             continue
         layout = _laid_out(left, right, refinement)
@@ -147,26 +148,27 @@ def _refined(
     left: Cluster,
     right: Cluster,
     anchor: tuple[Expr, Expr] | None,
-    fresh: Callable[[], Sym],
+    free: int,
 ) -> Refinement | None:
     """Refine along the addresses of an anchor, and what they do not move along in order."""
     if _alike(left, right) and (anchor is None or anchor[0] is anchor[1]):
         return same(left.axes)
     if anchor is None:
-        whole = refine(left.axes, right.axes, fresh)
+        whole = refine(left.axes, right.axes, free)
         if whole is not None or bool(left.inner) == bool(right.inner):
             return whole
-        return refine(left.points, right.points, fresh)
+        return refine(left.points, right.points, free)
     left_strides = strides_in(anchor[0], left.axes)
     right_strides = strides_in(anchor[1], right.axes)
     if left_strides is None or right_strides is None:
         return None
     left_moving, left_rest = by_stride(left.axes, left_strides)
     right_moving, right_rest = by_stride(right.axes, right_strides)
-    moving = refine(left_moving, right_moving, fresh)
+    moving = refine(left_moving, right_moving, free)
     if moving is None:
         return None
-    rest = refine(left_rest, right_rest, fresh) if left_rest and right_rest else NOTHING
+    free += len(moving.dims)
+    rest = refine(left_rest, right_rest, free) if left_rest and right_rest else NOTHING
     return None if rest is None else joined(moving, rest)
 
 

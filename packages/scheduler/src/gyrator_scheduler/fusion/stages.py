@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import define, frozen
 
-from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, sum_of
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
 from gyrator_ir.loop.body import (
     Axis,
@@ -165,6 +165,90 @@ class _Slot:
     """A load from it is repeated in a later stage, so that it must keep its value."""
 
 
+class _Slots:
+    """Chooses where values are kept between stages."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        wanted: set[str],
+        produced: Mapping[str, _Produced],
+        buffers: Mapping[str, Buffer],
+        heuristics: Heuristics,
+        ranges: Ranges,
+        uses: Mapping[str, _Use],
+    ) -> None:
+        self.cluster = cluster
+        self.wanted = wanted
+        self.produced = produced
+        self.buffers = buffers
+        self.ranges = ranges
+        self.uses = uses
+        self.scratch = heuristics.scratch_bytes
+        self.rows: list[Local] = []
+        self.all: list[_Slot] = []
+        self.position = sum_of(_weights(cluster.inner))
+
+    def place(self, buffer: str, p: _Produced) -> _Slot | None:
+        """Return where to keep the value of a buffer; None if there is no place but its own
+        memory."""
+        dtype = self.buffers[buffer].dtype
+        slot = self._free_slot(buffer, p, dtype) or self._new_row(buffer, dtype)
+        slot = slot or self._result(buffer, p, dtype)
+        if slot is not None:
+            slot.user = buffer
+        return slot
+
+    def _free_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
+        """Return a slot whose value has been read for the last time when `buffer` is stored."""
+        mine = self.uses[buffer]
+        for slot in self.all:
+            old = self.uses[slot.user]
+            over = old.last_stage <= p.stage and old.last_index <= mine.index
+            fits = slot.name not in self.uses or self._lasts(slot.name, buffer, p)
+            if over and fits and slot.dtype is dtype and not slot.repeated:
+                slot.shared = True
+                return slot
+        return None
+
+    def _new_row(self, buffer: str, dtype: DType) -> _Slot | None:
+        """Return a new row of scratch, if the row is known to fit."""
+        extent = product_of(a.extent for a in self.cluster.inner)
+        most = self.ranges.facts.bounds(extent)[1]
+        if most is None or most * dtype.size > self.scratch:
+            return None
+        self.scratch -= most * dtype.size
+        name = f"row{len(self.rows)}"
+        while name in self.buffers:
+            name += "_"
+        self.rows.append(Local(name, dtype, extent))
+        self.all.append(_Slot(name, self.position, dtype, buffer, True))
+        return self.all[-1]
+
+    def _result(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
+        """Return the place of a result that is stored after the last reader of `buffer`."""
+        taken = {slot.name for slot in self.all}
+        for name in sorted(self.wanted & set(self.uses) - taken):
+            if self.buffers[name].dtype is dtype and self._lasts(name, buffer, p):
+                self.all.append(_Slot(name, p.address, dtype, buffer, False))
+                return self.all[-1]
+        return None
+
+    def _lasts(self, result: str, buffer: str, p: _Produced) -> bool:
+        """Whether a result is stored at the same address as `buffer`, after all that read it, and
+        holds nothing that anyone else reads."""
+        written, mine, end = self.cluster.stores[result], self.uses[buffer], self.uses[result]
+        return (
+            written.plain
+            and written.inner
+            and written.address is p.address
+            and result not in self.cluster.loads
+            and result not in self.produced
+            and mine.last_stage <= end.stage
+            and mine.last_index <= end.index
+        )
+
+
 class _Builder:
     """Emits statements stage by stage, each computation once where it is visible."""
 
@@ -177,18 +261,13 @@ class _Builder:
         ranges: Ranges,
         uses: Mapping[str, _Use],
     ) -> None:
-        self.cluster = cluster
-        self.uses = uses
-        self.slots: list[_Slot] = []
         self.slot_of: dict[str, _Slot] = {}
         self.points, self.inner = cluster.points, cluster.inner
         self.axes = cluster.axes
         self.wanted = set(wanted)
         self.buffers = buffers
         self.ranges = ranges
-        self.scratch = heuristics.scratch_bytes
         self.spilled: list[str] = []
-        self.locals: list[Local] = []
         self.stages: dict[int, list[KernelStatement]] = {}
         self.produced: dict[str, _Produced] = {}
         self.same: dict[int, dict[Any, Any]] = {}
@@ -198,7 +277,7 @@ class _Builder:
         self.symbols = 0
         self.names: dict[int, dict[str, str]] = {}
         self.bound: dict[int, dict[Sym, Expr]] = {}
-        self.position = sum_of(_weights(self.inner))
+        self.slots = _Slots(cluster, self.wanted, self.produced, buffers, heuristics, ranges, uses)
 
     def emit(self, part: _Part) -> None:
         """Emit one part into its stage."""
@@ -212,13 +291,12 @@ class _Builder:
                     if mask is not None:
                         value = self._masked(value, names[mask], buffer, part.stage)
                     names[name] = value
-                case Store(buffer, index, value):
-                    address = self._address(index, symbols)
-                    self.produced[buffer] = _Produced(
-                        names[value], self._home(names[value], part), address
-                    )
+                case Store(buffer, index, value, mode, mask):
+                    address, value = self._address(index, symbols), names[value]
+                    self.produced[buffer] = _Produced(value, self._home(value, part), address)
                     if buffer in self.wanted:
-                        self._append(renamed(s, names, symbols, self._simplify), part.stage)
+                        mask = None if mask is None else names[mask]
+                        self._append(Store(buffer, address, value, mode, mask), part.stage)
                 case _:
                     self._translate(s, part.stage, names, symbols)
 
@@ -246,7 +324,7 @@ class _Builder:
             self.points,
             self.inner,
             tuple(reversed(stages)),
-            tuple(self.locals),
+            tuple(self.slots.rows),
             tuple(self.spilled),
         )
 
@@ -254,17 +332,15 @@ class _Builder:
         """Return the stage in which a value lives."""
         return self.makers[name][0] if name in self.makers else part.stage
 
-    def _simplify(self, e: Expr) -> Expr:
-        return self.ranges.simplify(e, self.axes)
-
     def _address(self, e: Expr, symbols: Mapping[Sym, Expr]) -> Expr:
-        return expressions(renamed(Store("b", e, "v"), {}, symbols, self._simplify))[0]
+        new = subs(e, symbols)
+        return new if new is e else self.ranges.simplify(new, self.axes)
 
     def _append(self, s: KernelStatement, stage: int) -> None:
         body = self.stages.setdefault(stage, [])
         for name in defined(s):
             self.makers[name] = (stage, len(body))
-        if isinstance(s, Bind):
+        if type(s) is Bind:
             self.makers[s.symbol] = (stage, len(body))
         body.append(s)
 
@@ -285,39 +361,84 @@ class _Builder:
         names: dict[str, str],
         symbols: dict[Sym, Expr],
     ) -> None:
-        """Emit a statement under new names, unless an equal one is visible."""
-        new = renamed(s, names, symbols, self._simplify)
+        """Emit a statement under new names, unless an equal one is visible.
+
+        Names that are not in `names` are the kernel's own already.
+        """
         key: tuple[object, ...]
-        match new:
-            case Load(_, buffer, index, mask):
-                key = (Load, buffer, index, mask)
-            case Let(_, op, args, dtype):
+        match s:
+            case Let(name, op, args, dtype):
+                args = tuple([names.get(a, a) for a in args])
                 key = (Let, op, args, dtype)
-            case Const(_, value, dtype):
+                known = self._known(key, stage)
+                if known is None:
+                    known = self._fresh()
+                    self._made(Let(known, op, args, dtype), stage, key, known)
+                names[name] = known
+            case Load(name, buffer, index, mask):
+                address = self._address(index, symbols)
+                mask = None if mask is None else names.get(mask, mask)
+                key = (Load, buffer, address, mask)
+                known = self._known(key, stage)
+                if known is None:
+                    known = self._fresh()
+                    self._made(Load(known, buffer, address, mask), stage, key, known)
+                names[name] = known
+            case Const(name, value, dtype):
                 key = (Const, repr(value), dtype)
-            case IndexValue(_, e, dtype):
+                known = self._known(key, stage)
+                if known is None:
+                    known = self._fresh()
+                    self._made(Const(known, value, dtype), stage, key, known)
+                names[name] = known
+            case IndexValue(name, e, dtype):
+                e = self._address(e, symbols)
                 key = (IndexValue, e, dtype)
-            case Bind(_, value, size, wrap, check, mask):
-                key = (Bind, value, size, wrap, check, mask)
-            case Reduce(_, kind, args, dtype):
-                key = (Reduce, kind, args, dtype)
-            case _:
-                key = (len(self.makers), new)
+                known = self._known(key, stage)
+                if known is None:
+                    known = self._fresh()
+                    self._made(IndexValue(known, e, dtype), stage, key, known)
+                names[name] = known
+            case Bind():
+                self._bind(s, stage, names, symbols)
+            case Reduce() | ScanStep() | SortStep():
+                self._collective(s, stage, names)
+            case Store():
+                raise AssertionError("stores are not computed")
+
+    def _bind(
+        self, s: Bind, stage: int, names: Mapping[str, str], symbols: dict[Sym, Expr]
+    ) -> None:
+        value, size = names.get(s.value, s.value), self._address(s.size, symbols)
+        mask = None if s.mask is None else names.get(s.mask, s.mask)
+        key = (Bind, value, size, s.wrap, s.check, mask)
         known = self._known(key, stage)
-        if isinstance(s, Bind):
-            if known is None:
-                known = Sym(f"t{self.symbols}")
-                self.symbols += 1
-                symbols[s.symbol] = known
-                self._append(renamed(s, names, symbols, self._simplify), stage)
-                self.same.setdefault(stage, {})[key] = known
-            symbols[s.symbol] = known
-            return
         if known is None:
-            known = tuple(self._fresh() for _ in defined(s))
-            self._append(named(new, known), stage)
-            self.same.setdefault(stage, {})[key] = known
-        names.update(zip(defined(s), known, strict=True))
+            known = Sym(f"t{self.symbols}")
+            self.symbols += 1
+            self._made(Bind(known, value, size, s.wrap, s.check, mask), stage, key, known)
+        symbols[s.symbol] = known
+
+    def _collective(
+        self, s: Reduce | ScanStep | SortStep, stage: int, names: dict[str, str]
+    ) -> None:
+        step = renamed(s, names, {})
+        # Scans and sorts are never equal to others: they depend on the order of their body.
+        key: tuple[object, ...] = (len(self.makers), step)
+        if isinstance(step, Reduce):
+            key = (Reduce, step.kind, step.args, step.dtype)
+        known = self._known(key, stage)
+        if known is None:
+            known = tuple(self._fresh() for _ in s.names)
+            self._made(named(step, known), stage, key, known)
+        names.update(zip(s.names, known, strict=True))
+
+    def _made(
+        self, s: KernelStatement, stage: int, key: tuple[object, ...], result: object
+    ) -> None:
+        """Append a statement, and remember what it made for those equal to it."""
+        self._append(s, stage)
+        self.same.setdefault(stage, {})[key] = result
 
     def _fresh(self) -> str:
         self.numbers += 1
@@ -383,7 +504,7 @@ class _Builder:
             if isinstance(s, Reduce):
                 continue
             if isinstance(s, Load):
-                slots.extend(slot for slot in self.slots if slot.name == s.buffer)
+                slots.extend(slot for slot in self.slots.all if slot.name == s.buffer)
             price += statement_cost(s)
             if price > CHEAP:
                 return None
@@ -398,68 +519,14 @@ class _Builder:
         return [self.stages[p.stage][n] for n in sorted(places)]
 
     def _slot(self, buffer: str, p: _Produced) -> _Slot | None:
-        """Return where a value is kept between stages, storing it there; None if there is no place
-        but its own memory."""
-        if buffer in self.slot_of:
-            return self.slot_of[buffer]
-        dtype = self.buffers[buffer].dtype
-        slot = self._free_slot(buffer, p, dtype) or self._new_row(buffer, dtype)
-        slot = slot or self._result(buffer, p, dtype)
-        if slot is None:
-            return None
-        slot.user = buffer
-        self.slot_of[buffer] = slot
-        self._append(Store(slot.name, slot.address, p.name), p.stage)
-        return slot
-
-    def _free_slot(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
-        """Return a slot whose value has been read for the last time when `buffer` is stored."""
-        mine = self.uses[buffer]
-        for slot in self.slots:
-            old = self.uses[slot.user]
-            over = old.last_stage <= p.stage and old.last_index <= mine.index
-            fits = slot.name not in self.uses or self._lasts(slot.name, buffer, p)
-            if over and fits and slot.dtype is dtype and not slot.repeated:
-                slot.shared = True
-                return slot
-        return None
-
-    def _new_row(self, buffer: str, dtype: DType) -> _Slot | None:
-        """Return a new row of scratch, if the row is known to fit."""
-        extent = product_of(a.extent for a in self.inner)
-        most = self.ranges.facts.bounds(extent)[1]
-        if most is None or most * dtype.size > self.scratch:
-            return None
-        self.scratch -= most * dtype.size
-        name = f"row{len(self.locals)}"
-        while name in self.buffers:
-            name += "_"
-        self.locals.append(Local(name, dtype, extent))
-        self.slots.append(_Slot(name, self.position, dtype, buffer, True))
-        return self.slots[-1]
-
-    def _result(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
-        """Return the place of a result that is stored after the last reader of `buffer`."""
-        taken = {slot.name for slot in self.slots}
-        for name in sorted(self.wanted & set(self.uses) - taken):
-            if self.buffers[name].dtype is dtype and self._lasts(name, buffer, p):
-                self.slots.append(_Slot(name, p.address, dtype, buffer, False))
-                return self.slots[-1]
-        return None
-
-    def _lasts(self, result: str, buffer: str, p: _Produced) -> bool:
-        """Whether a result is stored at the same address as `buffer`, after all that read it, and
-        holds nothing that anyone else reads."""
-        written, mine, end = self.cluster.stores[result], self.uses[buffer], self.uses[result]
-        return (
-            written.plain
-            and written.inner
-            and written.address is p.address
-            and result not in self.cluster.loads
-            and result not in self.produced
-            and mine.last_stage <= end.stage
-            and mine.last_index <= end.index
-        )
+        """Return the slot that holds a value, which is stored there the first time."""
+        if buffer not in self.slot_of:
+            slot = self.slots.place(buffer, p)
+            if slot is None:
+                return None
+            self.slot_of[buffer] = slot
+            self._append(Store(slot.name, slot.address, p.name), p.stage)
+        return self.slot_of[buffer]
 
 
 def _weights(axes: tuple[Axis, ...]) -> list[Expr]:

@@ -1,10 +1,11 @@
 """`reorder-axes`: walk memory in the order in which it lies."""
 
+from functools import lru_cache
 from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_ir.expr import ZERO, linear
+from gyrator_ir.expr import ZERO, Expr, linear
 from gyrator_ir.loop.body import Axis, Load, ReduceKind, Store
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_scheduler.access import inner_of, statements_of
@@ -45,15 +46,24 @@ def by_memory(op: LoopOperation, axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
     """Return axes, the one that most accesses walk with the smallest stride last. Stable."""
     if len(axes) < 2:
         return axes
+    return _by_votes(
+        axes,
+        tuple([s.index for s in statements_of(op) if isinstance(s, Load)]),
+        tuple([s.index for s in statements_of(op) if isinstance(s, Store)]),
+    )
+
+
+@lru_cache(1 << 12)
+def _by_votes(
+    axes: tuple[Axis, ...], loads: tuple[Expr, ...], stores: tuple[Expr, ...]
+) -> tuple[Axis, ...]:
+    """Order axes by these addresses, in a cache that nobody can observe."""
     symbols = [a.symbol for a in axes]
     votes = [[0] * len(axes) for _ in axes]
-    for s in statements_of(op):
-        if not isinstance(s, (Load, Store)):
-            continue
-        split = linear(s.index, symbols)
+    for address, weight in (*((e, 1) for e in loads), *((e, STORE_WEIGHT) for e in stores)):
+        split = linear(address, symbols)
         if split is None:
             continue
-        weight = STORE_WEIGHT if isinstance(s, Store) else 1
         strides = [None if split[0][x] is ZERO else abs(guess(split[0][x])) for x in symbols]
         for n, a in enumerate(strides):
             for m, b in enumerate(strides):

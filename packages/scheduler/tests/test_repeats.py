@@ -1,0 +1,84 @@
+"""Repeated parts of a program become kernels once."""
+
+from scheduler_programs import Maker, target
+
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.loop.nodes import Pointwise, Reduction
+from gyrator_scheduler.fusion.cluster import singleton
+from gyrator_scheduler.fusion.kernels import kernel_of
+from gyrator_scheduler.fusion.repeats import Repeats
+from gyrator_scheduler.fusion.stages import assemble
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.ranges import Ranges
+from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_testing.feeds import assert_same_meaning
+
+
+def layers(m: Maker, count: int, wide_last: bool = False) -> str:
+    """Add residual layers: a norm by rows of a product, and the sum with what came in."""
+    x = m.input("x", 8, 16)
+    w = m.input("w", 16, 16)
+    for n in range(count):
+        y = m.mm(x, w, (8, 16))
+        (top,) = m.reduction(ReduceKind.MAX, y, [1])
+        y = m.pointwise("sub", y, top)
+        if wide_last and n == count - 1:
+            y = m.pointwise("exp", y)
+        x = m.pointwise("add", x, y)
+    return x
+
+
+def test_layers_share_kernels_and_mean_what_they_meant() -> None:
+    for wide_last, kernels in ((False, 1), (True, 2)):
+        m = Maker()
+        program = m.program(layers(m, 4, wide_last))
+        planned = schedule(program, SchedulerOptions(), target())
+        assert len(planned.kernels) == 4
+        assert len({k.parameters for k in planned.kernels}) == 4
+        assert_same_meaning(program, planned)
+        host = plan_host(planned, SchedulerOptions(), target())
+        assert len(host.kernels) == kernels
+        assert_same_meaning(program, host)
+
+
+def test_a_kernel_is_made_once_for_clusters_that_differ_in_names_only() -> None:
+    m = Maker()
+    x, y, z = m.input("x", 8, 16), m.input("y", 8, 16), m.input("z", 16, 8)
+    sums = [m.pointwise("add", a, b) for a, b in ((x, y), (y, x), (x, x))]
+    exps = [m.pointwise("exp", a) for a in (x, z)]
+    folds = [m.reduction(ReduceKind.SUM, x, [d])[0] for d in (0, 1)]
+    program = m.program(*sums, *exps, *folds)
+    buffers = {b.name: b for b in program.all_buffers}
+    repeats, ranges = Repeats(buffers), Ranges(ShapeFacts())
+    heuristics, numerics = target()["cpu"].heuristics, SchedulerOptions().numerics
+    made: list[str] = []
+
+    def kernel(op: Pointwise | Reduction, wanted: bool = True) -> Kernel:
+        cluster = singleton(0, op)
+        stored = set(cluster.stores) if wanted else set()
+
+        def make() -> Kernel:
+            made.append(op.name)
+            inside = assemble(cluster, stored, buffers, heuristics, ranges)
+            return kernel_of("k", buffers["x"].device, inside, buffers, (7,), numerics)
+
+        found = repeats.kernel(cluster, stored, heuristics, (7,), make)
+        count = len(made)
+        assert found == make()
+        del made[count:]
+        return found
+
+    add_xy, add_yx, add_xx, exp_x, exp_z, fold_0, fold_1 = program.operations
+    kernel(add_xy)
+    kernel(add_yx)
+    assert made == [add_xy.name]
+    kernel(add_xx)
+    kernel(exp_x)
+    kernel(exp_z)
+    kernel(fold_0)
+    kernel(fold_1)
+    kernel(exp_x, wanted=False)
+    assert made == [add_xy.name, add_xx.name, exp_x.name, exp_z.name, fold_0.name, fold_1.name,
+                    exp_x.name]  # fmt: skip
