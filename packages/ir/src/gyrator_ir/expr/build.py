@@ -67,11 +67,13 @@ def sum_of_terms(terms: Terms, const: int) -> Expr:
     items = [item for item in terms.items() if item[1]]
     if not items:
         return Const(const)
-    if len(items) > 1 and any(_divides(monomial) for monomial, _ in items):
-        changed = recombine(dict(items), const)
-        if changed is not None:
-            return sum_of_terms(*changed)
     if len(items) > 1:
+        for monomial, _ in items:
+            if _divides(monomial):
+                changed = recombine(dict(items), const)
+                if changed is not None:
+                    return sum_of_terms(*changed)
+                break
         items.sort(key=_term_key)
     return raw_add(tuple(items), const)
 

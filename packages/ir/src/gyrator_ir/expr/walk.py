@@ -125,8 +125,11 @@ def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
     Raises:
         ExprError: GY-EXPR-002, when a divisor becomes the constant zero.
     """
-    if node.free_symbols.isdisjoint(mapping):
+    if node._free.isdisjoint(mapping):
         return node
+    simple = _subs_in_sum(node, mapping)
+    if simple is not None:
+        return simple  # type: ignore[return-value]  # a condition has no simple form
     memo: dict[Node, Node | ExprError] = {sym: expr(value) for sym, value in mapping.items()}
 
     def done(current: Node) -> Node:
@@ -147,6 +150,25 @@ def subs(node: AnyNode, mapping: Mapping[Sym, Expr | int]) -> AnyNode:
             stack.append((current, True))
             stack.extend((child, False) for child in children(current))
     return cast(AnyNode, done(node))
+
+
+def _subs_in_sum(node: Node, mapping: Mapping[Sym, Expr | int]) -> Expr | None:
+    """Do `subs` for a symbol, and for a sum in which the symbols stand alone: most addresses."""
+    cls = type(node)
+    if cls is Sym:
+        return expr(mapping[node])  # type: ignore[index]
+    if cls is not Add:
+        return None
+    terms: dict[Expr, int] = {}
+    const: int = node.const  # type: ignore[attr-defined]
+    for term, c in node.terms:  # type: ignore[attr-defined]
+        if type(term) is Sym:
+            const += accumulate(terms, expr(mapping.get(term, term)), c)
+        elif term._free.isdisjoint(mapping):
+            terms[term] = terms.get(term, 0) + c
+        else:
+            return None
+    return sum_of_terms(terms, const)
 
 
 def evaluate(node: Expr, env: Mapping[Sym, int]) -> int:
@@ -226,21 +248,30 @@ def linear(node: Expr, syms: Iterable[Sym]) -> tuple[dict[Sym, Expr], Expr] | No
     """
     wanted = tuple(syms)
     names = frozenset(wanted)
+    if names.isdisjoint(node.free_symbols):
+        return dict.fromkeys(wanted, ZERO), node
     coefficients: dict[Sym, dict[Expr, int]] = {}
     whole: dict[Sym, int] = {}
     rest: dict[Expr, int] = {}
     terms, const = terms_of(node)
     for term, c in terms:
-        if names.isdisjoint(term.free_symbols):
+        if isinstance(term, Sym):
+            if term in names:
+                whole[term] = c
+            else:
+                rest[term] = c
+        elif names.isdisjoint(term.free_symbols):
             rest[term] = c
-        elif isinstance(term, Sym):
-            whole[term] = c
         else:
             split = _take_symbol(term, names)
             if split is None:
                 return None
             coefficients.setdefault(split[0], {})[split[1]] = c
-    result = {sym: sum_of_terms(coefficients.get(sym, {}), whole.get(sym, 0)) for sym in wanted}
+    result: dict[Sym, Expr] = {}
+    for sym in wanted:
+        alone = whole.get(sym, 0)
+        found = coefficients.get(sym)
+        result[sym] = Const(alone) if found is None else sum_of_terms(found, alone)
     return result, sum_of_terms(rest, const)
 
 

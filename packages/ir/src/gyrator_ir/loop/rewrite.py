@@ -25,26 +25,27 @@ S = TypeVar("S", bound=AnyStatement)
 
 def defined(statement: AnyStatement) -> tuple[str, ...]:
     """Return the value names that a statement binds."""
-    match statement:
-        case Load(name) | Let(name) | Const(name) | IndexValue(name):
-            return (name,)
-        case Reduce(names) | ScanStep(names) | SortStep(names):
-            return names
-        case _:
-            return ()
+    cls = type(statement)
+    if cls is Let or cls is Load or cls is Const or cls is IndexValue:
+        return (statement.name,)  # type: ignore[union-attr]
+    if cls is Store or cls is Bind:
+        return ()
+    return statement.names  # type: ignore[union-attr]
 
 
 def used(statement: AnyStatement) -> tuple[str, ...]:
     """Return the value names that a statement reads, masks included."""
     match statement:
-        case Let(args=args) | Reduce(args=args) | ScanStep(args=args) | SortStep(args=args):
+        case Let(args=args):
             return args
-        case Load(mask=str(mask)):
-            return (mask,)
+        case Load(mask=mask):
+            return () if mask is None else (mask,)
+        case Const() | IndexValue():
+            return ()
         case Bind(value=value, mask=mask) | Store(value=value, mask=mask):
             return (value,) if mask is None else (value, mask)
-        case _:
-            return ()
+        case Reduce(args=args) | ScanStep(args=args) | SortStep(args=args):
+            return args
 
 
 def expressions(statement: AnyStatement) -> tuple[Expr, ...]:
@@ -82,45 +83,68 @@ def renamed(
     each changed address. The same object comes back when nothing changes.
     """
 
-    def name(n: str) -> str:
-        return names.get(n, n)
-
-    def maybe(n: str | None) -> str | None:
-        return None if n is None else names.get(n, n)
-
-    def expr(e: Expr) -> Expr:
-        new = subs(e, symbols) if symbols else e
-        return new if new is e or simplify is None else simplify(new)
-
-    def many(ns: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(names.get(n, n) for n in ns)
-
-    new: AnyStatement
     match statement:
-        case Load(n, buffer, index, mask):
-            new = Load(name(n), buffer, expr(index), maybe(mask))
         case Let(n, op, args, dtype):
-            new = Let(name(n), op, many(args), dtype)
-        case Const(n, value, dtype):
-            new = Const(name(n), value, dtype)
+            if not names:
+                return statement
+            name, many = names.get(n, n), tuple([names.get(a, a) for a in args])
+            if name == n and many == args:
+                return statement
+            return Let(name, op, many, dtype)  # type: ignore[return-value]
+        case Load(n, buffer, index, mask):
+            name, masked = names.get(n, n), mask and names.get(mask, mask)
+            address = _replaced(index, symbols, simplify)
+            if name == n and address is index and masked == mask:
+                return statement
+            return Load(name, buffer, address, masked)  # type: ignore[return-value]
+        case Store(buffer, index, value, mode, mask):
+            name, masked = names.get(value, value), mask and names.get(mask, mask)
+            address = _replaced(index, symbols, simplify)
+            if name == value and address is index and masked == mask:
+                return statement
+            return Store(buffer, address, name, mode, masked)  # type: ignore[return-value]
+        case Const(n, constant, dtype):
+            name = names.get(n, n)
+            if name == n:
+                return statement
+            return Const(name, constant, dtype)  # type: ignore[return-value]
         case IndexValue(n, e, dtype):
-            new = IndexValue(name(n), expr(e), dtype)
+            name, new = names.get(n, n), _replaced(e, symbols, simplify)
+            if name == n and new is e:
+                return statement
+            return IndexValue(name, new, dtype)  # type: ignore[return-value]
         case Bind(symbol, value, size, wrap, check, mask):
             target = symbols.get(symbol, symbol)
             if not isinstance(target, Sym):
                 raise TypeError(f"a bound symbol can only be renamed, got {target!r}")
-            new = Bind(target, name(value), expr(size), wrap, check, maybe(mask))
-        case Store(buffer, index, value, mode, mask):
-            new = Store(buffer, expr(index), name(value), mode, maybe(mask))
+            name, masked = names.get(value, value), mask and names.get(mask, mask)
+            new = _replaced(size, symbols, simplify)
+            if target is symbol and name == value and new is size and masked == mask:
+                return statement
+            return Bind(target, name, new, wrap, check, masked)  # type: ignore[return-value]
         case _:
-            new = evolve(statement, names=many(statement.names), args=many(statement.args))
-    return new  # type: ignore[return-value]  # each branch keeps the class
+            bound = tuple([names.get(n, n) for n in statement.names])
+            many = tuple([names.get(a, a) for a in statement.args])
+            if bound == statement.names and many == statement.args:
+                return statement
+            return evolve(statement, names=bound, args=many)
+
+
+def _replaced(
+    e: Expr, symbols: Mapping[Sym, Expr], simplify: Callable[[Expr], Expr] | None
+) -> Expr:
+    new = subs(e, symbols) if symbols else e
+    return new if new is e or simplify is None else simplify(new)
 
 
 def named(statement: S, names: tuple[str, ...]) -> S:
     """Return the statement binding these value names in place of its own."""
     match statement:
-        case Load() | Let() | Const() | IndexValue():
+        case Let(_, op, args, dtype):
+            return Let(names[0], op, args, dtype)  # type: ignore[return-value]
+        case Load(_, buffer, index, mask):
+            return Load(names[0], buffer, index, mask)  # type: ignore[return-value]
+        case Const() | IndexValue():
             return evolve(statement, name=names[0])
         case Reduce() | ScanStep() | SortStep():
             return evolve(statement, names=names)
