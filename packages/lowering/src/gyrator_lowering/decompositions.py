@@ -1,6 +1,7 @@
 """Which ops AOTAutograd takes apart before lowering: the long tail that has no rule."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -23,16 +24,22 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
         table: the rules that lowering will use; the default ones if not given.
     """
     rules = default_table() if table is None else table
-    chosen: Decompositions = {}
+    return {op: function for op, name, function in _candidates() if rules.find(name) is None}
+
+
+@cache
+def _candidates() -> tuple[tuple[torch._ops.OpOverload, str, Callable[..., Any]], ...]:
+    """Return the ops that may be taken apart, their names, and how: a pure function of torch."""
     everything: Any = core_aten_decompositions()
-    for op, function in everything.items():
-        if not isinstance(op, torch._ops.OpOverload) or op.namespace not in ("aten", "prims"):
-            continue
-        if rules.find(str(op)) is not None or torch.Tag.nondeterministic_seeded in op.tags:
-            continue
-        if op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd):
-            continue
-        if info_of(op).is_view:
-            continue
-        chosen[op] = function
-    return chosen
+    # The table as it is before it collects the composite ops of all libraries, which takes long and
+    # adds none that are wanted here.
+    listed: Any = getattr(everything, "decomp_table", everything)
+    return tuple(
+        (op, str(op), function)
+        for op, function in listed.items()
+        if isinstance(op, torch._ops.OpOverload)
+        and op.namespace in ("aten", "prims")
+        and torch.Tag.nondeterministic_seeded not in op.tags
+        and not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
+        and not info_of(op).is_view
+    )
