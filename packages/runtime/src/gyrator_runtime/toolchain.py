@@ -30,7 +30,6 @@ CANDIDATES = ("g++", "clang++", "c++")
 """Names tried in this order where $CXX is not set."""
 
 BASE_FLAGS = (
-    "-O3",
     "-std=c++17",
     "-fPIC",
     "-nostdlib",
@@ -44,6 +43,7 @@ BASE_FLAGS = (
 )
 ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "avx512": (
+        "-O2",
         "-mavx512f",
         "-mavx512bw",
         "-mavx512dq",
@@ -53,10 +53,12 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
         "-mf16c",
         "-mprefer-vector-width=512",
     ),
-    "avx2": ("-mavx2", "-mfma", "-mf16c"),
-    "plain": (),
+    "avx2": ("-O2", "-mavx2", "-mfma", "-mf16c"),
+    "plain": ("-O3",),
 }
-"""What the compiler may use on each instruction set level (`CpuDevice.isa`)."""
+"""What the compiler may use on each instruction set level (`CpuDevice.isa`), and how hard it tries:
+text that is written in vectors needs none of the loop transformations of -O3, which take up to half
+of the compile time, but for short loops over lanes being unrolled (`-fpeel-loops`)."""
 
 
 class ToolchainError(GyratorError):
@@ -85,8 +87,8 @@ class Toolchain:
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
         """Flags that turn a kernel unit into an object for instruction set level `isa`."""
-        openmp = ("-fopenmp",) if self.threads else ()
-        return (*BASE_FLAGS, *openmp, *ISA_FLAGS[isa])
+        own = ("-fopenmp", "-fpeel-loops") if self.family == "gcc" else ()
+        return (*BASE_FLAGS, *own, *ISA_FLAGS[isa])
 
     def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
         """Commands, run in order, that make the shared `library` from the C++ file `source`."""

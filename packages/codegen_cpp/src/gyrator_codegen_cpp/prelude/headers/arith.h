@@ -44,7 +44,7 @@ GY_UNARY_UNSIGNED(gy_square, gy_mul(a, a), gy_mul(a, a))
 //% gy_reciprocal
 GY_UNARY_FLOAT(gy_reciprocal, 1 / a)
 //% gy_relu
-GY_UNARY_FLOAT(gy_relu, a < 0 ? T{} : a)
+GY_UNARY_FLOAT(gy_relu, gy_raise(a, T{}))
 GY_UNARY_SIGNED(gy_relu, a < 0 ? T(0) : a, a < 0 ? T{} : a)
 GY_UNARY_UNSIGNED(gy_relu, a, a)
 //% gy_sign

@@ -22,8 +22,7 @@ template <class T> GY_FN T gy_exp_parts_f(T x, T &p) {
 }
 //% gy_exp : gy_exp_d
 template <class T> GY_FN T gy_exp_f(T x) {
-  x = gy_sel(x < -104.0f, T{} - 104.0f, x);
-  x = gy_sel(x > 89.0f, T{} + 89.0f, x);
+  x = gy_lower(gy_raise(x, T{} - 104.0f), T{} + 89.0f);
   T p, t = gy_exp_parts_f(x, p);
   return gy_scale_f(p + 1.0f, t - 12582912.0f, gy_bits(t) - 0x4b400000);
 }
@@ -31,8 +30,7 @@ GY_VIA_F32(gy_exp)
 GY_PER_LANE(gy_exp, __builtin_exp(x))
 //% gy_exp2 : gy_exp_d
 template <class T> GY_FN T gy_exp2_f(T x) {
-  x = gy_sel(x < -151.0f, T{} - 151.0f, x);
-  x = gy_sel(x > 129.0f, T{} + 129.0f, x);
+  x = gy_lower(gy_raise(x, T{} - 151.0f), T{} + 129.0f);
   T t = x + 12582912.0f, n = t - 12582912.0f, r = x - n;
   T q = gy_poly(r, 0.000154628855f, 0.00133909856f, 0.00961806253f, 0.0555035956f, 0.240226507f, 0.693147182f);
   return gy_scale_f(gy_mad(q, r, T{} + 1.0f), n, gy_bits(t) - 0x4b400000);
@@ -61,7 +59,7 @@ GY_FN vf64 gy_sigmoid(vf64 x) {
 #if GY_ISA != 0
 template <class T> GY_FN T gy_sigmoid_f(T x) {
   T y = gy_sel(x > 104.0f, T{} - 104.0f, -x);
-  y = gy_sel(y > 104.0f, T{} + 104.0f, y);
+  y = gy_lower(y, T{} + 104.0f);
   T p, t = gy_exp_parts_f(y, p), n = t - 12582912.0f;
   auto i = gy_bits(t) - 0x4b400000;
   auto up = gy_sel(n > 0.0f, i, i - i), small = gy_sel(n > 0.0f, -i, i);

@@ -10,7 +10,7 @@ GY_FN vu32 gy_bf16_bits(vf32 x) {
   return x != x ? vu32{} + 0x7fc0u : (u + 0x7fff + ((u >> 16) & 1)) >> 16;
 }
 GY_FN vf32 gy_bf16_value(vu32 u) { return (vf32)(u << 16); }
-GY_FN vf32 gy_bf16_value(vu16 u) { return (vf32)(__builtin_convertvector(u, vu32) << 16); }
+GY_FN vf32 gy_bf16_value(vu16 u) { return (vf32)(gy_widen(u) << 16); }
 #endif
 //% gy_f16_bits gy_f16_value
 #if GY_ISA == 0
@@ -56,7 +56,12 @@ GY_FN gy_bf16 gy_to_bf16(sf32 x) { return gy_bf16{(su16)gy_bf16_bits(x)}; }
 GY_FN gy_f16 gy_to_f16(sf32 x) { return gy_f16{(su16)gy_f16_bits(x)}; }
 //% gy_round_bf16
 GY_FN sf32 gy_round_bf16(sf32 x) { return gy_bf16_value(gy_bf16_bits(x)); }
-GY_V(GY_FN vf32 gy_round_bf16(vf32 x) { return gy_bf16_value(gy_bf16_bits(x)); })
+#if GY_VEC
+GY_FN vf32 gy_round_bf16(vf32 x) {
+  vu32 u = (vu32)x;
+  return x != x ? x : (vf32)((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000u);
+}
+#endif
 //% gy_round_f16
 GY_FN sf32 gy_round_f16(sf32 x) { return gy_f16_value(gy_f16_bits(x)); }
 GY_V(GY_FN vf32 gy_round_f16(vf32 x) { return gy_f16_value(gy_f16_bits(x)); })

@@ -20,7 +20,7 @@ GY_NUMBERS(GY_X) GY_X(bool)
 #define GY_X(n) GY_FN void gy_store(s##n *p, v##n x) { gy_stu(p, x); }
 GY_NUMBERS(GY_X)
 #undef GY_X
-GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, __builtin_convertvector(-x.m, vi8)); }
+GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, gy_narrow(-x.m)); }
 GY_FN void gy_store(gy_bf16 *p, vf32 x) { gy_stu(p, __builtin_convertvector(gy_bf16_bits(x), vu16)); }
 GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
 #endif
@@ -32,7 +32,7 @@ GY_FN void gy_store(gy_f16 *p, sf32 x) { p->bits = (su16)gy_f16_bits(x); }
 GY_NUMBERS(GY_X)
 #undef GY_X
 GY_FN vbool gy_vload(const sbool *p) {
-  return vbool{__builtin_convertvector(gy_ldu<vi8>(p), vi32) != 0};
+  return vbool{gy_widen(gy_ldu<vi8>(p)) != 0};
 }
 GY_FN vf32 gy_vload(const gy_bf16 *p) { return gy_bf16_value(gy_ldu<vu16>(p)); }
 GY_FN vf32 gy_vload(const gy_f16 *p) { return gy_f16_value(gy_ldu<vu16>(p)); }

@@ -80,6 +80,32 @@ GY_FN vf64 gy_float(vi64 x) { return vf64{(gy_hf64)x.lo, (gy_hf64)x.hi}; }
 template <class T> GY_FN T gy_sel(vi32 m, T a, T b) { return m ? a : b; }
 template <class T> GY_FN T gy_sel(gy_hi64 m, T a, T b) { return m ? a : b; }
 #endif
+// x, but at least or at most c; a NaN stays.
+template <class T> GY_FN T gy_raise(T x, T c) { return gy_sel(x < c, c, x); }
+template <class T> GY_FN T gy_lower(T x, T c) { return gy_sel(x > c, c, x); }
+#if GY_VEC && !defined(__clang__)
+// One instruction, which gives its second operand where they do not compare.
+#if GY_ISA == 512
+GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps512_mask(c, x, vf32{}, (su16)-1, 4); }
+GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps512_mask(c, x, vf32{}, (su16)-1, 4); }
+#else
+GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps256(c, x); }
+GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps256(c, x); }
+#endif
+#endif
+#if GY_VEC
+// GCC widens and narrows by halves, the machine at once.
+#if GY_ISA == 512 && !defined(__clang__)
+typedef char gy_c8 __attribute__((vector_size(16)));
+GY_FN vi32 gy_widen(vi8 x) { return (vi32)__builtin_ia32_pmovsxbd512_mask((gy_c8)x, vi32{}, (su16)-1); }
+GY_FN vu32 gy_widen(vu16 x) { return (vu32)__builtin_ia32_pmovzxwd512_mask((vi16)x, vi32{}, (su16)-1); }
+GY_FN vi8 gy_narrow(vi32 x) { return (vi8)__builtin_ia32_pmovdb512_mask(x, gy_c8{}, (su16)-1); }
+#else
+GY_FN vi32 gy_widen(vi8 x) { return __builtin_convertvector(x, vi32); }
+GY_FN vu32 gy_widen(vu16 x) { return __builtin_convertvector(x, vu32); }
+GY_FN vi8 gy_narrow(vi32 x) { return __builtin_convertvector(x, vi8); }
+#endif
+#endif
 template <class T> GY_FN T gy_ldu(const void *p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
 template <class T> GY_FN void gy_stu(void *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
 
