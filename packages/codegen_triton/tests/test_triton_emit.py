@@ -23,7 +23,17 @@ from triton_harness import NUMPY, Library, target
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.kernel.nodes import Local
-from gyrator_ir.loop.body import Const, Let, Load, ReduceKind, ScanKind, SortStep, Store, StoreMode
+from gyrator_ir.loop.body import (
+    Const,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    SortStep,
+    Store,
+    StoreMode,
+)
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
@@ -43,7 +53,7 @@ def kernels():
     yield from (layer_norm("norm_any", S0, S1), layer_norm("norm", 3, 40))
     yield from (kept_row("kept", 5, 3, 7), through_memory("through_any", S0, S1))
     yield from (gather("checked"), gather("promised", check=False))
-    yield from (turned("turned", 9, 14), turned("turned_any", S0, S1))
+    yield from (turned("turned", 9, 14), turned("turned_any", S0, S1), turned("tiled", 60, 70))
     for kind in ScanKind:
         yield scan(f"scan_{kind.value}", 2, 19, kind)
         yield scan(f"scan_back_{kind.value}", 2, 19, kind, reverse=True)
@@ -132,6 +142,29 @@ def test_rows(library, name, m, n):
     arrays = arrays_of(library, name, m * n, np.random.default_rng(4))
     sizes = {"s0": m, "s1": n} if name.endswith("_any") else {}
     check(library, name, arrays, 2e-5, **sizes)
+
+
+def test_tiles_follow_both_orders(library):
+    check(library, "tiled", arrays_of(library, "tiled", 4200, np.random.default_rng(6)), 0)
+    check(
+        library, "tiled", arrays_of(library, "tiled", 4200, np.random.default_rng(7)), 0,
+        blocks={"XBLOCK": 16, "RBLOCK": 32},
+    )  # fmt: skip
+    (unit,) = TritonBackend().emit([turned("k", 512, 512)], ShapeFacts(), (), target())
+    assert "tl.load(x_1 + (x + 512*r)" in unit.text and "tl.store(z + (512*x + r)" in unit.text
+    assert dict(unit.kernels[0].candidates[0].values)["RBLOCK"] == 32
+    assert "RBLOCK" not in library.sources["turned"].text  # too small to gain anything
+
+
+def test_rows_side_by_side_are_held_together():
+    columns = kernel(
+        "columns", [(I0, 4096)], [(R0, 2048)],
+        [inner(Load("a", "x", 4096 * R0 + I0), Reduce(("c",), ReduceKind.SUM, ("a",), DType.F32)),
+         outer(Store("y", I0, "c"))],
+    )  # fmt: skip
+    (unit,) = TritonBackend().emit([columns], ShapeFacts(), (), target())
+    assert dict(unit.kernels[0].candidates[0].values)["XBLOCK"] >= 32
+    assert "for start in range" in unit.text
 
 
 def test_local_stays_in_registers(library):

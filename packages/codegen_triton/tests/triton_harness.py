@@ -90,7 +90,8 @@ class Library:
         values = {n: v for n, v in source.candidates[0].values if n in ("XBLOCK", "RBLOCK")}
         # Small blocks: the interpreter folds element by element.
         values["XBLOCK"] = 8 if kernel.inner else 64
-        if "RBLOCK" in values and rblock(kernel, self.target.heuristics) is None:
+        loops = not kernel.inner or rblock(kernel, self.target.heuristics) is None
+        if "RBLOCK" in values and loops:
             values["RBLOCK"] = 16
         values |= blocks or {}
         for b in kernel.parameters:

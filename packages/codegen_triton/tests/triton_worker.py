@@ -80,7 +80,9 @@ def run(modules, request):
     if path not in modules:
         modules[path] = load(Path(path))
     module = modules[path]
-    grid = getattr(module, f"{symbol}_grid")(*sizes, blocks["XBLOCK"])
+    make_grid = getattr(module, f"{symbol}_grid")
+    wanted = make_grid.__code__.co_varnames[: make_grid.__code__.co_argcount]
+    grid = make_grid(*sizes, *(blocks[n] for n in wanted if n in blocks))
     pointers = [Pointer(a, t) for a, t in zip(arrays, types, strict=True)]
     if grid[0]:
         with np.errstate(all="ignore"), patch.object(InterpreterBuilder, "cast_impl", _cast):

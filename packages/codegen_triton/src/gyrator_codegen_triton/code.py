@@ -31,6 +31,8 @@ class Code:
     """Indices have 64 bits."""
     persistent: bool
     """All inner elements of a point are in one block."""
+    tiled: bool
+    """The inner axes are a second group of points, see `tiles`."""
     flats: tuple[Flat, Flat]
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""

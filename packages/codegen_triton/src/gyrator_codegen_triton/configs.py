@@ -8,11 +8,17 @@ values leave fewer warps to hide the memory's latency. The model multiplies what
 import math
 from collections.abc import Iterator
 
-from gyrator_codegen import Access, extent_guess, lane_access
-from gyrator_codegen_triton.shape import inner_extent, points, power_of_two, rblock
+from gyrator_codegen import extent_guess
+from gyrator_codegen_triton.shape import (
+    contiguous_inside,
+    inner_extent,
+    points,
+    power_of_two,
+    rblock,
+)
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Numerics
-from gyrator_ir.loop.body import Bind, Load, Store
+from gyrator_ir.loop.body import Bind
 from gyrator_ir.source import Configuration
 from gyrator_ir.target import Heuristics
 
@@ -23,9 +29,9 @@ _POINTS = 1 << 20  # what an unknown number of points is taken for
 
 
 def candidates(
-    kernel: Kernel, facts: ShapeFacts, heuristics: Heuristics
+    kernel: Kernel, facts: ShapeFacts, heuristics: Heuristics, tiled: bool
 ) -> tuple[Configuration, ...]:
-    """Return configurations, the best guess first.
+    """Return configurations, the best guess first. `tiled`: the inner axes are points too.
 
     Values are `XBLOCK`, `RBLOCK` where there are inner axes, `num_warps`, `num_stages`, and
     compiler options: `enable_fp_fusion` is 0 where each operation rounds, `debug` is 1 where the
@@ -34,7 +40,10 @@ def candidates(
     width = _element_bytes(kernel)
     count = max(_guess(points(kernel), facts, _POINTS), 1)
     length = max(_guess(inner_extent(kernel), facts, 1024), 1)
-    along_inner = _contiguous_inside(kernel)
+    if tiled:
+        shapes = _tiles(count, length, width)
+        return tuple(_configuration(kernel, shape) for shape in shapes)
+    along_inner = contiguous_inside(kernel)
     ranked = sorted(
         _shapes(kernel, heuristics, count, length, along_inner),
         key=lambda shape: _price(shape, count, length, width, along_inner, heuristics),
@@ -55,6 +64,14 @@ def _configuration(kernel: Kernel, shape: tuple[int, int, int]) -> Configuration
     return Configuration(tuple(values))
 
 
+def _tiles(count: int, length: int, width: int) -> tuple[tuple[int, int, int], ...]:
+    """Return tiles whose sides are whole lines of memory, of not much more than the space."""
+    side = 32 if width >= 4 else 64
+    wanted = ((side, side, 4), (side, 2 * side, 8), (2 * side, side, 8), (2 * side, 2 * side, 8))
+    most = power_of_two(count), power_of_two(length)
+    return tuple(dict.fromkeys((min(a, most[0]), min(b, most[1]), w) for a, b, w in wanted))
+
+
 def _guess(e: Expr, facts: ShapeFacts, otherwise: int) -> int:
     known = facts.hint(e)
     if known is not None:
@@ -64,25 +81,6 @@ def _guess(e: Expr, facts: ShapeFacts, otherwise: int) -> int:
 
 def _element_bytes(kernel: Kernel) -> int:
     return max((b.dtype.size for b in kernel.parameters), default=4)
-
-
-def _contiguous_inside(kernel: Kernel) -> bool:
-    """Say whether more accesses are consecutive along the last inner axis than along a point's."""
-    if not kernel.inner:
-        return False
-    score = 0
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Load | Store):
-                for axes, sign in ((kernel.inner, 1), (kernel.axes, -1)):
-                    if axes:
-                        symbol = axes[-1].symbol
-                        kind = lane_access(s.index, symbol, 16, frozenset()).kind
-                        weight = 4 if not s.index.free_symbols.isdisjoint(
-                            {a.symbol for a in kernel.inner}
-                        ) else 1  # fmt: skip
-                        score += sign * weight * (kind is Access.UNIT)
-    return score >= 0
 
 
 def _shapes(

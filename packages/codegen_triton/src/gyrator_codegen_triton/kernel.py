@@ -11,6 +11,7 @@ from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
 from gyrator_codegen_triton.shape import inner_extent, points, rblock
 from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_codegen_triton.tiles import tiled
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
@@ -32,14 +33,16 @@ def emit_kernel(
     symbol: str,
 ) -> tuple[KernelSource, str]:
     """Return one kernel as a text that runs on its own, and the function alone."""
+    tile = tiled(kernel, facts)
+    kernel = kernel if tile is None else tile
     flats = Flat("i", kernel.axes), Flat("r", kernel.inner)
     total, extent = points(kernel), inner_extent(kernel)
     known = kernel_facts(kernel, facts)
     wide = not fits_32_bits(kernel, known, (total, extent))
     known = known.with_ranges({flats[0].symbol: total, flats[1].symbol: extent})
-    persistent = rblock(kernel, heuristics) is not None
+    persistent = tile is None and rblock(kernel, heuristics) is not None
     names = Names(RESERVED | {symbol})
-    code = Code(kernel, known, Writer("    "), names, wide, persistent, flats)
+    code = Code(kernel, known, Writer("    "), names, wide, persistent, tile is not None, flats)
     parameters = [names.stable(b.name) for b in kernel.parameters]
     sizes = [names.stable(s.name) for s in kernel.sizes]
     blocks = ["XBLOCK: tl.constexpr"] + (["RBLOCK: tl.constexpr"] if kernel.inner else [])
@@ -52,7 +55,7 @@ def emit_kernel(
         _spaces(code, total, extent)
         for stage in kernel.stages:
             _stage(code, stage)
-    _grid(w, symbol, code, total)
+    _grid(w, symbol, code, total, extent)
     head = preamble(w.text)
     skipped = head.count("\n")
     source = KernelSource(
@@ -60,7 +63,7 @@ def emit_kernel(
         symbol=symbol,
         text=head + w.text,
         source_map=tuple((line + skipped, row) for line, row in w.source_map),
-        candidates=candidates(kernel, known, heuristics),
+        candidates=candidates(kernel, known, heuristics, tile is not None),
         numerics=kernel.numerics,
         arguments=_arguments(code, parameters, sizes, facts),
     )
@@ -112,11 +115,20 @@ def _spaces(code: Code, total: Expr, extent: Expr) -> None:
     show = code.printer()
     column, row = ("[:, None]", "[None, :]") if kernel.inner else ("", "")
     program = "tl.program_id(0).to(tl.int64)" if code.wide else "tl.program_id(0)"
+    if code.tiled:
+        w.lines(f"extent = {show(extent)}", "tiles = (extent + RBLOCK - 1) // RBLOCK")
+        w.line(f"program = {program}")
+        program = "program // tiles"
     w.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
     used = _used(code)
     _digits(code, code.flats[0], used)
     if not kernel.inner:
+        return
+    if code.tiled:
+        w.line(f"r = program % tiles * RBLOCK + tl.arange(0, RBLOCK){row}")
+        w.line("r_mask = r < extent")
+        _digits(code, code.flats[1], used)
         return
     w.line(f"extent = {show(extent)}")
     if code.persistent:
@@ -137,7 +149,7 @@ def _stage(code: Code, stage: Stage) -> None:
     if not code.dirty.isdisjoint(reads(stage.body)):
         barrier(code)
     code.inner = stage.level is Level.INNER and bool(code.kernel.inner)
-    if not code.inner or code.persistent:
+    if not code.inner or code.persistent or code.tiled:
         outside = dict(code.values)
         _block(code, stage)
         _forget(code, stage, outside)
@@ -196,14 +208,19 @@ def _loop(code: Code, stage: Stage) -> None:
             loops[s.names[0]].end(code)
 
 
-def _grid(w: Writer, symbol: str, code: Code, total: Expr) -> None:
+def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr) -> None:
     """Write the function of the host that gives the number of programs."""
     sizes = [code.names.stable(s.name) for s in code.kernel.sizes]
-    used = {s.name for s in total.free_symbols}
+    blocks = ["XBLOCK", "RBLOCK"] if code.tiled else ["XBLOCK"]
+    show = code.printer()
     w.lines("", "")
-    with w.block(f"def {symbol}_grid({', '.join([*sizes, 'XBLOCK'])}):", end=""):
-        if used:
-            w.line(f"points = {code.printer()(total)}")
-            w.line("return ((points + XBLOCK - 1) // XBLOCK,)")
-        else:
-            w.line(f"return (({code.printer()(total)} + XBLOCK - 1) // XBLOCK,)")
+    with w.block(f"def {symbol}_grid({', '.join([*sizes, *blocks])}):", end=""):
+        points = show(total)
+        if total.free_symbols:
+            w.line(f"points = {points}")
+            points = "points"
+        programs = f"({points} + XBLOCK - 1) // XBLOCK"
+        if code.tiled:
+            w.line(f"tiles = ({show(extent)} + RBLOCK - 1) // RBLOCK")
+            programs = f"{programs} * tiles"
+        w.line(f"return ({programs},)")

@@ -1,11 +1,13 @@
 """How a kernel's iteration space becomes blocks: what is flattened, and what fits at once."""
 
+from gyrator_codegen import Access, lane_access
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import ScanStep
+from gyrator_ir.loop.body import Load, ScanStep, Store
 from gyrator_ir.target import Heuristics
 
 _ELEMENT = 4  # bytes of what most rows hold
+_ABREAST = 256  # elements of a row where many rows are held at once
 _KEPT = 4  # how much longer a row may be where a loop can't do it
 
 
@@ -37,7 +39,9 @@ def rblock(kernel: Kernel, heuristics: Heuristics) -> int | None:
     """Return the block that holds all inner elements of a point, or None where a loop is needed.
 
     Rows of up to `heuristics.scratch_bytes` are held whole; those that a loop can't do (a scan, a
-    local) up to four times as much. A kernel without inner axes has rows of one element.
+    local) up to four times as much. Where elements are consecutive from point to point rather than
+    along the row, a program holds many rows at once, shorter ones. A kernel without inner axes has
+    rows of one element.
     """
     extent = inner_extent(kernel)
     if not isinstance(extent, Const):
@@ -46,8 +50,29 @@ def rblock(kernel: Kernel, heuristics: Heuristics) -> int | None:
     bound = max(heuristics.scratch_bytes // _ELEMENT, 1024)
     if scans or kernel.locals:
         bound *= _KEPT
+    elif kernel.inner and not contiguous_inside(kernel):
+        bound = min(bound, _ABREAST)
     block = power_of_two(extent.value)
     return block if block <= bound else None
+
+
+def contiguous_inside(kernel: Kernel) -> bool:
+    """Say whether more accesses are consecutive along the last inner axis than along a point's."""
+    if not kernel.inner:
+        return False
+    score = 0
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Load | Store):
+                for axes, sign in ((kernel.inner, 1), (kernel.axes, -1)):
+                    if axes:
+                        symbol = axes[-1].symbol
+                        kind = lane_access(s.index, symbol, 16, frozenset()).kind
+                        weight = 4 if not s.index.free_symbols.isdisjoint(
+                            {a.symbol for a in kernel.inner}
+                        ) else 1  # fmt: skip
+                        score += sign * weight * (kind is Access.UNIT)
+    return score >= 0
 
 
 def power_of_two(value: int) -> int:

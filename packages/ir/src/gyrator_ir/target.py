@@ -19,6 +19,8 @@ class Capabilities:
     """Rows of the op table that kernels can't use."""
     reductions: bool = True
     scans: bool = True
+    scan_extent: int = field(default=0, validator=natural)
+    """The longest range that a scan covers, which must then be constant; 0 for any."""
     sorts: bool = True
     indirect: bool = True
     """Addresses that depend on loaded values."""
@@ -49,6 +51,9 @@ class Heuristics:
     """A reduction with fewer points than this is split into two steps..."""
     split_reduction_extent: int = field(default=8192, validator=natural)
     """... if it folds at least this many elements a point."""
+    points_abreast: int = field(default=1, validator=natural)
+    """Points next to one another in memory that a core takes together, where folds run across
+    them: so many points count as one."""
     scratch_bytes: int = field(default=32768, validator=natural)
     """Fast memory for a kernel's locals: L1, or shared memory."""
     fusion_statements: int = field(default=512, validator=natural)

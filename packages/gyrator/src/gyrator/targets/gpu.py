@@ -38,6 +38,10 @@ _ATOMICS = frozenset(
 )
 
 
+_SCRATCH = 1 << 15
+"""Bytes of a row that one program holds in registers."""
+
+
 @frozen(kw_only=True, eq=False)
 class TritonDevice:
     """One kind of device, as data."""
@@ -72,6 +76,7 @@ class TritonDevice:
                 dtypes=_ALL,
                 atomics=_ATOMICS,
                 sorts=False,
+                scan_extent=_SCRATCH,
                 streams=True,
                 graphs=self.graphs,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
@@ -82,7 +87,8 @@ class TritonDevice:
                 parallel_grain=1 << 16,
                 split_reduction_points=512,
                 split_reduction_extent=4096,
-                scratch_bytes=1 << 15,
+                points_abreast=32,
+                scratch_bytes=_SCRATCH,
                 unit_statements=1,
             ),
         )

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gyrator_ir.expr import Const
 from gyrator_ir.loop.body import ScanKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
@@ -14,9 +15,9 @@ def running(kind: ScanKind) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int, **_: Any) -> TensorValue:
         out = b.out
-        if x.ndim == 0 or not b.targets[out.device.type].capabilities.scans:
-            if x.ndim == 0:
-                return b.copy(x, out)
+        if x.ndim == 0:
+            return b.copy(x, out)
+        if not _scans(b, x, dim % x.ndim):
             raise LeftToAten
         dtype = out.dtype.compute
         narrow = dtype is not out.dtype
@@ -27,13 +28,21 @@ def running(kind: ScanKind) -> Rule:
     return rule
 
 
+def _scans(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
+    """Whether the device's kernels fold along a dimension of `x`."""
+    offered = b.targets[x.device.type].capabilities
+    extent = x.shape[dim]
+    short = isinstance(extent, Const) and extent.value <= offered.scan_extent
+    return offered.scans and (short or not offered.scan_extent)
+
+
 def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
     """Return the rule of `cummax` or `cummin`: values and positions."""
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int) -> Any:
         values, places = b.outs
         assert values is not None and places is not None
-        if x.ndim == 0 or x.dtype is DType.BOOL:
+        if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim):
             raise LeftToAten
         dtype = x.dtype.compute
         d = dim % x.ndim

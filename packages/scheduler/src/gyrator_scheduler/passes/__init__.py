@@ -26,9 +26,7 @@ def default_pipeline(
     numbers = [t.heuristics for t in targets.values()]
     cost = min((h.inline_cost for h in numbers), default=0)
     statements = min((h.fusion_statements for h in numbers), default=0)
-    points = min((h.split_reduction_points for h in numbers), default=0)
-    extent = min((h.split_reduction_extent for h in numbers), default=0)
-    cores = min((h.cores for h in numbers), default=1)
+    by_device = tuple((device, t.heuristics) for device, t in sorted(targets.items()))
     inline = InlinePointwise(cost, statements, not options.hold_operands)
     fast: tuple[Pass[LoopProgram], ...] = ()
     if options.numerics is Numerics.FAST:
@@ -40,7 +38,7 @@ def default_pipeline(
         *((inline,) if options.fusion else ()),
         CommonSubexpressions(),
         *fast,
-        SplitReductions(points, extent, cores),
+        SplitReductions(by_device=by_device),
         ReorderAxes(),
         MergeAxes(),
     )

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_ir.expr import Const, Expr, Sym, ceildiv, sum_of
+from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs, sum_of
 from gyrator_ir.loop.body import (
     Axis,
     Bind,
@@ -19,6 +19,7 @@ from gyrator_ir.loop.body import (
 from gyrator_ir.loop.body import Const as ConstValue
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
 from gyrator_ir.loop.rewrite import defined, renamed
+from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
 from gyrator_scheduler.fusion.kernels import row_major
@@ -42,12 +43,16 @@ MERGED_BY = {
 @frozen
 class SplitReductions:
     """Split folds of at least `extent` elements at fewer than `points` points, on a device with
-    several `cores`. Arg-reductions stay whole."""
+    several `cores`. Arg-reductions stay whole.
+
+    `by_device` has the numbers of a device type instead, and how many points lie `abreast`.
+    """
 
     name: ClassVar[str] = "split-reductions"
     points: int = 8
     extent: int = 8192
     cores: int = 1
+    by_device: tuple[tuple[str, Heuristics], ...] = ()
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with long folds in two steps."""
@@ -73,6 +78,19 @@ class _Plan:
     whole: bool
 
 
+def _across(op: Reduction) -> bool:
+    """Whether what it folds is consecutive from point to point."""
+    if not op.axes:
+        return False
+    last = op.axes[-1].symbol
+    return any(
+        isinstance(s, Load)
+        and last in s.index.free_symbols
+        and subs(s.index, {last: last + 1}) - s.index is ONE
+        for s in op.body
+    )
+
+
 @define(eq=False)
 class _Splitter:
     """Splits the reductions of one program and collects the buffers that takes."""
@@ -94,7 +112,9 @@ class _Splitter:
             return [op]
         part = Sym(f"i{len(op.axes) + 1000}")
         step = Sym("r1000")
-        axes = (*op.axes, Axis(part, plan.parts))
+        # What lies side by side stays so: the last axis is the one that accesses follow.
+        cut = Axis(part, plan.parts)
+        axes = (cut, *op.axes) if _across(op) else (*op.axes, cut)
         inner = tuple(Axis(step, plan.length) if a is plan.axis else a for a in op.inner)
         where = part * plan.length + step
         partial = [self.buffer(op, n, axes) for n in range(len(op.reduce.names))]
@@ -116,14 +136,16 @@ class _Splitter:
         return [first, *self._merged(op, partial, line, reread)]
 
     def _plan(self, op: Reduction) -> _Plan | None:
-        o = self.options
+        points, extent, cores, abreast = self._numbers(op)
         mergeable = op.reduce.kind in MERGED_BY
         if not mergeable and op.reduce.kind not in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
             return None
-        points = space(op.axes)
-        if o.cores < 2 or points >= min(o.points, 2 * o.cores) or space(op.inner) < o.extent:
+        there = space(op.axes)
+        if abreast > 1 and _across(op):
+            there = -(-there // abreast)
+        if cores < 2 or there >= min(points, 2 * cores) or space(op.inner) < extent:
             return None
-        wanted = max(2, -(-WORK_PER_CORE * o.cores // max(points, 1)))
+        wanted = max(2, -(-WORK_PER_CORE * cores // max(there, 1)))
         axis = next((a for a in op.inner if guess(a.extent) >= 2 * wanted), None)
         if axis is None:
             return None
@@ -135,6 +157,16 @@ class _Splitter:
         if not mergeable:
             return None
         return _Plan(axis, Const(wanted), ceildiv(axis.extent, wanted), False)
+
+    def _numbers(self, op: Reduction) -> tuple[int, int, int, int]:
+        """Return points, extent, cores and points abreast for an operation's device."""
+        o = self.options
+        device = self.buffers[op.stores[0].buffer].device.type
+        for name, h in o.by_device:
+            if name == device:
+                limits = h.split_reduction_points, h.split_reduction_extent
+                return (*limits, h.cores, h.points_abreast)
+        return o.points, o.extent, o.cores, 1
 
     def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:
         """Return a new buffer with a place for every point of `axes`."""
