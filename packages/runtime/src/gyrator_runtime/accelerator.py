@@ -168,21 +168,26 @@ class AcceleratorDevice(DeviceInterface):
         """Whether a run can be captured and replayed."""
         return self._facts.graphs
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Run once on a stream of its own, capture a second run, and return what replays it.
+    def capturing(self) -> bool:
+        """Whether work of the current stream is being captured now."""
+        return self._facts.graphs and bool(self._module.is_current_stream_capturing())
+
+    def capture(self, run: Callable[[], None], *, warm: bool = True) -> Callable[[], None]:
+        """Capture `run` on a stream of its own, and return what replays it.
 
         Memory that the run allocates belongs to the graph and is overwritten by every replay.
         """
         if not self._facts.graphs:
-            return super().capture(run)
+            return super().capture(run, warm=warm)
         module = self._module
-        side = module.Stream()
-        side.wait_stream(module.current_stream())
-        with module.stream(side):
-            run()
-        module.current_stream().wait_stream(side)
+        if warm:
+            side = module.Stream()
+            side.wait_stream(module.current_stream())
+            with module.stream(side):
+                run()
+            module.current_stream().wait_stream(side)
         graph = module.CUDAGraph()
-        with module.graph(graph):
+        with module.graph(graph, capture_error_mode="thread_local"):
             run()
         return cast(Callable[[], None], graph.replay)
 

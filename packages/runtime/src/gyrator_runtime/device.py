@@ -131,8 +131,15 @@ class DeviceInterface(ABC):
         """Whether a run can be captured and replayed."""
         return False
 
-    def capture(self, run: Callable[[], None]) -> Callable[[], None]:
-        """Capture `run` and return what replays it; UnsupportedError where not possible."""
+    def capturing(self) -> bool:
+        """Whether work of the current stream is being captured now."""
+        return False
+
+    def capture(self, run: Callable[[], None], *, warm: bool = True) -> Callable[[], None]:
+        """Capture `run` and return what replays it; UnsupportedError where not possible.
+
+        With `warm`, `run` is run once before, for what is set up at the first use.
+        """
         raise UnsupportedError(
             Diagnostic(
                 "GY-DEVICE-002",

@@ -1,0 +1,155 @@
+"""Replayed programs give what the program gives, and never overwrite what somebody holds."""
+
+import pytest
+import torch
+
+from gyrator_runtime.device import CpuDevice
+from gyrator_runtime.graphs import MOST_ATTEMPTS, MOST_RECORDINGS, GraphReplay
+
+
+class Recorder(CpuDevice):
+    """Stands in for a device with graphs: a replay runs again and writes to the same results."""
+
+    def __init__(self, results):
+        super().__init__()
+        self.results = results
+        self.captures = self.replays = 0
+
+    def capture(self, run, *, warm=True):
+        assert not warm
+        self.captures += 1
+        run()
+        kept = self.results[-1]
+
+        def replay():
+            self.replays += 1
+            run()
+            for old, new in zip(kept, self.results.pop(), strict=True):
+                if old is not new:
+                    old.copy_(new)
+
+        return replay
+
+
+def build(function, mutated=()):
+    results = []
+
+    def plan(args):
+        values = list(args)
+        args.clear()
+        results.append(tuple(function(*values)))
+        return results[-1]
+
+    device = Recorder(results)
+
+    def run(*args):
+        given = list(args)
+        found = replay(given)
+        assert not given
+        del results[device.captures :]
+        return found
+
+    replay = GraphReplay(plan, device, frozenset(mutated))
+    return run, device
+
+
+def test_results_of_two_calls_are_apart():
+    run, device = build(lambda x, w: (x * w, x + w))
+    x, w = torch.randn(5), torch.randn(5)
+    held = []
+    for _ in range(12):
+        x.normal_()
+        got = run(x, w)
+        want = x * w, x + w
+        assert all(map(torch.equal, got, want))
+        held.append((got, want))
+    for got, want in held:
+        assert all(map(torch.equal, got, want))
+    assert device.captures == MOST_RECORDINGS
+
+
+def test_results_that_nobody_holds_are_written_again():
+    run, device = build(lambda x: (x * 2,))
+    x = torch.randn(5)
+    for _ in range(6):
+        x.normal_()
+        assert torch.equal(run(x)[0], x * 2)
+    assert (device.captures, device.replays) == (1, 5)
+
+
+def test_a_view_of_a_result_keeps_it():
+    run, _ = build(lambda x: (x * 2,))
+    x = torch.randn(6)
+    views = []
+    for _ in range(4):
+        x.normal_()
+        views.append((run(x)[0].view(2, 3)[1], (x * 2).view(2, 3)[1]))
+    assert all(torch.equal(a, b) for a, b in views)
+
+
+def test_inputs_that_move_are_copied():
+    run, device = build(lambda x, w: (x * w,))
+    w = torch.randn(5)
+    keep = [torch.randn(5) for _ in range(9)]
+    for x in keep:
+        assert torch.equal(run(x, w)[0], x * w)
+    assert device.captures == 1 and device.replays == 8
+
+
+def test_an_input_thought_fixed_may_move_later():
+    run, device = build(lambda x: (x * 2,))
+    x, y = torch.randn(5), torch.randn(5)
+    for value in (x, x, x, y, x, y):
+        assert torch.equal(run(value)[0], value * 2)
+    assert device.captures == 2
+
+
+def test_mutated_arguments_are_written_back():
+    def step(x, total):
+        total += x
+        return (x * 2,)
+
+    run, _ = build(step, mutated=(1,))
+    x = torch.ones(3)
+    totals = [torch.zeros(3) for _ in range(5)]
+    for total in totals:
+        run(x, total)
+    assert all(torch.equal(t, x) for t in totals)
+
+
+def test_an_argument_may_be_a_result():
+    run, device = build(lambda x, y: (y, x + 1))
+    x, y = torch.randn(3), torch.randn(3)
+    for _ in range(4):
+        same, more = run(x, y)
+        assert same is y and torch.equal(more, x + 1)
+    assert device.replays
+
+
+@pytest.mark.parametrize("kind", ["view", "number", "uncapturable"])
+def test_what_cannot_be_captured_runs_as_it_is(kind, monkeypatch):
+    run, device = build(lambda x, *_: (x[1:], x + 1) if kind == "view" else (x + 1, x))
+    x = torch.randn(4)
+    more = (3,) if kind == "number" else ()
+
+    def refuse(function, *, warm=True):
+        device.captures += 1
+        raise RuntimeError("not while capturing")
+
+    if kind == "uncapturable":
+        monkeypatch.setattr(device, "capture", refuse)
+    for _ in range(4):
+        x.normal_()
+        found = run(x, *more)
+        assert torch.equal(found[kind == "view"], x + 1)
+    assert device.captures == (kind != "number") and device.replays == 0
+
+
+def test_recording_is_bounded():
+    run, device = build(lambda *xs: (sum(xs),))
+    xs = [torch.randn(2) for _ in range(30)]
+    for k in range(30):
+        xs[k] = torch.randn(2)
+        run(*xs)
+        run(*xs)
+    assert device.captures <= MOST_ATTEMPTS
