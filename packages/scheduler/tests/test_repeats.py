@@ -51,7 +51,7 @@ def test_a_kernel_is_made_once_for_clusters_that_differ_in_names_only() -> None:
     folds = [m.reduction(ReduceKind.SUM, x, [d])[0] for d in (0, 1)]
     program = m.program(*sums, *exps, *folds)
     buffers = {b.name: b for b in program.all_buffers}
-    repeats, ranges = Repeats(buffers), Ranges(ShapeFacts())
+    repeats, ranges = Repeats(), Ranges(ShapeFacts())
     heuristics, numerics = target()["cpu"].heuristics, SchedulerOptions().numerics
     made: list[str] = []
 
@@ -64,7 +64,7 @@ def test_a_kernel_is_made_once_for_clusters_that_differ_in_names_only() -> None:
             inside = assemble(cluster, stored, buffers, heuristics, ranges)
             return kernel_of("k", buffers["x"].device, inside, buffers, (7,), numerics)
 
-        found = repeats.kernel(cluster, stored, heuristics, (7,), make)
+        found = repeats.kernel(cluster, stored, buffers, heuristics, (7,), make)
         count = len(made)
         assert found == make()
         del made[count:]

@@ -46,6 +46,11 @@ class Access:
     defines: tuple[Sym, ...] = ()
 
 
+def is_indirect(address: Expr) -> bool:
+    """Whether an address depends on an index that is loaded from memory."""
+    return any(s.kind is SymKind.INDIRECT for s in address.free_symbols)
+
+
 def points_of(op: LoopOperation) -> tuple[Axis, ...]:
     """Return the axes whose points are independent."""
     return op.axes
@@ -164,43 +169,33 @@ def defined_symbols(op: Operation) -> tuple[Sym, ...]:
 
 def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
     """Return what `op` touches. `shapes` gives the unbacked symbols in each buffer's shape."""
-    needs: dict[Sym, None] = {}
-
-    def need(node: Expr | Cond) -> None:
-        for s in node.free_symbols:
-            if s.kind is SymKind.UNBACKED:
-                needs[s] = None
-
+    loop = isinstance(op, LOOPS)
+    arguments = () if loop else arguments_of(op)
     if isinstance(op, LOOPS):
         body = statements_of(op)
-        loaded: dict[str, None] = {}
-        stored: dict[str, None] = {}
-        for s in body:
-            cls = type(s)
-            if cls is Load:
-                loaded[s.buffer] = None  # type: ignore[union-attr]
-            elif cls is Store:
-                stored[s.buffer] = None  # type: ignore[union-attr]
-        reads, writes = tuple(loaded), tuple(stored)
-        if shapes:
-            for axis in (*points_of(op), *inner_of(op)):
-                need(axis.extent)
-            for s in body:
-                for e in expressions(s):
-                    need(e)
+        reads = tuple(dict.fromkeys([s.buffer for s in body if isinstance(s, Load)]))
+        writes = tuple(dict.fromkeys([s.buffer for s in body if isinstance(s, Store)]))
+    elif isinstance(op, CollectiveWait):
+        reads, writes = (op.buffer,), (op.buffer,)
     else:
-        arguments = arguments_of(op)
         epilogue = op.epilogue if isinstance(op, Template) else ()
         extra = (s.buffer for s in epilogue if isinstance(s, Load))
         reads = tuple(dict.fromkeys((*(r.buffer for r in refs_in(arguments)), *extra)))
         writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
-        if isinstance(op, CollectiveWait):
-            reads = (op.buffer,)
-        if shapes:
-            for given in exprs_in(arguments):
-                need(given)
-    if shapes:
-        for name in (*reads, *writes):
-            needs.update(dict.fromkeys(shapes.get(name, ())))
-    defines = defined_symbols(op)
+    defines = () if loop else defined_symbols(op)
+    if not shapes:
+        return Access(reads, writes, (), defines)
+    needs: dict[Sym, None] = {}
+    for node in _sized(op) if isinstance(op, LOOPS) else exprs_in(arguments):
+        needs.update((s, None) for s in node.free_symbols if s.kind is SymKind.UNBACKED)
+    for name in (*reads, *writes):
+        needs.update(dict.fromkeys(shapes.get(name, ())))
     return Access(reads, writes, tuple(s for s in needs if s not in defines), defines)
+
+
+def _sized(op: LoopOperation) -> Iterator[Expr]:
+    """Yield the expressions of a loop that may mention sizes."""
+    for axis in (*points_of(op), *inner_of(op)):
+        yield axis.extent
+    for s in statements_of(op):
+        yield from expressions(s)

@@ -65,9 +65,11 @@ def build(
     targets: Mapping[str, Target],
     trace: Callable[[Step], None],
     limit: int | None = None,
+    repeats: Repeats | None = None,
 ) -> Schedule:
     """Fuse, order, and plan memory. While that takes more than `limit` bytes, what runs together
-    where most memory is needed is taken apart, a few times at most."""
+    where most memory is needed is taken apart, a few times at most. `repeats` has kernels made by
+    other choices for the program."""
     buffers = {b.name: b for b in program.all_buffers}
     context = _Context(
         program,
@@ -78,7 +80,7 @@ def build(
         dependences(program.operations, program.all_buffers),
         Ranges(program.facts),
         sizes_of_buffers(program.buffers, program.facts),
-        Repeats(buffers),
+        Repeats() if repeats is None else repeats,
     )
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
@@ -208,7 +210,7 @@ def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
         made = assemble(c, wanted, context.buffers, heuristics, context.ranges)
         return kernel_of("k", device, made, context.buffers, origins, context.options.numerics)
 
-    return context.repeats.kernel(c, wanted, heuristics, origins, make)
+    return context.repeats.kernel(c, wanted, context.buffers, heuristics, origins, make)
 
 
 def _finished(

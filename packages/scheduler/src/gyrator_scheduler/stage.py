@@ -8,6 +8,7 @@ from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Step, ignore
 from gyrator_ir.target import Target
 from gyrator_scheduler.build import build, choices
+from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
@@ -33,9 +34,10 @@ def schedule(
     """
     best: Schedule | None = None
     limit = program_peak(program) + SLACK if options.keep_peak else None
+    repeats = Repeats()
     for choice in choices(options):
         improved = run_passes(program, choice, targets, trace)
-        made = build(improved, choice, targets, trace, limit)
+        made = build(improved, choice, targets, trace, limit, repeats)
         if best is None or needs(made) < needs(best):
             best = made
         if limit is None or needs(best) <= limit:

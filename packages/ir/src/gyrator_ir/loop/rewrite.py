@@ -159,13 +159,22 @@ def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:
     symbols: set[Sym] = set()
     kept: list[S] = []
     for s in reversed(tuple(body)):
-        names = defined(s)
-        if names and needed.isdisjoint(names):
-            continue
-        if isinstance(s, Bind) and not s.check and s.symbol not in symbols:
-            continue
-        needed.update(used(s))
-        for e in expressions(s):
-            symbols |= e.free_symbols
+        match s:
+            case Let(name, _, args):
+                if name not in needed:
+                    continue
+                needed.update(args)
+            case Bind(symbol, check=check):
+                if not check and symbol not in symbols:
+                    continue
+                needed.update(used(s))
+                symbols |= s.size.free_symbols
+            case _:
+                names = defined(s)
+                if names and needed.isdisjoint(names):
+                    continue
+                needed.update(used(s))
+                for e in expressions(s):
+                    symbols |= e.free_symbols
         kept.append(s)
     return tuple(reversed(kept))

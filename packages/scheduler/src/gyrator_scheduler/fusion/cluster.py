@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, subs
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
 from gyrator_ir.loop.body import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
-from gyrator_scheduler.access import LOOPS, inner_of, points_of, statements_of
+from gyrator_scheduler.access import LOOPS, inner_of, is_indirect, points_of, statements_of
 from gyrator_scheduler.ranges import Ranges
 
 ORDERED_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
@@ -94,8 +94,10 @@ def singleton(index: int, op: Operation) -> Cluster:
     c.alone = isinstance(op, Sort) or any(a.extent is ONE for a in inner)
     indirect = isinstance(op, Scatter)
     below = bool(inner)
-    for s in statements_of(op):
-        c.size += 1
+    body = statements_of(op)
+    c.size = len(body)
+    binds = any(isinstance(s, Bind) for s in body)
+    for s in body:
         match s:
             case Load(_, buffer, address):
                 address = subs(address, ones) if ones else address
@@ -105,14 +107,12 @@ def singleton(index: int, op: Operation) -> Cluster:
                 plain = (
                     mode is StoreMode.SET and mask is None and not indirect
                     and buffer not in c.stores
-                    and not any(x.kind is SymKind.INDIRECT for x in address.free_symbols)
+                    and not (binds and is_indirect(address))
                 )  # fmt: skip
                 here = below and not isinstance(op, Reduction)
                 c.stores[buffer] = Written(address, here, plain)
             case Reduce(kind=kind) if kind in ORDERED_KINDS:
                 c.ordered = True
-            case Bind():
-                pass
             case _:
                 pass
     c.mutates = any(b in c.loads for b in c.stores)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from gyrator_ir.expr import SymKind
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Bind, Let, Load, ScanStep, SortStep
 from gyrator_ir.loop.ops import OPS
+from gyrator_scheduler.access import is_indirect
 
 NEVER = 1 << 30
 """Cost of what must not be computed again."""
@@ -19,8 +19,7 @@ def statement_cost(s: KernelStatement) -> int:
         case Let(op=op):
             return OPS[op].cost
         case Load(index=index):
-            gathers = any(x.kind is SymKind.INDIRECT for x in index.free_symbols)
-            return 4 if gathers else 1
+            return 4 if is_indirect(index) else 1
         case Bind():
             return 2
         case ScanStep() | SortStep():

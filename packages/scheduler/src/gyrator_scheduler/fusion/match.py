@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
-from gyrator_ir.expr import Expr, Sym, SymKind, subs
+from gyrator_ir.expr import Expr, Sym, subs
 from gyrator_ir.loop.body import Axis
 from gyrator_ir.target import Heuristics
+from gyrator_scheduler.access import is_indirect
 from gyrator_scheduler.fusion.axes import (
     NOTHING,
     Refinement,
@@ -272,7 +273,7 @@ def _unprofitable(
     for b in _shared(first, second):
         for e in first.loads[b]:
             here = subs(e, joint.first)
-            if any(s.kind is SymKind.INDIRECT for s in here.free_symbols):
+            if is_indirect(here):
                 continue
             here = ranges.simplify(here, axes)
             for f in second.loads[b]:

@@ -18,9 +18,8 @@ from gyrator_scheduler.fusion.cluster import Cluster
 
 @define(eq=False)
 class Repeats:
-    """Kernels by the structure of their clusters, for one program."""
+    """Kernels by the structure of their clusters, for programs with the same facts and numerics."""
 
-    buffers: Mapping[str, Buffer]
     _shapes: dict[object, int] = field(factory=dict)
     """Bodies without names of buffers, numbered."""
     _known: dict[int, tuple[LoopOperation, int, tuple[str, ...]]] = field(factory=dict)
@@ -31,12 +30,13 @@ class Repeats:
         self,
         cluster: Cluster,
         wanted: set[str],
+        buffers: Mapping[str, Buffer],
         heuristics: Heuristics,
         origins: tuple[int, ...],
         make: Callable[[], Kernel],
     ) -> Kernel:
         """Return what `make` returns for a cluster, or for one that is like it."""
-        key, names = self._key(cluster, wanted, heuristics)
+        key, names = self._key(cluster, wanted, buffers, heuristics)
         found = self._made.get(key)
         if found is None:
             kernel = make()
@@ -45,10 +45,24 @@ class Repeats:
         kernel, others = found
         if others == names:
             return evolve(kernel, origins=origins)
-        return self._renamed(kernel, dict(zip(others, names, strict=True)), origins)
+        renaming = dict(zip(others, names, strict=True))
+        stages = [
+            Stage(stage.level, tuple([_other(s, renaming) for s in stage.body]))
+            for stage in kernel.stages
+        ]
+        return evolve(
+            kernel,
+            stages=tuple(stages),
+            parameters=tuple([buffers[renaming[b.name]] for b in kernel.parameters]),
+            origins=origins,
+        )
 
     def _key(
-        self, cluster: Cluster, wanted: set[str], heuristics: Heuristics
+        self,
+        cluster: Cluster,
+        wanted: set[str],
+        buffers: Mapping[str, Buffer],
+        heuristics: Heuristics,
     ) -> tuple[object, tuple[str, ...]]:
         """Return the structure of a cluster, and its buffers in the order of their first use."""
         numbers: dict[str, int] = {}
@@ -60,7 +74,7 @@ class Repeats:
         stores = tuple([(numbers[b], w) for b, w in cluster.stores.items()])
         layouts: list[object] = []
         for n in numbers:
-            b = self.buffers[n]
+            b = buffers[n]
             layouts.append((b.dtype, b.device, b.shape, b.strides, n in wanted))
         key = (
             cluster.points, cluster.inner, tuple(members), stores, tuple(layouts), id(heuristics),
@@ -89,23 +103,13 @@ class Repeats:
         self._known[id(op)] = op, shape, names
         return shape, names
 
-    def _renamed(
-        self, kernel: Kernel, names: Mapping[str, str], origins: tuple[int, ...]
-    ) -> Kernel:
-        def other(s: KernelStatement) -> KernelStatement:
-            match s:
-                case Load(name, buffer, index, mask):
-                    return Load(name, names.get(buffer, buffer), index, mask)
-                case Store(buffer, index, value, mode, mask):
-                    return Store(names.get(buffer, buffer), index, value, mode, mask)
-                case _:
-                    return s
 
-        return evolve(
-            kernel,
-            stages=tuple(
-                [Stage(g.level, tuple([other(s) for s in g.body])) for g in kernel.stages]
-            ),
-            parameters=tuple([self.buffers[names[b.name]] for b in kernel.parameters]),
-            origins=origins,
-        )
+def _other(s: KernelStatement, names: Mapping[str, str]) -> KernelStatement:
+    """Return a statement for other buffers."""
+    match s:
+        case Load(name, buffer, index, mask):
+            return Load(name, names.get(buffer, buffer), index, mask)
+        case Store(buffer, index, value, mode, mask):
+            return Store(names.get(buffer, buffer), index, value, mode, mask)
+        case _:
+            return s

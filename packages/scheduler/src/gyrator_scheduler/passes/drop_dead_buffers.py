@@ -43,7 +43,7 @@ class DropDeadBuffers:
             if isinstance(op, LOOPS):
                 dead = {b for b in found.writes if b in created and b not in needed}
                 new = _without(op, dead) if dead else op
-                if new is not None:
+                if new is not None and new is not op:
                     found = access(new, {})
             elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or found.defines):
                 new = None if needed.isdisjoint(found.writes) else op

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, SymKind
+from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Bind, Let, Load, Store, StoreMode
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, TensorRef
 from gyrator_ir.loop.ops import OPS
-from gyrator_scheduler.access import LOOPS, access, inner_of, statements_of
+from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.memory import guessed_bytes
 from gyrator_scheduler.passes.inlining.solve import solve
@@ -127,7 +127,7 @@ def _only_store(op: Pointwise) -> Store | None:
     stores = [s for s in op.body if isinstance(s, Store)]
     if len(stores) != 1 or stores[0].mode is not StoreMode.SET or stores[0].mask is not None:
         return None
-    if any(x.kind is SymKind.INDIRECT for x in stores[0].index.free_symbols):
+    if is_indirect(stores[0].index):
         return None
     return stores[0]
 
@@ -135,18 +135,24 @@ def _only_store(op: Pointwise) -> Store | None:
 def _weight(op: Operation) -> _Weight:
     if not isinstance(op, LOOPS):
         return _Weight(0, 0, {}, 0, False)
-    prices = [0]
+    total = dearest = 0
     loads: dict[str, None] = {}
+    checks = indirect = False
     body = statements_of(op)
     for s in body:
+        price = 0
         if isinstance(s, Let):
-            prices.append(OPS[s.op].cost)
+            price = OPS[s.op].cost
         elif isinstance(s, Load):
             loads[s.buffer] = None
-            if any(x.kind is SymKind.INDIRECT for x in s.index.free_symbols):
-                prices.append(3)
-    checks = any(isinstance(s, Bind) and s.check for s in body)
-    return _Weight(sum(prices), max(prices), loads, len(body), checks)
+            if indirect and is_indirect(s.index):
+                price = 3
+        elif isinstance(s, Bind):
+            indirect = True
+            checks = checks or bool(s.check)
+        total += price
+        dearest = max(dearest, price)
+    return _Weight(total, dearest, loads, len(body), checks)
 
 
 def _uses(

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from attrs import define, evolve
 
 from gyrator_ir.expr import Expr, Sym, subs
-from gyrator_ir.loop.body import Axis, Bind, Const, Let, Load, Statement, Store
+from gyrator_ir.loop.body import Axis, Bind, Const, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.loop.nodes import (
     Buffer,
     LoopOperation,
@@ -59,17 +59,6 @@ class _Frame:
     key: object = None
 
 
-def _bound(s: Statement, name: str) -> Statement:
-    """Return a statement that binds this name instead of its own."""
-    match s:
-        case Let(_, op, args, dtype):
-            return Let(name, op, args, dtype)
-        case Load(_, buffer, index, mask):
-            return Load(name, buffer, index, mask)
-        case _:
-            return named(s, (name,))
-
-
 class _Expander:
     """Expands one operation. Frames are a stack of their own: producers nest deeply."""
 
@@ -114,6 +103,9 @@ class _Expander:
     def _step(self, s: Statement, frame: _Frame) -> _Frame | None:
         """Copy one statement; return the frame to enter, if it loads an inlined value."""
         match s:
+            case Let(name, op, args, dtype):
+                names = frame.names
+                frame.names[name] = self._let(op, tuple([names[a] for a in args]), dtype)
             case Load(_, buffer, _, mask) if buffer in self.producers:
                 return self._enter(s, frame, self._both(mask and frame.names[mask], frame.mask))
             case Load(name, mask=mask):
@@ -143,31 +135,40 @@ class _Expander:
     def _simplify(self, e: Expr) -> Expr:
         return self.ranges.simplify(e, self.axes)
 
-    def _emit(self, s: Statement) -> str:
+    def _let(self, op: str, args: tuple[str, ...], dtype: DType) -> str:
+        """Append a computation, or return the name of an equal one."""
+        key = (op, args, dtype)
+        known = self.made.get(key)
+        if known is None:
+            known = self.made[key] = self._fresh()
+            self.body.append(Let(known, op, args, dtype))
+        return known
+
+    def _emit(self, s: Load | Const | IndexValue) -> str:
         """Append a statement under a new name, or return the name of an equal one."""
         key: object
         match s:
-            case Let(_, op, args, dtype):
-                key = (op, args, dtype)
             case Load(_, buffer, index, mask):
                 key = (buffer, index, mask, buffer in self.stored and len(self.body))
             case Const(_, value, dtype):
                 key = (Const, repr(value), dtype)
-            case _:
-                key = named(s, ("",))
+            case IndexValue(_, e, dtype):
+                key = (IndexValue, e, dtype)
         known = self.made.get(key)
         if known is None:
-            known = f"v{self.values}"
-            self.values += 1
-            self.body.append(_bound(s, known))
-            self.made[key] = known
+            known = self.made[key] = self._fresh()
+            self.body.append(named(s, (known,)))
         return known
+
+    def _fresh(self) -> str:
+        self.values += 1
+        return f"v{self.values - 1}"
 
     def _both(self, a: str | None, b: str | None) -> str | None:
         """Return a name for the conjunction of two masks."""
         if a is None or b is None or a == b:
             return a if b is None else b
-        return self._emit(Let("", "bit_and", (b, a), DType.BOOL))
+        return self._let("bit_and", (b, a), DType.BOOL)
 
     def _enter(self, load: Load, outer: _Frame, mask: str | None) -> _Frame | None:
         """Return the frame that computes what a load reads; None if that is there already."""
@@ -195,7 +196,7 @@ class _Expander:
             nothing = False if dtype is DType.BOOL else 0.0 if dtype.is_float else 0
             zero = self._emit(Const("", nothing, dtype))
             own = outer.names[frame.load.mask]
-            value = self._emit(Let("", "where", (own, value, zero), dtype))
+            value = self._let("where", (own, value, zero), dtype)
         self.made[frame.key] = value
         outer.names[frame.load.name] = value
 
