@@ -15,6 +15,8 @@ from gyrator.config import Config
 from gyrator.records import GraphRecord
 from gyrator.session import Session
 
+sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
+
 
 @pytest.fixture(scope="session")
 def cache_root(tmp_path_factory: pytest.TempPathFactory) -> Path:

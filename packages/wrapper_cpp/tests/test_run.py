@@ -153,7 +153,7 @@ def same(found, wanted):
 
 @pytest.fixture(scope="module")
 def everything(build):
-    return build(parse(EVERYTHING), CppWrapper(SCHEMAS))
+    return build(parse(EVERYTHING), CppWrapper(SCHEMAS, mixed_results=True))
 
 
 @pytest.fixture(scope="module")
@@ -293,7 +293,8 @@ static double item(const GyValue& v) {
 extern "C" int32_t call_op(
     void*, const char* op, const char*, const GyValue* args, int32_t n, const char* wanted,
     GyValue* results, int32_t m, char* error, int64_t size) {
-  if (n != 2 || strcmp(wanted, "1") != 0 || m != 1 || args[1].kind != GY_FLOAT || item(args[0]) == 7) {
+  if (n != 2 || strcmp(wanted, "1") != 0 || m != 1 || args[1].kind != GY_FLOAT ||
+      item(args[0]) == 7) {
     snprintf(error, static_cast<size_t>(size), "no %s", op);
     return GY_RUNTIME_ERROR;
   }
@@ -335,7 +336,7 @@ HOOKED = """host.program 1 @p
 
 
 def test_hooks_take_what_the_abi_cannot(build, host_error):
-    wrapper = CppWrapper(SCHEMAS, fallback=True)
+    wrapper = CppWrapper(SCHEMAS, mixed_results=True, fallback=True)
     built = build(parse(HOOKED), wrapper, HOOKS, call_op="call_op", launch_user="launch_user")
 
     def mine(x, N):
@@ -356,12 +357,12 @@ def test_long_programs_are_cut_into_functions(build):
     frees = "".join(f"    free b{k}\n" for k in range(1, 400))
     start = "host.program 1 @p\n  parameter b0 tensor\n  do\n"
     program = parse(start + lines + frees + "    return b400\n")
-    first, *others = CppWrapper(SCHEMAS).emit(program).units
+    first, *others = CppWrapper(SCHEMAS, mixed_results=True).emit(program).units
 
     assert len(others) >= 2
     assert sum(len(unit.symbols) for unit in others) >= 6
     assert first.symbols == ("gy_main",)
-    built = build(program, CppWrapper(SCHEMAS))
+    built = build(program, CppWrapper(SCHEMAS, mixed_results=True))
     same(built([np.zeros(3, F32)]), [np.full(3, 400, F32)])
     assert built.alive == 0
 

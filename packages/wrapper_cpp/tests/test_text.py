@@ -270,7 +270,7 @@ def program(*instructions: h.Instruction) -> h.HostProgram:
 
 def written(*instructions: h.Instruction) -> list[str]:
     """Return the lines after those of the inputs and of `s0`."""
-    text = CppWrapper(SCHEMAS, abi=(2, 13)).emit(program(*instructions)).text
+    text = CppWrapper(SCHEMAS, mixed_results=True, abi=(2, 13)).emit(program(*instructions)).text
     lines = text.splitlines()
     start = next(k for k, line in enumerate(lines) if line == "  f.s_s0 = 4LL;")
     stop = lines.index("}", start)
@@ -308,7 +308,7 @@ def test_every_instruction_compiles(compiler: str) -> None:
     ]
     whole = h.HostProgram("main", (), (), (), (h.Return(()),), subprograms=tuple(each))
     flags = ["-std=c++17", "-fsyntax-only", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"]
-    for unit in CppWrapper(SCHEMAS, abi=(2, 13)).emit(whole).units:
+    for unit in CppWrapper(SCHEMAS, mixed_results=True, abi=(2, 13)).emit(whole).units:
         command = [compiler, *flags, "-x", "c++", "-"]
         subprocess.run(command, input=unit.text, text=True, check=True)
 
@@ -396,7 +396,7 @@ REFUSED: list[tuple[str, h.Instruction]] = [
 @pytest.mark.parametrize(("code", "instruction"), REFUSED)
 def test_what_is_refused(code: str, instruction: h.Instruction) -> None:
     """`refuses` names it, `emit` raises the same."""
-    wrapper = CppWrapper(SCHEMAS)
+    wrapper = CppWrapper(SCHEMAS, mixed_results=True)
     found = wrapper.refuses(program(instruction))
     assert found is not None
     assert found.code == code
@@ -406,9 +406,18 @@ def test_what_is_refused(code: str, instruction: h.Instruction) -> None:
     assert error.value.diagnostic == found
 
 
+def test_results_of_several_types_need_a_libtorch_that_gives_them() -> None:
+    """The types of results read from both ends are the same, or the call is refused."""
+    size = h.ListValue((S0, S0))
+    mixed = call("aten.avg.default", ref("x"), size, results=(None, U0, None))
+    found = CppWrapper(SCHEMAS).refuses(program(mixed))
+    assert found is not None and found.code == "GY-WCPP-003"
+    assert CppWrapper(SCHEMAS, mixed_results=True).refuses(program(mixed)) is None
+
+
 def test_the_fallback_takes_what_the_abi_does_not() -> None:
     add = call("aten.add.Tensor", ref("x"), ref("y"), alpha=Literal(2 - 1j))
-    text = CppWrapper(SCHEMAS, fallback=True).emit(program(add)).text
+    text = CppWrapper(SCHEMAS, mixed_results=True, fallback=True).emit(program(add)).text
     assert 'gy::call_op(f.context, "aten::add", "Tensor", a, 3, "1", r.at, 1);' in text
     assert "gy::value_list(l0, 2, GY_COMPLEX)" in text
 
@@ -422,9 +431,9 @@ def test_sizes_select_and_take_extrema() -> None:
 def test_same_program_same_bytes() -> None:
     """The wrapper is pure, and its hash tells tables apart."""
     made = program(*(i for i, _ in CASES[:5]))
-    wrapper = CppWrapper(SCHEMAS)
-    assert wrapper.emit(made) == CppWrapper(dict(SCHEMAS)).emit(made)
-    assert wrapper.content_hash == CppWrapper(dict(SCHEMAS)).content_hash
+    wrapper = CppWrapper(SCHEMAS, mixed_results=True)
+    assert wrapper.emit(made) == CppWrapper(dict(SCHEMAS), mixed_results=True).emit(made)
+    assert wrapper.content_hash == CppWrapper(dict(SCHEMAS), mixed_results=True).content_hash
     assert wrapper.content_hash != CppWrapper().content_hash
     assert wrapper.name == "cpp"
 

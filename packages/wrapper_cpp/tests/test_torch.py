@@ -64,7 +64,7 @@ def handles(tensors: Sequence[Any]) -> list[int]:
 def library(compiler: str, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     place = tmp_path_factory.mktemp("torch")
     source, made = place / "p.cpp", place / "p.so"
-    source.write_text(CppWrapper(table(), abi=(2, 11)).emit(parse(TEXT)).text)
+    source.write_text(CppWrapper(table(), abi=(2, 11)).emit(parse(TEXT)).units[0].text)
     lib = Path(torch.__file__).parent / "lib"
     link = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-ltorch_cpu"]
     flags = ["-std=c++17", "-O1", "-shared", "-fPIC"]

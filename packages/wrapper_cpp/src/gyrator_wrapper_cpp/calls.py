@@ -26,12 +26,13 @@ class CallWriter:
     schemas: Mapping[str, Schema]
     abi: tuple[int, int]
     fallback: bool
-    generators: bool = True
+    hooked: frozenset[str] = frozenset()
+    mixed_results: bool = False
     encoder: Encoder = field(init=False)
 
     @encoder.default
     def _encoder(self) -> Encoder:
-        return Encoder(self.kinds, self.size, self.abi, self.generators)
+        return Encoder(self.kinds, self.size, self.abi, self.hooked)
 
     # Ops
 
@@ -57,10 +58,18 @@ class CallWriter:
             message = f"the C ABI of torch {'.'.join(map(str, self.abi))} does not pass {error}"
             raise refusal("GY-WCPP-003", message, target) from error
 
+    def collective(self, i: h.CollectiveStart) -> Lines:
+        """Write the call that starts a collective; its results may be one list."""
+        schema = self.schemas.get(i.target)
+        listed = schema is not None and schema.returns == ("Tensor[]",)
+        return self.extern(
+            h.ExternCall(i.target, i.args, (), (i.results,) if listed else i.results)
+        )
+
     def _dispatched(
         self, schema: Schema, pairs: tuple[tuple[Argument, h.Value], ...], results: Results
     ) -> Lines:
-        letters = return_letters(schema)
+        letters = return_letters(schema, self.mixed_results)
         slots = [self.encoder.slot(a.kind, v) for a, v in pairs]
         lines = [f"gy::Call<{max(1, len(slots), len(letters))}> c;"]
         if slots:

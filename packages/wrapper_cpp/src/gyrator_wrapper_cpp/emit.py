@@ -191,7 +191,7 @@ class BodyWriter:
 
     def collective_start(self, i: h.CollectiveStart) -> Lines:
         """A call through the dispatcher."""
-        return self.calls.extern(h.ExternCall(i.target, i.args, (), i.results))
+        return self.calls.collective(i)
 
     def collective_finish(self, i: h.CollectiveFinish) -> Lines:
         """`_c10d_functional::wait_tensor` on the tensor, which is its result too."""

@@ -33,12 +33,19 @@ class InexpressibleError(Exception):
     """The ABI has no encoding for a value of this kind."""
 
 
-def return_letters(schema: Schema) -> str:
+def return_letters(schema: Schema, mixed: bool = False) -> str:
     """Return a letter for each result, as `gy::Call::call` takes them.
+
+    Args:
+        schema: of the op.
+        mixed: the ABI converts each result by its own type. libtorch up to 2.13 takes the types in
+            the opposite order, so that results must have the same types read from both ends.
 
     Raises:
         InexpressibleError: when the ABI gives no results of some kind.
     """
+    if not mixed and schema.returns != schema.returns[::-1]:
+        raise InexpressibleError("results of several types")
     for kind in schema.returns:
         if kind not in _RETURNS:
             raise InexpressibleError(f"a result of type {kind}")
@@ -81,7 +88,7 @@ class Encoder:
     kinds: Kinds
     size: SizePrinter
     abi: tuple[int, int]
-    generators: bool = True
+    hooked: frozenset[str] = frozenset()
 
     def slot(self, kind: str, value: h.Value) -> str:
         """Write a value as an argument of type `kind`.
@@ -125,6 +132,7 @@ class Encoder:
             case "float":
                 return f"gy::real({self._real(kind, value)})"
             case "str":
+                self._direct(kind)
                 if isinstance(value, Literal) and isinstance(value.value, str):
                     return f"gy::text({quoted(value.value)}, {len(value.value.encode())})"
             case "ScalarType" | "Layout" | "MemoryFormat" | "Device":
@@ -134,6 +142,10 @@ class Encoder:
             case _:
                 raise InexpressibleError(f"an argument of type {kind}")
         raise _mismatch(kind, value)
+
+    def _direct(self, kind: str) -> None:
+        if kind in self.hooked:
+            raise InexpressibleError(f"an argument of type {kind} as it should")
 
     def _integer(self, kind: str, value: h.Value) -> str:
         match value:
@@ -174,8 +186,7 @@ class Encoder:
     def _generator(self, value: h.Value, function: str) -> str:
         if not isinstance(value, h.Ref) or self.kinds[value.name] is not Kind.VALUE:
             raise _mismatch("Generator", value)
-        if not self.generators:
-            raise InexpressibleError("what an opaque parameter stands for")
+        self._direct("Generator")
         if self.abi < GENERATORS_SINCE:
             raise InexpressibleError("a generator (before torch 2.13)")
         return f"gy::{function}(f.{self.kinds.member(value.name)})"

@@ -35,14 +35,17 @@ class CppWrapper:
         abi: the version of libtorch that the text will run with, at least (2, 11).
         fallback: call ops that the ABI can't express through the hook `call_op` of the context,
             and don't refuse them.
-        generators: opaque parameters are handles of generators, which the ABI passes since 2.13;
-            otherwise ops that take them go through the hook.
+        hooked: types of arguments that the ABI is not to pass: `Generator` where opaque parameters
+            are no handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes.
+        mixed_results: the libtorch that runs the text gives results of several types rightly, which
+            2.13 does not: it takes their types in the opposite order.
     """
 
     schemas: Mapping[str, Schema] = _NO_SCHEMAS
     abi: tuple[int, int] = (2, 11)
     fallback: bool = False
-    generators: bool = True
+    hooked: frozenset[str] = frozenset()
+    mixed_results: bool = False
     name: str = field(default="cpp", init=False)
 
     @property
@@ -51,7 +54,7 @@ class CppWrapper:
         digest = hashlib.sha256()
         for part in _SOURCES:
             digest.update((files("gyrator_wrapper_cpp") / part).read_bytes())
-        chosen = f"{self.abi} {self.fallback} {self.generators}"
+        chosen = f"{self.abi} {self.fallback} {sorted(self.hooked)} {self.mixed_results}"
         digest.update(f"{chosen}\n{digest_text(self.schemas)}".encode())
         return digest.hexdigest()
 
@@ -147,9 +150,8 @@ class _Writer:
         kinds = Kinds(program)
         size = SizePrinter(program.facts)
         wrapper = self.wrapper
-        calls = CallWriter(
-            kinds, size, wrapper.schemas, wrapper.abi, wrapper.fallback, wrapper.generators
-        )
+        choices = wrapper.fallback, wrapper.hooked, wrapper.mixed_results
+        calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, *choices)
         writer = BodyWriter(calls, name, self.kernels, self.constants, runners)
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
         body = writer.sequence(program.instructions, inputs)

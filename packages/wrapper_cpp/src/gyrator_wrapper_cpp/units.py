@@ -13,6 +13,8 @@ LIMIT = 2000
 """The most lines of a translation unit, the text before every program included."""
 _FULL = 500
 """Lines of functions that are worth a unit: its own start costs as much time as these."""
+_PART = 130
+"""Lines of a usual function, which units must not be cut at."""
 _CALL = re.compile(r"\b(p\d+_\w+)\(")
 _VISIBLE = '__attribute__((visibility("default")))'
 
@@ -99,7 +101,7 @@ def _groups(sheet: Sheet, room: int) -> list[list[Function]]:
         return [list(sheet.functions)]
     others: list[list[Function]] = [[]]
     filled = 0
-    share = total // -(-total // full)
+    share = min(full, total // -(-total // full) + _PART)
     for f in sheet.functions[:-1]:
         if others[-1] and filled + _lines(f) > share:
             others.append([])

@@ -6,6 +6,7 @@ from importlib.resources import files
 from attrs import frozen
 
 from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.walk import programs
 from gyrator_ir.source import Program
 from gyrator_wrapper_python.emit import BodyWriter, constants_used, kernels_used
 from gyrator_wrapper_python.text import Lines, string
@@ -41,7 +42,7 @@ class PythonWrapper:
         """Write `program` and its subprograms."""
         out = Lines()
         out.add(f'"""Host program {program.name}. `build(rt)` records it on a host runtime."""')
-        for part in (*program.subprograms, program):
+        for part in {p.name: p for p in programs(program)}.values():
             out.add("")
             out.add("")
             _function(part, out, "build" if part is program else f"build_{part.name}")

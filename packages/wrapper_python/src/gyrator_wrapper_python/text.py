@@ -5,7 +5,22 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
-from gyrator_ir.expr import Cond, Expr, Fragment, Max, Min, Prec, Printer, Where, to_python
+from gyrator_ir.expr import (
+    Cond,
+    Const,
+    Expr,
+    FloorDiv,
+    Fragment,
+    Max,
+    Min,
+    Mod,
+    Node,
+    Prec,
+    Printer,
+    Where,
+    children,
+    to_python,
+)
 from gyrator_ir.types import Device
 
 
@@ -23,8 +38,15 @@ class SizePrinter(Printer):
         return Fragment(f"{self.recorder}.{name}({args})", Prec.ATOM)
 
     def select(self, node: Where) -> Fragment:
-        """`p.select(lambda s0: s0 < 4, (s0,), a, b)`."""
-        args = f"{condition(node.cond)}, {self(node.a)}, {self(node.b)}"
+        """`p.select(lambda s0: s0 < 4, (s0,), a, b)`; sides that may divide by zero are lambdas."""
+        lazy = [side for side in (node.a, node.b) if _may_fail(side)]
+        free = {s.name for part in (node.cond, *lazy) for s in part.free_symbols}
+        symbols = tuple(sorted(free))
+        head = f"lambda {', '.join(symbols)}: "
+        sides = (
+            head + to_python(side) if side in lazy else self(side) for side in (node.a, node.b)
+        )
+        args = ", ".join((head + to_python(node.cond), names(symbols), *sides))
         return Fragment(f"{self.recorder}.select({args})", Prec.ATOM)
 
     def tuple(self, exprs: tuple[Expr, ...]) -> str:
@@ -36,6 +58,12 @@ def condition(cond: Cond) -> str:
     """Write a condition as two arguments: a function of the symbols in it, and the symbols."""
     symbols = tuple(sorted(s.name for s in cond.free_symbols))
     return f"lambda {', '.join(symbols)}: {to_python(cond)}, {names(symbols)}"
+
+
+def _may_fail(node: Node) -> bool:
+    """Tell whether a divisor in `node` may be zero."""
+    divides = isinstance(node, FloorDiv | Mod) and not isinstance(node.b, Const)
+    return divides or any(map(_may_fail, children(node)))
 
 
 @define

@@ -41,12 +41,21 @@ class SizeInstructions(Recording):
         self,
         test: Callable[..., bool],
         symbols: tuple[AnySize, ...],
-        a: AnySize,
-        b: AnySize,
+        a: AnySize | Callable[..., int],
+        b: AnySize | Callable[..., int],
     ) -> Size:
-        """Return `a` where a condition on sizes holds, else `b`."""
-        sizes = tuple(plan_size(s) for s in (a, b, *symbols))
-        return self._size_call(lambda x, y, *s: x if test(*s) else y, sizes)
+        """Return `a` where a condition on sizes holds, else `b`.
+
+        A function of the symbols is called only where its value is chosen.
+        """
+        sides = [s if callable(s) else None for s in (a, b)]
+        sizes = tuple(0 if callable(s) else plan_size(s) for s in (a, b))
+
+        def choose(x: int, y: int, *values: int) -> int:
+            side, size = (sides[0], x) if test(*values) else (sides[1], y)
+            return size if side is None else side(*values)
+
+        return self._size_call(choose, (*sizes, *map(plan_size, symbols)))
 
 
 def _fold(op: str, first: AnySize, others: tuple[AnySize, ...]) -> Size:
