@@ -1,5 +1,6 @@
 """What a user meets when options, targets or requests are wrong: the code and the next step."""
 
+import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from types import ModuleType
@@ -8,7 +9,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from gyrator import OptionError, Session, compiler
+from gyrator import OptionError, Session, pipeline
 from gyrator.config import read_config
 from gyrator.opt import OptError, OptRequest, run_opt
 from gyrator.targets import GROUP, TargetError, discover
@@ -184,7 +185,7 @@ def test_a_bug_of_the_compiler_costs_a_warning(compiled, monkeypatch) -> None:
     def broken(*_):
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(compiler, "lower", broken)
+    monkeypatch.setattr(pipeline, "lower", broken)
     x = torch.arange(3.0)
     with pytest.warns(GyratorWarning) as caught:
         assert torch.equal(compiled()(x), x * 2)
@@ -207,3 +208,19 @@ def test_negated_views_run_eagerly(compiled):
         compiled(strict=True)(x)
     assert diagnostic(error.value).code == "GY-COMPILE-002"
     assert torch.equal(compiled(strict=True)(x.resolve_neg()), x * 2)
+
+
+def test_keys_and_stored_programs_need_no_stage() -> None:
+    """All that a warm start does before it runs a stored program, in a process of its own."""
+    code = """
+import sys
+import gyrator
+import gyrator.programs
+session = gyrator.default_session()
+assert session.engine(session.options).identity
+stages = ("lowering.rules", "scheduler", "codegen_cpp", "codegen_triton",
+          "wrapper_python", "wrapper_fx", "wrapper_cpp")
+print([s for s in stages if any(m.startswith(f"gyrator_{s}") for m in sys.modules)])
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "[]\n"

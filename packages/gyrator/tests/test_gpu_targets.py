@@ -10,11 +10,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator import Session
 from gyrator.config import read_config
 from gyrator.options import Options
+from gyrator.pipeline import Pipeline
 from gyrator.targets import GROUP, LoaderContext
 from gyrator.targets.cpu import CPU
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevice
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
@@ -48,14 +50,14 @@ def test_every_device_gets_kernels_and_a_host_program(device, arch):
                 fake, value.to("meta"), torch.device(device.device, 0)
             )
     session = session_for(device, arch)
-    engine = session.engine(Options())
+    stages = Pipeline(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
     run_passes(graph, PASSES)
-    program = lower(graph, engine._lowering_options(), targets, session.rules)
-    options = engine._scheduler_options()
+    program = lower(graph, stages._lowering_options(), targets, default_table())
+    options = stages._scheduler_options()
     host = plan_host(schedule(program, options, targets), options, targets)
 
-    units = engine._emit(host, targets)[device.device]
+    units = stages._emit(host, targets)[device.device]
 
     text = "".join(u.text for u in units)
     assert {u.language for u in units} == {"triton"}

@@ -7,11 +7,6 @@ from typing import Any, cast
 import torch
 from attrs import define, field, frozen
 from torch._dynamo.utils import flatten_graph_inputs
-from torch._functorch.aot_autograd import aot_module_simplified
-from torch._functorch.partitioners import (
-    default_partition,
-    min_cut_rematerialization_partition,
-)
 from torch._guards import TracingContext
 
 from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
@@ -19,9 +14,6 @@ from gyrator.direct import GraphFacts, callable_for, facts_of
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.product import product_hash
-from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import prepare_joint
-from gyrator_lowering.options import LoweringOptions
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -54,6 +46,11 @@ class Frontend:
     def _trace(
         self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None
     ) -> Callable[..., Any]:
+        # Here, since a warm start needs neither: 0.4 s of imports.
+        from torch._functorch.aot_autograd import aot_module_simplified
+
+        from gyrator_lowering.decompositions import default_decompositions
+
         tracing = _Tracing(self.compiler, self.options)
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,
@@ -171,6 +168,11 @@ class _Tracing:
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         """Choose what the forward pass saves for the backward pass."""
+        from torch._functorch.partitioners import (
+            default_partition,
+            min_cut_rematerialization_partition,
+        )
+
         self._prepare(joint)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
         forward, backward = cut(joint, inputs, **kwargs)
@@ -178,6 +180,9 @@ class _Tracing:
         return forward, backward
 
     def _prepare(self, graph: torch.fx.GraphModule) -> None:
+        from gyrator_lowering.fx_passes import prepare_joint
+        from gyrator_lowering.options import LoweringOptions
+
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
         prepare_joint(graph, LoweringOptions(fallback_random=self.options.fallback_random))

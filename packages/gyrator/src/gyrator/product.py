@@ -5,16 +5,17 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from gyrator_lowering.table import LoweringTable
+if TYPE_CHECKING:
+    from gyrator_lowering.table import LoweringTable
 
 _PACKAGES = (
     "gyrator", "gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_codegen",
-    "gyrator_codegen_cpp", "gyrator_codegen_triton", "gyrator_wrapper_fx",
-    "gyrator_wrapper_python", "gyrator_runtime",
+    "gyrator_codegen_cpp", "gyrator_codegen_triton", "gyrator_wrapper_cpp",
+    "gyrator_wrapper_fx", "gyrator_wrapper_python", "gyrator_runtime",
 )  # fmt: skip
 
 
@@ -48,7 +49,7 @@ def product_hash() -> str:
     return digest.hexdigest()
 
 
-def rules_hash(table: LoweringTable) -> str:
+def rules_hash(table: "LoweringTable") -> str:
     """A digest of which rule lowers what; rules from elsewhere count with their code."""
     digest = hashlib.sha256()
     for target, rule in sorted(table.rules.items()):

@@ -1,21 +1,18 @@
 """Programs in memory and in the cache: what a compile leaves, and how it becomes a callable."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache as once
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
-from gyrator.records import GraphRecord
-from gyrator.summary import extern_records, kernel_records
-from gyrator.targets import Building
-from gyrator.wrappers.cpp import Checks, CppHost
-from gyrator.wrappers.cpp import load as load_cpp
-from gyrator_ir.source import Failure, Program, TranslationUnit
+from gyrator.records import GraphRecord, extern_records, kernel_records
 from gyrator_runtime.artifact import (
     NO_LOADERS,
     Artifact,
@@ -29,12 +26,17 @@ from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
 
+if TYPE_CHECKING:
+    from gyrator.targets import Building
+    from gyrator.wrappers.cpp import Checks, CppHost
+    from gyrator_ir.source import Program, TranslationUnit
+
 HOST = ""
 """Among what is being built, by device type: the units of the host program."""
 _EXCEPTIONS: Mapping[str, type[BaseException]] = {
-    Failure.INDEX: IndexError,
-    Failure.RUNTIME: RuntimeError,
+    kind.__name__: kind for kind in (IndexError, RuntimeError)
 }
+"""By the values of `gyrator_ir.source.Failure`."""
 
 
 @frozen(eq=False)
@@ -169,6 +171,8 @@ def _compiled(
     builder = running.cpp()
     if builder is None:
         raise RuntimeError("a C++ host program was stored that this process cannot call")
+    from gyrator.wrappers.cpp import load as load_cpp  # C++ host programs alone need the emitter
+
     plan: Plan = load_cpp(
         builder.caller,
         metadata["calls"],

@@ -1,7 +1,7 @@
 """What one compile did, for explain, reports and tests."""
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from attrs import field, frozen
 
@@ -69,3 +69,18 @@ Observer = Callable[[GraphRecord], Any]
 
 def ignore_record(record: GraphRecord) -> None:
     """The default observer."""
+
+
+def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
+    """Return the kernels of a stored summary."""
+    return tuple(
+        KernelRecord(
+            **cast(Any, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
+        )
+        for row in summary["kernels"]
+    )
+
+
+def extern_records(summary: Mapping[str, Any]) -> tuple[ExternRecord, ...]:
+    """Return the extern calls of a stored summary."""
+    return tuple(ExternRecord(**row) for row in summary["externs"])

@@ -1,9 +1,12 @@
 """A session: one compiler instance with its tables, its cache and its builders."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import define, field
@@ -11,18 +14,25 @@ from attrs import define, field
 from gyrator.compiler import Engine
 from gyrator.config import Config, read_config
 from gyrator.frontend import Frontend
+from gyrator.lazy import ShippedWrapper
 from gyrator.options import Options, make_options
 from gyrator.records import Observer, ignore_record
 from gyrator.targets import TargetDefinition, discover
-from gyrator.wrappers.cpp import TorchCppWrapper
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
-from gyrator_lowering.default import default_table
 from gyrator_lowering.random_ops import register_ops
-from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.cache import Cache
-from gyrator_wrapper_fx.stage import FxWrapper
-from gyrator_wrapper_python.stage import PythonWrapper
+
+if TYPE_CHECKING:
+    from gyrator_lowering.table import LoweringTable
+
+_WRAPPERS = MappingProxyType(
+    {
+        "python": ShippedWrapper("python", "gyrator_wrapper_python.stage", "PythonWrapper"),
+        "cpp": ShippedWrapper("cpp", "gyrator.wrappers.cpp", "TorchCppWrapper"),
+        "fx": ShippedWrapper("fx", "gyrator_wrapper_fx.stage", "FxWrapper"),
+    }
+)
 
 
 def _as_options(options: Options | Mapping[str, Any] | None) -> Options:
@@ -41,11 +51,10 @@ class Session:
 
     options: Options = field(factory=Options, converter=_as_options)
     config: Config = field(factory=read_config)
-    rules: LoweringTable = field(factory=default_table)
+    rules: LoweringTable | None = None
+    """Which rule lowers what; None for the table that we ship."""
     targets: Mapping[str, tuple[TargetDefinition, Target]] = field()
-    wrappers: Mapping[str, WrapperBackend] = field(
-        factory=lambda: {"python": PythonWrapper(), "cpp": TorchCppWrapper(), "fx": FxWrapper()}
-    )
+    wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
     _cache: Cache | None = None
     _engines: dict[Options, Engine] = field(factory=dict)
@@ -99,7 +108,7 @@ class Session:
         with self._lock:
             self._engines.clear()
 
-    def __enter__(self) -> "Session":
+    def __enter__(self) -> Session:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,10 @@
 """What a compiled graph consists of, as JSON data that is stored beside it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from gyrator.records import ExternRecord, KernelRecord
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, walk
 from gyrator_ir.kernel.nodes import Kernel, Schedule
@@ -53,21 +52,6 @@ def summarise(
     launches = sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions))
     calls = sum(node.op == "call_function" for node in gm.graph.nodes)
     return {"nodes": calls, "launches": launches, "kernels": kernels, "externs": externs}
-
-
-def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
-    """Return the kernels of a stored summary."""
-    return tuple(
-        KernelRecord(
-            **cast(Any, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-        )
-        for row in summary["kernels"]
-    )
-
-
-def extern_records(summary: Mapping[str, Any]) -> tuple[ExternRecord, ...]:
-    """Return the extern calls of a stored summary."""
-    return tuple(ExternRecord(**row) for row in summary["externs"])
 
 
 def _refusals(schedule: Schedule) -> dict[tuple[int, ...], list[str]]:

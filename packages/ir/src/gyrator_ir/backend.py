@@ -1,15 +1,22 @@
-"""Protocols of the exchangeable parts: kernel languages, host languages, targets."""
+"""Protocols of the exchangeable parts: kernel languages, host languages, targets.
+
+The classes that they speak of are imported for type checkers alone: what only loads stored programs
+needs no IR.
+"""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Program, TranslationUnit
-from gyrator_ir.target import Target
+if TYPE_CHECKING:
+    from gyrator_ir.diagnostics import Diagnostic
+    from gyrator_ir.expr import ShapeFacts
+    from gyrator_ir.host.nodes import HostProgram
+    from gyrator_ir.kernel.nodes import Kernel
+    from gyrator_ir.provenance import Origin
+    from gyrator_ir.source import Program, TranslationUnit
+    from gyrator_ir.target import Target
 
 
 class KernelBackend(Protocol):

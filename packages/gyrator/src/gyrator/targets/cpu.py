@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from attrs import frozen
 
 from gyrator.config import Config
+from gyrator.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
@@ -102,7 +102,7 @@ CPU = TargetDefinition(
     name="cpu",
     api=API,
     probe=probe,
-    kernels=CppBackend(),
+    kernels=ShippedKernels("c++", "gyrator_codegen_cpp.stage", "CppBackend"),
     device=make_device,
     loader=make_loader,
     variants=narrower,

@@ -14,8 +14,8 @@ import torch
 from attrs import frozen
 
 from gyrator.config import Config
+from gyrator.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
@@ -117,7 +117,7 @@ class TritonDevice:
             name=self.name,
             api=API,
             probe=self._probe,
-            kernels=TritonBackend(),
+            kernels=ShippedKernels("triton", "gyrator_codegen_triton.stage", "TritonBackend"),
             device=lambda target: AcceleratorDevice(self.facts),
             loader=self._loader,
             load=self._load,

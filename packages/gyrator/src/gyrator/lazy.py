@@ -1,0 +1,67 @@
+"""Backends of ours that are imported when they are first asked for text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from attrs import frozen
+
+if TYPE_CHECKING:
+    from gyrator_ir.diagnostics import Diagnostic
+    from gyrator_ir.expr import ShapeFacts
+    from gyrator_ir.host.nodes import HostProgram
+    from gyrator_ir.kernel.nodes import Kernel
+    from gyrator_ir.provenance import Origin
+    from gyrator_ir.source import Program, TranslationUnit
+    from gyrator_ir.target import Target
+
+
+@frozen
+class Shipped:
+    """A backend of a sibling package; a warm start asks for its name only."""
+
+    name: str
+    module: str
+    attribute: str
+
+    @property
+    def content_hash(self) -> str:
+        """The backend's own hash."""
+        found: str = self._backend().content_hash
+        return found
+
+    def _backend(self) -> Any:
+        return getattr(import_module(self.module), self.attribute)()
+
+
+@frozen
+class ShippedKernels(Shipped):
+    """A kernel language."""
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Say why this kernel can't be emitted for the target, or None."""
+        found: Diagnostic | None = self._backend().refuses(kernel, target)
+        return found
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the kernels."""
+        units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
+        return units
+
+
+@frozen
+class ShippedWrapper(Shipped):
+    """A host language."""
+
+    def emit(self, program: HostProgram) -> Program:
+        """Write the host program."""
+        text: Program = self._backend().emit(program)
+        return text

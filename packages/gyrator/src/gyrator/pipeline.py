@@ -1,0 +1,157 @@
+"""Every stage in order, on one screen (`Pipeline.build`): an ATen graph to a stored program."""
+
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+
+from gyrator.autotune import Variant, tune
+from gyrator.compiled import Phase
+from gyrator.programs import HOST, StoredProgram, store_program
+from gyrator.setting import Setting, Stopwatch
+from gyrator.summary import summarise
+from gyrator.targets import Building, KernelLoader, LoaderContext
+from gyrator.tracing import Trace
+from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.host.walk import programs
+from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.kernel.verify import verify as verify_kernel
+from gyrator_ir.loop.verify import verify as verify_loop
+from gyrator_ir.source import Program, TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_lowering.default import default_table
+from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.stage import lower
+from gyrator_runtime.cache import CacheKey
+from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import plan_host, schedule
+
+
+@frozen(eq=False)
+class Pipeline:
+    """What is done with a graph that the cache does not hold."""
+
+    setting: Setting
+
+    def build(
+        self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
+    ) -> StoredProgram:
+        """Compile the graph and store it under `key`."""
+        targets = {device: target for device, (_, target) in self.setting.targets.items()}
+        rules = default_table() if self.setting.rules is None else self.setting.rules
+        trace = Trace.open(self.setting.options.trace_dir, phase)
+        trace.write("graph.py", lambda: gm.print_readable(print_output=False))
+        with watch.stage("lower"):
+            run_passes(gm, PASSES)
+            program = verify_loop(lower(gm, self._lowering_options(), targets, rules))
+        trace.ir("loop", program)
+        with watch.stage("schedule"):
+            planned = verify_kernel(schedule(program, self._scheduler_options(), targets))
+        trace.ir("kernel", planned)
+        with watch.stage("host"):
+            host = verify_host(plan_host(planned, self._scheduler_options(), targets))
+        trace.ir("host", host)
+        with watch.stage("emit"):
+            units = self._emit(host, targets)
+        building = self._submit(host, units)
+        with watch.stage("wrap"):
+            wrapper, calls = self._wrap(host, building)
+        for unit in (unit for part in units.values() for unit in part):
+            trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
+        trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
+        summary = summarise(gm, planned, host, units)
+        # A program that had to be in Python for want of a compiler is not for other processes.
+        fallen = self.setting.wrapper.name == "cpp" and not wrapper.units
+        with watch.stage("build"):
+            return store_program(
+                self.setting.cache if self.setting.options.cache and not fallen else None,
+                self.setting.runner, key, gm, wrapper, calls, units, building, summary,
+                self.setting.running(),
+            )  # fmt: skip
+
+    def _wrap(
+        self, host: HostProgram, building: dict[str, Building]
+    ) -> tuple[Program, Mapping[str, Any]]:
+        """Return the host program; the units of a compiled one join what is being built."""
+        emitted = self.setting.wrapper.emit(host)
+        if not emitted.units:
+            return emitted, {}
+        builder = cpp_host(self.setting.cache)
+        if builder is None or builder.toolchain is None:
+            no_cpp("there is no C++ compiler")
+            return self.setting.wrappers["python"].emit(host), {}
+        building[HOST] = builder.submit(
+            emitted.units, self.setting.cache, self.setting.options.threads, self._progress()
+        )
+        return emitted, calling(host, emitted)
+
+    def _emit(
+        self, host: HostProgram, targets: Mapping[str, Target]
+    ) -> dict[str, tuple[TranslationUnit, ...]]:
+        units: dict[str, tuple[TranslationUnit, ...]] = {}
+        for part in programs(host):
+            for device in dict.fromkeys(k.device.type for k in part.kernels):
+                definition, target = self.setting.targets[device]
+                kernels = tuple(k for k in part.kernels if k.device.type == device)
+                for kernel in kernels:
+                    if (refusal := definition.kernels.refuses(kernel, target)) is not None:
+                        raise UnsupportedError(refusal)
+                made = definition.kernels.emit(kernels, part.facts, part.origins, target)
+                if part is not host:
+                    made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
+                units[device] = (*units.get(device, ()), *made)
+        return units
+
+    def _submit(
+        self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]]
+    ) -> dict[str, Building]:
+        building: dict[str, Building] = {}
+        for device, part in units.items():
+            definition, target = self.setting.targets[device]
+            building[device] = self._loader(target).submit(part)
+            if not self.setting.options.max_autotune:
+                continue
+            kernels = tuple(k for k in host.kernels if k.device.type == device)
+            variants = [Variant(part, building[device])]
+            for other in definition.variants(target)[1:]:
+                text = definition.kernels.emit(kernels, host.facts, host.origins, other)
+                variants.append(Variant(text, self._loader(other).submit(text)))
+            if len(variants) > 1:
+                runner = self.setting.runner()
+                interface = definition.device(target)
+                building[device] = tune(host, variants, interface, device, runner)
+        return building
+
+    def _loader(self, target: Target) -> KernelLoader:
+        if target not in self.setting.loaders:
+            definition, _ = self.setting.targets[target.device]
+            context = LoaderContext(
+                cache=self.setting.cache,
+                progress=self._progress(),
+                threads=self.setting.options.threads,
+            )
+            self.setting.loaders[target] = definition.loader(target, context)
+        return self.setting.loaders[target]
+
+    def _progress(self) -> ProgressReporter:
+        return make_progress(sys.stderr) if self.setting.options.progress else SilentProgress()
+
+    def _lowering_options(self) -> LoweringOptions:
+        return LoweringOptions(fallback_random=self.setting.options.fallback_random)
+
+    def _scheduler_options(self) -> SchedulerOptions:
+        options = self.setting.options
+        return SchedulerOptions(
+            fusion=options.fusion,
+            numerics=Numerics(options.numerics),
+            size_asserts=options.size_asserts,
+            nan_asserts=options.nan_asserts,
+            profile=options.profile,
+        )

@@ -1,0 +1,100 @@
+"""What one compiler of ATen graphs works with, whether it loads programs or makes them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from attrs import define, field, frozen
+
+from gyrator.config import Config
+from gyrator.lazy import Shipped
+from gyrator.options import Options
+from gyrator.product import canonical, rules_hash
+from gyrator.programs import Running, host_runner
+from gyrator.records import Observer
+from gyrator.targets import KernelLoader, TargetDefinition
+from gyrator_ir.backend import KernelBackend, WrapperBackend
+from gyrator_ir.target import Target
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.native import Runner
+
+if TYPE_CHECKING:
+    from gyrator.wrappers.cpp import CppHost
+    from gyrator_lowering.table import LoweringTable
+
+
+@define
+class Stopwatch:
+    """Seconds of each named stage."""
+
+    seconds: dict[str, float] = field(factory=dict)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a `with` block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+@frozen(kw_only=True, eq=False)
+class Setting:
+    """Options, tables, targets and cache; opened loaders are the only state."""
+
+    options: Options
+    config: Config
+    rules: LoweringTable | None
+    """None for the table that we ship."""
+    targets: Mapping[str, tuple[TargetDefinition, Target]]
+    wrappers: Mapping[str, WrapperBackend]
+    cache: Cache
+    observer: Observer
+    loaders: dict[Target, KernelLoader] = field(factory=dict)
+    """Those opened so far."""
+
+    @property
+    def identity(self) -> bytes:
+        """Bytes that differ where the same graph may become another program."""
+        rules = "ours" if self.rules is None else rules_hash(self.rules)
+        parts = [repr(self.options.code_fields()), rules, _hash_of(self.wrapper)]
+        for device, (definition, target) in self.targets.items():
+            parts += [device, canonical(target), _hash_of(definition.kernels)]
+        return "\n".join(parts).encode()
+
+    @property
+    def wrapper(self) -> WrapperBackend:
+        """The host language asked for, or Python where this process cannot run that."""
+        if self.options.wrapper == "cpp" and self._cpp() is None:
+            return self.wrappers["python"]
+        return self.wrappers[self.options.wrapper]
+
+    def runner(self) -> Runner:
+        """Return what runs host programs in this process."""
+        return host_runner(self.cache)
+
+    def running(self) -> Running:
+        """Return how loaded programs run."""
+        loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
+        return Running(self.options.timed, self._fx_compiler(), loaders, self._cpp)
+
+    def _fx_compiler(self) -> Callable[..., Any] | None:
+        if not self.options.fx_compiler:
+            return None
+        from gyrator_wrapper_fx.load import find_compiler  # FX host programs alone need it
+
+        return find_compiler(self.options.fx_compiler)
+
+    def _cpp(self) -> CppHost | None:
+        from gyrator.wrappers.cpp import cpp_host  # C++ host programs alone need it
+
+        return cpp_host(self.cache)
+
+
+def _hash_of(backend: KernelBackend | WrapperBackend) -> str:
+    """Return what tells a backend's text from another's; `product_hash` counts our own sources."""
+    return backend.name if isinstance(backend, Shipped) else backend.content_hash
