@@ -1,0 +1,1 @@
+"""The toy device and its Gyrator target."""

@@ -1,0 +1,194 @@
+"""A device that is not ours, driven with every Gyrator module frozen.
+
+The device can be registered once a process, and stays: the checks run in a child, and report.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = r"""
+import json, sys, threading, types, warnings
+import torch
+from gyrator.config import read_config
+from gyrator.session import Session
+from gyrator.targets import discover
+from gyrator_lowering.default import FAMILIES
+from gyrator_lowering.table import TableBuilder
+
+torch.manual_seed(int(sys.argv[1]))
+caught = []
+warnings.simplefilter("always")
+warnings.showwarning = lambda message, *rest: caught.append(str(message))
+report = {}
+f = lambda x, w: torch.softmax(x @ w, -1).relu() + torch.erf(x).sum()
+x, w = torch.randn(5, 7), torch.randn(7, 9)
+want = f(x, w)
+
+# A device type that nobody serves: one warning, eager results.
+ordinary = discover(read_config({"GYRATOR_CACHE_DIR": sys.argv[2]}))
+assert "toy" not in ordinary, "the toy must be asked for"
+from gyrator_toy.device import start
+runtime = start()
+with Session(targets=ordinary) as session:
+    compiled = torch.compile(f, backend=session.backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
+report["strange"] = [m for m in caught if "GY-" in m]
+caught.clear()
+torch._dynamo.reset()
+
+class Frozen(types.ModuleType):
+    def __setattr__(self, name, value):
+        # The import of a submodule is no assignment of ours.
+        if sys.modules.get(f"{self.__name__}.{name}") is not value:
+            raise AttributeError(f"{self.__name__} is frozen: {name}")
+        super().__setattr__(name, value)
+
+def freeze():
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0].startswith("gyrator") and not isinstance(module, Frozen):
+            module.__class__ = Frozen
+
+freeze()
+try:
+    sys.modules["gyrator.session"].Session = 0
+except AttributeError as error:
+    report["frozen"] = str(error)
+
+config = read_config({"GYRATOR_CACHE_DIR": sys.argv[2], "GYRATOR_TARGETS": "toy"})
+records = []
+with Session(config=config, options={"strict": True}, observer=records.append) as session:
+    compiled = torch.compile(f, backend=session.backend)
+    torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
+    freeze()
+    report["languages"] = sorted({k.language for r in records for k in r.kernels})
+    report["calls"] = {e.target: e.reason for r in records for e in r.externs}
+
+    # Two targets in one graph.
+    records.clear()
+    def both(a, b):
+        return (a.to("toy") * 2 + b).cpu().exp() + a
+    b = torch.randn(5, 7)
+    mixed = torch.compile(both, backend=session.backend, fullgraph=True)
+    torch.testing.assert_close(mixed(x, b.to("toy")), (x * 2 + b).exp() + x)
+    report["mixed"] = sorted({k.language for r in records for k in r.kernels})
+
+    # The second device, and a stream of one's own.
+    s = torch.Stream(device="toy:1")
+    before = runtime.toy_launched(1, s.stream_id)
+    torch._dynamo.reset()
+    g = torch.compile(lambda t: torch.tanh(t) * 3, backend=session.backend)
+    with s:
+        y = g(x.to("toy:1"))
+    torch.testing.assert_close(y.cpu(), torch.tanh(x) * 3)
+    report["launched"] = runtime.toy_launched(1, s.stream_id) - before
+    report["device"] = str(y.device)
+
+    # Memory comes back.
+    del y
+    t = torch.randn(1000, device="toy")
+    held = runtime.toy_bytes_held(0)
+    for _ in range(20):
+        g(t)
+    report["leaked"] = runtime.toy_bytes_held(0) - held
+
+    # Errors of indices are eager's.
+    torch._dynamo.reset()
+    pick = torch.compile(lambda t, k: t[k] + 1, backend=session.backend)
+    try:
+        pick(t, torch.tensor([2000], device="toy"))
+    except IndexError as error:
+        report["index"] = "out of range" in str(error)
+
+# A warm session: no kernel is written again.
+torch._dynamo.reset()
+again = []
+with Session(config=config, options={"strict": True}, observer=again.append) as session:
+    compiled = torch.compile(f, backend=session.backend)
+    torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
+report["cached"] = [r.cached for r in again]
+
+# Two sessions with different tables, in two threads at once.
+def table(factor):
+    builder = TableBuilder()
+    for family in FAMILIES:
+        family(builder)
+    builder.rule("aten.relu.default", replace=True)(
+        lambda b, t: b.pointwise(lambda ops, index: ops.get(t, index) * factor))
+    return builder.build()
+
+found = {}
+barrier = threading.Barrier(2)
+def work(factor, device):
+    with Session(config=config, rules=table(factor), options={"strict": True}) as session:
+        def relu(t):
+            return torch.relu(t) + 1
+        barrier.wait()
+        compiled = torch.compile(relu, backend=session.backend)
+        found[factor] = torch.equal(compiled(x.to(device)).cpu(), x * factor + 1)
+threads = [threading.Thread(target=work, args=a) for a in ((2.0, "toy"), (4.0, "cpu"))]
+[t.start() for t in threads]
+[t.join() for t in threads]
+report["sessions"] = found == {2.0: True, 4.0: True}
+print("REPORT " + json.dumps(report))
+"""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    if shutil.which("c++") is None and "CXX" not in os.environ:
+        pytest.fail("the toy's runtime needs a C++ compiler")
+    folder = tmp_path_factory.mktemp("toy")
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, "7", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    assert lines, done.stderr[-3000:]
+    return json.loads(lines[-1].removeprefix("REPORT "))
+
+
+def test_an_unknown_device_runs_eagerly_with_one_warning(report):
+    (message,) = report["strange"]
+    assert "GY-TARGET-003" in message and "toy" in message
+
+
+def test_the_device_needs_no_assignment_into_our_modules(report):
+    assert report["frozen"] == "gyrator.session is frozen: Session"
+    assert report["languages"] == ["toy"]
+
+
+def test_what_the_device_lacks_is_a_call_with_a_reason(report):
+    assert "the op 'erf' on f32" in report["calls"]["aten.erf.default"]
+
+
+def test_two_targets_share_one_graph(report):
+    assert report["mixed"] == ["c++", "toy"]
+
+
+def test_kernels_run_on_the_current_stream_and_device(report):
+    assert report["launched"] == 1 and report["device"] == "toy:1"
+
+
+def test_memory_comes_back(report):
+    assert report["leaked"] == 0
+
+
+def test_a_bad_index_raises_what_eager_raises(report):
+    assert report["index"] is True
+
+
+def test_a_warm_session_finds_its_programs(report):
+    assert report["cached"] and all(report["cached"])
+
+
+def test_two_sessions_with_different_tables_run_in_two_threads(report):
+    assert report["sessions"] is True
