@@ -1,5 +1,7 @@
 """What random kernels seldom meet: layouts, ends of ranges, errors, threads, shared functions."""
 
+import re
+
 import numpy as np
 import pytest
 from harness import ARCHS, NUMPY, Library, runs_here, target
@@ -438,3 +440,15 @@ def test_refusals():
     masked = kernel("k", [(I0, 4)], [], [outer(Const("c", True, BOOL), Load("a", "x", I0, "c"),
                                                 Store("y", I0, "a"))])  # fmt: skip
     assert CppBackend().refuses(masked, bound) is None
+
+
+def test_rows_gone_over_twice_are_fetched_ahead():
+    (rows_of_4k,) = emitted([softmax("k", 64, 1024)])
+    (short,) = emitted([softmax("k", 64, 64)])
+    (long,) = emitted([softmax("k", 64, 100_000)])
+    (once,) = emitted([rows("k", 64, 1024, ReduceKind.SUM, 1)])
+
+    fetched = re.findall(r"__builtin_prefetch\((.*)\);", rows_of_4k.text)
+    assert fetched == ["z + 1024*i0 + r0, 1", "x + 1024*(i0 + 1) + r0"]
+    for unit in (short, long, once):
+        assert "__builtin_prefetch" not in unit.text

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_codegen import extent_guess
+from gyrator_codegen_cpp.ahead import NOTHING, Ahead
 from gyrator_codegen_cpp.blockfold import BLOCK, BlockFold
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code
@@ -87,8 +88,8 @@ def work(body: Iterable[KernelStatement]) -> int:
     return sum(OPS[s.op].cost if isinstance(s, Let) else 1 for s in body)
 
 
-def inner_stage(code: Code, body: tuple[KernelStatement, ...]) -> None:
-    """Write a stage that runs over the kernel's inner axes."""
+def inner_stage(code: Code, body: tuple[KernelStatement, ...], ahead: Ahead = NOTHING) -> None:
+    """Write a stage that runs over the kernel's inner axes, and asks for memory `ahead`."""
     axes = code.frame.kernel.inner
     if not axes:
         run(code, body)
@@ -110,7 +111,7 @@ def inner_stage(code: Code, body: tuple[KernelStatement, ...]) -> None:
     if scans:
         _scan_stage(code, axes, rest, scans)
         return
-    _fold_stage(code, axes, rest, vector, nonempty)
+    _fold_stage(code, axes, rest, vector, nonempty, ahead)
 
 
 def _scan_stage(
@@ -179,17 +180,20 @@ class _Folds:
     copies: int
     block: int | None
     """Elements of the innermost loop between flushes; None for no cut."""
+    ahead: Ahead
+    """What is fetched for later."""
     chain: int | None
     """Turns of the innermost loop as a whole between flushes, where it is short."""
 
 
 def _fold_stage(
-    code: Code, axes: tuple[Axis, ...], body: list[KernelStatement], vector: bool, nonempty: bool
-) -> None:
+    code: Code, axes: tuple[Axis, ...], body: list[KernelStatement], vector: bool, nonempty: bool,
+    ahead: Ahead,
+) -> None:  # fmt: skip
     last = axes[-1]
     width = code.frame.width if vector else 1
     copies = _copies(body, static(last.extent), width) if width > 1 else 1
-    folds = _declare(code, axes, body, vector and width > 1, copies)
+    folds = evolve(_declare(code, axes, body, vector and width > 1, copies), ahead=ahead)
 
     def collective(at: Code, s: KernelStatement) -> None:
         assert isinstance(s, Reduce)
@@ -252,7 +256,7 @@ def _declare(
     elif flushes and (last is None or last > 2 * run_length):
         cut = run_length
     chain = run_length if flushes and cut is None else None
-    return _Folds(simple, blocked, copies, cut, chain)
+    return _Folds(simple, blocked, copies, cut, NOTHING, chain)
 
 
 def _innermost(
@@ -294,6 +298,9 @@ def _span(
 
     def first(at: Code, copy: int) -> None:
         at.copy, at.low = copy, span.low
+        folds.ahead.write_next_row(at)
+        if not folds.blocked:
+            folds.ahead.write_same_row(at)
         run(at, body)
 
     if not folds.blocked:
@@ -303,12 +310,13 @@ def _span(
         for fold in folds.blocked.values():
             fold.begin_block(code)
         vector_loop(code, axis.symbol, span, folds.copies, first)
-        for fold in folds.blocked.values():
-            _second_pass(code, axis, span, fold)
+        for number, fold in enumerate(folds.blocked.values()):
+            _second_pass(code, axis, span, fold, NOTHING if number else folds.ahead)
 
 
-def _second_pass(code: Code, axis: Axis, span: Span, fold: BlockFold) -> None:
+def _second_pass(code: Code, axis: Axis, span: Span, fold: BlockFold, ahead: Ahead) -> None:
     def second(at: Code, copy: int) -> None:
+        ahead.write_same_row(at)
         fold.second(at, copy, span.low)
 
     with code.block("{"):

@@ -6,6 +6,7 @@ from attrs import evolve, frozen
 
 from gyrator_codegen import choose_vector_axis, extent_guess
 from gyrator_codegen_cpp import strip
+from gyrator_codegen_cpp.ahead import NOTHING, plan
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.code import Code, Frame
 from gyrator_codegen_cpp.fill import clears
@@ -326,11 +327,15 @@ def _even(extent: int, stretch: int) -> int:
 
 
 def _stages(code: Code) -> None:
-    for stage in code.frame.kernel.stages:
+    kernel, axis = code.frame.kernel, code.frame.axis
+    requests = (NOTHING,) * len(kernel.stages)
+    if axis is not None and axis.inner and code.frame.width > 1:
+        requests = plan(kernel, axis.symbol)
+    for stage, ahead in zip(kernel.stages, requests, strict=True):
         if stage.level is Level.OUTER:
             run(code, stage.body)
         else:
-            inner_stage(code, stage.body)
+            inner_stage(code, stage.body, ahead)
 
 
 def _grain(kernel: Kernel, heuristics: Heuristics) -> int:
