@@ -1,10 +1,16 @@
 """Passes over FX graphs, the table, and the README."""
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.aot_autograd import make_boxed_func
+from torch._higher_order_ops.map import map as higher_order_map
+from torch._higher_order_ops.scan import scan
+from torch.nn.attention.flex_attention import flex_attention
 
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
@@ -116,3 +122,33 @@ def test_readme_example_runs(capsys) -> None:
     for example in examples:
         exec(example, {})
     assert "online_softmax" in capsys.readouterr().out
+
+
+def test_higher_order_ops_are_inlined(check) -> None:
+    """A scan, a map and flexible attention become kernels and products."""
+
+    def fn(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        last, all_ = scan(lambda c, y: (c + y, c * y), x[0], x)
+        q = x.view(1, 1, 4, 3)
+        score = flex_attention(q, q, q, score_mod=lambda s, b, h, i, j: s + (i - j))
+        return last, all_, higher_order_map(torch.sin, x), score
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(gm, _):
+        graphs.append(gm)
+        return make_boxed_func(gm.forward)
+
+    x = torch.randn(4, 3)
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        want = fn(x)
+    torch.compile(fn, backend=aot_autograd(fw_compiler=compiler))(x)
+    (gm,) = graphs
+    assert "inline_higher_order" in run_passes(gm, PASSES)
+    found = [n.target for n in gm.graph.nodes if n.op == "call_function"]
+    assert not any(isinstance(t, torch._ops.HigherOrderOperator) for t in found)
+    for got, expected in zip(gm(x), want, strict=True):
+        torch.testing.assert_close(got, expected)
+    lower(gm, LoweringOptions(), check.targets)

@@ -93,3 +93,13 @@ def test_choices_are_scattered_where_the_target_prefers_it(check, name: str) -> 
     check.targets = {target.device: prefers}
     for x in (torch.randn(2, 3, 8, 9), torch.randn(2, 3, 8, 9).to(memory_format=CHANNELS_LAST)):
         check.gradients(FUNCTIONS[name], x)
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_max_unpool(check, rank: int) -> None:
+    pool, unpool = getattr(F, f"max_pool{rank}d"), getattr(F, f"max_unpool{rank}d")
+    values, places = pool(torch.randn(2, 3, *[4] * rank), 2, return_indices=True)
+    program = check(lambda x, i: unpool(x, i, 2), values, places)
+    outside = torch.full_like(places, 4**rank)
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        check._run(program, lambda *_: [], (values, outside), True, None, None)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from gyrator_testing.interp.loop import run_loop
+
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool)
 
 
@@ -200,3 +202,14 @@ def test_symbolic(check) -> None:
         b,
         other=(torch.randn(2, 4, 6), w, b),
     )
+
+
+def test_means_beside_a_variance_are_as_exact_as_eagers(check) -> None:
+    x = torch.randn(5, 999).clamp(-3, 3) * 100
+    x[:, -1] = -x[:, :-1].double().sum(1).float()
+    (error,) = (torch.var_mean(x, 1)[1].double() - x.double().mean(1)).abs().max().reshape(1)
+    program = check.lower(lambda x: torch.var_mean(x, 1), (x,))
+    _, mean = run_loop(program, [x.numpy()])
+    mine = (torch.from_numpy(mean).double() - x.double().mean(1)).abs().max()
+    assert mine <= 2 * error + 1e-12
+    check(lambda x: torch.var_mean(x, 1), torch.randn(3, 0))

@@ -106,7 +106,22 @@ class LoopBuilder:
         strides = self.symbols.sizes(fake.stride())
         if _overlaps(shape, strides):
             strides = contiguous_strides(shape)
-        return Spec(FROM_TORCH[fake.dtype], device_of(fake.device), shape, strides)
+        return Spec(self.dtype_of(fake), device_of(fake.device), shape, strides)
+
+    def dtype_of(self, fake: torch.Tensor) -> DType:
+        """Return the element type of a fake tensor.
+
+        Raises:
+            UnsupportedError: GY-LOWER-002, for a type or a layout that programs do not hold.
+        """
+        found = FROM_TORCH.get(fake.dtype)
+        if found is None or fake.layout is not torch.strided:
+            raise self.unsupported(
+                "GY-LOWER-002",
+                f"a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
+                help="the graph runs in eager mode",
+            )
+        return found
 
     def unsupported(self, code: str, message: str, help: str = "") -> UnsupportedError:
         """Return an error that names the current node and the user's line."""
@@ -130,7 +145,7 @@ class LoopBuilder:
     def exact_spec(self, fake: torch.Tensor) -> Spec:
         """Like `spec`, with the strides as they are: for what the caller or ATen allocates."""
         return Spec(
-            FROM_TORCH[fake.dtype],
+            self.dtype_of(fake),
             device_of(fake.device),
             self.symbols.sizes(fake.shape),
             self.symbols.sizes(fake.stride()),
@@ -165,7 +180,7 @@ class LoopBuilder:
                 "a view of a tensor whose elements overlap in eager mode",
                 help="the graph runs in eager mode; clone the tensor before the view",
             )
-        dtype = FROM_TORCH[fake.dtype]
+        dtype = self.dtype_of(fake)
         mine = self.symbols.size(fake.storage_offset())
         theirs = self.symbols.size(base_fake.storage_offset())
         if dtype is base.dtype:

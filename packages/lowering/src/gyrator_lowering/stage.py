@@ -164,12 +164,6 @@ class _Lowering:
 
     def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
-        if fake.layout is not torch.strided or fake.is_quantized or fake.dtype not in FROM_TORCH:
-            raise self.b.unsupported(
-                "GY-LOWER-002",
-                f"{name} is a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
-                help="the graph runs in eager mode",
-            )
         spec = self.b.exact_spec(fake)
         for size in (*spec.shape, *spec.strides):
             self.b.known |= size.free_symbols

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from torch.fx import GraphModule
 
 from gyrator_lowering.fx_passes.cse import cse
+from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
 from gyrator_lowering.options import LoweringOptions
@@ -21,7 +22,9 @@ JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
 )
 """Passes over a joint graph (or the forward graph of inference), before it is partitioned."""
 
-PASSES: Mapping[str, GraphPass] = MappingProxyType({"remove_noop": remove_noop, "cse": cse})
+PASSES: Mapping[str, GraphPass] = MappingProxyType(
+    {"inline_higher_order": inline_higher_order, "remove_noop": remove_noop, "cse": cse}
+)
 """Passes over a graph that is about to be lowered."""
 
 
@@ -49,6 +52,7 @@ __all__ = [
     "PASSES",
     "GraphPass",
     "cse",
+    "inline_higher_order",
     "prepare_joint",
     "remove_noop",
     "replace_random",

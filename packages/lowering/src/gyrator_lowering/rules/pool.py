@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, product_of
-from gyrator_ir.loop.body import ReduceKind, StoreMode
+from gyrator_ir.loop.body import Check, ReduceKind, StoreMode
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.build import LoopBuilder, unravel
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.scatter import can, settled
@@ -475,8 +475,30 @@ def _most_windows(n: Expr, w: Expr) -> int:
     return most
 
 
+def max_unpool(rank: int) -> Rule:
+    """Return the rule of `max_unpool` over `rank` dimensions: torch's decomposition writes to
+    places that it does not check."""
+
+    def rule(b: LoopBuilder, x: TensorValue, places: TensorValue, *_: Any) -> TensorValue:
+        out = b.out
+        result = b.pointwise(lambda ops, _: operand(ops, 0, (), out.dtype.compute), out)
+        plane = out.shape[-rank:]
+
+        def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+            flat = ops.bind(ops.load(places, index), product_of(plane), check=Check.RUNTIME)
+            at = (*index[:-rank], *unravel(flat, plane))
+            ops.store(result, at, ops.load(x, index))
+
+        b.scatter(x.shape, body)
+        return result
+
+    return rule
+
+
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
+    table.rule("aten.max_unpool2d.default")(max_unpool(2))
+    table.rule("aten.max_unpool3d.default")(max_unpool(3))
     for rank in (2, 3):
         table.rule(f"aten.max_pool{rank}d_with_indices.default")(max_pool(rank))
         table.rule(f"aten.max_pool{rank}d_with_indices_backward.default")(max_pool_backward(rank))

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Expr, product_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of
 from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, dims_of
@@ -251,6 +251,37 @@ def _spread(
     return b.pointwise(body, out)
 
 
+def _middle(
+    b: LoopBuilder, x: TensorValue, dims: Sequence[int], running: TensorValue, out: Spec | None
+) -> TensorValue:
+    """Return the mean over `dims`, given the one that Welford's fold left.
+
+    On the host eager folds in `f64`, and where terms cancel it shows: a sum in `f64` is as near.
+    """
+    assert out is not None
+    n = count(x, dims)
+    if out.device.is_host:
+        return reduced(
+            b,
+            ReduceKind.SUM,
+            x,
+            dims,
+            lambda ops, value: ops.cast(value, DType.F64),
+            lambda ops, total: total / operand(ops, n, (), DType.F64),
+            dtype=DType.F64,
+            out=out,
+        )
+    source = with_ones(running, x.ndim, dims) if len(out.shape) == x.ndim else running
+
+    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+        value = ops.get(source, index)
+        if n is not ZERO and type(n) is Const:
+            return value
+        return ops.where(ops.eq(ops.index(n), 0), float("nan"), value)
+
+    return b.pointwise(body, out)
+
+
 def variance(root: bool, with_mean: bool) -> Rule:
     """Return the rule of `var`, `std`, `var_mean` or `std_mean`."""
 
@@ -270,8 +301,7 @@ def variance(root: bool, with_mean: bool) -> Rule:
         first = _spread(b, x, dims, squares, correction, root, out)
         if not with_mean:
             return first
-        source = with_ones(middle, x.ndim, dims) if keepdim else middle
-        return first, b.pointwise(lambda ops, index: ops.get(source, index), specs[1])
+        return first, _middle(b, x, dims, middle, specs[1])
 
     return rule
 
