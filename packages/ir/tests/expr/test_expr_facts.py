@@ -19,7 +19,7 @@ from gyrator_ir.expr import (
 )
 
 s0, s1, u0, i0, i1, r0, t0 = SYMBOLS
-many = settings(max_examples=250, deadline=None)
+many = settings(max_examples=120, deadline=None)
 
 
 @st.composite

@@ -148,11 +148,11 @@ def test_threads_agree_on_one_object_each():
 
     def work(mine):
         start.wait()
-        for n in range(400):
+        for n in range(200):
             a, b = Sym(f"i{n}_th"), Sym(f"s{n}_th")
             mine.append((a * b + n + a // 7 + a % (n + 2)) * (b + 1))
-            if n % 50 == 0:
-                gc.collect()
+            if n % 25 == 0:
+                gc.collect(0)
 
     switch = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -165,7 +165,7 @@ def test_threads_agree_on_one_object_each():
     finally:
         sys.setswitchinterval(switch)
 
-    assert [len(mine) for mine in results] == [400] * 8
+    assert [len(mine) for mine in results] == [200] * 8
     for same in zip(*results, strict=True):
         assert len(set(map(id, same))) == 1
 

@@ -31,8 +31,8 @@ from gyrator_ir.expr import (
 )
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy, from_sympy, to_sympy
 
-many = settings(max_examples=250, deadline=None)
-some = settings(max_examples=80, deadline=None)
+many = settings(max_examples=120, deadline=None)
+some = settings(max_examples=50, deadline=None)
 
 
 def expected_value(tree, env):
