@@ -8,15 +8,12 @@ import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
-from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
     AssertCond,
     Buffer,
     Constant,
-    DeviceCopy,
-    Extern,
     Input,
     Literal,
     LoopProgram,
@@ -25,24 +22,20 @@ from gyrator_ir.loop.nodes import (
     SizeInput,
     TensorInput,
 )
-from gyrator_ir.target import Capabilities, Target
-from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, each
-from gyrator_lowering.capabilities import complete, missing
+from gyrator_ir.target import Target
+from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
-from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.facts import facts_of
 from gyrator_lowering.functionalized import Holders, Wrapped, is_token
+from gyrator_lowering.ops import Ops
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.origins import Locator
 from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.rules.extern import call
 from gyrator_lowering.scalars import scalar_of
-from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.symbols import Symbols
-from gyrator_lowering.table import LeftToAten, LoweringTable, Rule
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.table import LoweringTable
+from gyrator_lowering.values import TensorValue
 
 
 def lower(
@@ -80,7 +73,7 @@ class _Lowering:
     """Path of this graph from the root module, with a dot at its end."""
     regions: Regions = field(init=False)
     wrapped: Wrapped = field(init=False)
-    _rules: dict[str, Rule | None] = field(factory=dict)
+    ops: Ops = field(init=False)
 
     @classmethod
     def of(
@@ -90,12 +83,13 @@ class _Lowering:
         targets: Mapping[str, Target],
         table: LoweringTable,
     ) -> "_Lowering":
-        builder = LoopBuilder(options, Symbols(), dict(targets), locate=Locator().origin)
+        builder = LoopBuilder(options, dict(targets), symbols=Symbols(), locate=Locator().origin)
         return cls(gm, builder, table)
 
     def __attrs_post_init__(self) -> None:
         self.regions = Regions(self.b, self._region)
         self.wrapped = Wrapped(self.b, Holders(self.env))
+        self.ops = Ops(self.b, self.table)
 
     def _region(self, gm: GraphModule, name: str, path: str) -> LoopProgram:
         """Lower a graph inside this one to a program of its own."""
@@ -258,6 +252,11 @@ class _Lowering:
                 return self.wrapped.auto_functionalized_v2(node, args[0], kwargs)
         return self.regions.call(node, args)
 
+    def _op(self, node: Node, op: torch._ops.OpOverload) -> Any:
+        args = [self._argument(a) for a in node.args]
+        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        return self.ops.lower(op, args, kwargs)
+
     def _assertion(self, node: Node) -> None:
         """Check a condition on sizes at run time."""
         condition, message = node.args[:2]
@@ -288,137 +287,7 @@ class _Lowering:
         }
         return scalar_of(self.b, fake, leaves)
 
-    def _op(self, node: Node, op: torch._ops.OpOverload) -> Any:
-        info = info_of(op)
-        args = [self._argument(a) for a in node.args]
-        kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
-        rule = self._rule(info)
-        if rule is None and info.is_view:
-            return self._view(info, args, node)
-        reason = self._why_call(info, rule, node, args, kwargs)
-        if not reason and rule is not None:
-            mark = self.b.mark()
-            try:
-                result = rule(
-                    self.b,
-                    *[self._ready(a) for a in args],
-                    **{k: self._ready(v) for k, v in kwargs.items()},
-                )
-                if not (lack := self._lack(mark)):
-                    return result
-                reason = f"the device's kernels lack {lack}"
-            except LeftToAten:
-                reason = f"{info.name} has no rule for these arguments"
-            except UnsupportedError:
-                raise
-            except Exception as error:  # a rule that fails costs speed, never a result
-                reason = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
-            self.b.rewind(mark)
-        return call(self.b, args, kwargs, reason)
 
-    def _lack(self, mark: tuple[int, int]) -> str:
-        """Return what the operations since `mark` need and their device's kernels lack."""
-        poor = {
-            device: target.capabilities
-            for device, target in self.b.targets.items()
-            if not complete(target.capabilities)
-        }
-        if not poor:
-            return ""
-        buffers, operations = mark
-        created = {b.name: b.device.type for b in self.b.buffers[buffers:]}
-
-        def offered(name: str) -> Capabilities | None:
-            given = self.b.given.get(name)
-            return poor.get(created.get(name, "") if given is None else given.device.type)
-
-        return missing(self.b.operations[operations:], offered)
-
-    def _rule(self, info: OpInfo) -> Rule | None:
-        if info.name not in self._rules:
-            self._rules[info.name] = self.table.find(info.name)
-        return self._rules[info.name]
-
-    def _view(self, info: OpInfo, args: list[Any], node: Node) -> Any:
-        fake = node.meta["val"]
-        if info.returns == 1:
-            fake = (fake,)
-        places = [place for place in info.views if place is not None]
-        views = tuple(
-            self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
-        )
-        return views[0] if info.returns == 1 else views
-
-    def _why_call(
-        self, info: OpInfo, rule: Rule | None, node: Node, args: list[Any], kwargs: dict[str, Any]
-    ) -> str:
-        """Return why the node must be a call of ATen, or an empty string."""
-        if rule is None:
-            return f"{info.name} has no rule"
-        if info.name in self.b.options.extern_ops:
-            return f"{info.name} is among the options' extern_ops"
-        if info.name in _ANY_DTYPE:
-            return ""
-        for fake in each(node.meta.get("val")):
-            if isinstance(fake, torch.Tensor):
-                dtype = FROM_TORCH.get(fake.dtype)
-                if dtype is None or not self._computes(dtype, fake.device.type):
-                    return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
-        for value in each((args, kwargs)):
-            if isinstance(value, TensorValue) and not self._computes(
-                value.dtype, value.device.type
-            ):
-                return f"kernels on {value.device.type} do not compute on {value.dtype}"
-        return ""
-
-    def _computes(self, dtype: DType, device: str) -> bool:
-        target = self.b.targets.get(device)
-        return target is not None and dtype in target.capabilities.dtypes
-
-    def _ready(self, value: Any) -> Any:
-        """Return an argument as kernels can read it: no change of element size, on one device."""
-        if isinstance(value, TensorValue):
-            return (
-                self._moved(value)
-                if value.dtype.size == value.stored.size
-                else (self._materialised(value))
-            )
-        if isinstance(value, list):
-            return [self._ready(item) for item in value]
-        return value
-
-    def _moved(self, value: TensorValue) -> TensorValue:
-        fake = self.b.node.meta.get("val")
-        if value.shape or not isinstance(fake, torch.Tensor):
-            return value
-        if fake.device.type == value.device.type or self.b.node.target in _MOVES:
-            return value
-        spec = self.b.spec(fake)
-        result = self.b.buffer(Spec(value.dtype, spec.device, (), ()))
-        self.b.operations.append(
-            DeviceCopy(self.b.op_name(), value.ref, result.buffer, origins=self.b.origin)
-        )
-        return result
-
-    def _materialised(self, value: TensorValue) -> TensorValue:
-        """Copy a view that reads elements of another size to a buffer of its own type."""
-        spec = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
-        result = self.b.buffer(spec)
-        self.b.operations.append(
-            Extern(
-                self.b.op_name(),
-                "aten.clone.default",
-                (value.ref,),
-                (),
-                (result.buffer,),
-                reason="kernels read elements of the stored size only",
-                origins=self.b.origin,
-            )
-        )
-        return result
-
-
-_ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
 _FACTS = frozenset(
     {
         torch.ops.aten.sym_constrain_range.default,
@@ -428,7 +297,6 @@ _FACTS = frozenset(
 )
 """Ops that only tell the frontend something."""
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
-_MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
 
 
 def _is_size(fake: Any) -> bool:

@@ -1,0 +1,159 @@
+"""One call of an op: by a rule, as a view, or as a call of ATen."""
+
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.loop.nodes import DeviceCopy, Extern
+from gyrator_ir.target import Capabilities
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.capabilities import complete, missing
+from gyrator_lowering.dtypes import FROM_TORCH
+from gyrator_lowering.rules.extern import call
+from gyrator_lowering.schema import OpInfo, info_of
+from gyrator_lowering.table import LeftToAten, LoweringTable, Rule
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+
+
+@define
+class Ops:
+    """Lowers the ops of one graph by the rules of a table."""
+
+    b: LoopBuilder
+    table: LoweringTable
+    _rules: dict[str, Rule | None] = field(factory=dict)
+
+    def lower(self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
+        """Lower the builder's current node, a call of `op`; return what it became."""
+        info = info_of(op)
+        rule = self._rule(info)
+        if rule is None and info.is_view:
+            return self._view(info, args)
+        reason = self._why_call(info, rule, args, kwargs)
+        if not reason and rule is not None:
+            mark = self.b.mark()
+            try:
+                result = rule(
+                    self.b,
+                    *[self._ready(a) for a in args],
+                    **{k: self._ready(v) for k, v in kwargs.items()},
+                )
+                if not (lack := self._lack(mark)):
+                    return result
+                reason = f"the device's kernels lack {lack}"
+            except LeftToAten:
+                reason = f"{info.name} has no rule for these arguments"
+            except UnsupportedError:
+                raise
+            except Exception as error:  # a rule that fails costs speed, never a result
+                reason = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+            self.b.rewind(mark)
+        return call(self.b, args, kwargs, reason)
+
+    def _lack(self, mark: tuple[int, int]) -> str:
+        """Return what the operations since `mark` need and their device's kernels lack."""
+        poor = {
+            device: target.capabilities
+            for device, target in self.b.targets.items()
+            if not complete(target.capabilities)
+        }
+        if not poor:
+            return ""
+        buffers, operations = mark
+        created = {b.name: b.device.type for b in self.b.buffers[buffers:]}
+
+        def offered(name: str) -> Capabilities | None:
+            given = self.b.given.get(name)
+            return poor.get(created.get(name, "") if given is None else given.device.type)
+
+        return missing(self.b.operations[operations:], offered)
+
+    def _rule(self, info: OpInfo) -> Rule | None:
+        if info.name not in self._rules:
+            self._rules[info.name] = self.table.find(info.name)
+        return self._rules[info.name]
+
+    def _view(self, info: OpInfo, args: list[Any]) -> Any:
+        fake = self.b.node.meta["val"]
+        if info.returns == 1:
+            fake = (fake,)
+        places = [place for place in info.views if place is not None]
+        views = tuple(
+            self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
+        )
+        return views[0] if info.returns == 1 else views
+
+    def _why_call(
+        self, info: OpInfo, rule: Rule | None, args: list[Any], kwargs: dict[str, Any]
+    ) -> str:
+        """Return why the node must be a call of ATen, or an empty string."""
+        if rule is None:
+            return f"{info.name} has no rule"
+        if info.name in self.b.options.extern_ops:
+            return f"{info.name} is among the options' extern_ops"
+        if info.name in _ANY_DTYPE:
+            return ""
+        for fake in each(self.b.node.meta.get("val")):
+            if isinstance(fake, torch.Tensor):
+                dtype = FROM_TORCH.get(fake.dtype)
+                if dtype is None or not self._computes(dtype, fake.device.type):
+                    return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
+        for value in each((args, kwargs)):
+            if isinstance(value, TensorValue) and not self._computes(
+                value.dtype, value.device.type
+            ):
+                return f"kernels on {value.device.type} do not compute on {value.dtype}"
+        return ""
+
+    def _computes(self, dtype: DType, device: str) -> bool:
+        target = self.b.targets.get(device)
+        return target is not None and dtype in target.capabilities.dtypes
+
+    def _ready(self, value: Any) -> Any:
+        """Return an argument as kernels can read it: no change of element size, on one device."""
+        if isinstance(value, TensorValue):
+            return (
+                self._moved(value)
+                if value.dtype.size == value.stored.size
+                else (self._materialised(value))
+            )
+        if isinstance(value, list):
+            return [self._ready(item) for item in value]
+        return value
+
+    def _moved(self, value: TensorValue) -> TensorValue:
+        fake = self.b.node.meta.get("val")
+        if value.shape or not isinstance(fake, torch.Tensor):
+            return value
+        if fake.device.type == value.device.type or self.b.node.target in _MOVES:
+            return value
+        spec = self.b.spec(fake)
+        result = self.b.buffer(Spec(value.dtype, spec.device, (), ()))
+        self.b.operations.append(
+            DeviceCopy(self.b.op_name(), value.ref, result.buffer, origins=self.b.origin)
+        )
+        return result
+
+    def _materialised(self, value: TensorValue) -> TensorValue:
+        """Copy a view that reads elements of another size to a buffer of its own type."""
+        spec = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
+        result = self.b.buffer(spec)
+        self.b.operations.append(
+            Extern(
+                self.b.op_name(),
+                "aten.clone.default",
+                (value.ref,),
+                (),
+                (result.buffer,),
+                reason="kernels read elements of the stored size only",
+                origins=self.b.origin,
+            )
+        )
+        return result
+
+
+_ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
+_MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
