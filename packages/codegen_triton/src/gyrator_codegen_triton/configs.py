@@ -117,8 +117,11 @@ def _price(
     programs = -(-count // xblock)
     steps = -(-length // block)
     waste = programs * xblock / count * (steps * block / length)
+    if steps > 1:
+        waste = 1 + (waste - 1) / 4  # most of what lies beyond the end is not read
     bytes_each = elements * width / threads
-    narrow = math.sqrt(max(1.0, 16 / max(bytes_each, 1)))
+    wanted = 32 if steps > 1 else 16  # a loop waits for each block
+    narrow = math.sqrt(max(1.0, wanted / max(bytes_each, 1)))
     crowded = max(1.0, bytes_each / _REGISTER_BYTES)
     run = (block if along_inner else xblock) * width
     scattered = max(1.0, 128 / run)

@@ -7,7 +7,7 @@ from gyrator_ir.loop.body import Load, ScanStep, Store
 from gyrator_ir.target import Heuristics
 
 _ELEMENT = 4  # bytes of what most rows hold
-_ABREAST = 256  # elements of a row where many rows are held at once
+_ABREAST = 64  # elements of a row where many rows are held at once
 _KEPT = 4  # how much longer a row may be where a loop can't do it
 
 

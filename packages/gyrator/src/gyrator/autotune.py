@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gyrator.targets import Building
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.source import TranslationUnit
+from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
@@ -17,6 +17,7 @@ from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, Runner, 
 from gyrator_runtime.tuning import choose
 
 _SAMPLES = 9
+_SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
 
 
 @frozen(eq=False)
@@ -51,6 +52,26 @@ class Chosen:
         return {symbol: tables[number][symbol] for symbol, number in self.winners.items()}
 
 
+def alternatives(
+    units: Sequence[TranslationUnit],
+) -> tuple[tuple[TranslationUnit, ...], ...]:
+    """Return the units with each kernel's second candidate, then with each one's third, ...
+
+    A kernel with fewer candidates keeps its first.
+    """
+    most = max((len(k.candidates) for u in units for k in u.kernels), default=0)
+    return tuple(
+        tuple(evolve(u, kernels=tuple(_nth(k, number) for k in u.kernels)) for u in units)
+        for number in range(1, most)
+    )
+
+
+def _nth(kernel: KernelSource, number: int) -> KernelSource:
+    if number >= len(kernel.candidates):
+        return kernel
+    return evolve(kernel, candidates=(kernel.candidates[number],))
+
+
 def tune(
     host: HostProgram,
     variants: Sequence[Variant],
@@ -74,7 +95,8 @@ def tune(
                 number: _run(kernel, host, table[symbol], tensors, runner)
                 for number, table in enumerate(tables)
             }
-            winners[symbol] = choose(runs, device, samples=_SAMPLES).best
+            chosen = choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS)
+            winners[symbol] = chosen.best
     return Chosen(tuple(variants), winners)
 
 

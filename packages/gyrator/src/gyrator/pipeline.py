@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
-from gyrator.autotune import Variant, tune
+from gyrator.autotune import Variant, alternatives, tune
 from gyrator.compiled import Phase
+from gyrator.device_graphs import capturable
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
@@ -66,7 +67,7 @@ class Pipeline:
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
-        summary = summarise(gm, planned, host, units)
+        summary = summarise(gm, planned, host, units) | {"graph": capturable(planned, host)}
         # A program that had to be in Python for want of a compiler is not for other processes.
         fallen = self.setting.wrapper.name == "cpp" and not wrapper.units
         with watch.stage("build"):
@@ -123,6 +124,8 @@ class Pipeline:
             for other in definition.variants(target)[1:]:
                 text = definition.kernels.emit(kernels, host.facts, host.origins, other)
                 variants.append(Variant(text, self._loader(other).submit(text)))
+            for others in alternatives(part):
+                variants.append(Variant(others, self._loader(target).submit(others)))
             if len(variants) > 1:
                 runner = self.setting.runner()
                 interface = definition.device(target)

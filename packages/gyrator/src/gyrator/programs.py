@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
+from gyrator.device_graphs import NO_GRAPHS, GraphDevices, replayed
 from gyrator.records import GraphRecord, extern_records, kernel_records
 from gyrator_runtime.artifact import (
     NO_LOADERS,
@@ -51,6 +52,8 @@ class Running:
     """How stored kernels become functions, by device type."""
     cpp: Callable[[], CppHost | None] = lambda: None
     """What calls C++ host programs."""
+    graphs: GraphDevices = NO_GRAPHS
+    """Devices, by type, whose graphs may stand for programs."""
 
 
 @frozen(eq=False)
@@ -159,7 +162,8 @@ def _load(
         plan = namespace[metadata["entry"]](rt).plan
         rows = rt.launches
     timings = (lambda: _timings(rows)) if running.timed else None
-    return StoredProgram(_boxed(plan), metadata["summary"], text, timings, len(constants))
+    called = replayed(plan, metadata["summary"].get("graph"), running.graphs)
+    return StoredProgram(_boxed(called), metadata["summary"], text, timings, len(constants))
 
 
 def _compiled(
@@ -188,9 +192,9 @@ def _checks(row: Mapping[str, Any]) -> Checks:
     return tuple((_EXCEPTIONS[f], message) for f, message in row["checks"])
 
 
-def _boxed(plan: Plan) -> Boxed:
+def _boxed(plan: Callable[[list[Any]], Any]) -> Boxed:
     def run(args: list[Any]) -> Sequence[Any]:
-        return plan(args)  # type: ignore[return-value]  # a boxed plan returns a tuple
+        return plan(args)  # type: ignore[no-any-return]  # a boxed plan returns a tuple
 
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from attrs import define, field, frozen
@@ -80,7 +81,12 @@ class Setting:
     def running(self) -> Running:
         """Return how loaded programs run."""
         loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
-        return Running(self.options.timed, self._fx_compiler(), loaders, self._cpp)
+        graphs = {
+            device: partial(definition.device, target)
+            for device, (definition, target) in self.targets.items()
+            if self.options.device_graphs
+        }
+        return Running(self.options.timed, self._fx_compiler(), loaders, self._cpp, graphs)
 
     def _fx_compiler(self) -> Callable[..., Any] | None:
         if not self.options.fx_compiler:

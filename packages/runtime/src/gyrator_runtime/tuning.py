@@ -25,10 +25,12 @@ def choose(
     device: DeviceInterface,
     *,
     samples: int = 10,
+    sample_seconds: float = 0.0,
 ) -> Choice[Candidate]:
     """Run all candidates in turn and return the one of least median time; ties go to the first.
 
-    A candidate that raises is left out. ValueError where none runs.
+    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. ValueError
+    where none runs.
     """
     works: dict[str, Candidate] = {}
     failures: dict[Candidate, str] = {}
@@ -42,7 +44,8 @@ def choose(
             works[str(number)] = candidate
     if not works:
         raise ValueError(f"no candidate runs: {'; '.join(failures.values())}")
-    timed = compare({n: candidates[c] for n, c in works.items()}, device, samples=samples)
+    runs = {n: candidates[c] for n, c in works.items()}
+    timed = compare(runs, device, samples=samples, seconds=sample_seconds)
     timings = {c: timed[n] for n, c in works.items()}
     best = min(timings, key=lambda c: timings[c].median)
     return Choice(best, timings, failures)

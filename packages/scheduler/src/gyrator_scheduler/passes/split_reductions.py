@@ -27,6 +27,9 @@ from gyrator_scheduler.passes.rewriting import each_subprogram
 
 WORK_PER_CORE = 4
 """Parts for each thread, so that uneven threads even out."""
+_STEPS = 16
+"""Folding so many times the points abreast takes a core long enough to share it: it has few of each
+point's elements in flight."""
 MERGED_BY = {
     ReduceKind.SUM: ReduceKind.SUM,
     ReduceKind.PROD: ReduceKind.PROD,
@@ -143,6 +146,7 @@ class _Splitter:
         there = space(op.axes)
         if abreast > 1 and _across(op):
             there = -(-there // abreast)
+            extent = min(extent, _STEPS * abreast)
         if cores < 2 or there >= min(points, 2 * cores) or space(op.inner) < extent:
             return None
         wanted = max(2, -(-WORK_PER_CORE * cores // max(there, 1)))
