@@ -37,8 +37,9 @@ def records() -> list[GraphRecord]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--wrapper`: the form of the host programs that the suite compiles."""
+    """Add the form of the host programs that the suite compiles, and how long leaks are sought."""
     parser.addoption("--wrapper", default="python", choices=("python", "cpp", "fx"))
+    parser.addoption("--calls", type=int, help="calls of each kind in the search for leaks")
 
 
 @pytest.fixture

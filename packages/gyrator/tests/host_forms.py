@@ -210,7 +210,7 @@ def _pointer(kernel: Any) -> Any:
 
 def _launcher(function: Callable[..., None]) -> Callable[[list[Any], dict[str, Any]], None]:
     def launch(grids: list[Any], arguments: dict[str, Any]) -> None:
-        assert all(tuple(grid)[0] > 0 for grid in grids)
+        assert all(next(iter(grid)) > 0 for grid in grids)
         function(**_mapped(array, {k: _base(v) for k, v in arguments.items()}))
 
     return launch

@@ -7,12 +7,20 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from host_forms import Forms
+from host_forms import WRAPPERS, Externs, Forms, tensor
 
+from gyrator.config import Config
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator.wrappers import cpp
+from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.parse import parse
+from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs, walk
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.toolchain import ToolchainError
+from gyrator_testing.interp.host import run_host
 
 F32 = np.float32
 X = np.random.default_rng(0).standard_normal((4, 3)).astype(F32)
@@ -140,7 +148,7 @@ PROGRAMS: dict[str, str] = {
     copy x -> y
     t = view y as f32[s1, s0] strides [1, s1] offset 0
     extern aten.mm.default (y, t) -> (a) out aten.mm.out names (out)
-    extern hosttest.parts.default ([y, x], (s0), none) with {dim=1} -> ([left, right], (u0), none)
+    extern hosttest.parts.default ([y, x], (s0), none) with {dim=1} -> ([pl, pr], (u0), none)
     extern hosttest.scaled.default (y, 2.5) with {more=3} -> (scaled, [more, same])
     extern hosttest.scaled.default (y, (s0)) -> (whole, none)
     extern hosttest.add_one_.default (y)
@@ -151,10 +159,10 @@ PROGRAMS: dict[str, str] = {
     extern hosttest.two.default (y) -> (o1, o2) out hosttest.two.out names (a, b)
     extern aten.full.default ([(u0), 2], 1.5) with {dtype=<dtype float64>} -> (full)
     extern aten.argmax.default (y, 1) -> (t0)
-    extern aten.index.Tensor (y, [none, t0]) -> (picked)
+    extern aten.index.Tensor (y, [none, t0]) -> (last)
     d = tma full [u0, 2] block [2, 2] bytes 8 stable
     triton mine grid [[s0]] {x=d} constants {N=3}
-    return a, left, [right, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, picked
+    return a, pl, [pr, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, last
 """,
     # Streams, guards, ranges, branches, loops.
     "structure": """host.program 1 @main
@@ -273,3 +281,338 @@ def test_launches(plain: Forms, n: int) -> None:
 
 def test_collectives(plain: Forms, group: str) -> None:
     plain.check(COLLECTIVES.replace("GROUP", group), [X])
+
+
+# What FX wrappers elsewhere refuse, drop or get wrong ---------------------------------------------
+
+REFUSED_ELSEWHERE: dict[str, tuple[str, list[Any]]] = {
+    "alignment asserts on what calls and branches give": (
+        """    s0 = dim x 0
+    extern aten.linalg_qr.default (x) -> (q, r)
+    assert_aligned q 4
+    assert_aligned r 4
+    branch (s0 < 9) then (q) else (r) -> (c)
+      then
+      else
+    assert_aligned c 4
+    return c, r
+""",
+        [X],
+    ),
+    "sizes that data decides, as arguments of calls": (
+        """    extern aten.nonzero.default (x) -> (found)
+    u0 = dim found 0
+    assert (0 < u0 and u0 < 13) "some"
+    a = allocate f32[u0, 2] strides [2, 1] on cpu
+    extern aten.full.default ([(u0), 2], 2.0) with {dtype=<dtype float32>} -> (f)
+    copy f -> a
+    v = view a as f32[u0] strides [2] offset 1
+    return found, (u0), v
+""",
+        [(X > 0).astype(F32)],
+    ),
+    "selection and slice at an index that is data": (
+        """    s0 = dim x 0
+    s1 = dim x 1
+    extern aten.argmin.default (x) -> (i)
+    u0 = read i
+    u1 = expr u0 // s1
+    v = view x as f32[s1] strides [1] offset s1*u1
+    start = view x as f32[max(s0 - u1, 0), s1] strides [s1, 1] offset s1*u1
+    return v, start, (u1)
+""",
+        [X],
+    ),
+    "a loop in a branch in a loop": (
+        """    s0 = dim x 0
+    extern aten.argmin.default (x) -> (any)
+    extern aten.mul.Scalar (any, 0) -> (k)
+    loop (i, v) from (k, x) while t next (j, w) -> (last, value)
+      condition
+        extern aten.lt.Scalar (i, (s0)) -> (t)
+      body
+        extern aten.add.Scalar (i, 1) -> (j)
+        extern aten.lt.Scalar (i, 2) -> (early)
+        branch early then (y) else (v) -> (w)
+          then
+            loop (m, z) from (i, v) while less next (m1, z1) -> (m2, y)
+              condition
+                extern aten.lt.Scalar (m, (s0 - 1)) -> (less)
+              body
+                extern aten.add.Scalar (m, 1) -> (m1)
+                extern aten.mul.Tensor (z, x) -> (z1)
+          else
+    return last, value
+""",
+        [X],
+    ),
+    "calls that return nothing and change an argument": (
+        """    extern aten.bernoulli_.float (x, 1.0)
+    v = view x as f32[2] strides [1] offset 2
+    extern aten.fill_.Scalar (v, inf)
+    extern hosttest.add_one_.default (v)
+    return x
+""",
+        [X],
+    ),
+    "several outputs through out=": (
+        """    a = allocate f32[4, 3] strides [3, 1] on cpu
+    b = allocate f32[4, 3] strides [1, 4] on cpu
+    extern hosttest.two.default (x) -> (a, b) out hosttest.two.out names (a, b)
+    return a, b
+""",
+        [X],
+    ),
+    "zeroed workspaces and pools": (
+        """    w = workspace 24 on cpu zeroed
+    pool = pool 128 on cpu
+    a = place pool at 32 as f32[4, 3] strides [3, 1]
+    copy x -> a
+    b = view w as f32[6] strides [1] offset 0
+    return a, b
+""",
+        [X],
+    ),
+    "results that alias inputs and each other": (
+        """    v = view x as f32[3] strides [1] offset 3
+    w = view v as f32[2] strides [1] offset 1
+    return x, v, w, x
+""",
+        [X],
+    ),
+    "device copies, streams, guards and remarks": (
+        """    note "a remark"
+    st = stream on cpu
+    y = allocate f32[4, 3] strides [3, 1] on cpu
+    with_device cpu
+      with_stream st
+        copy x -> y non_blocking
+    return y
+""",
+        [X],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_ELSEWHERE)
+def test_what_others_refuse(plain: Forms, name: str) -> None:
+    body, inputs = REFUSED_ELSEWHERE[name]
+    plain.check(HEAD + "  parameter x tensor\n  do\n" + body, inputs)
+
+
+def test_results_that_are_an_input_are_that_object(plain: Forms) -> None:
+    program = verify(parse(HEAD + "  parameter x tensor\n  do\n    return x, x\n"))
+    x = torch.ones(3)
+    for wrapper in WRAPPERS:
+        a, b = plain.load(wrapper, program, {})([x])
+        assert a is x and b is x, wrapper
+
+
+def test_devices_keep_their_ordinals(plain: Forms) -> None:
+    """An allocation on a device that is not there names that device, in all three."""
+    text = HEAD + "  parameter x tensor\n  do\n    a = allocate f32[2] strides [1] on cuda:7\n"
+    program = verify(parse(text + "    return a\n"))
+    for wrapper in WRAPPERS:
+        with pytest.raises((RuntimeError, AssertionError, NotImplementedError)) as error:
+            plain.load(wrapper, program, {})([torch.ones(2)])
+        assert "cuda" in str(error.value).lower(), wrapper
+
+
+ASSERTS: dict[str, tuple[str, type[BaseException], str]] = {
+    "size": ('    assert_layout x [4, 4] strides [4, 1] from "mm"\n', AssertionError, "mm"),
+    "stride": ('    assert_layout x [4, 3] strides [4, 1] from "mm"\n', AssertionError, "mm"),
+    "rank": ("    assert_layout x [12] strides [1]\n", AssertionError, ""),
+    "scalar": ('    s0 = dim x 0\n    assert (s0 < 4) "too long"\n', RuntimeError, "too long"),
+    "division": ("    s0 = dim x 0\n    s1 = expr 8 // (s0 - 4)\n", ZeroDivisionError, ""),
+    "nan": (
+        "    v = view x as f32[1] strides [1] offset 5\n    extern aten.log_.default (v)\n"
+        '    assert_finite x from "k0"\n',
+        AssertionError,
+        "GY-RUNTIME-003: buffer k0 holds 1 NaN and 0 infinite of 12 elements",
+    ),
+    "complex infinity": (
+        "    extern aten.complex.default (x, x) -> (c)\n    extern aten.fill_.Scalar (c, inf)\n"
+        '    assert_finite c from "k1"\n',
+        AssertionError,
+        "GY-RUNTIME-003: buffer k1 holds 0 NaN and 12 infinite of 12 elements",
+    ),
+    "alignment": (
+        "    v = view x as f32[2] strides [1] offset 1\n    assert_aligned v 64\n",
+        AssertionError,
+        "64 bytes",
+    ),
+    "in a body": (
+        '    with_device cpu\n      profile "p"\n        assert_layout x [4] strides [1]\n',
+        AssertionError,
+        "",
+    ),
+    "an op": ("    extern aten.mm.default (x, x) -> (y)\n", RuntimeError, "cannot be multiplied"),
+    "an op called through Python": (
+        '    extern aten.gelu.default (x) with {approximate="no"} -> (y)\n',
+        RuntimeError,
+        "approximate",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ASSERTS)
+def test_checks_fail_alike(plain: Forms, name: str) -> None:
+    """No check is dropped; each language raises the same exception, and stays usable."""
+    lines, kind, message = ASSERTS[name]
+    program = verify(parse(HEAD + "  parameter x tensor\n  do\n" + lines + "    return none\n"))
+    given = -np.abs(X)
+    if not name.startswith("complex"):  # the interpreter looks at real numbers only
+        with pytest.raises(kind):
+            run_host(program, [given.copy()], externs=Externs({}))
+    for wrapper in WRAPPERS:
+        run = plain.load(wrapper, program, {})
+        for _ in range(2):
+            with pytest.raises(kind) as error:
+                run([tensor(given)])
+            assert message in str(error.value), wrapper
+
+
+def test_a_kernels_check_fails_alike(plain: Forms) -> None:
+    text = """host.program 1 @main
+  parameter x tensor
+  parameter i tensor
+  kernel k0 on cpu (i0 < 2)
+    parameter p0: i64[2] strides [1] on cpu
+    parameter p1: f32[12] strides [1] on cpu
+    parameter p2: f32[2] strides [1] on cpu
+    outer
+      j = load p0[i0]
+      t0 = bind j below 12 check
+      a = load p1[t0]
+      store p2[i0], a
+  do
+    y = allocate f32[2] strides [1] on cpu
+    launch k0 (i, x, y)
+    return y
+"""
+    program = verify(parse(text))
+    plain.check(program, [X, np.asarray([3, 11])])
+    for wrapper in WRAPPERS:
+        with pytest.raises(IndexError, match="out of range"):
+            plain.load(wrapper, program, {})([tensor(X), torch.tensor([3, 12])])
+
+
+# Memory -------------------------------------------------------------------------------------------
+
+MEMORY = """host.program 1 @main
+  constant w: f32[8, 4] strides [4, 1] on cpu key weight
+  parameter x tensor
+  parameter n size
+  do
+    s0 = dim x 0
+    w = constant weight
+    assert_layout x [s0, 8] strides [8, 1]
+    pool = pool 16*s0 + 64 on cpu
+    a = place pool at 64 as f32[s0, 4] strides [4, 1]
+    extern aten.mm.default (x, w) -> (a) out aten.mm.out names (out)
+    extern aten.gelu.default (a) with {approximate="tanh"} -> (g)
+    extern aten.sum.dim_IntList (g, [1], true) with {dtype=<dtype float64>} -> (s)
+    extern aten.split.Tensor (g, 2, 1) -> ([left, right])
+    extern aten.topk.default (g, 2) -> (v, i)
+    i0 = view i as i64[s0] strides [2] offset 0
+    extern aten.index.Tensor (g, [none, i0]) -> (picked)
+    extern hosttest.scaled.default (x, 2.5) with {more=3} -> (scaled, [more, none2])
+    profile "range"
+      extern aten.cat.default ([left, right], 1) -> (c)
+    extern aten.var_mean.dim (g, none, false) -> (var, mean)
+    assert_finite var from "var"
+    s1 = parameter n
+    extern aten.narrow.default (c, 1, 0, (s1)) -> (last)
+    return s, left, [v, (s0)], i, picked, scaled, more, c, mean, last, x
+"""
+
+
+def resident() -> int:
+    """Return the bytes of this process that are in memory."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4096
+
+
+@pytest.mark.parametrize("failing", ["nothing", "a size", "NaN", "an op", "a hook"])
+def test_many_calls_leave_nothing(
+    plain: Forms, failing: str, request: pytest.FixtureRequest
+) -> None:
+    """Whether they end well or in an error; `nox -s leaks` makes 10,000 calls of each kind."""
+    program = verify(parse(MEMORY))
+    run = plain.load("cpp", program, {"weight": torch.randn(8, 4)})
+    x, n = torch.randn(5, 8), 2
+    match failing:
+        case "a size":
+            x = torch.randn(5, 7)
+        case "NaN":
+            x = torch.full((5, 8), torch.nan)
+        case "an op":
+            n = 99
+        case "a hook":
+            x = torch.randn(5, 8, dtype=torch.float64)
+    slow = failing in ("an op", "a hook")  # torch looks up a backtrace for each exception
+    calls = int(request.config.getoption("--calls", None) or (100 if slow else 2000))
+
+    def some(count: int) -> None:
+        for _ in range(count):
+            if failing == "nothing":
+                run([x, n])
+                continue
+            with pytest.raises((RuntimeError, AssertionError, IndexError)):
+                run([x, n])
+
+    some(min(calls, 500))
+    before = resident()
+    some(calls)
+    assert resident() - before <= 8 * calls + (1 << 17)
+
+
+# Machines without a compiler ----------------------------------------------------------------------
+
+
+def test_without_a_compiler_host_programs_are_in_python(
+    cache_root: Any, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """One warning; kernels that another way provides still run."""
+
+    def find(*_: Any) -> None:
+        raise ToolchainError(Diagnostic("GY-BUILD-001", "no compiler"))
+
+    monkeypatch.setattr(cpp, "find_toolchain", find)
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "wrapper": "cpp"}
+    records: list[GraphRecord] = []
+    config = Config(cache_root / "bare", 1 << 30, "")
+    with Session(options=options, config=config, observer=records.append) as session:
+        compiled = torch.compile(lambda x: x.sin() + 1, backend=session.backend)
+        for size in (3, 4):
+            x = torch.randn(size)
+            torch.testing.assert_close(compiled(x), x.sin() + 1)
+    assert records and all(r.host_text.startswith('"""Host program') for r in records)
+    assert len([w for w in recwarn if "GY-WRAPPER-001" in str(w.message)]) == 1
+
+
+def test_a_program_of_the_cache_starts_no_compiler(child: Any, tmp_path: Any) -> None:
+    """Host program, kernels, and what calls them are found; only `find_toolchain` is answered."""
+    script = """
+import subprocess
+from gyrator import Session
+started = []
+popen = subprocess.Popen
+class Popen(popen):
+    def __init__(self, args, *rest, **more):
+        started.append(args[0] if isinstance(args, (list, tuple)) else args)
+        super().__init__(args, *rest, **more)
+subprocess.Popen = Popen
+with Session(options={"strict": True, "wrapper": "cpp"}, observer=records.append) as session:
+    y = torch.compile(f, backend=session.backend)(x, w)
+torch.testing.assert_close(y, f(x, w))
+report(started=[str(s) for s in started if "g++" in str(s) or "cc" in str(s)],
+       cpp="gy_main" in records[0].host_text)
+"""
+    cold = child(script, cache=tmp_path / "cache")
+    warm = child(script, cache=tmp_path / "cache")
+    assert cold["cpp"] and warm["cpp"]
+    assert cold["started"] and not warm["started"]
+    assert not cold["warnings"] and not warm["warnings"]
+    assert [r[2] for r in warm["records"]] == [True]

@@ -1,5 +1,8 @@
 """Generated programs, compiled with a test double of libtorch, against the interpreter."""
 
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -7,7 +10,7 @@ from gyrator_ir.host.parse import parse
 from gyrator_testing.interp.externs import DEFAULT
 from gyrator_testing.interp.host import run_host
 from gyrator_wrapper_cpp.schema import parse_schemas
-from gyrator_wrapper_cpp.stage import CppWrapper
+from gyrator_wrapper_cpp.stage import CppWrapper, interface, output_count
 from gyrator_wrapper_cpp.units import LIMIT
 
 F32 = np.float32
@@ -353,17 +356,17 @@ def test_hooks_take_what_the_abi_cannot(build, host_error):
 
 
 def test_long_programs_are_cut_into_functions(build):
-    lines = "".join(f"    extern test.next.default (b{k}) -> (b{k + 1})\n" for k in range(400))
-    frees = "".join(f"    free b{k}\n" for k in range(1, 400))
+    lines = "".join(f"    extern test.next.default (b{k}) -> (b{k + 1})\n" for k in range(700))
+    frees = "".join(f"    free b{k}\n" for k in range(1, 700))
     start = "host.program 1 @p\n  parameter b0 tensor\n  do\n"
-    program = parse(start + lines + frees + "    return b400\n")
+    program = parse(start + lines + frees + "    return b700\n")
     first, *others = CppWrapper(SCHEMAS, mixed_results=True).emit(program).units
 
-    assert len(others) >= 2
+    assert len(others) >= 1
     assert sum(len(unit.symbols) for unit in others) >= 6
     assert first.symbols == ("gy_main",)
     built = build(program, CppWrapper(SCHEMAS, mixed_results=True))
-    same(built([np.zeros(3, F32)]), [np.full(3, 400, F32)])
+    same(built([np.zeros(3, F32)]), [np.full(3, 700, F32)])
     assert built.alive == 0
 
 
@@ -380,3 +383,21 @@ def test_no_unit_is_over_two_thousand_lines():
     sizes = [len(unit.text.splitlines()) for unit in CppWrapper().emit(parse(text)).units]
     assert max(sizes) <= LIMIT
     assert len(sizes) > 10
+
+
+def test_no_call_leaks(compiler: str, tmp_path: Path) -> None:
+    """Under LeakSanitizer: 10,000 calls that end well, and each call of the ABI failing once."""
+    program = parse(EVERYTHING)
+    (unit,) = CppWrapper(SCHEMAS, mixed_results=True).emit(program).units
+    here = Path(__file__).parent
+    main = interface() + (here / "double.cpp").read_text() + (here / "leaks.cpp").read_text()
+    (tmp_path / "program.cpp").write_text(unit.text)
+    (tmp_path / "main.cpp").write_text(main)
+    flags = ["-std=c++17", "-g", "-fsanitize=leak", f"-DOUTPUTS={output_count(program)}"]
+    files = ["program.cpp", "main.cpp", "-o", "program"]
+    subprocess.run([compiler, *flags, *files], cwd=tmp_path, check=True)
+    done = subprocess.run(
+        ["./program", "10000"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert int(done.stdout) > 80
