@@ -1,6 +1,7 @@
 """The assembly of a prelude: minimal, deterministic, header-free, complete, quick to compile."""
 
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -66,6 +67,15 @@ def test_every_name_compiles_with_only_what_it_needs(isa):
             parts.append(f"namespace n{i} {{\n{text}\n}}\n{undefine}")
         done = compile_text("".join(parts), isa, "-fsyntax-only")
         assert done.returncode == 0, (header.name, done.stderr[:2000])
+
+
+@pytest.mark.skipif(shutil.which("clang++") is None, reason="there is no clang++ here")
+@pytest.mark.parametrize("isa", Isa, ids=lambda isa: isa.name.lower())
+def test_clang_compiles_the_whole_prelude(isa):
+    text = assemble(public_names(), isa) + KERNEL
+    command = ["clang++", "-x", "c++", "-std=c++17", "-fsyntax-only", "-w", *isa.flags, "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:2000]
 
 
 def test_assembly_depends_only_on_the_set_of_names():

@@ -6,7 +6,7 @@ GY_FN sf64 gy_mad(sf64 a, sf64 b, sf64 c) { return a * b + c; }
 #else
 GY_FN sf32 gy_mad(sf32 a, sf32 b, sf32 c) { return __builtin_fmaf(a, b, c); }
 GY_FN sf64 gy_mad(sf64 a, sf64 b, sf64 c) { return __builtin_fma(a, b, c); }
-#if defined(__clang__)
+#if defined(__clang__) && __has_builtin(__builtin_elementwise_fma)
 GY_FN vf32 gy_mad(vf32 a, vf32 b, vf32 c) { return __builtin_elementwise_fma(a, b, c); }
 GY_FN gy_hf64 gy_mad(gy_hf64 a, gy_hf64 b, gy_hf64 c) { return __builtin_elementwise_fma(a, b, c); }
 #elif GY_ISA == 512

@@ -24,6 +24,19 @@ GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
   return vf64{(gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.lo, (su8)k, 8),
     (gy_hf64)__builtin_ia32_gatherdiv8df(gy_hf64{}, p, (Q)i.hi, (su8)(k >> 8), 8)};
 }
+#elif GY_ISA == 256 && defined(__clang__)
+typedef long long gy_gi __attribute__((vector_size(32)));
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi64 i, vbool m) {
+  return gy_join((gy_hf32)__builtin_ia32_gatherq_ps256(gy_hf32{}, p, (gy_gi)i.lo, (gy_hf32)gy_lo(m.m), 4),
+    (gy_hf32)__builtin_ia32_gatherq_ps256(gy_hf32{}, p, (gy_gi)i.hi, (gy_hf32)gy_hi(m.m), 4));
+}
+GY_FN vf32 gy_hard_gather(const sf32 *p, vi32 i, vbool m) {
+  return (vf32)__builtin_ia32_gatherd_ps256(vf32{}, p, i, (vf32)m.m, 4);
+}
+GY_FN vf64 gy_hard_gather(const sf64 *p, vi64 i, vbool m) {
+  return vf64{(gy_hf64)__builtin_ia32_gatherq_pd256(gy_hf64{}, p, (gy_gi)i.lo, (gy_hf64)gy_lo64(m), 8),
+    (gy_hf64)__builtin_ia32_gatherq_pd256(gy_hf64{}, p, (gy_gi)i.hi, (gy_hf64)gy_hi64_of(m), 8)};
+}
 #elif GY_ISA == 256
 GY_FN vf32 gy_hard_gather(const sf32 *p, vi64 i, vbool m) {
   typedef long long Q __attribute__((vector_size(32)));

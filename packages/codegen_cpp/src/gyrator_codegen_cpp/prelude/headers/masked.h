@@ -7,18 +7,26 @@ GY_FN vbool gy_lane_mask(si64 n) { return vbool{vi32{GY_IOTA} < (n > GY_LANES ? 
 #if GY_ISA == 512
 typedef long long gy_q __attribute__((vector_size(64)));
 typedef char gy_c16 __attribute__((vector_size(16)));
+// What the compiler's functions point to.
+#if defined(__clang__)
+typedef vi16 gy_at16;
+typedef gy_c16 gy_at8;
+#else
+typedef si16 gy_at16;
+typedef char gy_at8;
+#endif
 GY_FN vi32 gy_bit_load(const si32 *p, su32 k) { return (vi32)__builtin_ia32_loaddqusi512_mask(p, vi32{}, (su16)k); }
-GY_FN vi16 gy_bit_load(const si16 *p, su32 k) { return (vi16)__builtin_ia32_loaddquhi256_mask(p, vi16{}, (su16)k); }
+GY_FN vi16 gy_bit_load(const si16 *p, su32 k) { return (vi16)__builtin_ia32_loaddquhi256_mask((const gy_at16 *)p, vi16{}, (su16)k); }
 GY_FN vi8 gy_bit_load(const si8 *p, su32 k) {
-  return (vi8)__builtin_ia32_loaddquqi128_mask((const char *)p, gy_c16{}, (su16)k);
+  return (vi8)__builtin_ia32_loaddquqi128_mask((const gy_at8 *)p, gy_c16{}, (su16)k);
 }
 GY_FN vi64 gy_bit_load(const si64 *p, su32 k) {
   return vi64{(gy_hi64)__builtin_ia32_loaddqudi512_mask((const long long *)p, gy_q{}, (su8)k),
     (gy_hi64)__builtin_ia32_loaddqudi512_mask((const long long *)(p + 8), gy_q{}, (su8)(k >> 8))};
 }
 GY_FN void gy_bit_store(si32 *p, vi32 x, su32 k) { __builtin_ia32_storedqusi512_mask(p, x, (su16)k); }
-GY_FN void gy_bit_store(si16 *p, vi16 x, su32 k) { __builtin_ia32_storedquhi256_mask(p, x, (su16)k); }
-GY_FN void gy_bit_store(si8 *p, vi8 x, su32 k) { __builtin_ia32_storedquqi128_mask((char *)p, (gy_c16)x, (su16)k); }
+GY_FN void gy_bit_store(si16 *p, vi16 x, su32 k) { __builtin_ia32_storedquhi256_mask((gy_at16 *)p, x, (su16)k); }
+GY_FN void gy_bit_store(si8 *p, vi8 x, su32 k) { __builtin_ia32_storedquqi128_mask((gy_at8 *)p, (gy_c16)x, (su16)k); }
 GY_FN void gy_bit_store(si64 *p, vi64 x, su32 k) {
   __builtin_ia32_storedqudi512_mask((long long *)p, (gy_q)x.lo, (su8)k);
   __builtin_ia32_storedqudi512_mask((long long *)(p + 8), (gy_q)x.hi, (su8)(k >> 8));

@@ -4,7 +4,12 @@ GY_FN void gy_mulhilo(su32 a, su32 m, su32 &hi, su32 &lo) {
   hi = (su32)(p >> 32);
   lo = (su32)p;
 }
-#if GY_ISA == 512
+#if GY_VEC && defined(__clang__)
+GY_FN vu64 gy_mul_even_odd(vu32 a, vu32 m) {
+  gy_hu64 e = (gy_hu64)a, f = (gy_hu64)m, low = gy_hu64{} + 0xffffffff;
+  return vu64{(e & low) * (f & low), (e >> 32) * (f & low)};
+}
+#elif GY_ISA == 512
 typedef long long gy_ll __attribute__((vector_size(64)));
 GY_FN vu64 gy_mul_even_odd(vu32 a, vu32 m) {
   gy_hu64 odd = (gy_hu64)a >> 32;

@@ -29,7 +29,10 @@ GY_V(GY_ROUND_VEC(gy_round, 8))
 //% gy_sqrt
 GY_FN sf32 gy_sqrt(sf32 x) { return __builtin_sqrtf(x); }
 GY_FN sf64 gy_sqrt(sf64 x) { return __builtin_sqrt(x); }
-#if GY_ISA == 512
+#if GY_ISA == 512 && defined(__clang__)
+GY_FN vf32 gy_sqrt(vf32 x) { return (vf32)__builtin_ia32_sqrtps512(x, 4); }
+GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return (gy_hf64)__builtin_ia32_sqrtpd512(x, 4); }
+#elif GY_ISA == 512
 GY_FN vf32 gy_sqrt(vf32 x) { return (vf32)__builtin_ia32_sqrtps512_mask(x, x, (su16)-1, 4); }
 GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return (gy_hf64)__builtin_ia32_sqrtpd512_mask(x, x, (su8)-1, 4); }
 #elif GY_ISA == 256

@@ -10,7 +10,8 @@
   })
 //% gy_lgamma
 // lgamma_r, as lgamma writes a global sign.
-static __attribute__((noinline)) sf64 gy_lgamma_d(sf64 x) { si32 sign; return __builtin_lgamma_r(x, &sign); }
+extern "C" double lgamma_r(double, int *) noexcept;
+static __attribute__((noinline)) sf64 gy_lgamma_d(sf64 x) { si32 sign; return lgamma_r(x, &sign); }
 GY_PER_LANE_F32(gy_lgamma, gy_lgamma_d(x))
 GY_PER_LANE(gy_lgamma, gy_lgamma_d(x))
 //% gy_digamma

@@ -79,6 +79,11 @@ GY_FN vi64 gy_bits(vf64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
 GY_FN vf64 gy_float(vi64 x) { return vf64{(gy_hf64)x.lo, (gy_hf64)x.hi}; }
 template <class T> GY_FN T gy_sel(vi32 m, T a, T b) { return m ? a : b; }
 template <class T> GY_FN T gy_sel(gy_hi64 m, T a, T b) { return m ? a : b; }
+#if defined(__clang__)
+// What clang compares doubles to.
+typedef long long gy_hq64 __attribute__((vector_size(8 * GY_LANES / 2)));
+template <class T> GY_FN T gy_sel(gy_hq64 m, T a, T b) { return m ? a : b; }
+#endif
 #endif
 // x, but at least or at most c; a NaN stays.
 template <class T> GY_FN T gy_raise(T x, T c) { return gy_sel(x < c, c, x); }
