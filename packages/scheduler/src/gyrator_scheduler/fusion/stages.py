@@ -371,34 +371,24 @@ class _Builder:
                 args = tuple([names.get(a, a) for a in args])
                 key = (Let, op, args, dtype)
                 known = self._known(key, stage)
-                if known is None:
-                    known = self._fresh()
-                    self._made(Let(known, op, args, dtype), stage, key, known)
-                names[name] = known
+                names[name] = known or self._made(Let(self._fresh(), op, args, dtype), stage, key)
             case Load(name, buffer, index, mask):
                 address = self._address(index, symbols)
                 mask = None if mask is None else names.get(mask, mask)
                 key = (Load, buffer, address, mask)
                 known = self._known(key, stage)
-                if known is None:
-                    known = self._fresh()
-                    self._made(Load(known, buffer, address, mask), stage, key, known)
-                names[name] = known
+                names[name] = known or self._made(
+                    Load(self._fresh(), buffer, address, mask), stage, key
+                )
             case Const(name, value, dtype):
                 key = (Const, repr(value), dtype)
                 known = self._known(key, stage)
-                if known is None:
-                    known = self._fresh()
-                    self._made(Const(known, value, dtype), stage, key, known)
-                names[name] = known
+                names[name] = known or self._made(Const(self._fresh(), value, dtype), stage, key)
             case IndexValue(name, e, dtype):
                 e = self._address(e, symbols)
                 key = (IndexValue, e, dtype)
                 known = self._known(key, stage)
-                if known is None:
-                    known = self._fresh()
-                    self._made(IndexValue(known, e, dtype), stage, key, known)
-                names[name] = known
+                names[name] = known or self._made(IndexValue(self._fresh(), e, dtype), stage, key)
             case Bind():
                 self._bind(s, stage, names, symbols)
             case Reduce() | ScanStep() | SortStep():
@@ -416,7 +406,8 @@ class _Builder:
         if known is None:
             known = Sym(f"t{self.symbols}")
             self.symbols += 1
-            self._made(Bind(known, value, size, s.wrap, s.check, mask), stage, key, known)
+            self._append(Bind(known, value, size, s.wrap, s.check, mask), stage)
+            self.same.setdefault(stage, {})[key] = known
         symbols[s.symbol] = known
 
     def _collective(
@@ -430,15 +421,15 @@ class _Builder:
         known = self._known(key, stage)
         if known is None:
             known = tuple(self._fresh() for _ in s.names)
-            self._made(named(step, known), stage, key, known)
+            self._append(named(step, known), stage)
+            self.same.setdefault(stage, {})[key] = known
         names.update(zip(s.names, known, strict=True))
 
-    def _made(
-        self, s: KernelStatement, stage: int, key: tuple[object, ...], result: object
-    ) -> None:
-        """Append a statement, and remember what it made for those equal to it."""
+    def _made(self, s: Let | Load | Const | IndexValue, stage: int, key: tuple[object, ...]) -> str:
+        """Append a statement for itself and those equal to it; return its name."""
         self._append(s, stage)
-        self.same.setdefault(stage, {})[key] = result
+        self.same.setdefault(stage, {})[key] = s.name
+        return s.name
 
     def _fresh(self) -> str:
         self.numbers += 1
