@@ -217,6 +217,29 @@ def isolated(session: nox.Session, package: str) -> None:
     session.run(python, "ci/run_doc_examples.py", readme, external=True)
 
 
+@nox.session(venv_backend="none", default=False)
+def wrappers(session: nox.Session) -> None:
+    """The umbrella's tests of models and semantics, with host programs in C++ and as FX graphs."""
+    python = everything(session)
+    files = [f"packages/gyrator/tests/{name}.py" for name in ("test_semantics", "test_ops")]
+    for wrapper in ("cpp", "fx"):
+        arguments = (*files, "-n", "auto", "--wrapper", wrapper, *session.posargs)
+        session.run(python, "-m", "pytest", *arguments, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def leaks(session: nox.Session) -> None:
+    """Memory of C++ host programs: LeakSanitizer, and 10,000 calls of each kind on libtorch."""
+    python = everything(session)
+    double = ("packages/wrapper_cpp/tests/test_run.py", "-k", "leak")
+    session.run(python, "-m", "pytest", "-n", "0", *double, external=True)
+    real = ("packages/gyrator/tests/test_host_languages.py", "-k", "leave_nothing")
+    session.run(
+        python, "-m", "pytest", "-n", "0", *real, "--calls", "10000", "--timeout", "1800",
+        *session.posargs, external=True,
+    )  # fmt: skip
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style and format, by ruff; `nox -s lint -- --fix` mends what can be mended."""
@@ -237,8 +260,9 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def layers(session: nox.Session) -> None:
-    """Imports go one way, and devices are named only where they may be: see ci/layers.toml."""
+    """Imports go one way, devices are named only where they may be, public names are as listed."""
     session.run(sys.executable, "ci/check_layers.py", external=True)
+    session.run(sys.executable, "ci/public_api.py", external=True)
 
 
 @nox.session(default=False)
