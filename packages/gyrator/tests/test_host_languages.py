@@ -472,6 +472,17 @@ def test_checks_fail_alike(plain: Forms, name: str) -> None:
             assert message in str(error.value), wrapper
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.complex64], ids=str)
+def test_nan_checks_take_every_type(plain: Forms, dtype: torch.dtype) -> None:
+    text = HEAD + '  parameter x tensor\n  do\n    assert_finite x from "q"\n    return x\n'
+    program = verify(parse(text))
+    for wrapper in WRAPPERS:
+        run = plain.load(wrapper, program, {})
+        run([torch.ones(3).to(dtype)])
+        with pytest.raises(AssertionError, match="buffer q holds 1 NaN and 0 infinite of 3"):
+            run([torch.tensor([1, torch.nan, 2]).to(dtype)])
+
+
 def test_a_kernels_check_fails_alike(plain: Forms) -> None:
     text = """host.program 1 @main
   parameter x tensor

@@ -232,10 +232,11 @@ def check_nan(tensor: torch.Tensor, name: str) -> None:
     """NanError (GY-RUNTIME-003) where a floating or complex `tensor` holds NaN or infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
         return
-    finite = torch.isfinite(tensor)
+    wide = tensor.float() if tensor.itemsize == 1 else tensor  # 8-bit floats have no test
+    finite = torch.isfinite(wide)
     if bool(finite.all()):
         return
-    nans = int(torch.isnan(tensor).sum())
+    nans = int(torch.isnan(wide).sum())
     infinite = tensor.numel() - int(finite.sum()) - nans
     raise NanError(
         Diagnostic(
