@@ -126,5 +126,5 @@ def _price(
     run = (block if along_inner else xblock) * width
     scattered = max(1.0, 128 / run)
     idle = math.pow(max(1.0, 4 * heuristics.cores / programs), 0.25)
-    idle *= math.pow(max(1.0, 4 / warps), 0.1)
+    idle *= math.pow(max(1.0, (8 if steps > 1 else 4) / warps), 0.1)
     return waste * narrow * crowded * scattered * idle
