@@ -200,9 +200,13 @@ def random(clock: Clock, only: str) -> Iterator[Row]:
     for device in ("cpu", DEVICE):
         torch._dynamo.reset()
         x = torch.ones(50, 60, device=device)
-        compiled = torch.compile(draw, backend="gyrator", options={"strict": True})
-        torch.manual_seed(5)
-        found.append([t.cpu() for t in compiled(x)])
+        records: list[GraphRecord] = []
+        with Session(options={"strict": True}, observer=records.append) as session:
+            compiled = torch.compile(draw, backend=session.backend)
+            torch.manual_seed(5)
+            found.append([t.cpu() for t in compiled(x)])
+        row[f"{device}_externs"] = sorted({str(e.target) for r in records for e in r.externs})
+        row[f"{device}_kernels"] = [k.name for r in records for k in r.kernels]
     for k, (a, b) in enumerate(zip(*found, strict=True)):
         close = torch.equal(a, b) if k != 1 else torch.allclose(a, b, rtol=1e-5, atol=1e-6)
         if not close:

@@ -53,7 +53,7 @@ REGISTER_ALLOCATOR(TOY, &memory);
 
 // Streams and events -----------------------------------------------------------------------------
 
-struct Guard final : c10::impl::NoOpDeviceGuardImpl<TOY> {  // what it says nothing of is done at once
+struct Guard final : c10::impl::NoOpDeviceGuardImpl<TOY> {  // work is done when it is submitted
   c10::Device exchangeDevice(c10::Device d) const override {
     return {TOY, std::exchange(device, d.has_index() ? d.index() : 0)};
   }
@@ -79,6 +79,10 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<TOY> {  // what it says noth
     *static_cast<int64_t *>(*event) = std::chrono::nanoseconds(now).count();
   }
   void destroyEvent(void *event, const c10::DeviceIndex) const noexcept override { delete static_cast<int64_t *>(event); }
+  void block(void *, const c10::Stream &) const override {}
+  bool queryEvent(void *) const override { return true; }
+  void synchronizeEvent(void *) const override {}
+  void synchronizeDevice(const c10::DeviceIndex) const override {}
   double elapsedTime(void *a, void *b, const c10::DeviceIndex) const override {
     return 1e-6 * static_cast<double>(*static_cast<int64_t *>(b) - *static_cast<int64_t *>(a));
   }
