@@ -37,3 +37,9 @@ def layers() -> ModuleType:
 def examples() -> ModuleType:
     """The runner of documentation examples."""
     return load("run_doc_examples")
+
+
+@pytest.fixture(scope="session")
+def public_api() -> ModuleType:
+    """The checker of public names."""
+    return load("public_api")
