@@ -86,3 +86,18 @@ def test_sizes_that_depend_on_values(check) -> None:
             for got, want in zip(run(x), fn(x), strict=True):
                 torch.testing.assert_close(got, want)
     assert len(programs) == 1
+
+
+def test_slices_whose_bounds_values_decide(check) -> None:
+    def fn(x, n):
+        k = n.item()
+        return x[:k].sum(0), x[k:] + 1, x.narrow(0, k, 1) * 2
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        programs = []
+        run = compiled(check, fn, programs)
+        for k in (2, 0, 4):
+            given = torch.randn(5, 3), torch.tensor(k)
+            for got, want in zip(run(*given), fn(*given), strict=True):
+                torch.testing.assert_close(got, want)
+    assert any(getattr(o, "target", "") == "aten.sym_size.int" for o in programs[0].operations)

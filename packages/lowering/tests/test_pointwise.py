@@ -197,6 +197,8 @@ def test_clamp(check) -> None:
     check(lambda x: (x.clamp(-1, 2), x.clamp(min=0), x.clamp(max=1), x.clamp(2, 1)), x)
     check(lambda x, a, b: (x.clamp(a, b), x.clamp(min=a), x.clamp(max=b)), x, low, high)
     check(lambda x: (x.clamp(-1, 2), x.clamp(0.5, 2.5)), torch.arange(-4, 5))
+    yes, no = torch.tensor([True, True, False, False]), torch.tensor([True, False, True, False])
+    check(lambda x, y: (torch.clamp_min(x, y), torch.clamp_max(x, y)), yes, no)
 
 
 def test_where_and_masked_fill(check) -> None:

@@ -6,6 +6,7 @@ import torch
 from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import DeviceCopy, Extern
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
@@ -14,6 +15,7 @@ from gyrator_lowering.capabilities import complete, missing
 from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.rules.extern import call
 from gyrator_lowering.schema import OpInfo, info_of
+from gyrator_lowering.slices import SLICES, bind_symbols
 from gyrator_lowering.table import LeftToAten, LoweringTable, Rule
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -81,6 +83,9 @@ class Ops:
         if info.returns == 1:
             fake = (fake,)
         places = [place for place in info.views if place is not None]
+        if info.name in SLICES and any(isinstance(a, Expr) for a in args[2:]):
+            given: Any = self.b.node.args[0]
+            bind_symbols(self.b, info.name, args, given.meta["val"], fake[0])
         views = tuple(
             self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
         )

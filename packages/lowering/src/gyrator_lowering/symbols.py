@@ -18,6 +18,8 @@ class Symbols:
     _memo: dict[sympy.Basic, Expr] = field(factory=dict)
     environment: Any = None
     """The `ShapeEnv` of the first symbolic size seen, or None."""
+    defined: set[sympy.Symbol] = field(factory=set)
+    """Symbols that stand for an expression over others."""
 
     def size(self, value: Any) -> Expr:
         """Return an `int` or `torch.SymInt` as an expression; adds no guard."""
@@ -38,6 +40,11 @@ class Symbols:
         if found is None:
             found = self._memo[given] = Const(int(given)) if given.is_Integer else from_sympy(given)
         return found
+
+    def define(self, symbol: sympy.Symbol, value: Expr) -> None:
+        """Let a symbol stand for an expression from now on."""
+        self._memo[symbol] = value
+        self.defined.add(symbol)
 
     def seen(self) -> set[Any]:
         """Return the symbols of all expressions translated so far."""

@@ -347,10 +347,11 @@ def clamp(
 
     def body(ops: Tracer, p: Value, *limits: Value) -> Value:
         rest = list(limits)
+        boolean = p.dtype is DType.BOOL
         if low is not None:
-            p = ops.maximum(p, rest.pop(0))
+            p = ops.let("bit_or" if boolean else "maximum", p, rest.pop(0))
         if high is not None:
-            p = ops.minimum(p, rest.pop(0))
+            p = ops.let("bit_and" if boolean else "minimum", p, rest.pop(0))
         return p
 
     return elementwise(b, body, (x, *args))
