@@ -20,11 +20,14 @@ TEXT = """host.program 1 @p
   do
     s0 = dim x 0
     w = constant weight
+    wt = view w as f32[4, 8] strides [1, 4] offset 0
     assert_layout x [s0, 8] strides [8, 1]
     assert_finite x
     pool = pool 16*s0 + 64 on cpu
     a = place pool at 64 as f32[s0, 4] strides [4, 1]
     extern aten.mm.default (x, w) -> (a) out aten.mm.out names (out)
+    half = allocate f32[4, 4] strides [4, 1] on cpu
+    extern aten.mm.default (wt, w) -> (half) out aten.mm.out names (out)
     extern aten.gelu.default (a) with {approximate="tanh"} -> (g)
     extern aten.sum.dim_IntList (g, [1], true) with {dtype=<dtype float64>} -> (s)
     extern aten.split.Tensor (g, 2, 1) -> ([p, q])
@@ -38,7 +41,7 @@ TEXT = """host.program 1 @p
       extern aten.cat.default ([p, q], 1) -> (c)
     u0 = read one
     extern aten.var_mean.dim (g, none, false) -> (var, mean)
-    return a, s, p, q, v, i, picked, r, bits, c, (u0), var, mean
+    return half, a, s, p, q, v, i, picked, r, bits, c, (u0), var, mean
 """
 
 
@@ -129,7 +132,7 @@ def test_it_does_as_eager(library, rows):
     var, mean = torch.var_mean(g, None, unbiased=False)
     r = q[:, 1]
     wanted = [
-        a, g.sum(1, keepdim=True, dtype=torch.float64), p, q, v, i, g[:, i[:, 0]], r,
+        w.t() @ w, a, g.sum(1, keepdim=True, dtype=torch.float64), p, q, v, i, g[:, i[:, 0]], r,
         torch.stack(list(r)).view(torch.int16).view(rows, 2), g, 0, var, mean,
     ]  # fmt: skip
     for one, other in zip(found, wanted, strict=True):

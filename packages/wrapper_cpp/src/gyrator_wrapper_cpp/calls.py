@@ -13,6 +13,8 @@ from gyrator_wrapper_cpp.kinds import Kind, Kinds, leaves, returned
 from gyrator_wrapper_cpp.schema import Argument, Schema
 from gyrator_wrapper_cpp.text import SizePrinter, integer, quoted, real
 
+PRODUCTS = frozenset({"aten.mm.out", "aten.bmm.out", "aten.addmm.out", "aten.baddbmm.out"})
+"""Operators that the ABI has without the dispatcher, too. `out` is the last argument of each."""
 Lines = list[str]
 Results = tuple[str | tuple[str, ...] | Sym | None, ...]
 
@@ -51,12 +53,31 @@ class CallWriter:
         if len(results) > len(schema.returns):
             raise refusal("GY-WCPP-002", f"{target} gives {len(schema.returns)} results")
         try:
-            return self._dispatched(schema, pairs, results)
+            return self._product(schema, pairs, self._dispatched(schema, pairs, results))
         except InexpressibleError as error:
             if self.fallback:
-                return self._hooked(schema, pairs, results)
+                return self._product(schema, pairs, self._hooked(schema, pairs, results))
             message = f"the C ABI of torch {'.'.join(map(str, self.abi))} does not pass {error}"
             raise refusal("GY-WCPP-003", message, target) from error
+
+    def _product(
+        self, schema: Schema, pairs: tuple[tuple[Argument, h.Value], ...], otherwise: Lines
+    ) -> Lines:
+        """Write a matrix product: by the CPU's own operator where that may be, else as given."""
+        if schema.target not in PRODUCTS:
+            return otherwise
+        given = []
+        for argument, value in (pairs[-1], *pairs[:-1]):
+            match value:
+                case h.Ref(name) if self.kinds[name] is Kind.TENSOR:
+                    given.append(f"f.{self.kinds.member(name)}")
+                case Literal(int(v)) | Literal(float(v)) if argument.kind == "Scalar":
+                    given.append(real(float(v)))
+                case _:
+                    return otherwise
+        function = f"aoti_torch_cpu_{schema.op.removeprefix('aten::')}_out"
+        call = f"gy::product({function}, {quoted(schema.op)}, {', '.join(given)})"
+        return [f"if (!{call})", *(f"  {line}" for line in otherwise)]
 
     def collective(self, i: h.CollectiveStart) -> Lines:
         """Write the call that starts a collective; its results may be one list."""

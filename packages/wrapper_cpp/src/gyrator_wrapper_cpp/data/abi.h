@@ -125,6 +125,18 @@ AOTITorchError aoti_record_function_start(
     AtenRecordFunctionHandle*);
 AOTITorchError aoti_record_function_end(AtenRecordFunctionHandle);
 
+// Operators of the CPU without the dispatcher. Null where a libtorch has none.
+GY_WEAK AOTITorchError aoti_torch_cpu_mm_out(
+    AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle);
+GY_WEAK AOTITorchError aoti_torch_cpu_bmm_out(
+    AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle);
+GY_WEAK AOTITorchError aoti_torch_cpu_addmm_out(
+    AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double beta,
+    double alpha);
+GY_WEAK AOTITorchError aoti_torch_cpu_baddbmm_out(
+    AtenTensorHandle out, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double beta,
+    double alpha);
+
 // New in 2.13; absent (null) before.
 GY_WEAK const char* torch_exception_get_what_without_backtrace();
 GY_WEAK AOTITorchError torch_new_stable_ivalue(StableIValue**);

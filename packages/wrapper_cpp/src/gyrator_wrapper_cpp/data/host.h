@@ -598,6 +598,33 @@ class Call {
   int count_ = 0;
 };
 
+// Whether an operator of the CPU may be called for a result: it knows nothing of pending
+// conjugates, which complex tensors may have.
+inline bool direct(const void* function, const Tensor& out) {
+  int32_t type = 0;
+  if (function == nullptr) return false;
+  check(aoti_torch_get_device_type(out.get(), &type), "get_device_type");
+  return type == aoti_torch_device_type_cpu() && is_float(out.dtype());
+}
+
+inline bool product(
+    AOTITorchError (*function)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle), const char* op,
+    const Tensor& out, const Tensor& a, const Tensor& b) {
+  if (!direct(reinterpret_cast<const void*>(function), out)) return false;
+  check(function(out.get(), a.get(), b.get()), op);
+  return true;
+}
+
+inline bool product(
+    AOTITorchError (*function)(
+        AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, double, double),
+    const char* op, const Tensor& out, const Tensor& c, const Tensor& a, const Tensor& b,
+    double beta, double alpha) {
+  if (!direct(reinterpret_cast<const void*>(function), out)) return false;
+  check(function(out.get(), c.get(), a.get(), b.get(), beta, alpha), op);
+  return true;
+}
+
 // Values between programs and hooks; tensors still in them at the end are freed.
 template <int size>
 struct Values {
