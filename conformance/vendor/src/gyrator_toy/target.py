@@ -10,7 +10,7 @@ from attrs import frozen
 
 from gyrator.config import Config
 from gyrator.targets import API, TargetDefinition
-from gyrator_conformance import Profile
+from gyrator_conformance import Excuse, Profile, Reason
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
@@ -104,5 +104,19 @@ TARGET = TargetDefinition(
     load=load,
     optional=True,
 )
-PROFILE = Profile()
-"""The toy asks for no excuse: what it lacks runs as ATen calls."""
+PROFILE = Profile(
+    excuses=(
+        Excuse(
+            Reason.LIBRARY,
+            "eager PyTorch asks PrivateUse1 for fused cells, which the host lacks",
+            models=frozenset({"lstm", "gru"}),
+        ),
+        Excuse(
+            Reason.LIBRARY,
+            "eager PyTorch's way to the host ends in a crash on gradients of complex tensors",
+            models=frozenset({"spectral-conv"}),
+            modes=frozenset({"training"}),
+        ),
+    )
+)
+"""What the suite must not ask for. All else that kernels lack runs as ATen calls."""
