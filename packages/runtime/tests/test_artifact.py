@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+from gyrator_ir.source import HostUnit
 from gyrator_runtime import artifact as module
 from gyrator_runtime.artifact import (
     Artifact,
@@ -14,22 +15,25 @@ from gyrator_runtime.artifact import (
     load_artifact,
     save_artifact,
 )
-from gyrator_runtime.build import Builder, BuildError, TranslationUnit
+from gyrator_runtime.build import Builder, BuildError
 from gyrator_runtime.cache import Cache, make_key
+from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.warn import GyratorWarning
 
 KEY = make_key("program", {"graph": b"g"})
-UNIT = TranslationUnit(
+UNIT = HostUnit(
     "unit0",
     'extern "C" long gy_inc(void *const *b, const long *s) {\n'
     "  for (long i = 0; i < s[0]; i++) ((float *)b[0])[i] += 1.0f;\n"
     "  return 0;\n}\n",
+    ("gy_inc",),
 )
 HOST = """
-launcher = Launcher([Launch(SYMBOLS["gy_inc"], (Buffer(0),), (SizeArg(1),))])
-def call(x, n):
-    launcher(x, n)
-    return (x,)
+def build(rt):
+    p = rt.program('main', ('x', 'n', ))
+    x, n, = p.parameters
+    p.launch('inc', (x, ), (p.integer(n), ))
+    return p.finish((x, ))
 """
 
 
@@ -45,18 +49,16 @@ def stored(tmp_path, toolchain):
 
 
 def test_round_trip(stored, runner):
-    from gyrator_runtime import host
-    from gyrator_runtime.device import CpuDevice
-
     loaded = load_artifact(stored, KEY)
     assert loaded is not None
     assert loaded.metadata == {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
     assert loaded.text("schedule.gy") == "text"
     with pytest.raises(KeyError):
         loaded.text("other")
-    names = {**host.namespace(runner, {"cpu": CpuDevice()}), "SYMBOLS": loaded.symbols}
+    names: dict = {}
     exec(loaded.host_source, names)
-    assert names["call"](torch.zeros(3), 2)[0].tolist() == [1.0, 1.0, 0.0]
+    rt = HostRuntime(runner, {"inc": LoadedKernel("inc", loaded.symbols["gy_inc"])}, {})
+    assert names["build"](rt).plan([torch.zeros(3), 2])[0].tolist() == [1.0, 1.0, 0.0]
     assert load_artifact(stored, make_key("program", {})) is None
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from gyrator_ir.source import HostUnit
 from gyrator_runtime.build import (
     LIBRARY,
     Builder,
     BuildError,
-    TranslationUnit,
     build_kernels,
     load_library,
 )
@@ -47,11 +47,12 @@ extern "C" int64_t gy_threads(void *const *b, const int64_t *s) {
 
 
 def fill(number):
-    return TranslationUnit(
+    return HostUnit(
         f"fill{number}",
         f'extern "C" long gy_fill{number}(void *const *b, const long *s) {{\n'
         f"  for (long i = 0; i < s[0]; i++) ((float *)b[0])[i] = {number}.0f;\n"
         "  return 0;\n}\n",
+        (f"gy_fill{number}",),
     )
 
 
@@ -96,7 +97,7 @@ def test_a_hit_runs_no_compiler(tmp_path, toolchain):
     handle = Builder(broken, cache, "plain").submit([fill(1)])
     assert handle.done()
     assert list(handle.result()) == ["gy_fill1"]
-    renamed = TranslationUnit("another name", fill(1).text)
+    renamed = HostUnit("another name", fill(1).text, fill(1).symbols)
     assert list(Builder(broken, cache, "plain").submit([renamed]).result()) == ["gy_fill1"]
     first.close()
 
@@ -104,25 +105,16 @@ def test_a_hit_runs_no_compiler(tmp_path, toolchain):
 def test_what_is_in_the_key(tmp_path, toolchain):
     cache = Cache(tmp_path / "c")
     unit = fill(1)
-    with_header = TranslationUnit(unit.name, unit.text, headers=(("p.h", ""),))
     other = Toolchain(toolchain.command, "g++ 99", toolchain.family)
     keys = {
         Builder(toolchain, cache, "plain").key(unit).hex,
         Builder(toolchain, cache, "avx2").key(unit).hex,
         Builder(other, cache, "plain").key(unit).hex,
-        Builder(toolchain, cache, "plain").key(with_header).hex,
         Builder(toolchain, cache, "plain").key(fill(2)).hex,
     }
-    assert len(keys) == 5
+    assert len(keys) == 4
     moved = Toolchain(("/elsewhere/g++",), toolchain.version, toolchain.family)
     assert Builder(moved, cache, "plain").key(unit) == Builder(toolchain, cache, "plain").key(unit)
-
-
-def test_headers(tmp_path, toolchain):
-    text = '#include "prelude.h"\nextern "C" long gy_k(void *const *, const long *) { return N; }\n'
-    unit = TranslationUnit("k", text, headers=(("prelude.h", "#define N 42\n"),))
-    found = build_kernels([unit], toolchain, Cache(tmp_path / "c"), "plain")
-    assert call(found["gy_k"], torch.zeros(1), 0) == 42
 
 
 def test_nothing_in_an_entry_names_a_folder(tmp_path, toolchain):
@@ -137,7 +129,7 @@ def test_kernels_share_torchs_threads(tmp_path, toolchain, openmp_link):
     if not toolchain.threads:
         pytest.skip("this compiler does not target libgomp")
     linked = Toolchain(toolchain.command, toolchain.version, toolchain.family, openmp_link)
-    unit = TranslationUnit("threads", THREADS)
+    unit = HostUnit("threads", THREADS, ("gy_threads",))
     address = build_kernels([unit], linked, Cache(tmp_path / "c"), cpu_isa())["gy_threads"]
     before = torch.get_num_threads()
     try:
@@ -157,7 +149,7 @@ def test_isa_flags_compile(tmp_path, toolchain):
 
 
 def test_compiler_error_names_unit_and_last_lines(tmp_path, toolchain):
-    bad = TranslationUnit("bad", "this is no C++", ("gy_bad",))
+    bad = HostUnit("bad", "this is no C++", ("gy_bad",))
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
     with pytest.raises(BuildError) as caught:
         builder.submit([fill(1), bad]).result()
@@ -221,7 +213,7 @@ def test_library_that_does_not_load(tmp_path):
 
 
 def test_missing_symbol(tmp_path, toolchain):
-    unit = TranslationUnit("k", fill(1).text, ("gy_other",))
+    unit = HostUnit("k", fill(1).text, ("gy_other",))
     with pytest.raises(BuildError) as caught:
         build_kernels([unit], toolchain, Cache(tmp_path / "c"), "plain")
     assert caught.value.diagnostic.code == "GY-BUILD-004"
@@ -276,14 +268,15 @@ import signal
 import sys
 from pathlib import Path
 import torch
-from gyrator_runtime.build import Builder, TranslationUnit
+from gyrator_ir.source import HostUnit
+from gyrator_runtime.build import Builder
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import Toolchain
 cache = Cache(Path({str(tmp_path / "c")!r}))
 builder = Builder(Toolchain(({script!r},), "1", "gcc"), cache, "plain")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
-    builder.submit([TranslationUnit("u", "int x;", ("gy_x",))]).result()
+    builder.submit([HostUnit("u", "int x;", ("gy_x",))]).result()
 except KeyboardInterrupt:
     sys.exit(33)
 """
@@ -363,7 +356,7 @@ def test_fork_after_threads_have_run(tmp_path, toolchain, runner):
     # Eager torch hangs in such a child: libgomp's threads do not survive a fork.
     if not toolchain.threads:
         pytest.skip("this compiler does not target libgomp")
-    unit = TranslationUnit("threads", THREADS)
+    unit = HostUnit("threads", THREADS, ("gy_threads",))
     address = build_kernels([unit], toolchain, Cache(tmp_path / "c"), "plain")["gy_threads"]
     launch = Launch(address, (Buffer(0),), (64,), release_gil=True)
     plan = runner.plan(PlanProgram(1, 1, (launch,)))

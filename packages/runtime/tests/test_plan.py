@@ -493,20 +493,6 @@ def test_timings(runner, kernels):
     assert runner.plan(PlanProgram(2, 2, (axpy,))).timings() == []
 
 
-def test_launcher_counts_its_arguments(runner, kernels):
-    axpy = Launch(
-        kernels["gy_axpy"],
-        (Buffer(1), Buffer(0)),
-        (SizeProgram((("arg", 2), ("const", 1), ("sub", 0))), 1),
-    )
-    launcher = host.make_launcher(runner, [axpy])
-    y = torch.zeros(4)
-    assert launcher(y, torch.ones(4), 4) is None
-    assert y.tolist() == [1.0, 1.0, 1.0, 0.0]
-    with pytest.raises(TypeError):
-        launcher(y, y)
-
-
 def test_native_without_torchs_data_ptr_function(shared_cache, toolchain, kernels):
     from gyrator_runtime.native import NativeRunner, build_native_runner
 

@@ -42,7 +42,8 @@ def test_long_work_shows_a_bar():
 
 
 def test_builder_reports_each_unit(tmp_path, toolchain):
-    from gyrator_runtime.build import Builder, TranslationUnit
+    from gyrator_ir.source import HostUnit
+    from gyrator_runtime.build import Builder
     from gyrator_runtime.cache import Cache
 
     class Counting(SilentProgress):
@@ -60,7 +61,7 @@ def test_builder_reports_each_unit(tmp_path, toolchain):
 
     progress = Counting()
     builder = Builder(toolchain, Cache(tmp_path / "c"), "plain", progress=progress)
-    units = [TranslationUnit(f"u{n}", f"int x{n};", ()) for n in range(3)]
+    units = [HostUnit(f"u{n}", f"int x{n};", ()) for n in range(3)]
     builder.submit(units).built()
     builder.close()
     assert progress.seen[0] == ("compiling kernels", 3)

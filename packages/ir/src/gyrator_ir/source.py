@@ -79,6 +79,11 @@ class TranslationUnit:
     text: str = field(validator=exactly(str))
     kernels: tuple[KernelSource, ...] = field(validator=a_tuple)
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The functions that it exports."""
+        return tuple(k.symbol for k in self.kernels)
+
 
 @frozen
 class HostUnit:

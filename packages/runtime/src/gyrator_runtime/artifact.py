@@ -78,7 +78,7 @@ class LoadedArtifact:
 def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
     """Return the libraries of built units, to be stored with a program."""
     return tuple(
-        Library(b.unit.name, b.library.read_bytes(), b.unit.exported(), b.unit.text) for b in built
+        Library(b.unit.name, b.library.read_bytes(), b.unit.symbols, b.unit.text) for b in built
     )
 
 

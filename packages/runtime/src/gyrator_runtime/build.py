@@ -9,13 +9,13 @@ import contextlib
 import ctypes
 import errno
 import os
-import re
 import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
+from typing import Protocol
 
 from attrs import frozen
 
@@ -27,7 +27,6 @@ from gyrator_runtime.toolchain import Toolchain
 LIBRARY = "kernels.so"
 SOURCE = "kernels.cpp"
 
-_SYMBOL = re.compile(r'extern\s+"C"\s+[^;{}()]*?\b(gy_\w+)\s*\(')
 _TAIL_LINES = 15
 
 # A fork while a compiler is being started would copy the writing ends of its pipes, and our reader
@@ -49,25 +48,30 @@ class BuildError(GyratorError):
     """A kernel cannot be built or loaded; the caller falls back to eager."""
 
 
-@frozen
-class TranslationUnit:
-    """C++ text of some kernels. `headers` are (name, text) pairs that it may include by name."""
+class Unit(Protocol):
+    """A text that is compiled whole: `TranslationUnit` and `HostUnit` of the IR."""
 
-    name: str
-    text: str
-    symbols: tuple[str, ...] = ()  # () means every extern "C" function called gy_...
-    headers: tuple[tuple[str, str], ...] = ()
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
 
-    def exported(self) -> tuple[str, ...]:
-        """Return the kernels' symbols, in the order of the text where they are not given."""
-        return self.symbols or tuple(dict.fromkeys(_SYMBOL.findall(self.text)))
+    @property
+    def text(self) -> str:
+        """C++."""
+        ...
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The functions that it exports."""
+        ...
 
 
 @frozen
 class BuiltUnit:
     """A unit whose library lies in the cache."""
 
-    unit: TranslationUnit
+    unit: Unit
     key: CacheKey
     entry: Entry
 
@@ -83,7 +87,7 @@ class BuildHandle:
     def __init__(
         self,
         builder: "Builder",
-        units: tuple[TranslationUnit, ...],
+        units: tuple[Unit, ...],
         futures: list["Future[BuiltUnit]"],
     ) -> None:
         self._builder = builder
@@ -149,17 +153,16 @@ class Builder:
         self._pid = os.getpid()
         self._flags = toolchain.compile_flags(isa)
 
-    def key(self, unit: TranslationUnit) -> CacheKey:
+    def key(self, unit: Unit) -> CacheKey:
         """Return the key of the built `unit`; equal texts share one, whatever their names."""
         fields = {
             "text": unit.text.encode(),
-            "headers": repr(unit.headers).encode(),
             "compiler": self.toolchain.identity,
             "flags": " ".join(self._flags).encode(),
         }
         return make_key("kernels", fields)
 
-    def submit(self, units: Sequence[TranslationUnit]) -> BuildHandle:
+    def submit(self, units: Sequence[Unit]) -> BuildHandle:
         """Start building; units that the cache has are ready at once and start no compiler."""
         self._after_fork()
         futures: list[Future[BuiltUnit]] = []
@@ -203,14 +206,12 @@ class Builder:
         if os.getpid() != self._pid:
             self._pool, self._children, self._pid = None, set(), os.getpid()
 
-    def _build(self, unit: TranslationUnit, key: CacheKey) -> BuiltUnit:
+    def _build(self, unit: Unit, key: CacheKey) -> BuiltUnit:
         entry = self.cache.get_or_build(key, lambda folder: self._compile(unit, folder))
         return BuiltUnit(unit, key, entry)
 
-    def _compile(self, unit: TranslationUnit, folder: Path) -> None:
+    def _compile(self, unit: Unit, folder: Path) -> None:
         (folder / SOURCE).write_text(unit.text)
-        for name, text in unit.headers:
-            (folder / name).write_text(text)
         for command in self.toolchain.build_commands(self.isa, SOURCE, LIBRARY):
             status, output = self._run(unit, command, folder)
             if status:
@@ -218,7 +219,7 @@ class Builder:
         (folder / f"{SOURCE}.o").unlink(missing_ok=True)
 
     def _run(
-        self, unit: TranslationUnit, command: tuple[str, ...], folder: Path
+        self, unit: Unit, command: tuple[str, ...], folder: Path
     ) -> tuple[int, str]:
         # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
         environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
@@ -252,7 +253,7 @@ class Builder:
 
 
 def build_kernels(
-    units: Sequence[TranslationUnit],
+    units: Sequence[Unit],
     toolchain: Toolchain,
     cache: Cache,
     isa: str,
@@ -268,7 +269,7 @@ def build_kernels(
 
 def load_units(built: Sequence[BuiltUnit]) -> dict[str, int]:
     """Map the libraries into the process; return each symbol's address. Never unmapped."""
-    return {s: a for b in built for s, a in load_library(b.library, b.unit.exported()).items()}
+    return {s: a for b in built for s, a in load_library(b.library, b.unit.symbols).items()}
 
 
 def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
@@ -296,7 +297,7 @@ def available_cores() -> int:
 
 
 def _failed(
-    unit: TranslationUnit, command: tuple[str, ...], status: int, output: str
+    unit: Unit, command: tuple[str, ...], status: int, output: str
 ) -> BuildError | OSError:
     if "No space left on device" in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -322,7 +323,7 @@ def _failed(
     )
 
 
-def _timed_out(unit: TranslationUnit, command: tuple[str, ...], seconds: float) -> BuildError:
+def _timed_out(unit: Unit, command: tuple[str, ...], seconds: float) -> BuildError:
     return BuildError(
         Diagnostic(
             "GY-BUILD-003",

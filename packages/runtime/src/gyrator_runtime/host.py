@@ -1,8 +1,7 @@
-"""What a host program calls, as one flat namespace.
+"""What the plans of host programs call in Python.
 
-A generated Python host program is executed with `namespace(...)` as its globals. Everything that
-can be prepared once is a function that returns a prepared callable (`allocator`, `extern`,
-`Launcher`): a program calls those at its top and the results on each run.
+What can be prepared once is a function that returns a prepared callable (`allocator`, `extern`):
+it is called when a program is recorded, and its result on each run.
 """
 
 import contextlib
@@ -14,55 +13,29 @@ import torch
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.types import DType
-from gyrator_runtime.device import CpuEvent, CpuStream, DeviceInterface, Event, Stream
+from gyrator_runtime.device import CpuEvent, CpuStream
 from gyrator_runtime.externs import extern
-from gyrator_runtime.native import (
-    Buffer,
-    Call,
-    Const,
-    Drop,
-    GetItem,
-    IntTuple,
-    Launch,
-    Move,
-    Plan,
-    PlanProgram,
-    Reg,
-    Return,
-    Runner,
-    SizeArg,
-    SizeProgram,
-)
-from gyrator_runtime.philox import seed_offset, seed_tensor
 
 __all__ = [
     "DTYPES",
     "NanError",
     "allocator",
-    "as_strided",
     "assert_alignment",
     "assert_size_stride",
     "check_nan",
     "copy",
     "device_guard",
-    "empty_pool",
-    "empty_strided",
     "event",
     "extern",
     "identity",
-    "make_launcher",
-    "namespace",
     "over_storage",
     "pack",
     "profile_range",
     "read_scalar",
     "record_event",
-    "seed_offset",
-    "seed_tensor",
     "stream",
     "stream_guard",
     "tma_descriptor",
-    "view",
     "wait_event",
 ]
 
@@ -116,22 +89,6 @@ def allocator(
     return allocate, ()
 
 
-def empty_strided(
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    dtype: torch.dtype,
-    device: str | torch.device,
-) -> torch.Tensor:
-    """Return an uninitialised tensor; sizes and strides in elements."""
-    function, extra = allocator(dtype, device)
-    return function(size, stride, *extra)
-
-
-def empty_pool(nbytes: int, device: str | torch.device) -> torch.Tensor:
-    """Return `nbytes` uninitialised bytes (uint8), aligned to 64, from which buffers are cut."""
-    return empty_strided((nbytes,), (1,), torch.uint8, device)
-
-
 def identity(value: Any) -> Any:
     """Return `value`; how a plan puts a constant into a register."""
     return value
@@ -140,27 +97,6 @@ def identity(value: Any) -> Any:
 def pack(*items: Any) -> list[Any]:
     """Return the arguments as a list; how a plan passes a list of tensors."""
     return list(items)
-
-
-def as_strided(
-    base: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: int = 0
-) -> torch.Tensor:
-    """Return a view; `offset` counts elements from the start of the storage."""
-    return torch.as_strided(base, size, stride, offset)
-
-
-def view(
-    base: torch.Tensor,
-    size: tuple[int, ...],
-    stride: tuple[int, ...],
-    offset: int,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    """Return a view outside autograd; `offset` counts elements of `dtype` from the first of `base`.
-
-    An element type of another width reads the same bytes.
-    """
-    return over_storage(base, size, stride, dtype, offset * dtype.itemsize)
 
 
 def over_storage(
@@ -326,73 +262,3 @@ def tma_descriptor(
 def _accelerated(place: torch.device) -> bool:
     accelerator = torch.accelerator.current_accelerator()
     return accelerator is not None and accelerator.type == place.type
-
-
-def make_launcher(
-    runner: Runner, steps: Sequence[Launch], *, n_args: int | None = None, timed: bool = False
-) -> Plan:
-    """Return `launcher(*args)`, which runs `steps` in one native call and returns None.
-
-    Argument k is register k of the steps. `n_args` is one more than the highest register used
-    unless given.
-    """
-    used = [b.register for s in steps for b in s.buffers]
-    sizes = [x for s in steps for x in (*s.sizes, *(b.offset for b in s.buffers))]
-    for size in sizes:
-        if isinstance(size, SizeArg):
-            used.append(size.register)
-        elif isinstance(size, SizeProgram):
-            used += [k for name, k in size.code if name == "arg"]
-    count = max(used, default=-1) + 1 if n_args is None else n_args
-    return runner.plan(PlanProgram(count, count, tuple(steps), timed=timed))
-
-
-def namespace(runner: Runner, devices: Mapping[str, DeviceInterface]) -> dict[str, object]:
-    """Return the globals of a host program: every function of this page, and those below.
-
-    `Launcher(steps, n_args=None, timed=False)` and `HostPlan(program)` make plans on `runner`;
-    `current_stream(type)`, `new_stream`, `stream_guard`, `new_event` and `synchronize` ask the
-    `DeviceInterface` of that type, which `device(type)` returns.
-    """
-
-    def launcher(
-        steps: Sequence[Launch], *, n_args: int | None = None, timed: bool = False
-    ) -> Plan:
-        return make_launcher(runner, steps, n_args=n_args, timed=timed)
-
-    def device(kind: str) -> DeviceInterface:
-        return devices[kind]
-
-    def current_stream(kind: str, index: int = 0) -> Stream:
-        return devices[kind].current_stream(index)
-
-    def new_stream(kind: str, index: int = 0) -> Stream:
-        return devices[kind].new_stream(index)
-
-    def stream_guard(kind: str, stream: Stream) -> contextlib.AbstractContextManager[object]:
-        return devices[kind].stream_guard(stream)
-
-    def new_event(kind: str) -> Event:
-        return devices[kind].new_event()
-
-    def synchronize(kind: str, index: int = 0) -> None:
-        devices[kind].synchronize(index)
-
-    here = (
-        *(allocator, empty_strided, empty_pool, identity, pack, as_strided, view, over_storage),
-        *(check_nan, read_scalar, copy, profile_range, device_guard, extern),
-        *(seed_offset, seed_tensor, tma_descriptor),
-        *(stream, event, record_event, wait_event),
-        *(Buffer, Launch, SizeArg, SizeProgram, Call, Const, Drop, GetItem, IntTuple, Move),
-        *(PlanProgram, Reg, Return),
-        *(device, current_stream, new_stream, stream_guard, new_event, synchronize),
-    )
-    return {
-        **{item.__name__: item for item in here},
-        "torch": torch,
-        "DTYPES": DTYPES,
-        "assert_size_stride": assert_size_stride,
-        "assert_alignment": assert_alignment,
-        "Launcher": launcher,
-        "HostPlan": runner.plan,
-    }

@@ -14,7 +14,6 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
-from gyrator_runtime.build import TranslationUnit as Unit
 from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceInterface, cpu_isa
 from gyrator_runtime.toolchain import find_toolchain
 
@@ -77,11 +76,7 @@ class CppLoader:
 
     def submit(self, units: Sequence[TranslationUnit]) -> _Building:
         """Start compiling."""
-        return _Building(
-            self.builder.submit(
-                tuple(Unit(u.name, u.text, tuple(k.symbol for k in u.kernels)) for u in units)
-            )
-        )
+        return _Building(self.builder.submit(units))
 
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:

@@ -3,40 +3,8 @@ import torch
 
 from gyrator_runtime.device import CpuDevice
 from gyrator_runtime.native import Buffer, Launch, PlanProgram
-from gyrator_runtime.philox import seed_offset, seed_tensor
 from gyrator_runtime.profile import compare, kernel_times, time_callable
 from gyrator_runtime.tuning import choose
-
-
-def test_seeds_follow_torchs_generator():
-    torch.manual_seed(5)
-    first = [seed_offset() for _ in range(4)]
-    torch.manual_seed(5)
-    assert [seed_offset() for _ in range(4)] == first
-    assert len(set(first)) == 4
-    assert all(0 <= seed < 2**63 and offset == 0 for seed, offset in first)
-    torch.manual_seed(6)
-    assert seed_offset() not in first
-
-
-def test_saved_states_give_the_same_seed():
-    state = torch.get_rng_state()
-    first = seed_offset()
-    with torch.random.fork_rng():
-        seed_offset()
-    second = seed_offset()
-    torch.set_rng_state(state)
-    assert [seed_offset(), seed_offset()] == [first, second]
-
-
-def test_own_generators_leave_the_default_alone():
-    mine = torch.Generator().manual_seed(1)
-    state = torch.get_rng_state()
-    drawn = seed_tensor(3, mine)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.equal(drawn, seed_tensor(3, torch.Generator().manual_seed(1)))
-    assert drawn.dtype == torch.int64
-    assert len(set(drawn.tolist())) == 3
 
 
 def test_time_and_compare():
