@@ -453,6 +453,21 @@ def test_bad_indices_raise(compiled: Compile) -> None:
             compiled(f)(x, i)
 
 
+def test_building_blocks_of_other_models(compiled: Compile) -> None:
+    """Messages along edges, bags, spectra, and derivatives inside, in one graph."""
+    edges, bags = torch.randint(0, 5, (2, 12)), torch.randint(0, 5, (2, 3))
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        source, goal = edges
+        messages = torch.zeros(5, 6).index_add(0, goal, x[source])
+        spectrum = torch.fft.irfft(torch.fft.rfft(x) * 2, n=6)
+        slopes = torch.func.vmap(torch.func.grad(lambda row: row.sin().square().sum()))(x)
+        return messages, F.embedding_bag(bags, x), spectrum, slopes, torch.linalg.inv(x[:, :5])
+
+    x = torch.randn(5, 6)
+    same(f(x), compiled(f)(x))
+
+
 def test_values_used_twice_compile_in_linear_time(compiled: Compile) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         for _ in range(40):
