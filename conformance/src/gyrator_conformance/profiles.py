@@ -13,7 +13,7 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config, read_config
 from gyrator.targets import GROUP as TARGETS
-from gyrator.targets import TargetDefinition, discover
+from gyrator.targets import OPTIONAL, TargetDefinition, discover
 from gyrator_conformance.cells import DTYPES, Excuse, Reason
 from gyrator_ir.target import Target
 
@@ -73,11 +73,11 @@ def find_target(name: str) -> Chosen:
     """
     config = read_config()
     config = evolve(config, targets=config.targets | {name})
-    points = entry_points(group=TARGETS)
-    for definition, target in discover(config, points).values():
+    for definition, target in discover(config).values():
         if definition.name == name:
             return Chosen(definition, target, config, _profile(name))
-    names = ", ".join(sorted(points.names))
+    installed = {*entry_points(group=TARGETS).names, *entry_points(group=OPTIONAL).names}
+    names = ", ".join(sorted(installed))
     raise UnknownTargetError(f"there is no target {name!r} on this machine; installed: {names}")
 
 

@@ -28,6 +28,8 @@ from gyrator_runtime.progress import ProgressReporter
 API = 1
 """Raised when a field of `TargetDefinition` changes meaning."""
 GROUP = "gyrator.targets"
+OPTIONAL = "gyrator.optional_targets"
+"""Entry points that are not even imported unless `GYRATOR_TARGETS` names them."""
 
 
 class TargetError(GyratorError):
@@ -104,7 +106,10 @@ def discover(
     """
     table: dict[str, tuple[TargetDefinition, Target]] = {}
     origin: dict[str, str] = {}
-    points = entry_points(group=GROUP) if found is None else found
+    points = found
+    if points is None:
+        asked = (e for e in entry_points(group=OPTIONAL) if e.name in config.targets)
+        points = (*entry_points(group=GROUP), *asked)
     for point in sorted(points, key=lambda e: (e.name, e.value)):
         definition: Any = point.load()
         if definition.api != API:
