@@ -7,6 +7,7 @@ that torch is not needed. This is the only module of the package that imports sy
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from math import lcm
 from typing import Any, TypeAlias
 
@@ -164,15 +165,24 @@ class _Importer:
         return ceildiv(self.expr(inner), self.expr(scale))
 
     def rounded(self, value: Any) -> Expr:
-        """Convert `FloorToInt` or `CeilToInt` of a true division of integers.
+        """Convert `FloorToInt`, `CeilToInt` or `TruncToInt` of a quotient or a scaled integer.
 
-        The rounded quotient of doubles is the exact one while both are below 2**53.
+        The rounded quotient of doubles is the exact one while both are below 2**53. A product with
+        a short factor is exact while the integer is below 2**32.
         """
         (inner,) = value.args
-        if type(inner).__name__ != "IntTrueDiv":
-            raise _unsupported(value, f"{type(inner).__name__} is not integer arithmetic")
-        build = floordiv if type(value).__name__ == "FloorToInt" else ceildiv
-        return build(*map(self.expr, inner.args))
+        if type(inner).__name__ == "IntTrueDiv":
+            numbers, factor = inner.args, Fraction(1)
+        else:
+            numbers, factor = _scaled(inner)
+            if len(numbers) != 1 or abs(factor.numerator) >= 1 << 21:
+                raise _unsupported(value, f"{type(inner).__name__} is not integer arithmetic")
+        kind = type(value).__name__
+        if kind == "TruncToInt" and not (factor >= 0 and all(n.is_nonnegative for n in numbers)):
+            raise _unsupported(value, "the number that is cut off may be negative")
+        over, *under = map(self.expr, numbers)
+        build = ceildiv if kind == "CeilToInt" else floordiv
+        return build(factor.numerator * over, *(under or (Const(factor.denominator),)))
 
     def select(self, value: Any) -> Expr:
         cond, a, b = value.args
@@ -228,6 +238,22 @@ def _integral(value: Any) -> tuple[Any, Any]:
     return numerator, denominator
 
 
+def _scaled(value: Any) -> tuple[tuple[Any, ...], Fraction]:
+    """Return the integers and the factor of `factor * ToFloat(integer) * ...`.
+
+    No integers for another form.
+    """
+    factor, numbers = Fraction(1), []
+    for arg in value.args if isinstance(value, sympy.Mul) else (value,):
+        if isinstance(arg, sympy.Float):
+            factor *= Fraction(float(arg))
+        elif type(arg).__name__ == "ToFloat":
+            numbers.append(arg.args[0])
+        else:
+            return (), factor
+    return tuple(numbers), factor
+
+
 def _pair(build: Callable[[Expr, Expr], Expr]) -> Callable[[_Importer, Any], Expr]:
     def convert(importer: _Importer, value: Any) -> Expr:
         a, b = value.args
@@ -273,6 +299,7 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "RShift": _pair(_shift_right),
     "FloorToInt": _Importer.rounded,
     "CeilToInt": _Importer.rounded,
+    "TruncToInt": _Importer.rounded,
     "Pow": _Importer.power,
     "PowByNatural": _Importer.power,
     "floor": _Importer.floor,
