@@ -17,7 +17,7 @@ from gyrator.frontend import Frontend
 from gyrator.lazy import ShippedWrapper
 from gyrator.options import Options, make_options
 from gyrator.records import Observer, ignore_record
-from gyrator.targets import TargetDefinition, discover
+from gyrator.targets import TargetDefinition, discover, sleeping
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
 from gyrator_lowering.random_ops import register_ops
@@ -53,19 +53,24 @@ class Session:
     config: Config = field(factory=read_config)
     rules: LoweringTable | None = None
     """Which rule lowers what; None for the table that we ship."""
-    targets: Mapping[str, tuple[TargetDefinition, Target]] = field()
+    _targets: Mapping[str, tuple[TargetDefinition, Target]] | None = None
     wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
     _cache: Cache | None = None
+    _asleep: tuple[TargetDefinition, ...] = ()
     _engines: dict[Options, Engine] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
         register_ops()
 
-    @targets.default
-    def _installed(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
-        return discover(self.config)
+    @property
+    def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
+        """By device type: those given, or those installed whose devices this process uses."""
+        if self._targets is None or not all(d.asleep() for d in self._asleep):
+            self._asleep = sleeping(self.config)
+            self._targets = discover(self.config, wake=False)
+        return self._targets
 
     def backend(
         self,
@@ -83,13 +88,14 @@ class Session:
     def engine(self, options: Options) -> Engine:
         """Return the compiler of ATen graphs for these options."""
         with self._lock:
+            targets = self.targets
             found = self._engines.get(options)
-            if found is None:
+            if found is None or found.targets is not targets:
                 found = self._engines[options] = Engine(
                     options=options,
                     config=self.config,
                     rules=self.rules,
-                    targets=self.targets,
+                    targets=targets,
                     wrappers=self.wrappers,
                     cache=self.cache,
                     observer=self.observer,

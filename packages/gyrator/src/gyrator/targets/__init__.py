@@ -88,28 +88,27 @@ class TargetDefinition:
     load: LibraryLoader = load_library
     """Read a `Library` that a cache entry holds. Needs no compiler; the default takes it for a
     shared library."""
+    asleep: Callable[[], bool] = field(default=lambda: False)
+    """Whether this process has not used the device yet, and probing would start it up: a process
+    that has done so can no longer fork."""
     optional: bool = False
     """Serve the device type only where `GYRATOR_TARGETS` names this target: a further kernel
     language for a device that has one."""
 
 
-def discover(
+def installed(
     config: Config, found: Iterable[EntryPoint] | None = None
-) -> Mapping[str, tuple[TargetDefinition, Target]]:
-    """Load every installed target and probe it, in name order: device type to definition.
-
-    A target that `config.targets` names takes its device type from one that is not named.
+) -> tuple[tuple[EntryPoint, TargetDefinition], ...]:
+    """Load every installed target in name order, or those that `found` advertises.
 
     Raises:
-        TargetError: GY-TARGET-001 for a target of another API version, 002 where two targets
-            claim a device type and the configuration does not choose.
+        TargetError: GY-TARGET-001 for a target of another API version.
     """
-    table: dict[str, tuple[TargetDefinition, Target]] = {}
-    origin: dict[str, str] = {}
     points = found
     if points is None:
         asked = (e for e in entry_points(group=OPTIONAL) if e.name in config.targets)
         points = (*entry_points(group=GROUP), *asked)
+    loaded: list[tuple[EntryPoint, TargetDefinition]] = []
     for point in sorted(points, key=lambda e: (e.name, e.value)):
         definition: Any = point.load()
         if definition.api != API:
@@ -117,8 +116,33 @@ def discover(
             raise TargetError(
                 Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older")
             )
+        loaded.append((point, definition))
+    return tuple(loaded)
+
+
+def sleeping(config: Config) -> tuple[TargetDefinition, ...]:
+    """Return the installed targets whose devices this process has not used."""
+    return tuple(d for _, d in installed(config) if d.asleep())
+
+
+def discover(
+    config: Config, found: Iterable[EntryPoint] | None = None, *, wake: bool = True
+) -> Mapping[str, tuple[TargetDefinition, Target]]:
+    """Probe every installed target, in name order: device type to definition.
+
+    A target that `config.targets` names takes its device type from one that is not named. Devices
+    that are asleep are left out unless `wake` is set.
+
+    Raises:
+        TargetError: GY-TARGET-001 for a target of another API version, 002 where two targets
+            claim a device type and the configuration does not choose.
+    """
+    table: dict[str, tuple[TargetDefinition, Target]] = {}
+    origin: dict[str, str] = {}
+    for point, definition in installed(config, found):
         chosen = definition.name in config.targets
-        target = definition.probe(config) if chosen or not definition.optional else None
+        wanted = (chosen or not definition.optional) and (wake or not definition.asleep())
+        target = definition.probe(config) if wanted else None
         if target is None:
             continue
         rival = table.get(target.device)

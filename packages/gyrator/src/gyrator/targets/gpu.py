@@ -121,7 +121,11 @@ class TritonDevice:
             device=lambda target: AcceleratorDevice(self.facts),
             loader=self._loader,
             load=self._load,
+            asleep=self._asleep,
         )
+
+    def _asleep(self) -> bool:
+        return not torch.get_device_module(self.device).is_initialized()
 
     def _probe(self, _: Config) -> Target | None:
         if not self.present():
