@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from attrs import evolve
 from host_forms import WRAPPERS, Externs, Forms, tensor
 
-from gyrator.config import Config
+from gyrator.config import Config, read_config
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator.targets.cpu import CPU
 from gyrator.wrappers import cpp
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host import nodes as h
@@ -601,6 +603,25 @@ def test_without_a_compiler_host_programs_are_in_python(
             torch.testing.assert_close(compiled(x), x.sin() + 1)
     assert records and all(r.host_text.startswith('"""Host program') for r in records)
     assert len([w for w in recwarn if "GY-WRAPPER-001" in str(w.message)]) == 1
+
+
+def test_a_device_that_a_host_language_cannot_drive_gets_python(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """One warning that names the device, and no failure."""
+    torch._dynamo.reset()
+    target = evolve(CPU.probe(read_config()), wrapper_backends=("python",))
+    options = {"strict": True, "progress": False, "cache": False, "wrapper": "cpp"}
+    records: list[GraphRecord] = []
+    with Session(
+        options=options, targets={"cpu": (CPU, target)}, observer=records.append
+    ) as session:
+        x = torch.randn(5)
+        got = torch.compile(lambda x: x.cos() - 1, backend=session.backend)(x)
+        torch.testing.assert_close(got, x.cos() - 1)
+    assert records and all(r.host_text.startswith('"""Host program') for r in records)
+    (said,) = [w for w in recwarn if "GY-WRAPPER-002" in str(w.message)]
+    assert "kernels of cpu" in str(said.message)
 
 
 def test_a_program_of_the_cache_starts_no_compiler(child: Any, tmp_path: Any) -> None:

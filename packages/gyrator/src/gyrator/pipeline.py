@@ -1,7 +1,7 @@
 """Every stage in order, on one screen (`Pipeline.build`): an ATen graph to a stored program."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from gyrator.summary import summarise
 from gyrator.targets import Building, KernelLoader, LoaderContext
 from gyrator.tracing import Trace
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
+from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
@@ -31,6 +32,7 @@ from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
+from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 
@@ -63,13 +65,14 @@ class Pipeline:
             units = self._emit(host, targets)
         building = self._submit(host, units)
         with watch.stage("wrap"):
-            wrapper, calls = self._wrap(host, building)
+            language = self._language(units)
+            wrapper, calls = self._wrap(language, host, building)
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
         summary = summarise(gm, planned, host, units) | {"graph": capturable(planned, host)}
         # A program that had to be in Python for want of a compiler is not for other processes.
-        fallen = self.setting.wrapper.name == "cpp" and not wrapper.units
+        fallen = language.name == "cpp" and not wrapper.units
         with watch.stage("build"):
             return store_program(
                 self.setting.cache if self.setting.options.cache and not fallen else None,
@@ -77,11 +80,29 @@ class Pipeline:
                 self.setting.running(),
             )  # fmt: skip
 
+    def _language(self, devices: Iterable[str]) -> WrapperBackend:
+        """Return the host language asked for, or Python where that cannot drive a device's kernels.
+
+        Python drives every device.
+        """
+        chosen = self.setting.wrapper
+        for device in devices:
+            _, target = self.setting.targets[device]
+            if chosen.name not in target.wrapper_backends:
+                warn(
+                    "GY-WRAPPER-002",
+                    f"kernels of {device} cannot be driven by a host program in {chosen.name!r}; "
+                    "this one is in Python",
+                    f"{device} takes: {', '.join(target.wrapper_backends)}",
+                )
+                return self.setting.wrappers["python"]
+        return chosen
+
     def _wrap(
-        self, host: HostProgram, building: dict[str, Building]
+        self, language: WrapperBackend, host: HostProgram, building: dict[str, Building]
     ) -> tuple[Program, Mapping[str, Any]]:
         """Return the host program; the units of a compiled one join what is being built."""
-        emitted = self.setting.wrapper.emit(host)
+        emitted = language.emit(host)
         if not emitted.units:
             return emitted, {}
         builder = cpp_host(self.setting.cache)
