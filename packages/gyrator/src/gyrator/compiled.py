@@ -1,13 +1,18 @@
 """What the compiler of ATen graphs gives back."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
 from attrs import frozen
 from torch._dynamo import disable
 
 from gyrator_runtime.cache import CacheKey
+
+if TYPE_CHECKING:
+    from gyrator_lowering.table import LoweringTable
 
 Phase = Literal["inference", "forward", "backward"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
@@ -34,6 +39,11 @@ class CompiledGraph:
 
 class GraphCompiler(Protocol):
     """Compiles ATen graphs, and finds those that were compiled before."""
+
+    @property
+    def rules(self) -> LoweringTable | None:
+        """Which rule lowers what; None for the table that we ship."""
+        ...
 
     @property
     def identity(self) -> bytes:

@@ -59,7 +59,7 @@ class Frontend:
             bw_compiler=cast(Any, tracing.compile_backward),
             inference_compiler=cast(Any, tracing.compiler("inference")),
             partition_fn=tracing.partition,
-            decompositions=default_decompositions(),
+            decompositions=default_decompositions(self.compiler.rules),
             keep_inference_input_mutations=True,
         )
         facts = tracing.facts(len(inputs))
