@@ -218,9 +218,7 @@ class Builder:
                 raise _failed(unit, command, status, output)
         (folder / f"{SOURCE}.o").unlink(missing_ok=True)
 
-    def _run(
-        self, unit: Unit, command: tuple[str, ...], folder: Path
-    ) -> tuple[int, str]:
+    def _run(self, unit: Unit, command: tuple[str, ...], folder: Path) -> tuple[int, str]:
         # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
         environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
         try:
@@ -296,9 +294,7 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _failed(
-    unit: Unit, command: tuple[str, ...], status: int, output: str
-) -> BuildError | OSError:
+def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> BuildError | OSError:
     if "No space left on device" in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
