@@ -580,6 +580,22 @@ def test_many_calls_leave_nothing(
     assert resident() - before <= 8 * calls + (1 << 17)
 
 
+def test_results_leave_nothing_where_torch_tells_no_way_to_wrap_them(
+    plain: Forms, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As torch 2.11, which takes tensors over from capsules only."""
+    monkeypatch.setattr(cpp, "_wrap_address", lambda: 0)
+    program = verify(parse(MEMORY))
+    run = plain.load("cpp", program, {"weight": torch.randn(8, 4)})
+    kept = [run([torch.randn(5, 8), 2]) for _ in range(500)]
+    calls = 2000
+    before = resident()
+    for _ in range(calls):
+        run([torch.randn(5, 8), 2])
+    assert resident() - before <= 8 * calls + (1 << 17)
+    assert all(torch.isfinite(result).all() for results in kept for result in results)
+
+
 # Machines without a compiler ----------------------------------------------------------------------
 
 

@@ -117,6 +117,7 @@ PyObject* tensor_of(Program* self, AtenTensorHandle handle) {
   PyObject* capsule = PyCapsule_New(own, nullptr, nullptr);
   PyObject* made = capsule ? PyObject_CallOneArg(hook(self, STEAL), capsule) : nullptr;
   Py_XDECREF(capsule);
+  aoti_torch_delete_tensor_object(own);  // the hook shares the tensor and leaves the handle
   return made;
 }
 
