@@ -23,12 +23,20 @@ def _channel(index: Sequence[Expr]) -> Sequence[Expr]:
     return index[1:2]
 
 
+def _folded(x: TensorValue) -> DType:
+    """Return the type to fold in: on the host eager folds `f32` in `f64`."""
+    return DType.F64 if x.device.is_host and x.dtype is DType.F32 else x.dtype.compute
+
+
 def _statistics(b: LoopBuilder, x: TensorValue, eps: float) -> tuple[TensorValue, ...]:
     """Return mean, sum of squared deviations and 1/sqrt(var + eps) of each channel."""
-    dtype = x.dtype.compute
+    dtype = _folded(x)
     channels = (x.shape[1],)
     mean, squares, rstd = (b.temp(channels, dtype, x) for _ in range(3))
-    fold_into(b, ReduceKind.WELFORD, x, _dims(x), [mean, squares, None], dtype)
+    into = [mean, squares, None]
+    fold_into(
+        b, ReduceKind.WELFORD, x, _dims(x), into, dtype, lambda ops, value: ops.cast(value, dtype)
+    )
     n = _count(x)
     b.pointwise_into(
         rstd, lambda ops, i: ops.rsqrt(ops.load(squares, i) / operand(ops, n, (), dtype) + eps)
@@ -65,8 +73,9 @@ def _updated(
     """Return `(1 - momentum) * running + momentum * new` in a buffer, or in place."""
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        old = ops.wide(ops.load(running, index))
-        return old * (1.0 - momentum) + ops.cast(new(ops, index), old.dtype) * momentum
+        value: Value = new(ops, index)
+        old = ops.cast(ops.load(running, index), value.dtype)
+        return old * (1.0 - momentum) + value * momentum
 
     if isinstance(into, Spec):
         return b.pointwise(body, into)
@@ -246,7 +255,7 @@ def backward(
 ) -> tuple[TensorValue | None, ...]:
     """Gradients with respect to input, weight and bias."""
     outs = b.outs
-    dtype = x.dtype.compute
+    dtype, wide = x.dtype.compute, _folded(x)
     dims = _dims(x)
     channels, folded = split(x, dims)
     mean = saved_mean if train else running_mean
@@ -269,15 +278,15 @@ def backward(
         )
 
     def total(pair: bool) -> TensorValue:
-        result = b.temp(channels, dtype, x)
+        result = b.temp(channels, wide, x)
 
         def at(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Any:
             index = joined(x.ndim, dims, i, r)
-            g = gradient(ops, index)
-            return (g, centred(ops, index)) if pair else g
+            g = ops.cast(gradient(ops, index), wide)
+            return (g, ops.cast(centred(ops, index), wide)) if pair else g
 
         b.reduction(
-            ReduceKind.DOT if pair else ReduceKind.SUM, at, channels, folded, [result], dtype
+            ReduceKind.DOT if pair else ReduceKind.SUM, at, channels, folded, [result], wide
         )
         return result
 
@@ -296,9 +305,10 @@ def backward(
         value = gradient(ops, index)
         if train:
             assert plain is not None and along is not None
-            size = operand(ops, n, (), dtype)
-            slope = ops.load(along, at) / size * (rstd * rstd)
-            value = value - ops.load(plain, at) / size - centred(ops, index) * slope
+            size = operand(ops, n, (), wide)
+            slope = ops.cast(ops.load(along, at) / size, dtype) * (rstd * rstd)
+            shift = ops.cast(ops.load(plain, at) / size, dtype)
+            value = value - shift - centred(ops, index) * slope
         value = value * rstd
         return value if weight is None else value * ops.cast(ops.load(weight, at), dtype)
 
@@ -306,7 +316,9 @@ def backward(
         results[0] = b.pointwise(input_gradient, outs[0])
     if wanted[1] and along is not None:
         source = along
-        results[1] = b.pointwise(lambda ops, i: ops.load(source, i) * scale(ops, i), outs[1])
+        results[1] = b.pointwise(
+            lambda ops, i: ops.load(source, i) * ops.cast(scale(ops, i), wide), outs[1]
+        )
     if wanted[2] and plain is not None:
         results[2] = rounded(b, plain, outs[2])
     return tuple(results)
