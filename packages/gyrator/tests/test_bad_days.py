@@ -1,5 +1,6 @@
 """What goes wrong around the compiler must not cost a result: right answers, one clear warning."""
 
+import contextlib
 import os
 import signal
 import stat
@@ -139,8 +140,12 @@ def test_a_process_that_dies_in_mid_compile_harms_nobody(
     while not started.exists() and dying.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     assert started.exists()
-    os.kill(dying.pid, end)
-    _, errors = dying.communicate(timeout=50)
+    errors = b""
+    for _ in range(5):  # Python drops an interrupt that falls into a finaliser: press again
+        os.kill(dying.pid, end)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            _, errors = dying.communicate(timeout=10)
+            break
     assert dying.returncode != 0
     if end == signal.SIGINT:
         assert b"KeyboardInterrupt" in errors
