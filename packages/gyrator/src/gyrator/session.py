@@ -17,7 +17,7 @@ from gyrator.frontend import Frontend
 from gyrator.lazy import ShippedWrapper
 from gyrator.options import Options, make_options
 from gyrator.records import Observer, ignore_record
-from gyrator.targets import TargetDefinition, discover, sleeping
+from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
 from gyrator_lowering.random_ops import register_ops
@@ -68,8 +68,9 @@ class Session:
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
         """By device type: those given, or those installed whose devices this process uses."""
         if self._targets is None or not all(d.asleep() for d in self._asleep):
-            self._asleep = sleeping(self.config)
-            self._targets = discover(self.config, wake=False)
+            loaded = installed(self.config)
+            self._asleep = tuple(d for _, d in loaded if d.asleep())
+            self._targets = probed(self.config, loaded, wake=False)
         return self._targets
 
     def backend(

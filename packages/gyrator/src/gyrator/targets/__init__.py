@@ -120,26 +120,28 @@ def installed(
     return tuple(loaded)
 
 
-def sleeping(config: Config) -> tuple[TargetDefinition, ...]:
-    """Return the installed targets whose devices this process has not used."""
-    return tuple(d for _, d in installed(config) if d.asleep())
-
-
 def discover(
     config: Config, found: Iterable[EntryPoint] | None = None, *, wake: bool = True
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
-    """Probe every installed target, in name order: device type to definition.
+    """Load and probe every installed target; see `installed` and `probed`."""
+    return probed(config, installed(config, found), wake=wake)
+
+
+def probed(
+    config: Config, loaded: Iterable[tuple[EntryPoint, TargetDefinition]], *, wake: bool
+) -> Mapping[str, tuple[TargetDefinition, Target]]:
+    """Probe targets in the order given: device type to definition.
 
     A target that `config.targets` names takes its device type from one that is not named. Devices
     that are asleep are left out unless `wake` is set.
 
     Raises:
-        TargetError: GY-TARGET-001 for a target of another API version, 002 where two targets
-            claim a device type and the configuration does not choose.
+        TargetError: GY-TARGET-002 where two targets claim a device type and the configuration does
+            not choose.
     """
     table: dict[str, tuple[TargetDefinition, Target]] = {}
     origin: dict[str, str] = {}
-    for point, definition in installed(config, found):
+    for point, definition in loaded:
         chosen = definition.name in config.targets
         wanted = (chosen or not definition.optional) and (wake or not definition.asleep())
         target = definition.probe(config) if wanted else None
