@@ -1,6 +1,6 @@
 """Batch norm in its functional forms, and its gradient."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gyrator_ir.expr import Expr, product_of
@@ -240,6 +240,25 @@ def native(
     return result, saved_mean, saved_rstd
 
 
+def _total(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    x: TensorValue,
+    dtype: DType,
+    term: Callable[[Tracer, Sequence[Expr]], Any],
+) -> TensorValue:
+    """Fold `term`, a function of an index into `x`, over all but the channels."""
+    dims = _dims(x)
+    channels, folded = split(x, dims)
+    result = b.temp(channels, dtype, x)
+
+    def body(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Any:
+        return term(ops, joined(x.ndim, dims, i, r))
+
+    b.reduction(kind, body, channels, folded, [result], dtype)
+    return result
+
+
 def backward(
     b: LoopBuilder,
     grad: TensorValue,
@@ -256,8 +275,6 @@ def backward(
     """Gradients with respect to input, weight and bias."""
     outs = b.outs
     dtype, wide = x.dtype.compute, _folded(x)
-    dims = _dims(x)
-    channels, folded = split(x, dims)
     mean = saved_mean if train else running_mean
     if mean is None or (saved_rstd if train else running_var) is None:
         raise LeftToAten
@@ -278,17 +295,11 @@ def backward(
         )
 
     def total(pair: bool) -> TensorValue:
-        result = b.temp(channels, wide, x)
-
-        def at(ops: Tracer, i: Sequence[Expr], r: Sequence[Expr]) -> Any:
-            index = joined(x.ndim, dims, i, r)
+        def term(ops: Tracer, index: Sequence[Expr]) -> Any:
             g = ops.cast(gradient(ops, index), wide)
             return (g, ops.cast(centred(ops, index), wide)) if pair else g
 
-        b.reduction(
-            ReduceKind.DOT if pair else ReduceKind.SUM, at, channels, folded, [result], wide
-        )
-        return result
+        return _total(b, ReduceKind.DOT if pair else ReduceKind.SUM, x, wide, term)
 
     used = b.used_results
     wanted = [
