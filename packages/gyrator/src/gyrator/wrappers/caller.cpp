@@ -4,13 +4,6 @@
 // An at::Tensor is one pointer, to what Tensor._cdata gives, so the address of that pointer is a
 // handle that borrows. `Program` tries it on a tensor before anything relies on it.
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <string.h>
-
 namespace {
 
 using Entry = int32_t (*)(GyProgramContext*, GyValue*, GyValue*);
@@ -46,36 +39,6 @@ struct Call {
   PyObject* type;  // the exception of a hook
   PyObject* value;
   PyObject* trace;
-};
-
-volatile int forked = 0;
-pthread_t forked_thread;
-
-// libgomp's threads do not survive a fork: the thread that forked runs kernels alone.
-void in_child() {
-  forked_thread = pthread_self();
-  forked = 1;
-}
-
-void after_fork() {
-  if (!pthread_equal(forked_thread, pthread_self())) return;
-  forked = 0;
-  using SetThreads = void (*)(int);
-  SetThreads set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set_threads) set_threads(1);
-}
-
-template <class T, int inline_count>
-struct Scratch {
-  T inline_[inline_count];
-  T* data;
-  explicit Scratch(Py_ssize_t n) : data(inline_) {
-    if (n > inline_count) data = static_cast<T*>(PyMem_Malloc(sizeof(T) * n));
-    if (!data) PyErr_NoMemory();
-  }
-  ~Scratch() {
-    if (data != inline_) PyMem_Free(data);
-  }
 };
 
 PyObject* hook(Program* self, Hook which) { return PyTuple_GET_ITEM(self->hooks, which); }
@@ -551,10 +514,7 @@ PyType_Spec program_spec = {
     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL, program_slots};
 
 int module_exec(PyObject* module) {
-  if (pthread_atfork(nullptr, nullptr, in_child)) {
-    PyErr_NoMemory();
-    return -1;
-  }
+  if (watch_forks()) return -1;
   PyObject* type = PyType_FromSpec(&program_spec);
   if (!type) return -1;
   int failed = PyModule_AddObjectRef(module, "Program", type);

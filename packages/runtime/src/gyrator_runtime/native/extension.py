@@ -23,12 +23,18 @@ _STAND_IN = "needed.so"
 
 @frozen
 class Extension:
-    """A module that one C++ file makes; it may include Python.h and headers of C."""
+    """A module that one C++ file makes; it may include headers of C."""
 
     name: str
     source: bytes
+    """The text behind extension.h, which includes Python.h."""
     needs: str = ""
     """The SONAME of a library in the process whose functions it calls."""
+
+    @property
+    def text(self) -> bytes:
+        """The whole text that is compiled."""
+        return Path(__file__).with_name("extension.h").read_bytes() + self.source
 
     @property
     def file(self) -> str:
@@ -38,7 +44,7 @@ class Extension:
     def key(self) -> CacheKey:
         """Return the key of the built module."""
         fields = {
-            "source": self.source,
+            "source": self.text,
             "abi": f"{self.file} {sysconfig.get_config_var('SOABI')}".encode(),
             "flags": " ".join((*_FLAGS, self.needs)).encode(),
         }
@@ -66,7 +72,7 @@ class Extension:
             if self.needs:
                 _run(stand_in_command(toolchain, self.needs, _STAND_IN), folder, b"")
                 words += ("-x", "none", "-Wl,--no-as-needed", _STAND_IN)
-            _run(words, folder, self.source)
+            _run(words, folder, self.text)
             (folder / _STAND_IN).unlink(missing_ok=True)
 
         return self._import(entry or cache.get_or_build(key, write))

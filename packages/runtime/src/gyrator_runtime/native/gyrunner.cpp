@@ -6,14 +6,6 @@
 // torch is reached through function pointers: one that it exports for the address of a tensor's
 // data, and those of its C ABI (shim.py).
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <structmember.h>
-#include <dlfcn.h>
-#include <pthread.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
 #include <time.h>
 
 namespace {
@@ -50,7 +42,6 @@ enum ExprOp : int64_t {
 };
 
 constexpr int kExprDepth = 64;     // encode.py refuses deeper programs
-constexpr Py_ssize_t kInline = 192;  // words kept on the stack; longer arrays go to the heap
 constexpr int64_t kTensors = 4;      // most tensors of an OP_OPERATE that runs without Python
 constexpr int64_t kDims = 8;         // most dimensions of a tensor that is made for one
 
@@ -114,40 +105,6 @@ struct Plan {
   Timing* timings;  // null unless the plan is timed
   Py_ssize_t n_code, n_ints, n_args, n_regs, n_launches;
   int boxed;
-};
-
-// A forked child inherits libgomp's record of a thread pool, but not its threads: a parallel region
-// of the thread that forked would wait for them for ever. That thread gets a team of one instead;
-// threads that the child starts make pools of their own.
-volatile int forked = 0;
-pthread_t forked_thread;
-
-void in_child() {
-  forked_thread = pthread_self();
-  forked = 1;
-}
-
-void after_fork() {
-  if (!pthread_equal(forked_thread, pthread_self())) return;
-  forked = 0;
-  using SetThreads = void (*)(int);
-  SetThreads set_threads = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
-  if (set_threads) set_threads(1);
-}
-
-template <class T>
-struct Scratch {
-  T inline_[kInline];
-  T* data;
-  explicit Scratch(Py_ssize_t n) : data(inline_) {
-    if (n > kInline) data = static_cast<T*>(PyMem_Malloc(sizeof(T) * n));
-    if (!data) PyErr_NoMemory();
-  }
-  ~Scratch() {
-    if (data != inline_) PyMem_Free(data);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
 };
 
 // Registers own what they hold; leaving the scope, also on an error, releases all.
@@ -862,10 +819,7 @@ PyType_Spec plan_spec = {"_gyrunner.Plan", sizeof(Plan), 0,
                          plan_slots};
 
 int module_exec(PyObject* module) {
-  if (pthread_atfork(nullptr, nullptr, in_child)) {
-    PyErr_NoMemory();
-    return -1;
-  }
+  if (watch_forks()) return -1;
   PyObject* type = PyType_FromSpec(&plan_spec);
   if (!type) return -1;
   int failed = PyModule_AddObjectRef(module, "Plan", type);
