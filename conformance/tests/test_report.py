@@ -9,7 +9,17 @@ from rich.console import Console
 
 from gyrator_conformance.__main__ import main
 from gyrator_conformance.cells import Cell
-from gyrator_conformance.report import as_html, as_json, as_junit, score_table, scores, table
+from gyrator_conformance.models import all_models
+from gyrator_conformance.report import (
+    as_html,
+    as_json,
+    as_junit,
+    read_json,
+    score_table,
+    scores,
+    table,
+    versions,
+)
 from gyrator_conformance.running import Result
 from gyrator_conformance.worker import as_json as result_json
 from gyrator_conformance.worker import from_json
@@ -48,6 +58,32 @@ def test_json_holds_every_cell():
     assert [c["status"] for c in data["cells"]] == ["pass", "fail", "reason", "pass"]
     assert data["cells"][1]["error"] == "inf" and data["versions"]["torch"]
     assert data["reasons"]["no-gradient"]
+
+
+def test_json_is_read_again():
+    assert read_json(as_json(RESULTS, "python -m gyrator_conformance")) == (versions(), RESULTS)
+
+
+def test_a_run_goes_on_where_an_earlier_one_stopped(tmp_path, capsys):
+    first, page = tmp_path / "first.json", tmp_path / "page.json"
+    family = all_models()["swiglu"].family
+    chosen = ["-k", "swiglu and static", "--dtypes", "float32"]
+    assert main([*chosen, "--seconds", "0", "--json", str(first)]) == 1
+    assert "2 cells did not run" in capsys.readouterr().out
+    held = [
+        Result(
+            cell=Cell("swiglu", family, "cpu", "python", "static", mode, "float32"),
+            status="pass",
+            error=mark,
+        )
+        for mode, mark in (("inference", 0.5), ("training", 0.25))
+    ]
+    first.write_text(as_json(held, ""))
+    assert main([*chosen, "--resume", str(first), "--json", str(page)]) == 0
+    assert read_json(page.read_text())[1] == held
+    first.write_text(as_json(held, "").replace(versions()["torch"], "0.1"))
+    assert main([*chosen, "--resume", str(first), "--seconds", "0"]) == 1
+    assert "other versions" in capsys.readouterr().out
 
 
 def test_junit_counts_failures_and_reasons():

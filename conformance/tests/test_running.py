@@ -95,12 +95,32 @@ def test_a_worker_is_started_again_after_a_crash_and_a_timeout():
     cells = [cell(name, mode="training") for name in names]
     seen = []
     worker = Worker(2.0, command=(sys.executable, "-c", MORTAL))
-    results = run_cells(cells, models, targets, worker, seen.append)
+    results = run_cells(cells, models, targets, [worker], seen.append)
     assert [r.status for r in results] == ["pass", "fail", "pass", "fail", "pass", "reason"]
     assert results[1].message == "crashed: SIGABRT; last words"
     assert results[3].message == "took more than 2 s"
     assert results[5].reason == "no-gradient"
     assert seen == results
+
+
+PATIENT = """
+import sys, time
+for line in sys.stdin:
+    time.sleep(0.3)
+    print('{"cell": ' + line.strip() + ', "status": "pass"}', flush=True)
+"""
+
+
+def test_workers_run_side_by_side_and_stop_when_time_is_up():
+    models, targets = all_models(), {"cpu": find_target("cpu")}
+    modes = ("inference", "training")
+    cells = [cell(name, mode=mode) for mode in modes for name in ("mlp", "cnn")]
+    workers = [Worker(20.0, command=(sys.executable, "-c", PATIENT)) for _ in range(2)]
+    seen = []
+    results = run_cells(cells, models, targets, workers, seen.append)
+    assert [r.cell for r in results] == cells and all(r.status == "pass" for r in results)
+    assert {r.cell.model for r in seen[:2]} == {"mlp", "cnn"}
+    assert run_cells(cells, models, targets, workers, seen.append, 0.0) == []
 
 
 def test_results_of_other_dtypes_or_shapes_fail(runner):

@@ -1,6 +1,7 @@
 """`python -m gyrator_conformance`: run the suite, or a part of it, and report."""
 
 import argparse
+import math
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -10,10 +11,18 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gyrator_conformance.cells import DTYPES, Selection
+from gyrator_conformance.cells import DTYPES, Cell, Selection
 from gyrator_conformance.models import all_models
 from gyrator_conformance.profiles import UnknownTargetError, find_target
-from gyrator_conformance.report import as_html, as_json, as_junit, score_table, table
+from gyrator_conformance.report import (
+    as_html,
+    as_json,
+    as_junit,
+    read_json,
+    score_table,
+    table,
+    versions,
+)
 from gyrator_conformance.running import Result
 from gyrator_conformance.suite import Worker, run_cells
 from gyrator_ir.diagnostics import GyratorError
@@ -48,18 +57,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not cells:
         console.print("[red]no cell matches[/red]; --list shows all")
         return _USAGE
-    worker = Worker(args.limit, args.seed)
+    earlier = _earlier(args.resume, cells, console)
+    left = [cell for cell in cells if cell not in earlier]
+    workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
     with _progress(console) as bar:
-        task = bar.add_task("", total=len(cells))
-        shown = _Shown(console, bar, task, len(cells))
-        results = run_cells(cells, models, targets, worker, shown)
+        task = bar.add_task("", total=len(left))
+        shown = _Shown(console, bar, task, len(left))
+        ran = run_cells(left, models, targets, workers, shown, args.seconds)
+    known = earlier | {r.cell: r for r in ran}
+    results = [known[cell] for cell in cells if cell in known]
     _write(args, results)
     console.print(table(results))
     console.print(score_table(results))
     failed = [r for r in results if r.status == "fail"]
     for r in failed:
         console.print(f"[red]failed[/red] {r.cell.name}: {r.message.splitlines()[0]}", markup=True)
-    return int(bool(failed))
+    unrun = len(cells) - len(results)
+    if unrun:
+        console.print(f"[red]{unrun} cells did not run[/red] in {args.seconds:.0f} s; see --resume")
+    return int(bool(failed or unrun))
+
+
+def _earlier(path: Path | None, cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
+    """Return what an earlier run with the same versions found of these cells, failures left out."""
+    if path is None or not path.exists():
+        return {}
+    held, results = read_json(path.read_text())
+    if held != versions():
+        console.print(f"{path} holds for other versions: every cell runs again")
+        return {}
+    wanted = set(cells)
+    return {r.cell: r for r in results if r.cell in wanted and r.status != "fail"}
 
 
 class _Shown:
@@ -121,8 +149,17 @@ def _parser() -> argparse.ArgumentParser:
     add("--html", type=Path, help="write the matrix as a page here")
     add("--seed", type=int, default=0, help="of weights and inputs")
     add("--limit", type=float, default=300.0, help="seconds that one cell may take")
+    add("--jobs", type=_positive, default=1, help="worker processes side by side, default 1")
+    add("--seconds", type=float, default=math.inf, help="start no other cell after this time")
+    add("--resume", type=Path, help="JSON of an earlier run: what passed there is taken over")
     add("--list", action="store_true", help="name the cells and run none")
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
 
 
 def _names(choices: tuple[str, ...] = ()) -> Any:

@@ -8,12 +8,12 @@ from importlib.metadata import version
 from typing import Any
 
 import torch
-from attrs import asdict, frozen
+from attrs import asdict, fields, frozen
 from jinja2 import Environment, PackageLoader, select_autoescape
 from rich.table import Table
 from rich.text import Text
 
-from gyrator_conformance.cells import Reason
+from gyrator_conformance.cells import Cell, Reason
 from gyrator_conformance.running import Result
 
 
@@ -112,6 +112,22 @@ def as_json(results: Sequence[Result], command: str) -> str:
         "cells": [_flat(r) for r in results],
     }
     return json.dumps(data, indent=1) + "\n"
+
+
+def read_json(text: str) -> tuple[dict[str, str], list[Result]]:
+    """Return the versions and the results that `as_json` wrote."""
+    data = json.loads(text)
+    return data["versions"], [_unflat(r) for r in data["cells"]]
+
+
+def _unflat(data: dict[str, Any]) -> Result:
+    of_cell = {f.name for f in fields(Cell)}
+    cell = Cell(**{k: v for k, v in data.items() if k in of_cell})
+    numbers = ("error", "eager_error", "bound")
+    rest: dict[str, Any] = {
+        k: float(v) if k in numbers else v for k, v in data.items() if k not in of_cell
+    }
+    return Result(cell=cell, **rest)
 
 
 def _flat(result: Result) -> dict[str, Any]:

@@ -1,14 +1,18 @@
-"""Running many cells in a worker process, and starting it again when a cell ends it."""
+"""Running many cells in worker processes, and starting one again when a cell ends it."""
 
 import json
+import math
 import os
 import selectors
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -106,22 +110,59 @@ def run_cells(
     cells: Iterable[Cell],
     models: Mapping[str, Model],
     targets: Mapping[str, Chosen],
-    worker: Worker,
+    workers: Sequence[Worker],
     shown: Callable[[Result], Any],
+    seconds: float = math.inf,
 ) -> list[Result]:
-    """Run cells in order; `shown` sees each result as it comes."""
-    found: list[Result] = []
-    try:
-        for cell in cells:
-            declared = targets[cell.target].excuses_for(cell.wrapper)
-            excuse = excuse_of(cell, models[cell.model], declared)
-            if excuse is None:
-                result = worker.run(cell)
-            else:
-                reason, note = excuse.reason.value, excuse.note
-                result = Result(cell=cell, status="reason", reason=reason, message=note)
-            found.append(result)
-            shown(result)
-    finally:
-        worker.close()
-    return found
+    """Run cells, and return the results in the cells' order; `shown` sees each as it comes.
+
+    The workers run side by side, and the cells of one model on one target in one host language
+    share a worker, and so its caches. After `seconds` no other cell is started, and cells that were
+    not are not among the results.
+    """
+    end = time.monotonic() + seconds
+    cells = list(cells)
+    found: dict[Cell, Result] = {}
+    alone = threading.Lock()
+    groups: dict[tuple[str, str, str], list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault((cell.target, cell.wrapper, cell.model), []).append(cell)
+    waiting = deque(groups.values())
+
+    def work(worker: Worker) -> None:
+        try:
+            while True:
+                try:
+                    group = waiting.popleft()
+                except IndexError:
+                    return
+                for cell in group:
+                    if time.monotonic() >= end:
+                        return
+                    result = _result(cell, models, targets, worker)
+                    with alone:
+                        found[cell] = result
+                        shown(result)
+        finally:
+            worker.close()
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        running = [pool.submit(work, worker) for worker in workers]
+        try:
+            for future in running:
+                future.result()
+        except BaseException:
+            waiting.clear()
+            for worker in workers:
+                worker.close()
+            raise
+    return [found[cell] for cell in cells if cell in found]
+
+
+def _result(
+    cell: Cell, models: Mapping[str, Model], targets: Mapping[str, Chosen], worker: Worker
+) -> Result:
+    excuse = excuse_of(cell, models[cell.model], targets[cell.target].excuses_for(cell.wrapper))
+    if excuse is None:
+        return worker.run(cell)
+    return Result(cell=cell, status="reason", reason=excuse.reason.value, message=excuse.note)
