@@ -93,8 +93,11 @@ class Checker:
     targets = TARGETS
     externs = AllOps()
 
-    def __init__(self, decompositions: dict[Any, Any]) -> None:
+    def __init__(
+        self, decompositions: dict[Any, Any], options: LoweringOptions | None = None
+    ) -> None:
         self.decompositions = decompositions
+        self.options = options or LoweringOptions()
 
     def trace(self, fn: Callable[..., Any], args: tuple[Any, ...], dynamic: bool = False) -> Any:
         functional = torch.func.functionalize(lambda *given: pytree.tree_leaves(fn(*given)))
@@ -114,7 +117,7 @@ class Checker:
         gm = self.trace(fn, args, dynamic)
         self.held = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
         self.held |= dict(gm.named_buffers())
-        return verify(lower(gm, options or LoweringOptions(), TARGETS))
+        return verify(lower(gm, options or self.options, TARGETS))
 
     def __call__(
         self,
@@ -150,7 +153,7 @@ class Checker:
         programs: list[LoopProgram] = []
 
         def compiler(gm: Any, _: Any) -> Callable[..., Any]:
-            program = verify(lower(gm, LoweringOptions(), TARGETS))
+            program = verify(lower(gm, self.options, TARGETS))
             programs.append(program)
 
             def run(*given: Any) -> Any:
@@ -221,6 +224,12 @@ def _cloned(value: Any) -> Any:
 @pytest.fixture(scope="session")
 def check() -> Checker:
     return Checker(default_decompositions())
+
+
+@pytest.fixture(scope="session")
+def check_loops() -> Checker:
+    """Like `check`, with dense products as loops."""
+    return Checker(default_decompositions(), LoweringOptions(extern_kernels="none"))
 
 
 @pytest.fixture(autouse=True)

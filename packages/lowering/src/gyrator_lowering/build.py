@@ -44,6 +44,11 @@ class LoopBuilder(CurrentNode):
     _taken: set[str] = field(factory=set)
     _count: int = 0
 
+    @property
+    def generates(self) -> bool:
+        """Whether the current node, if it is a dense product, becomes loops, and no call."""
+        return self.options.extern_kernels == "none" or self.node.name in self.options.generated
+
     def mark(self) -> tuple[int, int]:
         """Return how much has been emitted, for `rewind`."""
         return len(self.buffers), len(self.operations)

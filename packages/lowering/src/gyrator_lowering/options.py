@@ -14,5 +14,10 @@ class LoweringOptions:
     `fx_passes.prepare_joint` leaves them as they are."""
     extern_ops: frozenset[str] = frozenset()
     """Overloads (`aten.cumsum.default`) that stay ATen calls although a rule exists."""
+    extern_kernels: str = "library"
+    """`library`: dense products, convolutions and attention are calls of a library. `none`: they
+    are loops like all else, for every shape."""
+    generated: frozenset[str] = frozenset()
+    """Nodes of the graph, by name, whose products are loops whatever `extern_kernels` says."""
     assume_aligned: int = 1
     """Alignment in bytes that the caller promises for the data pointer of every tensor input."""

@@ -1,23 +1,239 @@
-"""Dense matrix products: calls of a library."""
+"""Dense matrix products: calls of a library, or sums of products where kernels are wanted."""
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import FoldBody, LoopBuilder
+from gyrator_lowering.promote import Arg, operand
 from gyrator_lowering.rules.extern import library
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.trace import Index, Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
+
+After = Callable[[Tracer, Index, Value], Value]
+"""What is done with a sum before it is rounded."""
+
+
+def accumulated(dtype: DType) -> DType:
+    """Return the type in which products of `dtype` are summed, as libraries do it."""
+    if dtype.is_float:
+        return dtype.compute
+    return DType.I32 if dtype.size < 4 else dtype
+
+
+def either(loops: Rule, out: str | None = None) -> Rule:
+    """Return the rule of a dense op: `loops` where kernels are wanted, else a library's call."""
+    called = library(out)
+
+    def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
+        return (loops if b.generates else called)(b, *args, **kwargs)
+
+    return rule
+
+
+def summed(
+    b: LoopBuilder,
+    terms: FoldBody,
+    shape: Sequence[Expr],
+    inner: Sequence[Expr],
+    out: Spec,
+    dtype: DType,
+    after: After | None = None,
+    split: Callable[[TensorValue], TensorValue] | None = None,
+) -> TensorValue:
+    """Sum the products of `terms`' pairs in `dtype`, apply `after`, and round once to `out`.
+
+    `split` gives the view of a buffer like `out` that has the dimensions `shape`.
+    """
+    wide = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
+    into = wide if split is None else split(wide)
+    b.reduction(ReduceKind.DOT, terms, shape, inner, [into], dtype)
+    if after is None and out.dtype is dtype:
+        return wide
+
+    def finish(ops: Tracer, index: Index) -> Value:
+        total = ops.load(wide, index)
+        return total if after is None else after(ops, index, total)
+
+    return b.pointwise(finish, out)
+
+
+def product(
+    b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None = None
+) -> TensorValue:
+    """`x @ y` of tensors with two or more dimensions, those before the last two broadcast."""
+    out = b.out
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        *lead, row, column = index
+        return ops.get(x, (*lead, row, *rindex)), ops.get(y, (*lead, *rindex, column))
+
+    dtype = accumulated(out.dtype)
+    return summed(b, terms, out.shape, x.shape[-1:], out, dtype, after)
+
+
+def added(tensor: TensorValue, beta: Arg, alpha: Arg) -> After:
+    """Return `total -> beta * tensor + alpha * total`; a tensor times 0 is not even read."""
+
+    def after(ops: Tracer, index: Index, total: Value) -> Value:
+        dtype = total.dtype
+        if not _is(alpha, 1):
+            total = total * operand(ops, alpha, index, dtype)
+        if _is(beta, 0):
+            return total
+        more = operand(ops, tensor, index, dtype)
+        if not _is(beta, 1):
+            more = more * operand(ops, beta, index, dtype)
+        return more + total
+
+    return after
+
+
+def _is(scalar: Arg, number: int) -> bool:
+    return isinstance(scalar, int | float) and scalar == number
+
+
+def mm(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
+    """`x @ y`, of matrices or of batches of them."""
+    return product(b, x, y)
+
+
+def addmm(
+    b: LoopBuilder,
+    tensor: TensorValue,
+    x: TensorValue,
+    y: TensorValue,
+    *,
+    beta: Arg = 1,
+    alpha: Arg = 1,
+) -> TensorValue:
+    """`beta * tensor + alpha * (x @ y)`, of matrices or of batches of them."""
+    return product(b, x, y, added(tensor, beta, alpha))
+
+
+def addmm_activation(
+    b: LoopBuilder,
+    tensor: TensorValue,
+    x: TensorValue,
+    y: TensorValue,
+    *,
+    beta: Arg = 1,
+    alpha: Arg = 1,
+    use_gelu: bool = False,
+) -> TensorValue:
+    """`relu(addmm(...))`."""
+    if use_gelu:
+        raise LeftToAten
+    before = added(tensor, beta, alpha)
+
+    def after(ops: Tracer, index: Index, total: Value) -> Value:
+        return ops.maximum(before(ops, index, total), 0)
+
+    return product(b, x, y, after)
+
+
+def mv(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
+    """A matrix times a vector."""
+    return _times_vector(b, x, y, None)
+
+
+def addmv(
+    b: LoopBuilder,
+    tensor: TensorValue,
+    x: TensorValue,
+    y: TensorValue,
+    *,
+    beta: Arg = 1,
+    alpha: Arg = 1,
+) -> TensorValue:
+    """`beta * tensor + alpha * (x @ y)` of a matrix and a vector."""
+    return _times_vector(b, x, y, added(tensor, beta, alpha))
+
+
+def _times_vector(
+    b: LoopBuilder, x: TensorValue, y: TensorValue, after: After | None
+) -> TensorValue:
+    out = b.out
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        return ops.load(x, (*index, *rindex)), ops.load(y, rindex)
+
+    return summed(b, terms, out.shape, y.shape, out, accumulated(out.dtype), after)
+
+
+def dot(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
+    """The sum of the products of two vectors' elements."""
+    return _times_vector(b, x, y, None)
+
+
+def linear(
+    b: LoopBuilder, x: TensorValue, weight: TensorValue, bias: TensorValue | None = None
+) -> TensorValue:
+    """`x @ weight.T + bias`; a vector stands for its only row, of `x` or of `weight`."""
+    out = b.out
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        rows = index[: x.ndim - 1]
+        return ops.load(x, (*rows, *rindex)), ops.load(weight, (*index[x.ndim - 1 :], *rindex))
+
+    after = None if bias is None else added(bias, 1, 1)
+    return summed(b, terms, out.shape, x.shape[-1:], out, accumulated(out.dtype), after)
+
+
+def matmul(b: LoopBuilder, x: TensorValue, y: TensorValue) -> TensorValue:
+    """`torch.matmul`: a vector on the left is a row, one on the right a column."""
+    out = b.out
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        column = () if y.ndim == 1 else index[-1:]
+        rest = index if y.ndim == 1 else index[:-1]
+        row = () if x.ndim == 1 else rest[-1:]
+        batch = rest if x.ndim == 1 else rest[:-1]
+        left = (*batch[len(batch) - max(x.ndim - 2, 0) :], *row, *rindex)
+        right = (*batch[len(batch) - max(y.ndim - 2, 0) :], *rindex, *column)
+        return ops.get(x, left), ops.get(y, right)
+
+    return summed(b, terms, out.shape, x.shape[-1:], out, accumulated(out.dtype))
+
+
+def addbmm(
+    b: LoopBuilder,
+    tensor: TensorValue,
+    x: TensorValue,
+    y: TensorValue,
+    *,
+    beta: Arg = 1,
+    alpha: Arg = 1,
+) -> TensorValue:
+    """`beta * tensor + alpha * sum(x[k] @ y[k])`."""
+    out = b.out
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        (row, column), (batch, k) = index, rindex
+        return ops.load(x, (batch, row, k)), ops.load(y, (batch, k, column))
+
+    inner = (x.shape[0], x.shape[2])
+    dtype = accumulated(out.dtype)
+    return summed(b, terms, out.shape, inner, out, dtype, added(tensor, beta, alpha))
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    for op in ("mm", "bmm", "addmm", "baddbmm"):
-        table.rule(f"aten.{op}.default")(library(f"aten.{op}.out"))
-    for name in (
-        "aten.mv.default",
-        "aten.dot.default",
-        "aten.vdot.default",
-        "aten.addmv.default",
-        "aten.linear.default",
-        "aten.matmul.default",
-        "aten.linear_backward.default",
-        "aten._int_mm.default",
-        "aten.addbmm.default",
-        "aten._addmm_activation.default",
+    for op, loops in (("mm", mm), ("bmm", mm), ("addmm", addmm), ("baddbmm", addmm)):
+        table.rule(f"aten.{op}.default")(either(loops, f"aten.{op}.out"))
+    for op, rule in (
+        ("mv", mv),
+        ("dot", dot),
+        ("vdot", dot),
+        ("addmv", addmv),
+        ("linear", linear),
+        ("matmul", matmul),
+        ("_int_mm", mm),
+        ("addbmm", addbmm),
+        ("_addmm_activation", addmm_activation),
     ):
-        table.rule(name)(library())
+        table.rule(f"aten.{op}.default")(either(rule))
+    table.rule("aten.linear_backward.default")(library())

@@ -1,0 +1,138 @@
+"""Dense products and convolutions as loops, against eager, with gradients."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.loop.nodes import Extern, Reduction
+
+MATRICES = {
+    "mm": (lambda x, y: x @ y, (5, 7), (7, 3)),
+    "row": (lambda x, y: x @ y, (1, 100), (100, 100)),
+    "one": (lambda x, y: x @ y, (1, 1), (1, 1)),
+    "turned": (lambda x, y: x.t() @ y.t(), (7, 5), (3, 7)),
+    "strided": (lambda x, y: x[::2, 1:] @ y[:, ::3], (10, 8), (7, 9)),
+    "bmm": (lambda x, y: x @ y, (2, 5, 7), (2, 7, 3)),
+    "broadcast": (lambda x, y: torch.matmul(x, y), (2, 1, 5, 7), (3, 7, 3)),
+    "mv": (lambda x, y: x @ y, (5, 7), (7,)),
+    "dot": (lambda x, y: torch.dot(x, y), (7,), (7,)),
+    "linear": (lambda x, y: F.linear(x, y), (2, 5, 7), (3, 7)),
+    "addmm": (lambda x, y: torch.addmm(y[0], x, y, beta=0.5, alpha=2), (5, 7), (7, 7)),
+    "baddbmm": (
+        lambda x, y: torch.baddbmm(x[:, :, :3], x, y, beta=2, alpha=3),
+        (2, 5, 7),
+        (2, 7, 3),
+    ),
+    "addbmm": (lambda x, y: torch.addbmm(x[0, :, :3], x, y, alpha=2), (2, 5, 7), (2, 7, 3)),
+    "addmv": (lambda x, y: torch.addmv(x[:, 0], x, y, beta=3), (5, 7), (7,)),
+    "activated": (lambda x, y: torch._addmm_activation(y[0], x, y), (5, 7), (7, 7)),
+    "nothing_folded": (lambda x, y: torch.addmm(y.sum(0), x, y), (5, 0), (0, 3)),
+    "no_rows": (lambda x, y: x @ y, (0, 7), (7, 3)),
+}
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices(check_loops, name: str) -> None:
+    fn, left, right = MATRICES[name]
+    if name == "activated":
+        check_loops(fn, torch.randn(left), torch.randn(right))
+    else:
+        check_loops.gradients(fn, torch.randn(left), torch.randn(right))
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.bfloat16, torch.float16, torch.float64, torch.int64, torch.int32, torch.int8],
+)
+def test_types(check_loops, dtype: torch.dtype) -> None:
+    if dtype.is_floating_point:
+        x, y, z = (torch.randn(s).to(dtype) for s in ((6, 8), (8, 4), (4,)))
+    else:
+        x, y, z = (torch.randint(-9, 9, s).to(dtype) for s in ((6, 8), (8, 4), (4,)))
+    check_loops(lambda x, y, z: (x @ y, torch.addmm(z, x, y, beta=3, alpha=2)), x, y, z)
+
+
+def test_bytes_are_summed_in_32_bits(check_loops) -> None:
+    x, y = (torch.randint(-128, 128, s, dtype=torch.int8) for s in ((17, 16), (16, 8)))
+    check_loops(torch._int_mm, x, y)
+    check_loops(lambda x, y: x @ y, x, y)
+
+
+def test_a_tensor_times_zero_is_not_read(check_loops) -> None:
+    nan = torch.full((5, 3), float("nan"))
+    x, y = torch.randn(5, 7), torch.randn(7, 3)
+    check_loops(lambda z, x, y: torch.addmm(z, x, y, beta=0), nan, x, y)
+
+
+def test_sums_of_narrow_floats_are_rounded_once(check_loops) -> None:
+    x, y, z = torch.randn(3, 500), torch.randn(500, 2), torch.randn(2)
+    narrow = [t.to(torch.bfloat16) for t in (x, y, z)]
+    exact = torch.addmm(*(t.double() for t in (narrow[2], narrow[0], narrow[1])))
+    half_a_step = exact.abs().max().item() * 2**-8
+    check_loops(lambda x, y, z: torch.addmm(z, x, y), *narrow, rtol=0, atol=2 * half_a_step)
+
+
+def test_any_size(check_loops) -> None:
+    check_loops(
+        lambda x, y, z: torch.addmm(z, x, y),
+        torch.randn(5, 7), torch.randn(7, 3), torch.randn(3),
+        other=(torch.randn(1, 4), torch.randn(4, 9), torch.randn(9)),
+    )  # fmt: skip
+
+
+CONVOLUTIONS = {
+    "plain": (F.conv2d, (2, 3, 6, 7), (4, 3, 3, 2), {}),
+    "padded": (F.conv2d, (2, 3, 6, 7), (4, 3, 3, 3), {"padding": 1}),
+    "strided": (F.conv2d, (2, 3, 7, 6), (4, 3, 3, 3), {"padding": (1, 2), "stride": (2, 3)}),
+    "dilated": (F.conv2d, (1, 2, 9, 8), (3, 2, 3, 2), {"dilation": (2, 3), "padding": 2}),
+    "groups": (F.conv2d, (2, 6, 5, 5), (4, 3, 3, 3), {"groups": 2, "padding": 1, "stride": 2}),
+    "depthwise": (F.conv2d, (2, 4, 5, 5), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "points": (F.conv2d, (2, 3, 4, 5), (4, 3, 1, 1), {}),
+    "unbatched": (F.conv2d, (3, 6, 7), (4, 3, 3, 3), {}),
+    "line": (F.conv1d, (2, 3, 9), (4, 3, 3), {"stride": 2, "padding": 1}),
+    "volume": (F.conv3d, (1, 2, 4, 4, 4), (2, 2, 2, 2, 2), {"padding": 1}),
+    "turned": (F.conv_transpose2d, (2, 4, 4, 3), (4, 3, 3, 3), {"stride": 2, "padding": 1}),
+    "turned_groups": (
+        F.conv_transpose2d, (2, 4, 4, 3), (4, 3, 3, 2),
+        {"stride": (1, 3), "groups": 2, "output_padding": (0, 1), "dilation": (2, 1)},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(check_loops, name: str) -> None:
+    fn, plane, filters, how = CONVOLUTIONS[name]
+    turned = fn is F.conv_transpose2d
+    channels = filters[1] * how.get("groups", 1) if turned else filters[0]
+    x, weight, bias = torch.randn(plane), torch.randn(filters), torch.randn(channels)
+    check_loops.gradients(lambda x, w, b: fn(x, w, b, **how), x, weight, bias)
+
+
+def test_channels_last(check_loops) -> None:
+    x = torch.randn(2, 3, 6, 7).to(memory_format=torch.channels_last)
+    weight = torch.randn(4, 3, 3, 3)
+    check_loops(lambda x, w: F.conv2d(x, w, None, 2, 1), x, weight)
+
+
+def test_convolutions_of_any_size(check_loops) -> None:
+    check_loops(
+        lambda x, w: F.conv2d(x, w, None, 2, 1),
+        torch.randn(2, 3, 6, 7), torch.randn(4, 3, 3, 3),
+        other=(torch.randn(1, 3, 9, 5), torch.randn(4, 3, 3, 3)),
+    )  # fmt: skip
+
+
+def test_time_first(check_loops) -> None:
+    x, w, b = torch.randn(7, 2, 3), torch.randn(3, 3, 4), torch.randn(4)
+    check_loops(lambda x, w, b: torch.conv_tbc(x, w, b, 1), x, w, b)
+
+
+def test_only_nodes_that_are_named_become_loops(check) -> None:
+    x = torch.randn(4, 4)
+    graph = check.trace(lambda x: x @ x @ x, (x,))
+    second = [n.name for n in graph.graph.nodes if n.op == "call_function"][1]
+    options = type(check.options)(generated=frozenset({second}))
+    program = check.lower(lambda x: x @ x @ x, (x,), options=options)
+    assert [type(op) for op in program.operations] == [Extern, Reduction]
+    assert program.operations[1].reduce.kind is ReduceKind.DOT
