@@ -45,6 +45,12 @@ class Options:
     )
     fusion: bool = _option(True, "Fuse operations into common kernels.")
     inline: bool = _option(True, "Compute cheap values again where they are used.")
+    extern_kernels: Literal["library", "none"] = _option(
+        "library",
+        "What computes matrix products, convolutions and attention: 'library', ATen's calls of a "
+        "library; 'none', kernels that we generate, for every shape.",
+        ("library", "none"),
+    )
     fallback_random: bool = _option(
         False, "Draw random numbers with ATen's ops, in eager's stream, instead of in kernels."
     )

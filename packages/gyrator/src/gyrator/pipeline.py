@@ -168,7 +168,10 @@ class Pipeline:
         return make_progress(sys.stderr) if self.setting.options.progress else SilentProgress()
 
     def _lowering_options(self) -> LoweringOptions:
-        return LoweringOptions(fallback_random=self.setting.options.fallback_random)
+        options = self.setting.options
+        return LoweringOptions(
+            fallback_random=options.fallback_random, extern_kernels=options.extern_kernels
+        )
 
     def _scheduler_options(self) -> SchedulerOptions:
         options = self.setting.options
