@@ -65,6 +65,7 @@ CALLS = FormTable(
                 Part("args", ARGS_BY_NAME),
                 Part("constants", ARGS_BY_NAME, lead="constants"),
                 _MUTATES,
+                Part("descriptors", ARGS_BY_NAME, lead="descriptors", omit=()),
                 _ORIGINS,
             ),
         ),

@@ -269,6 +269,9 @@ class UserTritonKernel:
     args: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     constants: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     mutates: tuple[str, ...] = field(validator=a_tuple)
+    descriptors: tuple[tuple[str, Arg], ...] = field(default=(), validator=a_tuple)
+    """Arguments that the kernel gets as descriptors of tensors, each with the list of the sizes of
+    its block."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 

@@ -372,6 +372,12 @@ class CallChecker:
             self.flow.argument(arg, where)
         self._arguments((arg for _, arg in op.constants), where)
         self._mutates(op.mutates, where)
+        tensors = {name for name, arg in op.args if isinstance(arg, TensorRef)}
+        for name, block in op.descriptors:
+            if name not in tensors or not isinstance(block, ListArg):
+                self.flow.checker.fail(
+                    15, f"{name!r} is no tensor with a list of block sizes", where
+                )
 
 
 def _sides(condition: Cond) -> tuple[Expr, ...]:

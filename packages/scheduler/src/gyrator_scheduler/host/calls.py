@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import Const
 from gyrator_ir.host.nodes import (
     AssertSizeStride,
     AssertTrue,
@@ -16,10 +17,12 @@ from gyrator_ir.host.nodes import (
     Loop,
     ReadScalar,
     Ref,
+    TmaDescriptor,
     TritonLaunch,
     Value,
 )
 from gyrator_ir.loop.nodes import (
+    Arg,
     AssertCond,
     Buffer,
     CallOp,
@@ -29,6 +32,8 @@ from gyrator_ir.loop.nodes import (
     CondOp,
     DeviceCopy,
     Extern,
+    ListArg,
+    Literal,
     ScalarRead,
     Template,
     TensorRef,
@@ -59,10 +64,8 @@ def calls(
             if fallback is None:
                 raise _no_fallback(node)
             _extern(fallback, names, before, work)
-        case UserTritonKernel(kernel=kernel, grid=grid, args=args, constants=constants):
-            given = tuple((k, names.value(a, before)) for k, a in args)
-            fixed = tuple((k, names.value(a, before)) for k, a in constants)
-            work.append(TritonLaunch(kernel, grid, given, fixed))
+        case UserTritonKernel():
+            _user_kernel(node, names, before, work)
         case CollectiveCall(target=target, args=args, results=results):
             work.append(CollectiveStart(target, _values(args, names, before), results))
         case CollectiveWait(buffer=buffer):
@@ -83,6 +86,28 @@ def calls(
 
 def _values(args: Sequence[object], names: Names, before: list[Instruction]) -> tuple[Value, ...]:
     return tuple(names.value(a, before) for a in args)  # type: ignore[arg-type]
+
+
+def _user_kernel(
+    node: UserTritonKernel, names: Names, before: list[Instruction], work: list[Instruction]
+) -> None:
+    given = {k: names.value(a, before) for k, a in node.args}
+    args = dict(node.args)
+    for parameter, block in node.descriptors:
+        tensor, made = given[parameter], names.fresh("descriptor")
+        form = args[parameter]
+        assert isinstance(tensor, Ref) and isinstance(form, TensorRef)
+        sizes = tuple(Const(n) for n in _integers(block))
+        size = Const(form.dtype.size)
+        work.append(TmaDescriptor(made, tensor.name, form.shape, sizes, size, stable=True))
+        given[parameter] = Ref(made)
+    fixed = tuple((k, names.value(a, before)) for k, a in node.constants)
+    work.append(TritonLaunch(node.kernel, node.grid, tuple(given.items()), fixed))
+
+
+def _integers(block: Arg) -> list[int]:
+    items = block.items if isinstance(block, ListArg) else ()
+    return [n.value for n in items if isinstance(n, Literal) and isinstance(n.value, int)]
 
 
 def _extern(node: Extern, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
