@@ -19,7 +19,7 @@ def documented() -> set[str]:
     for module in (loop, kernel, host):
         codes |= set(re.findall(r"^(GY-[A-Z]+-\d{3})  ", module.__doc__, re.MULTILINE))
     # What Kernel IR asks of nodes as Loop IR does of operations; a kernel may write what is there.
-    codes |= {f"GY-KERNEL-{n:03}" for n in (11, 13, 14, 15, 16, 17, 18)}
+    codes |= {f"GY-KERNEL-{n:03}" for n in (11, 13, 14, 15, 16, 17, 18, 19)}
     return codes | {f"GY-PARSE-{n:03}" for n in (1, 2, 3)} | {f"GY-PASS-{n:03}" for n in (1, 2, 3)}
 
 

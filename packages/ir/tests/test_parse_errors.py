@@ -119,7 +119,7 @@ def test_header_kind():
         ("pointwise op0 ()\n  return", 2, "expected one of"),
         ("fact s0 within [1, 2]\n  return", 2, "expected a fact"),
         ("origin 1 %a aten.add\n  return", 2, "expected row 0"),
-        ("template t conv () -> y over ()\n  return", 2, "expected a template"),
+        ("template t conv () -> ()\n  return", 2, "expected a template"),
     ],
 )
 def test_kernel(text, line, expected):

@@ -1,10 +1,11 @@
 """Host programs: calls, views, assertions, control flow, sizes."""
 
+import numpy as np
 import pytest
 from attrs import evolve
 from scheduler_programs import CPU, Maker, contiguous, target
 
-from gyrator_ir.expr import ZERO, Const, Sym, SymKind, expr
+from gyrator_ir.expr import ZERO, Const, Expr, Sym, SymKind, expr
 from gyrator_ir.host.nodes import (
     AssertNoNan,
     AssertSizeStride,
@@ -23,8 +24,10 @@ from gyrator_ir.host.nodes import (
     Return,
     View,
 )
+from gyrator_ir.host.parse import parse as parse_host
+from gyrator_ir.host.print import show as show_host
 from gyrator_ir.host.verify import verify
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.loop.nodes import (
     CondOp,
     Extern,
@@ -39,10 +42,14 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.provenance import Origin
+from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_testing.interp.host import run_host
+from gyrator_testing.interp.kernel import run_schedule
+from gyrator_testing.interp.loop import run_loop
 
 
 def planned(program: LoopProgram, **options: bool) -> tuple[Instruction, ...]:
@@ -141,24 +148,52 @@ def test_loops_carry_tensors_only() -> None:
         plan_host(schedule(wrong, chosen, target()), chosen, target())
 
 
-def test_templates_without_a_library_call_are_refused() -> None:
-    """A template that no kernel holds becomes its fallback, so it needs one."""
-    m = Maker()
-    a = m.input("a", 4, 4)
-    m.buffer("out", m.buffers[a].shape)
-    args = (m.ref(a), m.ref(a))
-    product = Template("t0", TemplateKind.GEMM, args, "out", (), (), ())
-    call = Extern("t0", "aten.mm.default", args, (), ("out",))
-    m.operations.append(evolve(product, fallback=call))
-    (found,) = kinds(planned(m.program("out")), ExternCall)
-    assert found.target == "aten.mm.default"
-    m.operations[-1] = product
-    with pytest.raises(SchedulerError) as error:
-        planned(m.program("out"))
-    diagnostic = error.value.diagnostic
-    assert diagnostic.code == "GY-SCHED-003"
-    assert "the template t0 (gemm)" in diagnostic.message
-    assert "give the template a fallback" in diagnostic.help
+def attention(m: Maker, rows: Expr | int) -> LoopProgram:
+    """Two layers of attention of a tensor to itself."""
+    x = m.input("x", 2, 3, rows, 4)
+    for n in range(2):
+        out = m.buffer(f"out{n}", m.buffers[x].shape).name
+        sums = m.buffer(f"sums{n}", m.buffers[x].shape[:3]).name
+        refs, results = (m.ref(x),) * 3, (m.ref(out), m.ref(sums))
+        call = Extern(f"t{n}", "aten.attend.default", refs, (), (out, sums))
+        attributes = (("scale", Literal(0.5)), ("causal", Literal(True)))
+        m.operations.append(
+            Template(f"t{n}", TemplateKind.ATTENTION, refs, results, attributes, call)
+        )
+        x = out
+    return verify_loop(m.program(x, "sums0"))
+
+
+def test_templates_that_a_target_offers_are_launched_and_equal_ones_are_one_kernel() -> None:
+    offers = {d: offering(t) for d, t in target().items()}
+    program = attention(Maker(), Sym("s0"))
+    made = schedule(program, SchedulerOptions(), offers)
+    host = verify(plan_host(made, SchedulerOptions(), offers))
+    (kernel,) = host.kernels
+    assert isinstance(kernel, TemplateKernel)
+    assert [p.name for p in kernel.parameters] == ["p0", "p1", "p2"]
+    launches = kinds(host.instructions, Launch)
+    assert [i.tensors for i in launches] == [("x", "out0", "sums0"), ("out0", "out1", "sums1")]
+    assert [i.sizes for i in launches] == [(Sym("s0"),)] * 2
+    assert parse_host(show_host(host)) == host
+    x = np.random.default_rng(0).standard_normal((2, 3, 5, 4)).astype(np.float32)
+    want = run_loop(program, [x])
+    for got in (run_schedule(made, [x]), run_host(host, [x])):
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_templates_that_a_target_lacks_are_library_calls() -> None:
+    made = schedule(attention(Maker(), 5), SchedulerOptions(), target())
+    calls = [n for n in made.nodes if isinstance(n, Extern)]
+    assert [c.reason for c in calls] == ["kernels for cpu have no template of attention"] * 2
+    host = verify(plan_host(made, SchedulerOptions(), target()))
+    assert not host.kernels and len(kinds(host.instructions, ExternCall)) == 2
+
+
+def offering(target: Target) -> Target:
+    kinds = frozenset(TemplateKind)
+    return evolve(target, capabilities=evolve(target.capabilities, templates=kinds))
 
 
 def test_numbers_read_back_come_before_what_they_shape() -> None:

@@ -301,48 +301,30 @@ def test_a_name_without_a_value():
     assert code(run_loop, p, [np.zeros(8, F32), np.zeros(8, np.int64)]) == "GY-INTERP-001"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "gemm (x, w, v) -> y over (i0 < 2, i1 < 4)",
-        "attention (x, x, x) -> z with {causal=true, scale=0.5} over (i0 < 2, i1 < 3)",
-    ],
-)
-def test_templates(text):
-    out = "y[4*i0 + i1]" if "gemm" in text else "z[3*i0 + i1]"
-    name = out[0]
-    cols = 4 if name == "y" else 3
+def test_templates():
+    heads = "x: f32[1, 2, 3, 4] strides [24, 12, 4, 1] offset 0"
     p = parse(
-        "loop.program 1 @p\n  in x: f32[2, 3] strides [3, 1] on cpu\n"
-        "  in w: f32[3, 4] strides [4, 1] on cpu\n  in v: f32[4] strides [1] on cpu\n"
-        f"  buffer {name}: f32[2, {cols}] strides [{cols}, 1] on cpu\n  template op0 {text}\n"
-        f"    a: f32 = add acc, acc\n    store {out}, a\n  return {name}\n"
+        "loop.program 1 @p\n  in x: f32[2, 3, 4] strides [12, 4, 1] on cpu\n"
+        "  in m: bool[3, 3] strides [3, 1] on cpu\n"
+        "  buffer y: f32[1, 2, 3, 4] strides [24, 12, 4, 1] on cpu\n"
+        "  buffer z: f32[1, 2, 4] strides [8, 4, 1] on cpu\n"
+        f"  template op0 attention ({heads}, {heads.replace('2, 3', '1, 3')}, "
+        f"{heads.replace('2, 3', '1, 3')}, m: bool[1, 2, 3, 3] strides [0, 0, 3, 1]) -> (y, z) "
+        "with {scale=0.5, causal=true}\n"
+        "    fallback extern op0 aten.attend.default (x, m) -> (y, z)\n  return y, z\n"
     )
     rng = np.random.default_rng(0)
-    x, w, v = (rng.standard_normal(s).astype(F32) for s in ((2, 3), (3, 4), (4,)))
-    got = run_loop(p, [x, w, v])[0]
-    if name == "y":
-        want = x @ w + v
-    else:
-        scores = np.where(np.tri(2, 2, dtype=bool), x @ x.T * 0.5, -np.inf)
-        weights = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-        want = weights @ x
-    np.testing.assert_allclose(got, 2 * want, rtol=1e-5)
-
-
-def test_convolution_template():
-    from gyrator_ir.loop.nodes import TemplateKind
-    from gyrator_testing.interp.template import compute
-
-    rng = np.random.default_rng(0)
-    x, w, b = (rng.standard_normal(s).astype(F32) for s in ((2, 4, 7, 6), (6, 2, 3, 2), (6,)))
-    attributes = {"stride": [2, 1], "padding": [1, 0], "dilation": [1, 2], "groups": 2}
-    got = compute(TemplateKind.CONVOLUTION, [x, w, b], attributes)
-    padded = np.pad(x, [(0, 0), (0, 0), (1, 1), (0, 0)])
-    assert got.shape == (2, 6, 4, 4)
-    for n, o, i, j in np.ndindex(got.shape):
-        group = slice(o // 3 * 2, o // 3 * 2 + 2)
-        window = padded[n, group, 2 * i : 2 * i + 3, j : j + 3 : 2]
-        np.testing.assert_allclose(
-            got[n, o, i, j], (window * w[o]).sum() + b[o], rtol=1e-3, atol=1e-5
-        )
+    x = rng.standard_normal((2, 3, 4)).astype(F32)
+    m = np.array([[True, True, True], [False, False, True], [True, True, False]])
+    y, z = run_loop(p, [x, m])
+    for head in range(2):
+        for row in range(3):
+            at = [c for c in range(row + 1) if m[row, c]]
+            scores = np.array([x[head, row] @ x[0, c] * 0.5 for c in at])
+            if not at:
+                assert not y[0, head, row].any() and z[0, head, row] == -np.inf
+                continue
+            weights = np.exp(scores) / np.exp(scores).sum()
+            np.testing.assert_allclose(y[0, head, row], weights @ x[0, at], rtol=1e-5)
+            np.testing.assert_allclose(z[0, head, row], np.log(np.exp(scores).sum()), rtol=1e-5)
+    assert (z[0, :, 3] == np.inf).all()

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.targets import Building
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.device import DeviceInterface
@@ -101,7 +101,7 @@ def tune(
 
 
 def _run(
-    kernel: Kernel,
+    kernel: Launchable,
     host: HostProgram,
     function: KernelFunction,
     tensors: Sequence[torch.Tensor],
@@ -114,7 +114,7 @@ def _run(
     return lambda: plan(*tensors)
 
 
-def _arguments(kernel: Kernel, host: HostProgram, device_type: str) -> list[torch.Tensor]:
+def _arguments(kernel: Launchable, host: HostProgram, device_type: str) -> list[torch.Tensor]:
     """Return a tensor for each parameter: random floats, and zeros, which index anything."""
     found = []
     for parameter in kernel.parameters:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel
+    from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -54,6 +54,28 @@ class ShippedKernels(Shipped):
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels."""
         units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
+        return units
+
+
+@frozen
+class ShippedTemplates(ShippedKernels):
+    """A kernel language that has templates."""
+
+    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+        """Say why this template can't be emitted for the target, or None."""
+        found: Diagnostic | None = self._backend().refuses_template(kernel, target)
+        return found
+
+    def emit_templates(
+        self,
+        kernels: Sequence[TemplateKernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the templates' kernels."""
+        backend = self._backend()
+        units: tuple[TranslationUnit, ...] = backend.emit_templates(kernels, facts, origins, target)
         return units
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from attrs import frozen
 
 from gyrator.config import read_config
+from gyrator.emission import units_of
 from gyrator.targets import discover
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.host.parse import parse as parse_host
@@ -91,13 +92,8 @@ def run_opt(text: str, request: OptRequest) -> str:
     if target == "kernels":
         parts = [
             unit.text
-            for device, (definition, t) in targets.items()
-            for unit in definition.kernels.emit(
-                tuple(k for k in program.kernels if k.device.type == device),
-                program.facts,
-                program.origins,
-                t,
-            )
+            for definition, t in targets.values()
+            for unit in units_of(program, definition.kernels, t)
         ]
         return "\n".join(parts)
     return level.show(program)

@@ -10,19 +10,21 @@ from attrs import evolve, frozen
 from gyrator.autotune import Variant, alternatives, tune
 from gyrator.compiled import Phase
 from gyrator.device_graphs import capturable
+from gyrator.emission import units_of
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
 from gyrator.targets import Building, KernelLoader, LoaderContext
 from gyrator.tracing import Trace
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
-from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.backend import TemplateBackend, WrapperBackend
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.host.walk import programs
-from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.kernel.nodes import Kernel, Numerics, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
+from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
@@ -35,6 +37,7 @@ from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_prog
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_scheduler.templates import with_fallbacks
 
 
 @frozen(eq=False)
@@ -53,7 +56,8 @@ class Pipeline:
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         with watch.stage("lower"):
             run_passes(gm, PASSES)
-            program = verify_loop(lower(gm, self._lowering_options(), targets, rules))
+            lowered = lower(gm, self._lowering_options(), targets, rules)
+            program = verify_loop(self._settle(lowered))
         trace.ir("loop", program)
         with watch.stage("schedule"):
             planned = verify_kernel(schedule(program, self._scheduler_options(), targets))
@@ -114,6 +118,18 @@ class Pipeline:
         )
         return emitted, calling(host, emitted)
 
+    def _settle(self, program: LoopProgram) -> LoopProgram:
+        """Give templates that a kernel language refuses back to their libraries."""
+
+        def refused(kernel: TemplateKernel) -> str:
+            definition, target = self.setting.targets[kernel.device.type]
+            if not isinstance(definition.kernels, TemplateBackend):
+                return f"kernels in {target.kernel_backend} have no templates"
+            said = definition.kernels.refuses_template(kernel, target)
+            return "" if said is None else said.message
+
+        return with_fallbacks(program, refused)
+
     def _emit(
         self, host: HostProgram, targets: Mapping[str, Target]
     ) -> dict[str, tuple[TranslationUnit, ...]]:
@@ -121,11 +137,12 @@ class Pipeline:
         for part in programs(host):
             for device in dict.fromkeys(k.device.type for k in part.kernels):
                 definition, target = self.setting.targets[device]
-                kernels = tuple(k for k in part.kernels if k.device.type == device)
-                for kernel in kernels:
+                for kernel in part.kernels:
+                    if not isinstance(kernel, Kernel) or kernel.device.type != device:
+                        continue
                     if (refusal := definition.kernels.refuses(kernel, target)) is not None:
                         raise UnsupportedError(refusal)
-                made = definition.kernels.emit(kernels, part.facts, part.origins, target)
+                made = units_of(part, definition.kernels, target)
                 if part is not host:
                     made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
                 units[device] = (*units.get(device, ()), *made)
@@ -140,10 +157,9 @@ class Pipeline:
             building[device] = self._loader(target).submit(part)
             if not self.setting.options.max_autotune:
                 continue
-            kernels = tuple(k for k in host.kernels if k.device.type == device)
             variants = [Variant(part, building[device])]
             for other in definition.variants(target)[1:]:
-                text = definition.kernels.emit(kernels, host.facts, host.origins, other)
+                text = units_of(host, definition.kernels, other)
                 variants.append(Variant(text, self._loader(other).submit(text)))
             for others in alternatives(part):
                 variants.append(Variant(others, self._loader(target).submit(others)))

@@ -7,7 +7,7 @@ import torch
 
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, walk
-from gyrator_ir.kernel.nodes import Kernel, Schedule
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule
 from gyrator_ir.loop.nodes import Buffer, Extern
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import TranslationUnit
@@ -70,7 +70,7 @@ def _unique(items: Any) -> list[str]:
     return list(dict.fromkeys(i for i in items if i))
 
 
-def _bytes(kernel: Kernel, host: HostProgram) -> int:
+def _bytes(kernel: Launchable, host: HostProgram) -> int:
     return sum(_buffer_bytes(b, host) for b in kernel.parameters)
 
 

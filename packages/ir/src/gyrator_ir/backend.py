@@ -7,13 +7,13 @@ needs no IR.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel
+    from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -44,6 +44,25 @@ class KernelBackend(Protocol):
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels, batched into as few units as compile well in parallel."""
+        ...
+
+
+@runtime_checkable
+class TemplateBackend(KernelBackend, Protocol):
+    """A language for kernels that has templates, those of its target's `Capabilities.templates`."""
+
+    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+        """Say why this template can't be emitted for the target, or None."""
+        ...
+
+    def emit_templates(
+        self,
+        kernels: Sequence[TemplateKernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the templates' kernels, in units apart from those of `emit`."""
         ...
 
 

@@ -136,9 +136,8 @@ def results_of(op: Operation) -> tuple[str, ...]:
             return tuple(n for r in lists if isinstance(r, tuple) for n in r)
         case CollectiveCall() | CondOp() | WhileOp() | CallOp():
             return op.results
-        case Template(output=output, epilogue=epilogue):
-            stored = tuple(s.buffer for s in epilogue if isinstance(s, Store))
-            return tuple(dict.fromkeys((*stored, *(() if stored else (output,)))))
+        case Template(outputs=outputs):
+            return tuple(o.buffer for o in outputs)
         case DeviceCopy(destination=destination):
             return (destination,)
         case _:
@@ -178,9 +177,7 @@ def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
     elif isinstance(op, CollectiveWait):
         reads, writes = (op.buffer,), (op.buffer,)
     else:
-        epilogue = op.epilogue if isinstance(op, Template) else ()
-        extra = (s.buffer for s in epilogue if isinstance(s, Load))
-        reads = tuple(dict.fromkeys((*(r.buffer for r in refs_in(arguments)), *extra)))
+        reads = tuple(dict.fromkeys(r.buffer for r in refs_in(arguments)))
         writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
     defines = () if loop else defined_symbols(op)
     if not shapes:

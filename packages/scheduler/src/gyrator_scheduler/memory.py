@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import (
     Extern,
     LoopProgram,
     Output,
+    Template,
     TensorRef,
 )
 from gyrator_ir.types import Device
@@ -132,7 +133,7 @@ def allocated(node: ScheduleNode) -> bool:
     """Whether the host allocates what a node creates (and not the callee)."""
     if isinstance(node, Extern):
         return node.out is not None
-    return isinstance(node, (Kernel, DeviceCopy))
+    return isinstance(node, (Kernel, Template, DeviceCopy))
 
 
 @define(eq=False)

@@ -13,6 +13,7 @@ from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes import run_passes
+from gyrator_scheduler.templates import not_offered, with_fallbacks
 
 SLACK = 16384
 """Bytes that a plan may need beyond the program's own peak: parts of split reductions."""
@@ -27,11 +28,12 @@ def schedule(
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
 
     `targets` maps device types to targets; every device that a kernel of the program runs on must
-    be among them.
+    be among them. A template that its target does not offer becomes its library call.
 
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.
     """
+    program = with_fallbacks(program, lambda kernel: not_offered(kernel, targets))
     best: Schedule | None = None
     limit = program_peak(program) + SLACK if options.keep_peak else None
     repeats = Repeats()

@@ -11,7 +11,7 @@ from attrs import define, field, frozen
 from gyrator_ir.expr import Expr, expr
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import free_names
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Literal, TypeArg, UserKernel
 from gyrator_ir.types import Device, DType
 from gyrator_wrapper_fx.errors import fx_error
@@ -55,13 +55,13 @@ class Context:
     write: Writer
     """Writes instructions into a scope."""
 
-    _kernels: Mapping[str, Kernel] = field(init=False)
+    _kernels: Mapping[str, Launchable] = field(init=False)
 
     @_kernels.default
-    def _by_name(self) -> Mapping[str, Kernel]:
+    def _by_name(self) -> Mapping[str, Launchable]:
         return {k.name: k for k in self.program.kernels}
 
-    def kernel(self, name: str) -> Kernel:
+    def kernel(self, name: str) -> Launchable:
         """Return a kernel of the program."""
         return self._kernels[name]
 

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Constant, Literal, TypeArg, UserKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
@@ -472,7 +472,7 @@ class HostProgram:
     name: str = field(validator=identifier)
     parameters: tuple[Parameter, ...] = field(validator=a_tuple)
     constants: tuple[Constant, ...] = field(validator=a_tuple)
-    kernels: tuple[Kernel, ...] = field(validator=a_tuple)
+    kernels: tuple[Launchable, ...] = field(validator=a_tuple)
     """Kernels that launches name. They are canonical: parameters are called `p0`, `p1`, ..., values
     and symbols are numbered in order, so that kernels that do the same are one."""
     instructions: tuple[Instruction, ...] = field(validator=a_tuple)

@@ -3,7 +3,7 @@
 from gyrator_ir.host.forms import FORMS
 from gyrator_ir.host.nodes import GraphCapture, HostProgram, Instruction, Parameter
 from gyrator_ir.host.print import KIND, VERSION
-from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.text.forms import build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sections, sole
@@ -39,7 +39,7 @@ def _program(line: Line) -> HostProgram:
     values = read_preamble(groups) | {
         "name": name,
         "parameters": tuple(map(_parameter, groups["parameters"])),
-        "kernels": tuple(map(read_kernel, groups["kernels"])),
+        "kernels": tuple(map(read_launchable, groups["kernels"])),
         "instructions": read_instructions(do.children),
         "subprograms": tuple(map(_program, groups["subprograms"])),
         "capture": _capture(groups["capture"]),

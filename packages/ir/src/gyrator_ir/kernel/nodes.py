@@ -21,7 +21,17 @@ from attrs import field, frozen
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement
-from gyrator_ir.loop.nodes import Buffer, CallOperation, Constant, Input, Output, UserKernel
+from gyrator_ir.loop.nodes import (
+    Arg,
+    Buffer,
+    CallOperation,
+    Constant,
+    Input,
+    Output,
+    TemplateKind,
+    TensorRef,
+    UserKernel,
+)
 from gyrator_ir.loop.rewrite import reads, writes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
@@ -109,6 +119,36 @@ class Kernel:
         local = {scratch.name for scratch in self.locals}
         return tuple(n for n in names if n not in local)
 
+
+@frozen
+class TemplateKernel:
+    """A template as a kernel that can be launched: its tensors are views of its parameters."""
+
+    name: str = field(validator=identifier)
+    device: Device = field(validator=exactly(Device))
+    kind: TemplateKind = field(validator=exactly(TemplateKind))
+    inputs: tuple[TensorRef, ...] = field(validator=a_tuple)
+    outputs: tuple[TensorRef, ...] = field(validator=a_tuple)
+    attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
+    parameters: tuple[Buffer, ...] = field(validator=a_tuple)
+    """The buffers of the inputs, then those of the outputs, each once, as launches pass them."""
+    sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
+    """Size symbols that the tensors mention, sorted by name: parameters."""
+    origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Buffers of the inputs, in order of first use."""
+        return tuple(dict.fromkeys(t.buffer for t in self.inputs))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Buffers that it fills."""
+        return tuple(o.buffer for o in self.outputs)
+
+
+Launchable = Kernel | TemplateKernel
+"""What a host program launches."""
 
 ScheduleNode = Kernel | CallOperation
 

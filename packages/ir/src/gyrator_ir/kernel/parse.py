@@ -5,6 +5,7 @@ from typing import Any
 
 from gyrator_ir.kernel.nodes import (
     Kernel,
+    Launchable,
     Level,
     Lifetime,
     Local,
@@ -14,9 +15,10 @@ from gyrator_ir.kernel.nodes import (
     Schedule,
     ScheduleNode,
     Stage,
+    TemplateKernel,
 )
 from gyrator_ir.kernel.print import KIND, VERSION
-from gyrator_ir.loop.forms import CALLS
+from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.parse import read_operation, read_return, read_statement
 from gyrator_ir.text.forms import ORIGINS, build
@@ -72,8 +74,35 @@ def _node(line: Line, buffers: Mapping[str, Buffer]) -> ScheduleNode:
     return read_operation(line, buffers)  # type: ignore[return-value]  # loops are no words here
 
 
+def read_launchable(line: Line) -> Launchable:
+    """Read a kernel or a template's kernel, as `show_kernel` writes it."""
+    s = Scanner(line)
+    s.expect("kernel")
+    s.name()
+    s.expect("on")
+    s.device()
+    return _template_kernel(line) if s.looks("template") else read_kernel(line)
+
+
+def _template_kernel(line: Line) -> TemplateKernel:
+    parameters = tuple(map(_parameter, sections(line, {"parameter": "parameters"})["parameters"]))
+    s = Scanner(line, {p.name: p for p in parameters})
+    s.expect("kernel")
+    values: dict[str, Any] = {"name": s.name(), "parameters": parameters}
+    s.expect("on")
+    values["device"] = s.device()
+    s.expect("template")
+    values |= {part.attribute: part.read(s) for part in TEMPLATE_PARTS}
+    values["sizes"] = _symbols(s) if s.take("sizes") else ()
+    values["origins"] = ORIGINS.read(s)
+    s.end()
+    found = build(line, TemplateKernel, values)
+    assert isinstance(found, TemplateKernel)
+    return found
+
+
 def read_kernel(line: Line) -> Kernel:
-    """Read what `show_kernel` writes."""
+    """Read what `show_kernel` writes of a kernel with stages."""
     s = Scanner(line)
     s.expect("kernel")
     values: dict[str, Any] = {"name": s.name()}

@@ -1,6 +1,16 @@
 """Kernel IR to text. `parse(show(s)) == s` for every schedule that verifies."""
 
-from gyrator_ir.kernel.nodes import Kernel, Lifetime, Numerics, Partition, Schedule, ScheduleNode
+from gyrator_ir.kernel.nodes import (
+    Kernel,
+    Launchable,
+    Lifetime,
+    Numerics,
+    Partition,
+    Schedule,
+    ScheduleNode,
+    TemplateKernel,
+)
+from gyrator_ir.loop.forms import TEMPLATE_PARTS
 from gyrator_ir.loop.print import show_call, show_statement
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
@@ -27,8 +37,10 @@ def show_head(k: Kernel, writer: Writer) -> str:
     return f"kernel {k.name} on {show_device(k.device)} {axes}{inner}{sizes}{fast}{origins}"
 
 
-def show_kernel(k: Kernel, writer: Writer) -> list[str]:
+def show_kernel(k: Launchable, writer: Writer) -> list[str]:
     """Print a kernel; the first line is its head."""
+    if isinstance(k, TemplateKernel):
+        return _template(k, writer)
     lines = [f"refused {show_word(r.other)} {show_string(r.reason)}" for r in k.refusals]
     lines += [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
     lines += [f"local {t.name}: {t.dtype.value}[{writer.expr(t.extent)}]" for t in k.locals]
@@ -36,6 +48,16 @@ def show_kernel(k: Kernel, writer: Writer) -> list[str]:
         lines.append(stage.level.value)
         lines += indented([show_statement(s, writer) for s in stage.body])
     return [show_head(k, writer), *indented(lines)]
+
+
+def _template(k: TemplateKernel, writer: Writer) -> list[str]:
+    """Print `kernel k0 on cuda template attention (p0, p1, p2) -> (p3) with {...} sizes (s0) @0`"""
+    tensors = Writer({p.name: p for p in k.parameters})
+    parts = "".join(part.show(k, tensors) for part in TEMPLATE_PARTS)
+    sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
+    origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
+    head = f"kernel {k.name} on {show_device(k.device)} template{parts}{sizes}{origins}"
+    return [head, *indented([f"parameter {show_buffer(p, writer)}" for p in k.parameters])]
 
 
 def show_node(node: ScheduleNode, writer: Writer) -> list[str]:

@@ -1,6 +1,6 @@
 """What must hold of every kernel and schedule between two stages.
 
-GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.loop.check`; 011 to 018 mean for the nodes
+GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.loop.check`; 011 to 019 mean for the nodes
 of a schedule what they mean in Loop IR, see `gyrator_ir.loop.verify` (012 is not asked of kernels).
 Beyond them:
 
@@ -18,11 +18,21 @@ Values of an inner stage are visible in it alone; results of a `Reduce` after it
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TypeVar
 
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.expr import Sym
-from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
-from gyrator_ir.kernel.print import show_head, show_lifetime, show_node, show_partition
+from gyrator_ir.kernel.nodes import (
+    Kernel,
+    Launchable,
+    Level,
+    Lifetime,
+    Schedule,
+    ScheduleNode,
+    Stage,
+    TemplateKernel,
+)
+from gyrator_ir.kernel.print import show_kernel, show_lifetime, show_node, show_partition
 from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.loop.nodes import (
@@ -33,11 +43,14 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.loop.print import show_statement
 from gyrator_ir.loop.rewrite import AnyStatement, expressions
+from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import DType
+
+_Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, Launchable)
 
 
 def verify(schedule: Schedule) -> Schedule:
@@ -48,9 +61,13 @@ def verify(schedule: Schedule) -> Schedule:
     return schedule
 
 
-def verify_kernel(kernel: Kernel, origins: Sequence[Origin] = ()) -> Kernel:
+def verify_kernel(kernel: _Launchable, origins: Sequence[Origin] = ()) -> _Launchable:
     """Return `kernel` unchanged, or raise `VerifyError`; what surrounds it is not looked at."""
-    _check_kernel(kernel, Checker("KERNEL", {}, origins))
+    checker = Checker("KERNEL", {}, origins)
+    if isinstance(kernel, Kernel):
+        _check_kernel(kernel, checker)
+    else:
+        _check_template(kernel, checker)
     return kernel
 
 
@@ -66,6 +83,24 @@ def _check_kernel(k: Kernel, checker: Checker) -> None:
     _check_stages(k, checker, where)
     _check_parameters(k, checker, where)
     _check_sizes(k, checker, where)
+
+
+def _check_template(k: TemplateKernel, checker: Checker) -> None:
+    checker.rows = k.origins
+    where = partial(_head, k)
+    if checker.origins and any(not 0 <= row < len(checker.origins) for row in k.origins):
+        checker.fail(17, f"there is no such row among {len(checker.origins)} origins", where)
+    said = wrong_with(k.kind, k.inputs, k.outputs, k.attributes)
+    if said:
+        checker.fail(19, said, where)
+    tensors = (*k.inputs, *k.outputs)
+    wanted = list(dict.fromkeys(t.buffer for t in tensors))
+    if [p.name for p in k.parameters] != wanted:
+        got = [p.name for p in k.parameters]
+        checker.fail(21, f"parameters must be {wanted}, got {got}", where)
+    _check_layouts(k, checker, where)
+    layouts = (e for t in tensors for e in (*t.shape, *t.strides, t.offset))
+    _compare_sizes(k, {s for e in layouts for s in e.free_symbols}, checker, where)
 
 
 def _places(k: Kernel, checker: Checker, where: Where) -> dict[str, Place]:
@@ -144,6 +179,10 @@ def _check_parameters(k: Kernel, checker: Checker, where: Where) -> None:
     got = [p.name for p in k.parameters]
     if got != wanted:
         checker.fail(21, f"parameters must be {wanted}, got {got}", where)
+    _check_layouts(k, checker, where)
+
+
+def _check_layouts(k: Launchable, checker: Checker, where: Where) -> None:
     for p in k.parameters:
         if p.device != k.device:
             checker.fail(25, f"{p.name!r} is on {p.device}, the kernel on {k.device}", where)
@@ -163,14 +202,18 @@ def _check_sizes(k: Kernel, checker: Checker, where: Where) -> None:
         for s in stage.body:
             for expr in expressions(s):
                 used |= expr.free_symbols
+    _compare_sizes(k, used, checker, where)
+
+
+def _compare_sizes(k: Launchable, used: set[Sym], checker: Checker, where: Where) -> None:
     wanted = {symbol for symbol in used if symbol.kind in SIZE_KINDS}
     if set(k.sizes) != wanted or len(wanted) != len(k.sizes):
         names = sorted(symbol.name for symbol in wanted)
         checker.fail(22, f"sizes must be {names}, got {[s.name for s in k.sizes]}", where)
 
 
-def _head(k: Kernel) -> str:
-    return show_head(k, Writer())
+def _head(k: Launchable) -> str:
+    return show_kernel(k, Writer())[0]
 
 
 def _line(s: AnyStatement) -> Where:

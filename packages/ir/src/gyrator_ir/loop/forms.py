@@ -28,7 +28,6 @@ from gyrator_ir.text.forms import (
     Part,
     flag,
 )
-from gyrator_ir.text.program import read_axes, show_axes
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.text.values import ARG, ARG_OR_COND, ARGS, ARGS_BY_NAME, GRID, RESULTS
 
@@ -138,13 +137,13 @@ def _read_kind(scanner: Scanner) -> TemplateKind:
     return TemplateKind(word)
 
 
-TEMPLATE = (
-    _NAME,
+TEMPLATE_PARTS = (
     Part("kind", Codec(lambda kind, _: kind.value, _read_kind)),
     Part("inputs", ARGS),
-    Part("output", NAME, lead="->"),
+    Part("outputs", ARGS, lead="->"),
     Part("attributes", ARGS_BY_NAME, lead="with", omit=()),
-    Part("axes", Codec(show_axes, read_axes), lead="over"),
-    _ORIGINS,
 )
-"""The head of a `Template`; its epilogue and its fallback stand below it."""
+"""What a `Template` and a `TemplateKernel` compute."""
+
+TEMPLATE = (_NAME, *TEMPLATE_PARTS, _ORIGINS)
+"""The head of a `Template`; its fallback stands below it."""

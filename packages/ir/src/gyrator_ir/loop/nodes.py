@@ -220,30 +220,31 @@ class Extern:
 class TemplateKind(StrEnum):
     """Dense computations that backends have templates for."""
 
-    GEMM = "gemm"
-    """inputs A [.., M, K], B [.., K, N], optionally a bias; output [.., M, N]."""
-    CONVOLUTION = "convolution"
     ATTENTION = "attention"
+    """Scaled-dot-product attention, `softmax(scale * q k^T + mask) v`, computed in `f32`.
+
+    Inputs: q [B, H, L, E], k [B, G, S, E] and v [B, G, S, F] of one element type, where query head
+    h looks at head `h // (H // G)`; optionally a mask [B, H, L, S], booleans that say where to look
+    or numbers that are added to the scores. Outputs: [B, H, L, F] of that type, 0 in rows that look
+    nowhere; optionally the logarithm of the sum of the exponentials of the scores, `f32` [B, H, P]
+    with P >= L, infinity beyond L. Attributes: `scale`, a number, and `causal`, whether row l looks
+    at columns s <= l alone.
+    """
 
 
 @frozen
 class Template:
-    """A dense computation that a backend generates from a template, with a fused epilogue.
-
-    `epilogue` runs at each point of the output: it reads the computed value as `acc` (`f32`) and
-    ends in stores.
-    """
+    """A dense computation whose kernel a backend generates from a template."""
 
     name: str = field(validator=identifier)
     kind: TemplateKind = field(validator=exactly(TemplateKind))
     inputs: tuple[TensorRef, ...] = field(validator=a_tuple)
-    output: str = field(validator=identifier)
+    outputs: tuple[TensorRef, ...] = field(validator=a_tuple)
+    """Each of a buffer of its own, which it covers."""
     attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
-    """Numbers the kind needs: `stride`, `padding`, `scale`, `causal`, ..."""
-    axes: tuple[Axis, ...] = field(validator=a_tuple)
-    epilogue: tuple[Statement, ...] = field(validator=a_tuple)
-    fallback: "Extern | None" = None
-    """The library call that computes the same."""
+    """Numbers that the kind needs."""
+    fallback: Extern = field(validator=exactly(Extern))
+    """The library call that gives the same buffers, for targets without the template."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 

@@ -169,12 +169,11 @@ def _template(s: Scanner, buffers: Mapping[str, Buffer]) -> Template:
     s.expect("template")
     values = {part.attribute: part.read(s) for part in TEMPLATE}
     s.end()
-    below = list(s.line.children)
-    if below and peek(Scanner(below[-1]))[:2] == ("fallback", "extern"):
-        last = Scanner(below.pop(), buffers)
-        last.expect("fallback")
-        values["fallback"] = CALLS.by_class[Extern].read(last, _nothing_below)
-    values["epilogue"] = tuple(map(read_statement, below))
+    if len(s.line.children) != 1:
+        s.line.fail("expected one `fallback` below it")
+    below = Scanner(s.line.children[0], buffers)
+    below.expect("fallback")
+    values["fallback"] = CALLS.by_class[Extern].read(below, _nothing_below)
     found = build(s.line, Template, values)
     assert isinstance(found, Template)
     return found

@@ -127,10 +127,7 @@ def _origins(origins: tuple[int, ...], writer: Writer) -> str:
 
 def _template(op: Template, writer: Writer) -> list[str]:
     head = "template" + "".join(part.show(op, writer) for part in TEMPLATE)
-    lines = [head, *_body(op.epilogue, writer)]
-    if op.fallback is not None:
-        lines += indented([f"fallback {line}" for line in show_call(op.fallback, writer)])
-    return lines
+    return [head, *indented([f"fallback {line}" for line in show_call(op.fallback, writer)])]
 
 
 def _program(p: LoopProgram) -> list[str]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Load, Store
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -39,9 +38,6 @@ def buffers_of(op: CallOperation) -> set[str]:
             names.add(buffer)
         case DeviceCopy(destination=destination):
             names.add(destination)
-        case Template(output=output, epilogue=epilogue):
-            names.add(output)
-            names.update(s.buffer for s in epilogue if isinstance(s, Load | Store))
     return names
 
 
@@ -49,8 +45,8 @@ def _arguments(op: CallOperation) -> tuple[Arg, ...]:
     match op:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(value for _, value in kwargs))
-        case Template(inputs=inputs, attributes=attributes):
-            return (*inputs, *(value for _, value in attributes))
+        case Template(inputs=inputs, outputs=outputs):
+            return (*inputs, *outputs)
         case UserTritonKernel(args=named, constants=constants):
             return tuple(value for _, value in (*named, *constants))
         case CollectiveCall(args=args):

@@ -35,7 +35,6 @@ from gyrator_ir.loop.nodes import (
     ListArg,
     Literal,
     ScalarRead,
-    Template,
     TensorRef,
     UserTritonKernel,
     WhileOp,
@@ -54,16 +53,11 @@ def calls(
     """Append to `before` the views that a call needs, and to `work` the call.
 
     Raises:
-        SchedulerError: GY-SCHED-002, when a loop carries something that is not a tensor;
-            GY-SCHED-003, when a template has no library call to fall back on.
+        SchedulerError: GY-SCHED-002, when a loop carries something that is not a tensor.
     """
     match node:
         case Extern():
             _extern(node, names, before, work)
-        case Template(fallback=fallback):
-            if fallback is None:
-                raise _no_fallback(node)
-            _extern(fallback, names, before, work)
         case UserTritonKernel():
             _user_kernel(node, names, before, work)
         case CollectiveCall(target=target, args=args, results=results):
@@ -118,11 +112,10 @@ def _extern(node: Extern, names: Names, before: list[Instruction], work: list[In
 
 def assertions(node: CallOperation, buffers: Mapping[str, Buffer]) -> list[Instruction]:
     """Return checks of the tensors that a dispatcher op gave back."""
-    call = node.fallback if isinstance(node, Template) else node
-    if not isinstance(call, Extern) or call.out is not None:
+    if not isinstance(node, Extern) or node.out is not None:
         return []
-    results = (buffers[name] for name in results_of(call))
-    return [AssertSizeStride(b.name, b.shape, b.strides, call.target) for b in results]
+    results = (buffers[name] for name in results_of(node))
+    return [AssertSizeStride(b.name, b.shape, b.strides, node.target) for b in results]
 
 
 def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
@@ -161,15 +154,5 @@ def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Ins
             (CallProgram(node.body, args, following),),
             following,
             node.results,
-        )
-    )
-
-
-def _no_fallback(node: Template) -> SchedulerError:
-    return SchedulerError(
-        Diagnostic(
-            "GY-SCHED-003",
-            f"the template {node.name} ({node.kind}) has no library call to fall back on",
-            help="give the template a fallback, or a target whose kernels can hold it",
         )
     )

@@ -21,8 +21,8 @@ from gyrator_ir.host.nodes import (
     Reuse,
     WithDevice,
 )
-from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
-from gyrator_ir.loop.nodes import Buffer, TensorInput, TensorRef
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Lifetime, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import Buffer, Template, TensorInput, TensorRef
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
@@ -33,6 +33,7 @@ from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
 from gyrator_scheduler.memory import allocated, touched
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.templates import template_kernel
 
 
 def host_program(
@@ -68,7 +69,7 @@ class _Planner:
         self.placement = place_in_pools(schedule, targets) if options.pool else empty
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
         self.bound: set[Sym] = set()
-        self.kernels: dict[Kernel, Kernel] = {}
+        self.kernels: dict[Launchable, Launchable] = {}
         self.kernel_names: set[str] = set()
         self.several = len(self._devices()) > 1
 
@@ -157,12 +158,14 @@ class _Planner:
                 for name, own in zip(tensors, moved, strict=True)
             )
             work.append(Launch(kernel.name, tensors, node.sizes))
+        elif isinstance(node, Template):
+            work.append(self._template(n, node))
         else:
             calls(node, self.names, out, work)
             self.bound.update(defined_symbols(node))
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
-        if self.options.size_asserts and not isinstance(node, Kernel):
+        if self.options.size_asserts and not isinstance(node, Kernel | Template):
             # Sizes are bound outside of what work may be wrapped in, for others need them.
             (after or work).extend(assertions(node, self.buffers))
         if self.options.nan_asserts:
@@ -194,18 +197,31 @@ class _Planner:
             return [*views, Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]
         return [Allocate(b.name, b.dtype, b.device, b.shape, b.strides)]
 
-    def _kernel(self, kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    def _kernel(self, kernel: Kernel) -> tuple[Launchable, tuple[str, ...]]:
         """Return the program's kernel that does the same, and the tensors to launch it with."""
         key, tensors, _ = canonical(kernel)
         known = self.kernels.get(key)
         if known is None:
-            name = self.stem + kernel.name
-            while name in self.kernel_names:
-                name += "_"
-            self.kernel_names.add(name)
+            name = self._kernel_name(kernel.name)
             known = evolve(key, name=name, origins=kernel.origins, refusals=kernel.refusals)
             self.kernels[key] = known
         return known, tensors
+
+    def _template(self, n: int, node: Template) -> Launch:
+        """Return the launch of a template's kernel, the program's that does the same."""
+        kernel, tensors = template_kernel(node, f"t{n}_{node.kind.value}", self.buffers)
+        key = evolve(kernel, name="t", origins=())
+        known = self.kernels.get(key)
+        if known is None:
+            known = self.kernels[key] = evolve(kernel, name=self._kernel_name(kernel.name))
+        return Launch(known.name, tensors, known.sizes)
+
+    def _kernel_name(self, wanted: str) -> str:
+        name = self.stem + wanted
+        while name in self.kernel_names:
+            name += "_"
+        self.kernel_names.add(name)
+        return name
 
     def _remark(self, node: ScheduleNode) -> str:
         """Return which operations, on which lines, a node came from."""

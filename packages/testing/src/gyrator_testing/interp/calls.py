@@ -34,7 +34,7 @@ from gyrator_ir.loop.nodes import (
     WhileOp,
 )
 from gyrator_testing.interp import template
-from gyrator_testing.interp.body import Cell, Frame, blocks
+from gyrator_testing.interp.body import Cell
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import Externs
@@ -187,13 +187,11 @@ class Machine:
             self.assign(op.results, values)
 
     def _template(self, op: Template) -> None:
-        attributes = {k: self.argument(a) for k, a in op.attributes}
-        result = template.compute(op.kind, [self.tensor(i) for i in op.inputs], attributes)
-        for block in blocks(op.axes, (), self.symbols):
-            frame = Frame(block.points, self.cells(), self.symbols | block.symbols)
-            at = tuple(np.asarray(block.symbols[a.symbol]) for a in op.axes)
-            frame.values["acc"] = np.asarray(result[at], np.float32)
-            frame.run(op.epilogue)
+        for out in op.outputs:
+            if out.buffer not in self.storage:
+                self.storage[out.buffer] = created(self.buffers[out.buffer], self.symbols)
+        inputs, outputs = ([self.tensor(t) for t in part] for part in (op.inputs, op.outputs))
+        template.compute(op.kind, inputs, outputs, op.attributes)
 
     def _decide(self, predicate: TensorRef | Cond) -> bool:
         if isinstance(predicate, TensorRef):

@@ -50,6 +50,7 @@ from gyrator_ir.host.nodes import (
     WithStream,
     Workspace,
 )
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
@@ -59,6 +60,7 @@ from gyrator_testing.interp.index import Number, integer, truth_of
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.loop import NO_CONSTANTS
 from gyrator_testing.interp.memory import Layout, flat, span_of, view
+from gyrator_testing.interp.template import run_template
 
 
 def run_host(
@@ -308,7 +310,10 @@ class _Host:
         given = [self._get_tensor(t).flat() for t in tensors]
         buffers = dict(zip((p.name for p in kernel.parameters), given, strict=True))
         values = dict(zip((s.name for s in kernel.sizes), self._ints(sizes), strict=True))
-        run_kernel(kernel, buffers, values)
+        if isinstance(kernel, Kernel):
+            run_kernel(kernel, buffers, values)
+        else:
+            run_template(kernel, buffers, values)
 
     def _function(self, target: str) -> Callable[..., Any]:
         if target not in self.externs:

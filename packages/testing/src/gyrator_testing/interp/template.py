@@ -1,66 +1,64 @@
-"""What templates compute, before their epilogues: by definition, in `f32`."""
+"""What templates compute, by definition, in `f32`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from gyrator_ir.loop.nodes import TemplateKind
+from gyrator_ir.expr import Sym
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind
 from gyrator_testing.interp.dtypes import Array
+from gyrator_testing.interp.index import Number
+from gyrator_testing.interp.memory import layout, view
 
 
-def compute(kind: TemplateKind, inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    """Return the `f32` result of a template at every point of its output."""
-    wide = [a if a.dtype == np.bool_ else a.astype(np.float32) for a in inputs]
+def compute(
+    kind: TemplateKind,
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Sequence[tuple[str, Arg]],
+) -> None:
+    """Fill the outputs of a template."""
+    numbers = {name: a.value for name, a in attributes if isinstance(a, Literal)}
     match kind:
-        case TemplateKind.GEMM:
-            product = np.matmul(wide[0], wide[1])
-            return np.asarray(product + wide[2] if len(wide) > 2 else product)
-        case TemplateKind.CONVOLUTION:
-            return _convolution(wide, attributes)
         case TemplateKind.ATTENTION:
-            return _attention(wide, attributes)
+            _attention(inputs, outputs, numbers)
 
 
-def _convolution(inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    """x [N, C, *S], w [O, C / groups, *K], bias [O]; lists `stride`, `padding`, `dilation`."""
-    x, w = inputs[:2]
-    rank, groups = x.ndim - 2, attributes.get("groups", 1)
-    stride = attributes.get("stride", [1] * rank)
-    padding = attributes.get("padding", [0] * rank)
-    dilation = attributes.get("dilation", [1] * rank)
-    x = np.pad(x, [(0, 0), (0, 0), *((p, p) for p in padding)])
-    kernel = w.shape[2:]
-    extent = [
-        (n - d * (k - 1) - 1) // s + 1
-        for n, k, s, d in zip(x.shape[2:], kernel, stride, dilation, strict=True)
+def run_template(
+    kernel: TemplateKernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
+) -> None:
+    """Run a template's kernel on flat arrays, as `run_kernel` does one with stages."""
+    known: dict[Sym, Number] = {s: sizes[s.name] for s in kernel.sizes}
+    tensors = [
+        view(buffers[t.buffer], layout(t, known), t.buffer)
+        for t in (*kernel.inputs, *kernel.outputs)
     ]
-    n, channels = x.shape[0], x.shape[1] // groups
-    result = np.zeros((n, groups, w.shape[0] // groups, *extent), np.float32)
-    grouped = w.reshape(groups, w.shape[0] // groups, channels, *kernel)
-    for tap in np.ndindex(*kernel):
-        window = tuple(
-            slice(t * d, t * d + (e - 1) * s + 1, s)
-            for t, d, e, s in zip(tap, dilation, extent, stride, strict=True)
-        )
-        part = x[(slice(None), slice(None), *window)].reshape(n, groups, channels, *extent)
-        taps = grouped[(slice(None), slice(None), slice(None), *tap)]
-        result += np.einsum("ngc...,goc->ngo...", part, taps)
-    out = result.reshape(n, w.shape[0], *extent)
-    return out + inputs[2].reshape(-1, *[1] * rank) if len(inputs) > 2 else out
+    given = len(kernel.inputs)
+    compute(kernel.kind, tensors[:given], tensors[given:], kernel.attributes)
 
 
-def _attention(inputs: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
-    """Q [.., L, E], K [.., S, E], V [.., S, F], mask [.., L, S]; `scale`, `causal`."""
-    q, k, v = inputs[:3]
-    scale = attributes.get("scale")
-    scores = np.matmul(q, np.swapaxes(k, -1, -2))
-    scores = scores * np.float32(q.shape[-1] ** -0.5 if scale is None else scale)
+def _attention(
+    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
+) -> None:
+    q, k, v = (x.astype(np.float32) for x in inputs[:3])
+    group = q.shape[1] // max(k.shape[1], 1)
+    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
     if len(inputs) > 3:
         mask = inputs[3]
-        scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask
-    if attributes.get("causal", False):
+        boolean = mask.dtype == np.bool_
+        scores = np.where(mask, scores, -np.inf) if boolean else scores + mask.astype(np.float32)
+    if attributes["causal"]:
         scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    return np.asarray(np.matmul(weights, v), np.float32)
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(top == -np.inf, 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    mean = np.matmul(weights, v) / np.where(total == 0, 1, total)
+    outputs[0][...] = mean.astype(outputs[0].dtype)
+    if len(outputs) > 1:
+        with np.errstate(divide="ignore"):
+            sums = (np.log(total) + np.where(top == -np.inf, 0, top))[..., 0]
+        outputs[1][...] = np.inf
+        outputs[1][:, :, : q.shape[2]] = sums

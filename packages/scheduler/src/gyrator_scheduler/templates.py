@@ -1,0 +1,72 @@
+"""Templates: which of them become kernels, and what their kernels are."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from attrs import evolve
+
+from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Template, TensorRef
+from gyrator_ir.target import Target
+from gyrator_scheduler.errors import target_for
+
+
+def template_kernel(
+    node: Template, name: str, buffers: Mapping[str, Buffer]
+) -> tuple[TemplateKernel, tuple[str, ...]]:
+    """Return the kernel of a template, whose parameters are called `p0`, `p1`, ..., and the
+    buffers to launch it with."""
+    tensors = (*node.inputs, *node.outputs)
+    given = tuple(dict.fromkeys(t.buffer for t in tensors))
+    names = {buffer: f"p{n}" for n, buffer in enumerate(given)}
+    kernel = TemplateKernel(
+        name=name,
+        device=buffers[node.outputs[0].buffer].device,
+        kind=node.kind,
+        inputs=tuple(evolve(t, buffer=names[t.buffer]) for t in node.inputs),
+        outputs=tuple(evolve(t, buffer=names[t.buffer]) for t in node.outputs),
+        attributes=node.attributes,
+        parameters=tuple(evolve(buffers[b], name=names[b]) for b in given),
+        sizes=_sizes(tensors),
+        origins=node.origins,
+    )
+    return kernel, given
+
+
+def _sizes(tensors: Iterable[TensorRef]) -> tuple[Sym, ...]:
+    layouts: list[Expr] = [e for t in tensors for e in (*t.shape, *t.strides, t.offset)]
+    found = {s for e in layouts for s in e.free_symbols}
+    sizes = [s for s in found if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
+    return tuple(sorted(sizes, key=lambda s: s.name))
+
+
+def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str]) -> LoopProgram:
+    """Replace templates that `refused` gives a reason for by their library calls, which keep the
+    reason; those of subprograms too."""
+    subprograms = tuple(with_fallbacks(p, refused) for p in program.subprograms)
+    if subprograms != program.subprograms:
+        program = evolve(program, subprograms=subprograms)
+    if not any(isinstance(op, Template) for op in program.operations):
+        return program
+    buffers = {b.name: b for b in program.all_buffers}
+    operations: list[Operation] = []
+    for op in program.operations:
+        if isinstance(op, Template):
+            reason = refused(template_kernel(op, op.name, buffers)[0])
+            if reason:
+                operations.append(evolve(op.fallback, reason=reason))
+                continue
+        operations.append(op)
+    return evolve(program, operations=tuple(operations))
+
+
+def not_offered(kernel: TemplateKernel, targets: Mapping[str, Target]) -> str:
+    """Return why no kernel of the device's target can hold a template, or an empty text.
+
+    Raises:
+        SchedulerError: GY-SCHED-001, when the device has no target.
+    """
+    target = target_for(kernel.device, targets)
+    if kernel.kind.value in target.capabilities.templates:
+        return ""
+    return f"kernels for {kernel.device.type} have no template of {kernel.kind.value}"
