@@ -19,7 +19,7 @@ CODES = {
     np.float64: 7, np.bool_: 8,
 }  # fmt: skip
 DTYPES = {code: np.dtype(kind) for kind, code in CODES.items()}
-KINDS = {"none": 0, "tensor": 1, "int": 2, "float": 3, "bool": 4, "text": 5}
+KINDS = {"none": 0, "tensor": 1, "int": 2, "float": 3, "bool": 4, "text": 5, "lent": 11}
 
 
 class Payload(ctypes.Union):
@@ -51,6 +51,7 @@ class Context(ctypes.Structure):
         ("parts", ctypes.c_void_p),
         ("times", ctypes.c_void_p),
         ("culprit", ctypes.c_void_p),
+        ("queue", ctypes.c_void_p),
     ]
 
 
@@ -125,6 +126,8 @@ class Built:
         for slot, value in zip(values, inputs, strict=False):
             if isinstance(value, np.ndarray):
                 slot.kind, slot.tensor = KINDS["tensor"], self.tensor(value)
+            elif isinstance(value, ctypes.c_void_p):  # a tensor that the call doesn't take over
+                slot.kind, slot.tensor = KINDS["lent"], value.value
             else:
                 slot.kind, slot.integer = KINDS["int"], value
         out = (Value * max(1, output_count(self.program)))()

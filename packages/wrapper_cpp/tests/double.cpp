@@ -298,15 +298,6 @@ AOTITorchError aoti_torch_delete_device_guard(DeviceGuardHandle g) {
   delete g;
   return 0;
 }
-AOTITorchError aoti_torch_get_current_stream(int32_t, StreamHandle* out) {
-  MAY_FAIL;
-  *out = new StreamOpaque;
-  return 0;
-}
-AOTITorchError aoti_torch_delete_stream(StreamHandle s) {
-  delete s;
-  return 0;
-}
 AOTITorchError aoti_record_function_start(
     const char*, void*, const void*, uint64_t, AtenRecordFunctionHandle* out) {
   MAY_FAIL;

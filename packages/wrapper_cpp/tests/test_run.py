@@ -1,5 +1,6 @@
 """Generated programs, compiled with a test double of libtorch, against the interpreter."""
 
+import ctypes
 import subprocess
 from pathlib import Path
 
@@ -353,6 +354,100 @@ def test_hooks_take_what_the_abi_cannot(build, host_error):
     with pytest.raises(host_error, match="no hook was given to call test::scaled"):
         built([x])
     assert built.alive == 0
+
+
+QUEUE = r"""
+#include <cstdio>
+#include <cstring>
+static char log[400];
+struct Object { AtenTensorHandle counted; };
+static bool failing;
+extern "C" const char* taken_log() { return log; }
+extern "C" void fail_to_wait(bool yes) { failing = yes; log[0] = 0; }
+extern "C" int32_t queue(
+    void*, int32_t act, const char* device, void* one, void*, void** made, char* error,
+    int64_t size) {
+  static const char* const names[] = {"current", "new", "event", "record", "wait", "on", "off"};
+  if (act != GY_DROP)
+    snprintf(log + strlen(log), sizeof log - strlen(log), "%s%s%s ", names[act],
+             device ? " " : "", device ? device : "");
+  if (act == GY_WAIT && failing) {
+    snprintf(error, static_cast<size_t>(size), "cannot wait");
+    return GY_HOOK_ERROR;
+  }
+  if (device != nullptr || act == GY_ENTER) {
+    Object* object = new Object;
+    aoti_torch_empty_strided(0, nullptr, nullptr, 0, 0, 0, &object->counted);
+    *made = object;
+  }
+  if (act == GY_LEAVE || act == GY_DROP) {
+    aoti_torch_delete_tensor_object(static_cast<Object*>(one)->counted);
+    delete static_cast<Object*>(one);
+  }
+  return 0;
+}
+"""
+QUEUED = f"""host.program 1 @p
+  parameter x tensor
+  parameter n size
+{KERNEL}  do
+    s0 = parameter n
+    y = allocate f32[s0] strides [1] on cpu
+    mine = stream on cpu
+    other = stream on mydev:1 new
+    ready = event on mydev:1
+    record ready on mine
+    wait ready on other
+    with_stream other
+      launch fill (x, y) sizes [s0]
+    free ready
+    launch fill (y, y) sizes [s0] stream other
+    return y
+"""
+
+
+def test_streams_of_devices_go_through_the_hook(build, host_error):
+    """In order, on the stream that is said, and with nothing left when a wait fails."""
+    built = build(parse(QUEUED), CppWrapper(fallback=True), FILL + QUEUE, queue="queue")
+    built.library.taken_log.restype = ctypes.c_char_p
+    x = np.asarray([1, 2], F32)
+    same(built([x, 2]), [x])
+    assert built.library.taken_log().decode().strip() == (
+        "current cpu new mydev:1 event mydev:1 record wait on off on off"
+    )
+    assert built.alive == 0
+    built.library.fail_to_wait(True)
+    with pytest.raises(host_error, match="cannot wait") as error:
+        built([x, 2])
+    assert error.value.status == 6
+    assert built.alive == 0
+    built.hooks.clear()
+    with pytest.raises(host_error, match="no hook was given to drive streams"):
+        built([x, 2])
+    assert built.alive == 0
+
+
+def test_lent_inputs_stay_their_owners(launches, host_error):
+    """After a call that ends well, one that fails, and when a result is the input itself."""
+    for x, fails in ((np.ones(5, F32), False), (np.full(5, 101, F32), True)):
+        handle = launches.tensor(x)
+        for _ in range(2):
+            if fails:
+                with pytest.raises(host_error):
+                    launches([ctypes.c_void_p(handle), 5])
+            else:
+                same(launches([ctypes.c_void_p(handle), 5])[:1], [x])
+        np.testing.assert_array_equal(launches.array(handle), x)
+    assert launches.alive == 0
+
+
+def test_a_lent_input_may_be_a_result(everything):
+    x = np.ones((2, 2), F32)
+    handle = everything.tensor(x)
+    found = everything([2, ctypes.c_void_p(handle), np.asarray(True)], WEIGHT)
+    np.testing.assert_array_equal(found[1], x)
+    np.testing.assert_array_equal(everything.array(handle), x)
+    assert everything.alive == 0
 
 
 def test_long_programs_are_cut_into_functions(build):

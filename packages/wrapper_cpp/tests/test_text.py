@@ -97,7 +97,7 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
     ),
     (
         h.Launch("k0", ("x", "y"), N),
-        ["gy::launch(f.context, 0, {f.t_x.data(), f.t_y.data()}, {f.s_s0});  // k0"],
+        ["gy::launch(f.context, 0, {&f.t_x, &f.t_y}, {f.s_s0});  // k0"],
     ),
     (
         call("aten.mm.default", ref("x"), ref("y")),
@@ -109,7 +109,7 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
     (
         h.ExternCall("aten.mm.default", (ref("x"), ref("y")), (), ("x",), "aten.mm.out", ("out",)),
         [
-            'if (!gy::product(aoti_torch_cpu_mm_out, "aten::mm", f.t_x, f.t_x, f.t_y))',
+            'if (!gy::product(aoti_torch_cpu_mm_out, "aten::mm", false, f.t_x, f.t_x, f.t_y))',
             "  { gy::Call<3> c; c.push(gy::tensor(f.t_x)).push(gy::tensor(f.t_y))"
             '.push(gy::tensor(f.t_x)); c.call("aten::mm", "out", "T"); }',
         ],
@@ -145,7 +145,7 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
             'c.call("_c10d_functional::wait_tensor", "", "T"); }'
         ],
     ),
-    (h.MakeStream("st", CPU, current=False), [f"f.q_st.bind_current({CPU_TEXT});"]),
+    (h.MakeStream("st", CPU, current=False), ["f.q_st.reset();"]),
     (h.MakeEvent("ev", CPU), ["f.e_ev.reset();"]),
     (
         h.WithDevice(Device("cuda", 1), (h.Copy("y", "x"), h.Free("x"))),
@@ -251,7 +251,7 @@ STREAMS: list[tuple[h.Instruction, list[str]]] = [
     (h.WaitEvent("ev", "st"), ["f.e_ev.wait(f.q_st);"]),
     (
         h.WithStream("st", (h.Free("x"),)),
-        ["{", "  // On f.q_st", "  f.t_x.reset();", "}"],
+        ["{", "  gy::Within on(f.q_st);", "  f.t_x.reset();", "}"],
     ),
 ]
 SUB = h.HostProgram(
@@ -296,6 +296,27 @@ def test_instructions(instruction: h.Instruction, lines: list[str]) -> None:
 @pytest.mark.parametrize(("instruction", "lines"), STREAMS, ids=lambda v: type(v).__name__)
 def test_stream_instructions(instruction: h.Instruction, lines: list[str]) -> None:
     assert written(*BEFORE, instruction)[2:] == lines
+
+
+def test_a_reuse_of_the_same_layout_is_a_move() -> None:
+    first = h.Allocate("a", F32, CPU, N, ONE)
+    lines = written(first, h.Reuse("b", "a", F32, N, ONE), h.Reuse("c", "b", F32, (expr(1),), ONE))
+    assert lines[1:] == [
+        "f.t_b = static_cast<gy::Tensor&&>(f.t_a);",
+        f"f.t_c = gy::reuse(f.t_b, {F32_TEXT}, {{1LL}}, {{1LL}});",
+    ]
+
+
+def test_products_into_known_floats_of_the_host_ask_nothing() -> None:
+    def lines(dtype: DType, device: Device) -> list[str]:
+        product = h.ExternCall(
+            "aten.mm.default", (ref("x"), ref("y")), (), ("a",), "aten.mm.out", ("out",)
+        )
+        return written(h.Allocate("a", dtype, device, N, ONE), product)
+
+    assert '"aten::mm", true, f.t_a' in lines(F32, CPU)[1]
+    assert '"aten::mm", false, f.t_a' in lines(DType.C64, CPU)[1]
+    assert '"aten::mm", false, f.t_a' in lines(F32, Device("cuda", 0))[1]
 
 
 def test_every_instruction_compiles(compiler: str) -> None:

@@ -10,6 +10,7 @@ from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_wrapper_cpp.encode import Encoder, InexpressibleError, matched, return_letters
 from gyrator_wrapper_cpp.errors import refusal
 from gyrator_wrapper_cpp.kinds import Kind, Kinds, leaves, returned
+from gyrator_wrapper_cpp.layouts import Layouts
 from gyrator_wrapper_cpp.schema import Argument, Schema
 from gyrator_wrapper_cpp.text import SizePrinter, integer, quoted, real
 
@@ -30,6 +31,7 @@ class CallWriter:
     fallback: bool
     hooked: frozenset[str] = frozenset()
     mixed_results: bool = False
+    layouts: Layouts = field(kw_only=True)
     encoder: Encoder = field(init=False)
 
     @encoder.default
@@ -66,7 +68,9 @@ class CallWriter:
         """Write a matrix product: by the CPU's own operator where that may be, else as given."""
         if schema.target not in PRODUCTS:
             return otherwise
-        given = []
+        out = pairs[-1][1]
+        known = isinstance(out, h.Ref) and self.layouts.host_floats(out.name)
+        given = ["true" if known else "false"]
         for argument, value in (pairs[-1], *pairs[:-1]):
             match value:
                 case h.Ref(name) if self.kinds[name] is Kind.TENSOR:

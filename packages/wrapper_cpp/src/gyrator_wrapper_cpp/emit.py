@@ -33,6 +33,8 @@ class BodyWriter:
     constants: Mapping[str, int]
     runners: Mapping[str, str]
     """The function that runs each subprogram."""
+    queued: bool = False
+    """Streams and events go through the hook; else all are the host's, or the caller's stream."""
     functions: list[Function] = field(factory=list)
     """The functions that sequences were cut into, before the ones that call them."""
     parts: int = 0
@@ -144,7 +146,9 @@ class BodyWriter:
         return [text] if self.calls.kinds.holds(i.name) else []
 
     def reuse(self, i: h.Reuse) -> Lines:
-        """`f.t_b = gy::reuse(f.t_a, dtype, {sizes}, {strides});`"""
+        """`f.t_b = gy::reuse(f.t_a, dtype, {sizes}, {strides});`, or a move of the same layout."""
+        if self.calls.layouts.same(i):
+            return [f"{self.at(i.name)} = static_cast<gy::Tensor&&>({self.at(i.source)});"]
         of = f"{self.at(i.source)}, {dtype(i.dtype)}"
         return [f"{self.at(i.name)} = gy::reuse({of}, {self._shape(i)});"]
 
@@ -156,12 +160,17 @@ class BodyWriter:
     # Work
 
     def launch(self, i: h.Launch) -> Lines:
-        """`gy::launch(f.context, 0, {buffers}, {sizes});`"""
-        data = ", ".join(f"{self.at(t)}.data()" for t in i.tensors)
+        """`gy::launch(f.context, 0, {&tensors}, {sizes});`"""
+        tensors = ", ".join(f"&{self.at(t)}" for t in i.tensors)
         sizes = self.calls.size.ints(i.sizes)
-        return [
-            f"gy::launch(f.context, {self.kernels[i.kernel]}, {{{data}}}, {sizes});  // {i.kernel}"
-        ]
+        call = f"gy::launch(f.context, {self.kernels[i.kernel]}, {{{tensors}}}, {sizes});"
+        return self._on(i.stream, [f"{call}  // {i.kernel}"])
+
+    def _on(self, stream: str | None, lines: Lines) -> Lines:
+        """Write lines with a stream current; the caller's is."""
+        if stream is None or not self.queued:
+            return lines
+        return block([f"gy::Within on({self.at(stream)});", *lines])
 
     def extern_call(self, i: h.ExternCall) -> Lines:
         """A call through the dispatcher."""
@@ -178,7 +187,7 @@ class BodyWriter:
 
     def triton_launch(self, i: h.TritonLaunch) -> Lines:
         """A call of the hook `launch_user`."""
-        return self.calls.user_kernel(i)
+        return self._on(i.stream, self.calls.user_kernel(i))
 
     def copy(self, i: h.Copy) -> Lines:
         """`gy::copy(f.t_to, f.t_from, non_blocking);`"""
@@ -201,16 +210,19 @@ class BodyWriter:
     # Streams and events
 
     def make_stream(self, i: h.MakeStream) -> Lines:
-        """`f.q_st.bind_current(device);`"""
-        if not i.current and not i.device.is_host:
-            raise refusal("GY-WCPP-004", f"the ABI makes no streams of {i.device}")
-        return [f"{self.at(i.name)}.bind_current({device(i.device)});"]
+        """`f.q_st.make(f.context, GY_NEW_STREAM, "cuda:0");`"""
+        return self._made(i, "GY_CURRENT_STREAM" if i.current else "GY_NEW_STREAM")
 
     def make_event(self, i: h.MakeEvent) -> Lines:
-        """`f.e_ev.reset();`"""
-        if not i.device.is_host:
-            raise refusal("GY-WCPP-004", f"the ABI makes no events of {i.device}")
-        return [f"{self.at(i.name)}.reset();"]
+        """`f.e_ev.make(f.context, GY_NEW_EVENT, "cuda:0");`"""
+        return self._made(i, "GY_NEW_EVENT")
+
+    def _made(self, i: h.MakeStream | h.MakeEvent, act: str) -> Lines:
+        if not self.queued:
+            return [f"{self.at(i.name)}.reset();"]
+        if not self.calls.fallback:
+            raise refusal("GY-WCPP-004", f"the ABI makes no streams and events of {i.device}")
+        return [f"{self.at(i.name)}.make(f.context, {act}, {quoted(str(i.device))});"]
 
     def record_event(self, i: h.RecordEvent) -> Lines:
         """`f.e_ev.record(f.q_st);`"""
@@ -228,8 +240,8 @@ class BodyWriter:
         return block(guard + self.sequence(i.body))
 
     def with_stream(self, i: h.WithStream) -> Lines:
-        """A block: every stream of a program is the caller's, which is current."""
-        return block([f"// On {self.at(i.stream)}", *self.sequence(i.body)])
+        """A block with a stream current."""
+        return block([f"gy::Within on({self.at(i.stream)});", *self.sequence(i.body)])
 
     def profile_range(self, i: h.ProfileRange) -> Lines:
         """A block with a range of the profiler."""

@@ -5,6 +5,7 @@ from enum import Enum
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
+from gyrator_ir.host.walk import walk
 from gyrator_wrapper_cpp.errors import refusal
 
 
@@ -54,6 +55,19 @@ def leaves(values: Iterable[h.Value]) -> Iterator[h.Value]:
             yield from leaves(v.items)
         else:
             yield v
+
+
+def drives_streams(program: h.HostProgram) -> bool:
+    """Say whether a program makes streams or events of a device, other than the caller's stream.
+
+    Subprograms do not count: they have streams of their own.
+    """
+    return any(
+        isinstance(i, h.MakeStream | h.MakeEvent)
+        and not i.device.is_host
+        and not (isinstance(i, h.MakeStream) and i.current)
+        for i in walk(program.instructions)
+    )
 
 
 class Kinds:

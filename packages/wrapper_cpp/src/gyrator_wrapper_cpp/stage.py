@@ -13,15 +13,16 @@ from gyrator_ir.host.walk import walk
 from gyrator_ir.source import Program
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.emit import BodyWriter
-from gyrator_wrapper_cpp.kinds import Kind, Kinds, leaves, returned
+from gyrator_wrapper_cpp.kinds import Kind, Kinds, drives_streams, leaves, returned
+from gyrator_wrapper_cpp.layouts import Layouts
 from gyrator_wrapper_cpp.schema import Schema, digest_text
 from gyrator_wrapper_cpp.text import SizePrinter, quoted
 from gyrator_wrapper_cpp.units import ENTRY, Function, Sheet, units
 
 _NO_SCHEMAS: Mapping[str, Schema] = MappingProxyType({})
 _SOURCES = (
-    "calls.py", "emit.py", "encode.py", "errors.py", "kinds.py", "schema.py", "stage.py",
-    "text.py", "units.py", "data/abi.h", "data/host.h",
+    "calls.py", "emit.py", "encode.py", "errors.py", "kinds.py", "layouts.py", "schema.py",
+    "stage.py", "text.py", "units.py", "data/abi.h", "data/host.h", "data/calls.h",
 )  # fmt: skip
 
 
@@ -34,7 +35,7 @@ class CppWrapper:
             `gyrator_wrapper_cpp.schema` reads them from text.
         abi: the version of libtorch that the text will run with, at least (2, 11).
         fallback: call ops that the ABI can't express through the hook `call_op` of the context,
-            and don't refuse them.
+            and drive devices' streams through its hook `queue`; don't refuse them.
         hooked: types of arguments that the ABI is not to pass: `Generator` where opaque parameters
             are no handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes.
         mixed_results: the libtorch that runs the text gives results of several types rightly, which
@@ -98,7 +99,7 @@ class CppWrapper:
 def preamble() -> str:
     """Return the text before every program: prototypes, the entry's types, the runtime."""
     data = files("gyrator_wrapper_cpp") / "data"
-    return (data / "abi.h").read_text() + "\n" + (data / "host.h").read_text()
+    return "\n".join((data / name).read_text() for name in ("abi.h", "host.h", "calls.h"))
 
 
 def interface() -> str:
@@ -151,13 +152,15 @@ class _Writer:
         size = SizePrinter(program.facts)
         wrapper = self.wrapper
         choices = wrapper.fallback, wrapper.hooked, wrapper.mixed_results
-        calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, *choices)
-        writer = BodyWriter(calls, name, self.kernels, self.constants, runners)
+        layouts = Layouts.of(program)
+        calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, *choices, layouts=layouts)
+        queued = drives_streams(program)
+        writer = BodyWriter(calls, name, self.kernels, self.constants, runners, queued)
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
         body = writer.sequence(program.instructions, inputs)
         self.frames.extend(_frame(name, kinds))
         start = [
-            f"[[maybe_unused]] {name}_frame f;",
+            f"[[maybe_unused]] {name}_frame f{{}};",
             "f.context = context;",
             "f.in = in;",
             "f.out = out;",
@@ -174,16 +177,14 @@ def _frame(name: str, kinds: Kinds) -> Iterator[str]:
     yield "  GyProgramContext* context;"
     yield "  GyValue* in;"
     yield "  GyValue* out;"
-    zero = {Kind.SYMBOL.type: " = 0", Kind.VALUE.type: " = {}"}
     line = ""
     for kind, member in kinds.members():
-        declared = f"{member}{zero.get(kind, '')}"
-        if line.startswith(f"  {kind} ") and len(line) + len(declared) < 150:
-            line += f", {declared}"
+        if line.startswith(f"  {kind} ") and len(line) + len(member) < 150:
+            line += f", {member}"
             continue
         if line:
             yield f"{line};"
-        line = f"  {kind} {declared}"
+        line = f"  {kind} {member}"
     if line:
         yield f"{line};"
     yield "};"

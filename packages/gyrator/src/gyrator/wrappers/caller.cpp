@@ -10,7 +10,9 @@ using Entry = int32_t (*)(GyProgramContext*, GyValue*, GyValue*);
 using Wrap = PyObject* (*)(const void* tensor);
 
 // Callables of Python that a program needs, in the order in which the tuple `hooks` has them.
-enum Hook { CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, HOOKS };
+enum Hook {
+  CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, QUEUE, HOOKS
+};
 
 struct Program {
   PyObject_HEAD
@@ -20,7 +22,8 @@ struct Program {
   PyObject* tensor_type;
   PyObject* cdata;     // the getter of Tensor._cdata
   PyObject* hooks;
-  PyObject* kinds;     // bytes, a letter for each parameter: t(ensor), s(ize), o(paque)
+  PyObject* kinds;     // bytes, a letter for each parameter: t(ensor), c for a tensor that calls of
+                       // ops take, s(ize), o(paque)
   PyObject* shape;     // bytes of int32: -1 for a leaf, n before the items of a list of n
   PyObject* kernels;   // bytes of addresses
   PyObject* parts;     // bytes of addresses
@@ -230,6 +233,29 @@ int32_t launch_user(
   return status;
 }
 
+PyObject* object_at(void* pointer) {
+  return pointer ? static_cast<PyObject*>(pointer) : Py_None;
+}
+
+int32_t queue(
+    void* state, int32_t act, const char* device, void* one, void* other, void** made, char*,
+    int64_t) {
+  Call* call = static_cast<Call*>(state);
+  PyEval_RestoreThread(call->thread);
+  int32_t status = GY_OK;
+  if (act != GY_DROP) {
+    PyObject* found = PyObject_CallFunction(
+        hook(call->program, QUEUE), "izOO", act, device, object_at(one), object_at(other));
+    if (!found && act == GY_LEAVE) PyErr_WriteUnraisable(hook(call->program, QUEUE));
+    else if (!found) status = hook_failed(call);
+    if (act <= GY_NEW_EVENT || act == GY_ENTER) *made = found;
+    else Py_XDECREF(found);
+  }
+  if (act == GY_LEAVE || act == GY_DROP) Py_DECREF(static_cast<PyObject*>(one));
+  call->thread = PyEval_SaveThread();
+  return status;
+}
+
 // Calls ------------------------------------------------------------------------------------------
 
 // Raises what a program that failed says.
@@ -287,8 +313,48 @@ void drop(GyValue* values, Py_ssize_t count) {
     if (values[k].kind == GY_TENSOR) aoti_torch_delete_tensor_object(values[k].tensor);
 }
 
-// Makes a value of each argument. Opaque ones are kept alive in `kept`.
-bool arguments(Program* self, PyObject* args, GyValue* in, PyObject** kept) {
+// The arguments of a call, and what keeps them.
+struct Arguments {
+  Py_ssize_t count;
+  Scratch<GyValue, 32> in;
+  Scratch<PyObject*, 32> kept;         // what is opaque, and tensors that are lent
+  Scratch<void*, 32> impls;            // a handle that is lent is the address of one of these
+  Scratch<AtenTensorHandle, 32> held;  // second owners of tensors that are lent to calls of ops
+
+  explicit Arguments(Py_ssize_t n) : count(n), in(n), kept(n), impls(n), held(n) {
+    if (!made()) return;
+    memset(kept.data, 0, sizeof(PyObject*) * n);
+    memset(held.data, 0, sizeof(AtenTensorHandle) * n);
+  }
+  bool made() const { return in.data && kept.data && impls.data && held.data; }
+  ~Arguments() {
+    for (Py_ssize_t k = 0; made() && k < count; ++k) {
+      if (held.data[k]) aoti_torch_delete_tensor_object(held.data[k]);
+      Py_XDECREF(kept.data[k]);
+    }
+  }
+};
+
+// Lends a tensor that others hold, and that would not die while the program runs. Where torch makes a
+// tensor's second owner, or drops it, it takes the interpreter's lock if the first is an object of
+// Python; a program runs without it. So none is made if only kernels use the tensor, and if calls of
+// ops do, there is a second one already.
+bool lend(Program* self, PyObject* object, bool called, Arguments& to, Py_ssize_t k) {
+  to.impls.data[k] = impl_of(self, object);
+  if (!to.impls.data[k]) return false;
+  to.kept.data[k] = Py_NewRef(object);
+  GyValue& value = to.in.data[k];
+  value.kind = GY_LENT;
+  value.tensor = reinterpret_cast<AtenTensorHandle>(&to.impls.data[k]);
+  if (!called || aoti_torch_new_tensor_handle(value.tensor, &to.held.data[k]) == 0) return true;
+  PyErr_SetString(PyExc_RuntimeError, "libtorch makes no handle of a tensor");
+  return false;
+}
+
+// Makes a value of each argument of the list, which is emptied: what nobody else holds can die while
+// the program runs.
+bool arguments(Program* self, PyObject* args, Arguments& to) {
+  GyValue* in = to.in.data;
   const char* kinds = PyBytes_AS_STRING(self->kinds);
   Py_ssize_t count = PyBytes_GET_SIZE(self->kinds);
   for (Py_ssize_t k = 0; k < count; ++k) {
@@ -296,9 +362,14 @@ bool arguments(Program* self, PyObject* args, GyValue* in, PyObject** kept) {
     bool right = true;
     switch (kinds[k]) {
       case 't':
-        in[k].tensor = handle_of(self, object);
-        right = in[k].tensor != nullptr;
-        if (right) in[k].kind = GY_TENSOR;
+      case 'c':
+        if (Py_REFCNT(object) > 1) {
+          right = lend(self, object, kinds[k] == 'c', to, k);
+        } else {
+          in[k].tensor = handle_of(self, object);
+          in[k].kind = GY_TENSOR;
+          right = in[k].tensor != nullptr;
+        }
         break;
       case 's':
         in[k].integer = PyLong_AsLongLong(object);
@@ -308,14 +379,16 @@ bool arguments(Program* self, PyObject* args, GyValue* in, PyObject** kept) {
       default:
         in[k].bits = reinterpret_cast<uint64_t>(object);
         in[k].kind = GY_OPAQUE;
-        kept[k] = Py_NewRef(object);
+        to.kept.data[k] = Py_NewRef(object);
     }
     if (!right) {
       drop(in, k);
       return false;
     }
   }
-  return true;
+  if (count == 0 || PyList_SetSlice(args, 0, count, nullptr) == 0) return true;
+  drop(in, count);
+  return false;
 }
 
 PyObject* run(Program* self, GyValue* in) {
@@ -336,6 +409,7 @@ PyObject* run(Program* self, GyValue* in) {
   context.state = &call;
   context.call_op = call_op;
   context.launch_user = launch_user;
+  context.queue = queue;
   call.thread = PyEval_SaveThread();
   bool grad = aoti_torch_grad_mode_is_enabled();
   if (grad) aoti_torch_grad_mode_set_enabled(false);
@@ -360,18 +434,9 @@ PyObject* program_call(PyObject* object, PyObject* const* args, size_t nargsf, P
     return nullptr;
   }
   if (__builtin_expect(forked, 0)) after_fork();
-  Scratch<GyValue, 32> in(count);
-  Scratch<PyObject*, 32> kept(count);
-  if (!in.data || !kept.data) return nullptr;
-  memset(kept.data, 0, sizeof(PyObject*) * count);
-  PyObject* made = nullptr;
-  if (arguments(self, args[0], in.data, kept.data)) {
-    // What nobody else holds can die while the program runs.
-    if (count == 0 || PyList_SetSlice(args[0], 0, count, nullptr) == 0) made = run(self, in.data);
-    else drop(in.data, count);
-  }
-  for (Py_ssize_t k = 0; k < count; ++k) Py_XDECREF(kept.data[k]);
-  return made;
+  Arguments given(count);
+  if (!given.made() || !arguments(self, args[0], given)) return nullptr;
+  return run(self, given.in.data);
 }
 
 // The type ---------------------------------------------------------------------------------------

@@ -15,8 +15,19 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gyrator_ir.host.nodes import HostProgram, Launch, ListValue, Return, Value
-from gyrator_ir.host.walk import programs, walk
+from gyrator_ir.host.nodes import (
+    CallPartition,
+    CallProgram,
+    CollectiveStart,
+    Copy,
+    ExternCall,
+    HostProgram,
+    Launch,
+    ListValue,
+    Return,
+    Value,
+)
+from gyrator_ir.host.walk import programs, uses, walk
 from gyrator_ir.source import HostUnit, Program
 from gyrator_runtime import host
 from gyrator_runtime.artifact import Library, libraries_of
@@ -65,7 +76,7 @@ class TorchCppWrapper:
     def emit(self, program: HostProgram) -> Program:
         """Write the host program.
 
-        UnsupportedError for what the C ABI has no way to do (GY-WCPP-004, 005), ExternError
+        UnsupportedError for what the C ABI has no way to do (GY-WCPP-005), ExternError
         (GY-RUNTIME-002) for an op that this torch does not have.
         """
         return _emitter({t: _schema(t) for t in targets(program)}).emit(program)
@@ -88,12 +99,24 @@ def calling(program: HostProgram, emitted: Program) -> dict[str, Any]:
     launches = [i for p in programs(program) for i in walk(p.instructions) if isinstance(i, Launch)]
     counts = {i.kernel: [len(i.tensors), len(i.sizes)] for i in launches}
     return {
-        "parameters": "".join(p.kind[0] for p in program.parameters),
+        "parameters": _letters(program),
         "results": [len(values), *_shape(values)],
         "kernels": [[name, *counts[name]] for name in emitted.kernels],
         "entry": emitted.entry,
         "parts": [symbol for unit in emitted.units[1:] for symbol in unit.symbols],
     }
+
+
+def _letters(program: HostProgram) -> str:
+    """Return a letter for each parameter: `t` for a tensor, `c` for one that calls of ops take."""
+    called = {
+        name
+        for i in walk(program.instructions)
+        if isinstance(i, ExternCall | CollectiveStart | CallProgram | CallPartition | Copy)
+        for name in uses(i)
+    }
+    kinds = ((p.name, p.kind[0]) for p in program.parameters)
+    return "".join("c" if kind == "t" and name in called else kind for name, kind in kinds)
 
 
 def _shape(values: Sequence[Value]) -> Iterator[int]:
@@ -237,6 +260,7 @@ def load(
 
     hooks = (
         call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed, _stolen,
+        queue,
     )  # fmt: skip
     with unset_fake_temporarily():  # AOTAutograd's fake mode may be on
         probe = torch.empty(3)
@@ -313,6 +337,26 @@ def call_op(op: str, name: str, arguments: list[Any], wanted: str) -> list[Any]:
         elif letter == "1":
             results.append(result)
     return results
+
+
+def queue(act: int, device: str | None, one: Any, other: Any) -> Any:
+    """Drive a stream or an event of a device; see `GyQueueAct` in the interface of the programs."""
+    match act:
+        case 0 | 1:
+            return host.stream(str(device), current=act == 0)
+        case 2:
+            return host.event(str(device))
+        case 3:
+            return host.record_event(one, other)
+        case 4:
+            return host.wait_event(one, other)
+        case 5:
+            guard = host.stream_guard(one)
+            guard.__enter__()
+            return guard
+        case 6:
+            return one.__exit__(None, None, None)
+    raise ValueError(f"there is no act {act}")
 
 
 def typed(text: str) -> Any:

@@ -10,14 +10,12 @@ struct AtenTensorOpaque;
 struct AtenGeneratorOpaque;
 struct AtenRecordFunctionOpaque;
 struct DeviceGuardOpaque;
-struct StreamOpaque;
 struct StableListOpaque;
 struct StringOpaque;
 using AtenTensorHandle = AtenTensorOpaque*;
 using AtenGeneratorHandle = AtenGeneratorOpaque*;
 using AtenRecordFunctionHandle = AtenRecordFunctionOpaque*;
 using DeviceGuardHandle = DeviceGuardOpaque*;
-using StreamHandle = StreamOpaque*;
 using StableListHandle = StableListOpaque*;
 using StringHandle = StringOpaque*;
 using AOTITorchError = int32_t;
@@ -118,8 +116,6 @@ AOTITorchError torch_delete_string(StringHandle);
 
 AOTITorchError aoti_torch_create_device_guard(int32_t index, DeviceGuardHandle*);
 AOTITorchError aoti_torch_delete_device_guard(DeviceGuardHandle);
-AOTITorchError aoti_torch_get_current_stream(int32_t device_index, StreamHandle*);
-AOTITorchError aoti_torch_delete_stream(StreamHandle);
 AOTITorchError aoti_record_function_start(
     const char* name, void* kwargs, const void* inputs, uint64_t n_inputs,
     AtenRecordFunctionHandle*);
@@ -167,6 +163,7 @@ enum GyKind : int32_t {
   GY_LIST = 8,        // `count` values at `items`
   GY_DESCRIPTOR = 9,
   GY_COMPLEX = 10,    // two floats at `items`
+  GY_LENT = 11,       // in `tensor`, but its owner's, who keeps it for the length of the call
 };
 
 struct GyDescriptor;
@@ -212,6 +209,23 @@ using GyLaunchUser = int32_t (*)(
     const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants,
     char* error, int64_t error_size);
 
+enum GyQueueAct : int32_t {
+  GY_CURRENT_STREAM = 0,  // *made = the caller's stream of `device`
+  GY_NEW_STREAM = 1,      // *made = a further stream of `device`
+  GY_NEW_EVENT = 2,       // *made = an event of `device`
+  GY_RECORD = 3,          // records the event `one` on the stream `other`
+  GY_WAIT = 4,            // makes the stream `other` wait for the event `one`
+  GY_ENTER = 5,           // makes the stream `one` the current one; *made = what GY_LEAVE takes
+  GY_LEAVE = 6,           // makes the stream before GY_ENTER the current one, and frees `one`
+  GY_DROP = 7,            // frees the stream or event `one`
+};
+
+// Drives streams and events, which the C ABI has no way to make. Returns as GyCallOp does; GY_LEAVE
+// and GY_DROP cannot fail.
+using GyQueue = int32_t (*)(
+    void* state, int32_t act, const char* device, void* one, void* other, void** made, char* error,
+    int64_t error_size);
+
 // A function of another translation unit of the same program; its real type is known there.
 using GyPart = void (*)();
 
@@ -229,11 +243,12 @@ struct GyProgramContext {
   int64_t error_size;                 // bytes there
   int64_t kernel;                     // set with GY_KERNEL_ERROR
   int64_t kernel_code;                // set with GY_KERNEL_ERROR
-  void* state;                        // for the two hooks, which may be null when not needed
+  void* state;                        // for the hooks, which may be null when not needed
   GyCallOp call_op;
   GyLaunchUser launch_user;
   const GyPart* parts;                // the symbols of the second, third ... unit, in order
   GyTimes* times;                     // null, or a row for each kernel, which launches count in
   AtenTensorHandle culprit;           // set with GY_NAN_ERROR, for the caller to free
+  GyQueue queue;                      // the hook for streams and events of devices
 };
 }
