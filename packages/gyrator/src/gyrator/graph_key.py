@@ -22,7 +22,7 @@ def graph_bytes(gm: GraphModule) -> bytes:
     for node in gm.graph.nodes:
         number[node] = len(number)
         args = _argument(node.args, number)
-        kwargs = _argument(node.kwargs, number)
+        kwargs = _argument(_keywords(node, lines), number)
         target = node.target if isinstance(node.target, str) else _name(node.target)
         name = "" if node.op in ("placeholder", "output", "call_function") else target
         op = target if node.op == "call_function" else node.op
@@ -32,6 +32,22 @@ def graph_bytes(gm: GraphModule) -> bytes:
             lines.append(_attribute(gm, str(nested.target)))
     lines.extend(f"{name}: {facts}" for name, facts in sorted(symbols.items()))
     return "\n".join(lines).encode()
+
+
+def _launches(target: Any) -> bool:
+    """Whether a target launches a user's Triton kernel, which it names by a number."""
+    higher = isinstance(target, torch._ops.HigherOrderOperator)
+    return higher and target.__name__.startswith("triton_kernel_wrapper")
+
+
+def _keywords(node: Node, lines: list[str]) -> Mapping[str, Any]:
+    """Return the keywords of a node; what numbers of this process stand for goes to `lines`."""
+    if not _launches(node.target):
+        return node.kwargs
+    from gyrator_lowering.user_kernels import launch_bytes  # only graphs with such kernels need it
+
+    lines.append(launch_bytes(node).decode())
+    return {k: v for k, v in node.kwargs.items() if not k.endswith("_idx")}
 
 
 def _name(target: Any) -> str:
@@ -152,6 +168,8 @@ def _environment() -> str:
 
 
 def _known(target: Any) -> bool:
+    if _launches(target):
+        return False
     if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return str(target).partition(".")[0] in ("aten", "prims")
     module = getattr(target, "__module__", None) or ""

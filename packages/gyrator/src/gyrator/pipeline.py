@@ -21,7 +21,7 @@ from gyrator_ir.backend import TemplateBackend, WrapperBackend
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
-from gyrator_ir.host.walk import programs
+from gyrator_ir.host.walk import programs, user_kernels
 from gyrator_ir.kernel.nodes import Kernel, Numerics, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.nodes import LoopProgram
@@ -81,7 +81,7 @@ class Pipeline:
             return store_program(
                 self.setting.cache if self.setting.options.cache and not fallen else None,
                 self.setting.runner, key, gm, wrapper, calls, units, building, summary,
-                self.setting.running(),
+                user_kernels(host), self.setting.running(),
             )  # fmt: skip
 
     def _language(self, devices: Iterable[str]) -> WrapperBackend:

@@ -26,10 +26,12 @@ from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
+from gyrator_runtime.triton.user import UserKernelLauncher, with_scratch
 
 if TYPE_CHECKING:
     from gyrator.targets import Building
     from gyrator.wrappers.cpp import Checks, CppHost
+    from gyrator_ir.loop.nodes import UserKernel
     from gyrator_ir.source import Program, TranslationUnit
 
 HOST = ""
@@ -95,6 +97,7 @@ def store_program(
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
     summary: Mapping[str, Any],
+    user_kernels: Sequence[UserKernel],
     running: Running,
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable.
@@ -109,6 +112,7 @@ def store_program(
         "constants": list(wrapper.constants),
         "entry": wrapper.entry,
         "calls": dict(calls),
+        "user_kernels": [[k.key, k.source, k.parameters, k.settings] for k in user_kernels],
     }
     if cache is not None:
         libraries = tuple(
@@ -149,20 +153,20 @@ def _load(
     }
     keys = metadata["constants"]
     constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
+    users = _launchers(metadata["user_kernels"])
     if metadata["calls"]:
-        plan = _compiled(metadata, addresses, constants, running)
+        plan = _compiled(metadata, addresses, constants, users, running)
         names = [name for name, *_ in metadata["calls"]["kernels"]]
         rows = [(name, plan, row) for row, name in enumerate(names)]
     else:
         namespace: dict[str, Any] = {}
         exec(compile(text, "<gyrator host program>", "exec"), namespace)
-        rt = HostRuntime(
-            runner(), kernels, constants, fx_compiler=running.fx_compiler, timed=running.timed
-        )
+        rt = HostRuntime(runner(), kernels, constants, users, running.fx_compiler, running.timed)
         plan = namespace[metadata["entry"]](rt).plan
         rows = rt.launches
     timings = (lambda: _timings(rows)) if running.timed else None
-    called = replayed(plan, metadata["summary"].get("graph"), running.graphs)
+    called: Callable[[list[Any]], Any] = with_scratch(plan) if users else plan
+    called = replayed(called, metadata["summary"].get("graph"), running.graphs)
     return StoredProgram(_boxed(called), metadata["summary"], text, timings, len(constants))
 
 
@@ -170,6 +174,7 @@ def _compiled(
     metadata: Mapping[str, Any],
     addresses: Mapping[str, Any],
     constants: Mapping[str, torch.Tensor],
+    users: Mapping[str, Callable[..., None]],
     running: Running,
 ) -> Plan:
     builder = running.cpp()
@@ -183,9 +188,17 @@ def _compiled(
         addresses,
         {row["name"]: (addresses[row["symbol"]], _checks(row)) for row in metadata["kernels"]},
         tuple(constants[key] for key in metadata["constants"]),
+        users,
         timed=running.timed,
     )
     return plan
+
+
+def _launchers(rows: Sequence[Any]) -> dict[str, UserKernelLauncher]:
+    return {
+        key: UserKernelLauncher(source, tuple(parameters), dict(settings))
+        for key, source, parameters, settings in rows
+    }
 
 
 def _checks(row: Mapping[str, Any]) -> Checks:

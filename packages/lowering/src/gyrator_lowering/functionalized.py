@@ -166,11 +166,15 @@ class Wrapped:
         """
         if not isinstance(value, TensorValue):
             return value
-        if place is not None and self._is_free(node, value, place):
+        if place is not None and self.is_free(node, value, place):
             return value
         return self.b.copy(value, self.b.spec(fake))
 
-    def _is_free(self, node: Node, value: TensorValue, place: int) -> bool:
+    def is_free(self, node: Node, value: TensorValue, place: int | str) -> bool:
+        """Whether a tensor may be written: nobody reads it after `node`, save what `node` returns.
+
+        `place` is where, among its results, the node returns the tensor.
+        """
         if any(
             stride is ZERO and size is not ONE
             for size, stride in zip(value.shape, value.strides, strict=True)

@@ -35,6 +35,7 @@ from gyrator_lowering.promote import ScalarValue
 from gyrator_lowering.scalars import scalar_of
 from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.table import LoweringTable
+from gyrator_lowering.user_kernels import Launches, is_launch
 from gyrator_lowering.values import TensorValue
 
 
@@ -73,6 +74,7 @@ class _Lowering:
     """Path of this graph from the root module, with a dot at its end."""
     regions: Regions = field(init=False)
     wrapped: Wrapped = field(init=False)
+    launches: Launches = field(init=False)
     ops: Ops = field(init=False)
 
     @classmethod
@@ -89,6 +91,7 @@ class _Lowering:
     def __attrs_post_init__(self) -> None:
         self.regions = Regions(self.b, self._region)
         self.wrapped = Wrapped(self.b, Holders(self.env))
+        self.launches = Launches(self.b, self.wrapped)
         self.ops = Ops(self.b, self.table)
 
     def _region(self, gm: GraphModule, name: str, path: str) -> LoopProgram:
@@ -117,6 +120,7 @@ class _Lowering:
             facts=facts_of(b.symbols),
             origins=tuple(b.origins),
             subprograms=tuple(self.regions.programs.values()),
+            user_kernels=tuple(self.launches.kernels.values()),
         )
 
     def _node(self, node: Node) -> Any:
@@ -243,6 +247,8 @@ class _Lowering:
     def _higher_order(self, node: Node, target: torch._ops.HigherOrderOperator) -> Any:
         args = [self._argument(a) for a in node.args]
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
+        if is_launch(target):
+            return self.launches.call(node, kwargs)
         match target.__name__:
             case "with_effects":
                 return self.wrapped.with_effects(node, args, kwargs)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gyrator_ir.kernel.nodes import Kernel, Partition, ScheduleNode
-from gyrator_ir.loop.nodes import AssertCond, Buffer, Extern, Template
+from gyrator_ir.loop.nodes import AssertCond, Buffer, Extern, Template, UserTritonKernel
 from gyrator_ir.target import Target
 from gyrator_scheduler.memory import touched
 
@@ -12,7 +12,7 @@ def obstacle(
     node: ScheduleNode, buffers: Mapping[str, Buffer], targets: Mapping[str, Target]
 ) -> str:
     """Return why a node can't be part of a device graph, or an empty text."""
-    if not isinstance(node, (Kernel, Extern, Template, AssertCond)):
+    if not isinstance(node, (Kernel, Extern, Template, UserTritonKernel, AssertCond)):
         return f"{type(node).__name__} waits for the host or another process"
     if isinstance(node, AssertCond):
         return ""

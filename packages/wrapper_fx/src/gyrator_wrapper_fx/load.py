@@ -84,7 +84,9 @@ class Builder:
         tma: dict[str, Any],
     ) -> torch.fx.Node:
         """Append the launch of a user's Triton kernel."""
-        return higher_order_call(self._graph, kernel, grid[0], values, constants, tma, name=name)
+        return higher_order_call(
+            self._graph, kernel, tuple(grid), values, constants, tma, name=name
+        )
 
     def note(self, node: torch.fx.Node, **meta: Any) -> None:
         """Give a node metadata."""

@@ -1,9 +1,7 @@
 """Users' Triton kernels as calls of PyTorch's higher-order op for them."""
 
-import ast
 import importlib
-import linecache
-from hashlib import sha256
+from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,6 +11,7 @@ from attrs import evolve
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.print import show_instruction
 from gyrator_ir.loop.nodes import UserKernel
+from gyrator_ir.user_kernel import defined_last
 from gyrator_wrapper_fx.errors import fx_error
 from gyrator_wrapper_fx.scope import Scope
 
@@ -20,18 +19,15 @@ from gyrator_wrapper_fx.scope import Scope
 def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     """Append the launch of a user's kernel.
 
-    FxWrapperError: GY-FX-002 without Triton, GY-FX-003 for grids of several configurations, of
-    which the IR has no list.
+    FxWrapperError: GY-FX-002 without Triton, GY-FX-003 where there are not as many grids as the
+    kernel has configurations, or PyTorch's op cannot tell those apart.
     """
     if i.stream is not None:
         inner = h.WithStream(i.stream, (evolve(i, stream=None),))
         scope.context.write(scope, (inner,))
         return
     where = show_instruction(i)[0]
-    if len(i.grid) != 1:
-        raise fx_error(3, f"{len(i.grid)} grids for the one configuration of a kernel", where)
     kernel = scope.context.user_kernel(i.kernel)
-    (grid,) = i.grid
     values = {name: scope.value(v) for name, v in i.args}
     constants = {name: scope.value(v) for name, v in i.constants}
     tma = {
@@ -40,7 +36,7 @@ def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
         if isinstance(v, h.Ref) and v.name in scope.descriptors
     }
     node = higher_order_call(
-        scope.graph, kernel, scope.size.all(grid), values, constants, tma, where
+        scope.graph, kernel, tuple(scope.size.all(g) for g in i.grid), values, constants, tma, where
     )
     scope.noted(node, {})
 
@@ -48,7 +44,7 @@ def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
 def higher_order_call(
     graph: torch.fx.Graph,
     kernel: UserKernel,
-    grid: tuple[Any, ...],
+    grids: tuple[tuple[Any, ...], ...],
     values: dict[str, Any],
     constants: dict[str, Any],
     tma: dict[str, Any],
@@ -65,6 +61,12 @@ def higher_order_call(
         )
     wrap = importlib.import_module("torch._higher_order_ops.triton_kernel_wrap")
     table = wrap.kernel_side_table
+    function = jit_function(kernel)
+    count = len(getattr(function, "configs", (None,)))
+    if len(grids) != count:
+        raise fx_error(3, f"{len(grids)} grids for the {count} configurations of a kernel", where)
+    if count > 1 and not _told_apart(function.configs):
+        raise fx_error(3, "configurations that differ in more than plain values", where)
     fixed = {k: v for k, v in constants.items() if not isinstance(v, torch.fx.Node)}
     running = {k: v for k, v in constants.items() if k not in fixed}
     node = graph.create_node(
@@ -72,9 +74,9 @@ def higher_order_call(
         wrap.triton_kernel_wrapper_mutation,
         name=name,
         kwargs={
-            "kernel_idx": table.add_kernel(jit_function(kernel)),
+            "kernel_idx": table.add_kernel(function),
             "constant_args_idx": table.add_constant_args({**fixed, **dict(kernel.settings)}),
-            "grid": [grid],
+            "grid": list(grids),
             "tma_descriptor_metadata": tma,
             "kwargs": {**values, **running},
         },
@@ -84,22 +86,17 @@ def higher_order_call(
 
 
 def jit_function(kernel: UserKernel) -> Any:
-    """Return the Triton function that a kernel's text defines last.
-
-    Its lines are put where `inspect` finds them: Triton reads the text of its functions.
-    """
+    """Return the Triton function that a kernel's text defines last."""
     triton = importlib.import_module("triton")
     language = importlib.import_module("triton.language")
-    digest = sha256(kernel.source.encode()).hexdigest()[:16]
-    filename = f"<gyrator user kernel {digest}>"
-    lines = kernel.source.splitlines(keepends=True)
-    linecache.cache[filename] = (len(kernel.source), None, lines, filename)
-    module = f"gyrator_user_kernel_{digest}"
-    namespace: dict[str, Any] = {"triton": triton, "tl": language, "__name__": module}
-    exec(compile(kernel.source, filename, "exec"), namespace)
-    names = [s.name for s in ast.parse(kernel.source).body if isinstance(s, ast.FunctionDef)]
-    found = namespace[names[-1]]
+    found = defined_last(kernel.source, {"triton": triton, "tl": language})
     return found if hasattr(found, "arg_names") else triton.jit(found)
+
+
+def _told_apart(configurations: Sequence[Any]) -> bool:
+    """Whether PyTorch's op, which compares the text of values, can choose a grid."""
+    values = [v for c in configurations for v in c.kwargs.values()]
+    return all(v is None or isinstance(v, (bool, int, float, str)) for v in values)
 
 
 def _metadata(scope: Scope, i: h.TmaDescriptor) -> tuple[Any, ...]:

@@ -7,7 +7,7 @@ import attrs
 
 from gyrator_ir.expr import Cond, Expr, Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.loop.nodes import Literal, TypeArg
+from gyrator_ir.loop.nodes import Literal, TypeArg, UserKernel
 from gyrator_ir.types import Device
 
 _BINDS = {
@@ -171,3 +171,8 @@ def _is_keyword(value: object) -> bool:
 def programs(host: h.HostProgram) -> tuple[h.HostProgram, ...]:
     """Return a program and all its subprograms, each after those that it calls."""
     return (*(p for sub in host.subprograms for p in programs(sub)), host)
+
+
+def user_kernels(host: h.HostProgram) -> tuple[UserKernel, ...]:
+    """Return the users' kernels that a program and its subprograms launch, each once."""
+    return tuple({k.key: k for p in programs(host) for k in p.user_kernels}.values())
