@@ -73,12 +73,54 @@ class SplitReductions:
 
 @frozen
 class _Plan:
-    """How an axis is cut: `parts` of `length`; `whole` if they cover it exactly."""
+    """How inner axes are cut.
 
-    axis: Axis
-    parts: Expr
-    length: Expr
-    whole: bool
+    `apart` are taken whole, each element of them a part. `axis` is cut into `parts` of `length`,
+    which cover it exactly if `whole`; None if `apart` makes parts enough.
+    """
+
+    apart: tuple[Axis, ...]
+    axis: Axis | None
+    parts: Expr = ONE
+    length: Expr = ONE
+    whole: bool = True
+
+    @property
+    def extents(self) -> tuple[Expr, ...]:
+        """The extents of the axes that number the parts."""
+        cut = () if self.axis is None else (self.parts,)
+        return (*(a.extent for a in self.apart), *cut)
+
+
+def _cut(apart: tuple[Axis, ...], axis: Axis, wanted: int, mergeable: bool) -> _Plan | None:
+    """Return a plan that cuts `axis` into about `wanted` parts."""
+    if isinstance(axis.extent, Const):
+        size = axis.extent.value
+        for parts in range(wanted, min(4 * wanted, size) + 1):
+            if size % parts == 0:
+                return _Plan(apart, axis, Const(parts), Const(size // parts))
+    if not mergeable:
+        return None
+    return _Plan(apart, axis, Const(wanted), ceildiv(axis.extent, wanted), False)
+
+
+def _apart(inner: tuple[Axis, ...], wanted: int, mergeable: bool) -> _Plan | None:
+    """Return a plan where no axis alone has parts enough: the outermost are taken whole, until
+    their product is about `wanted`, and the next one is cut if more are needed."""
+    product = 1
+    for n, axis in enumerate(inner):
+        if not isinstance(axis.extent, Const) or product >= wanted:
+            break
+        size = axis.extent.value
+        if n < len(inner) - 1 and product * size <= 2 * wanted:
+            product *= size
+            continue
+        more = -(-wanted // product)
+        plan = _cut(inner[:n], axis, more, mergeable) if size >= 2 * more else None
+        if plan is not None:
+            return plan
+        break
+    return _Plan(inner[:n], None) if product > 1 else None
 
 
 def _across(op: Reduction) -> bool:
@@ -113,15 +155,23 @@ class _Splitter:
         plan = self._plan(op)
         if plan is None:
             return [op]
-        part = Sym(f"i{len(op.axes) + 1000}")
+        extents = plan.extents
+        cuts = tuple(Axis(Sym(f"i{len(op.axes) + 1000 + n}"), e) for n, e in enumerate(extents))
         step = Sym("r1000")
         # What lies side by side stays so: the last axis is the one that accesses follow.
-        cut = Axis(part, plan.parts)
-        axes = (cut, *op.axes) if _across(op) else (*op.axes, cut)
-        inner = tuple(Axis(step, plan.length) if a is plan.axis else a for a in op.inner)
-        where = part * plan.length + step
+        axes = (*cuts, *op.axes) if _across(op) else (*op.axes, *cuts)
+        inner = tuple(
+            Axis(step, plan.length) if a is plan.axis else a
+            for a in op.inner
+            if a not in plan.apart
+        )
+        moved: dict[Sym, Expr] = {
+            a.symbol: cut.symbol for a, cut in zip(plan.apart, cuts, strict=False)
+        }
+        if plan.axis is not None:
+            moved[plan.axis.symbol] = cuts[-1].symbol * plan.length + step
         partial = [self.buffer(op, n, axes) for n in range(len(op.reduce.names))]
-        body, args = _body(op, plan, where)
+        body, args = _body(op, plan, moved)
         address = _row_major_place(axes, partial[0])
         first = evolve(
             op,
@@ -134,9 +184,12 @@ class _Splitter:
                 Store(b.name, address, n) for b, n in zip(partial, op.reduce.names, strict=True)
             ),
         )
-        line = Axis(Sym("r0"), plan.parts)
-        reread = renamed(Load("", "", address), {}, {part: line.symbol}).index
-        return [first, *self._merged(op, partial, line, reread)]
+        lines = tuple(Axis(Sym(f"r{n}"), e) for n, e in enumerate(extents))
+        again: dict[Sym, Expr] = {
+            cut.symbol: line.symbol for cut, line in zip(cuts, lines, strict=True)
+        }
+        reread = renamed(Load("", "", address), {}, again).index
+        return [first, *self._merged(op, partial, lines, reread)]
 
     def _plan(self, op: Reduction) -> _Plan | None:
         points, extent, cores, abreast = self._numbers(op)
@@ -151,16 +204,9 @@ class _Splitter:
             return None
         wanted = max(2, -(-WORK_PER_CORE * cores // max(there, 1)))
         axis = next((a for a in op.inner if guess(a.extent) >= 2 * wanted), None)
-        if axis is None:
-            return None
-        if isinstance(axis.extent, Const):
-            size = axis.extent.value
-            for parts in range(wanted, min(4 * wanted, size) + 1):
-                if size % parts == 0:
-                    return _Plan(axis, Const(parts), Const(size // parts), True)
-        if not mergeable:
-            return None
-        return _Plan(axis, Const(wanted), ceildiv(axis.extent, wanted), False)
+        if axis is not None:
+            return _cut((), axis, wanted, mergeable)
+        return _apart(op.inner, wanted, mergeable)
 
     def _numbers(self, op: Reduction) -> tuple[int, int, int, int]:
         """Return points, extent, cores and points abreast for an operation's device."""
@@ -186,15 +232,15 @@ class _Splitter:
         return made
 
     def _merged(
-        self, op: Reduction, partial: list[Buffer], line: Axis, address: Expr
+        self, op: Reduction, partial: list[Buffer], lines: tuple[Axis, ...], address: Expr
     ) -> list[Operation]:
         """Return the operations that fold the parts."""
         loads = tuple(Load(f"a{n}", b.name, address) for n, b in enumerate(partial))
         dtype = op.reduce.dtype
         if op.reduce.kind in MERGED_BY:
             fold = Reduce(op.reduce.names, MERGED_BY[op.reduce.kind], ("a0",), dtype)
-            return [evolve(op, inner=(line,), body=loads, reduce=fold)]
-        kept = _Kept(self, op, line, loads)
+            return [evolve(op, inner=lines, body=loads, reduce=fold)]
+        kept = _Kept(self, op, lines, loads)
         return kept.softmax() if op.reduce.kind is ReduceKind.ONLINE_SOFTMAX else kept.welford()
 
 
@@ -204,7 +250,7 @@ class _Kept:
 
     splitter: _Splitter
     op: Reduction
-    line: Axis
+    lines: tuple[Axis, ...]
     loads: tuple[Load, ...]
     made: list[Operation] = field(factory=list)
 
@@ -259,7 +305,7 @@ class _Kept:
         fold = Reduce(("c",), kind, (value,), op.reduce.dtype)
         store = Store(out.name, self._place(out), "c")
         name = f"{op.name}_merge{len(self.made)}"
-        self.made.append(Reduction(name, op.axes, (self.line,), body, fold, (store,), op.origins))
+        self.made.append(Reduction(name, op.axes, self.lines, body, fold, (store,), op.origins))
         return out
 
     def _place(self, b: Buffer) -> Expr:
@@ -279,16 +325,17 @@ def _row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
     return sum_of(a.symbol * s for a, s in zip(axes, b.strides, strict=True))
 
 
-def _body(op: Reduction, plan: _Plan, where: Expr) -> tuple[list[Statement], tuple[str, ...]]:
-    """Return the body of the first step and what it folds. Where the parts overhang, nothing is
-    read and the fold's identity taken."""
-    moved: dict[Sym, Expr] = {plan.axis.symbol: where}
-    if plan.whole:
+def _body(
+    op: Reduction, plan: _Plan, moved: dict[Sym, Expr]
+) -> tuple[list[Statement], tuple[str, ...]]:
+    """Return the body of the first step and what it folds, with what `moved` has in the place of
+    symbols. Where the parts overhang, nothing is read and the fold's identity taken."""
+    if plan.axis is None or plan.whole:
         return [renamed(s, {}, moved) for s in op.body], op.reduce.args
     taken = {n for s in op.body for n in defined(s)}
     here, end, inside, nothing = (_fresh(n, taken) for n in ("here", "end", "inside", "nothing"))
     body: list[Statement] = [
-        IndexValue(here, where, DType.I64),
+        IndexValue(here, moved[plan.axis.symbol], DType.I64),
         IndexValue(end, plan.axis.extent, DType.I64),
         Let(inside, "lt", (here, end), DType.BOOL),
     ]
