@@ -7,6 +7,7 @@ import pytest
 
 from gyrator_ir.expr import Sym, expr, minimum, where
 from gyrator_ir.host import nodes as h
+from gyrator_ir.host.parse import parse
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import Device, DType
 from gyrator_wrapper_python.emit import BodyWriter
@@ -56,7 +57,6 @@ LINES: list[tuple[h.Instruction, str]] = [
         "v = p.view(x, (s0, ), (1, ), 3, 'f32')",
     ),
     (h.Launch("k0", ("x", "b"), N), "p.launch('k0', (x, b, ), (s0, ))"),
-    (h.Launch("k0", ("x",), (), stream="st"), "p.launch('k0', (x, ), (), stream=st)"),
     (
         h.ExternCall("aten.mm.default", (ref("x"), ref("y")), (), ("b",)),
         "(b, ) = p.extern('aten.mm.default', (x, y, ), {}, results=('tensor', ))",
@@ -201,6 +201,54 @@ def test_structured_instructions(kind: type) -> None:
     instruction, lines = NESTED[kind]
 
     assert written(instruction) == lines
+
+
+def test_launches_on_a_stream_run_with_it_current() -> None:
+    kernel = h.Launch("k0", ("x",), (), stream="st")
+    assert written(kernel) == [
+        "def body1(p1, x):",
+        "    p1.launch('k0', (x, ), ())",
+        "    return p1.finish(())",
+        "p.with_stream(st, body1, (x, ))",
+    ]
+    mine = h.TritonLaunch("uk", ((S0,),), (("x", ref("x")),), (), stream="st")
+    assert written(mine)[-1] == "p.with_stream(st, body1, (s0, x, ))"
+
+
+def test_names_of_a_program_are_not_those_of_the_text() -> None:
+    """`p`, `p1`, `rt` and `body1` may be names of a program."""
+    whole = """host.program 1 @main
+  parameter {p} tensor
+  parameter {rt_} size
+  do
+    s0 = parameter {rt_}
+    {p1} = view {p} as f32[s0] strides [1] offset 0
+    with_device cpu
+      {rt} = view {p1} as f32[s0] strides [1] offset 0
+      {body1} = reuse {rt} as f32[s0] strides [1]
+    return {body1}, (s0)
+"""
+    names = ("p", "p1", "rt", "body1", "rt_")
+    calls = []
+    for change in (str, "x{}".format):
+        text = PythonWrapper().emit(parse(whole.format(**{n: change(n) for n in names}))).text
+        scope: dict[str, Any] = {}
+        exec(text, scope)
+        rt = MagicMock()
+        recorder = rt.program.return_value
+        recorder.parameters = ("X", "N")
+        recorder.integer.return_value = 5
+        inner = MagicMock()
+        recorder.with_device.side_effect = lambda device, body, given, to=inner: (body(to, *given),)
+        inner.reuse.return_value = "reused"
+        inner.finish.side_effect = lambda values: values[0]
+        scope["build"](rt)
+        calls.append(
+            [str(c) for c in (recorder.view.mock_calls[0], *recorder.finish.mock_calls)]
+            + [call[0] for call in inner.mock_calls]
+        )
+    assert calls[0] == calls[1]
+    assert calls[0][1] == "call(('reused', 5))"
 
 
 def test_condition_on_sizes_in_a_branch() -> None:

@@ -1,25 +1,32 @@
 """One method an instruction. `BodyWriter.WRITERS` lists them; a test holds it complete."""
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import bound, free_names, freed, walk
+from gyrator_ir.host.walk import binds, bound, free_names, freed, walk
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_wrapper_python.text import Lines, SizePrinter, condition, names, string
+
+_OWN = re.compile(r"rt|p\d*|(then|otherwise|test|body)\d+")
 
 
 @frozen
 class BodyWriter:
-    """Writes a sequence of instructions on the recorder called `recorder`."""
+    """Writes a sequence of instructions on the recorder called `recorder`.
+
+    `tail` ends the names of this text's own, so that they are no names of the program.
+    """
 
     out: Lines
     recorder: str
     depth: int = field(default=0)
+    tail: str = ""
     size: SizePrinter = field(init=False)
 
     @size.default
@@ -44,7 +51,7 @@ class BodyWriter:
             case Literal(constant):
                 return f"float({str(constant)!r})" if _odd(constant) else repr(constant)
             case TypeArg(kind, text):
-                return f"rt.{kind}({string(text)})"
+                return f"rt{self.tail}.{kind}({string(text)})"
             case h.ListValue(items):
                 return f"[{', '.join(self.value(i) for i in items)}]"
         return self.size(value)
@@ -142,9 +149,10 @@ class BodyWriter:
     # Work
 
     def launch(self, i: h.Launch) -> None:
-        """`p.launch('k0', (x, b), (s0,))`."""
-        stream = (f"stream={i.stream}",) if i.stream else ()
-        self.call("launch", string(i.kernel), names(i.tensors), self.size.tuple(i.sizes), *stream)
+        """`p.launch('k0', (x, b), (s0,))`; on a stream, that in a nested recording."""
+        if i.stream is not None:
+            return self._nested("with_stream", i.stream, (evolve(i, stream=None),))
+        self.call("launch", string(i.kernel), names(i.tensors), self.size.tuple(i.sizes))
 
     def extern_call(self, i: h.ExternCall) -> None:
         """`b = p.extern('aten.mm.default', (x, y), {})`, or with `out`, `p.extern('aten.mm.out',
@@ -172,13 +180,14 @@ class BodyWriter:
         self.call("tma_descriptor", i.tensor, *block, into=i.name)
 
     def triton_launch(self, i: h.TritonLaunch) -> None:
-        """`p.triton(kernel, grids, args, constants)`."""
+        """`p.triton(kernel, grids, args, constants)`; on a stream, that in a nested recording."""
+        if i.stream is not None:
+            return self._nested("with_stream", i.stream, (evolve(i, stream=None),))
         grid = "".join(f"{self.size.tuple(g)}, " for g in i.grid)
         args = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.args)
         constants = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.constants)
-        stream = (f"stream={i.stream}",) if i.stream else ()
         table = (f"({grid})", f"{{{args}}}", f"{{{constants}}}")
-        self.call("triton", string(i.kernel), *table, *stream)
+        self.call("triton", string(i.kernel), *table)
 
     def copy(self, i: h.Copy) -> None:
         """`p.copy(destination, source, non_blocking)`."""
@@ -296,11 +305,11 @@ class BodyWriter:
         body: tuple[h.Instruction, ...],
         values: tuple[str, ...],
     ) -> str:
-        recorder = f"p{self.depth + 1}"
-        function = f"{purpose}{self.depth + 1}"
+        recorder = f"p{self.depth + 1}{self.tail}"
+        function = f"{purpose}{self.depth + 1}{self.tail}"
         self.out.add(f"def {function}({', '.join((recorder, *parameters))}):")
         with self.out.indent():
-            BodyWriter(self.out, recorder, self.depth + 1).body(body)
+            BodyWriter(self.out, recorder, self.depth + 1, self.tail).body(body)
             self.out.add(f"return {recorder}.finish({names(values)})")
         return function
 
@@ -319,6 +328,19 @@ class BodyWriter:
         h.Branch: branch, h.Loop: loop, h.CallProgram: call_program,
         h.CallPartition: call_partition, h.Comment: comment, h.Return: returns,
     })  # fmt: skip
+
+
+def tail_for(program: h.HostProgram) -> str:
+    """Return what must end the names of a text's own, such as `rt` and `p1`, to be new ones."""
+    used = {p.name for p in program.parameters}
+    for i in walk(program.instructions):
+        used.update(binds(i))
+        if isinstance(i, h.Loop):
+            used.update(i.carried)
+    tail = ""
+    while any(_OWN.fullmatch(name.removesuffix(tail)) for name in used if name.endswith(tail)):
+        tail += "_"
+    return tail
 
 
 def kernels_used(program: h.HostProgram) -> tuple[str, ...]:

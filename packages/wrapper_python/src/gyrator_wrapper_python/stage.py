@@ -8,7 +8,7 @@ from attrs import frozen
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.walk import programs
 from gyrator_ir.source import Program
-from gyrator_wrapper_python.emit import BodyWriter, constants_used, kernels_used
+from gyrator_wrapper_python.emit import BodyWriter, constants_used, kernels_used, tail_for
 from gyrator_wrapper_python.text import Lines, string
 
 
@@ -56,14 +56,16 @@ class PythonWrapper:
 
 
 def _function(program: HostProgram, out: Lines, entry: str) -> None:
-    out.add(f"def {entry}(rt):")
+    tail = tail_for(program)
+    rt, p = f"rt{tail}", f"p{tail}"
+    out.add(f"def {entry}({rt}):")
     with out.indent():
         for sub in program.subprograms:
             capture = f", capture={string(sub.capture)}"
-            out.add(f"rt.subprogram({string(sub.name)}, build_{sub.name}{capture})")
-        names = [p.name for p in program.parameters]
+            out.add(f"{rt}.subprogram({string(sub.name)}, build_{sub.name}{capture})")
+        names = [parameter.name for parameter in program.parameters]
         listed = "".join(f"{string(n)}, " for n in names)
-        out.add(f"p = rt.program({string(program.name)}, ({listed}))")
+        out.add(f"{p} = {rt}.program({string(program.name)}, ({listed}))")
         if names:
-            out.add(f"{''.join(f'{n}, ' for n in names)}= p.parameters")
-        BodyWriter(out, "p").body(program.instructions)
+            out.add(f"{''.join(f'{n}, ' for n in names)}= {p}.parameters")
+        BodyWriter(out, p, tail=tail).body(program.instructions)

@@ -15,13 +15,7 @@ from gyrator_runtime.record.values import AnySize, Handle, Size, plan_size, size
 class WorkInstructions(Recording):
     """Launches and calls of operators."""
 
-    def launch(
-        self,
-        kernel: str,
-        tensors: tuple[Handle, ...],
-        sizes: tuple[AnySize, ...],
-        stream: Handle | None = None,
-    ) -> None:
+    def launch(self, kernel: str, tensors: tuple[Handle, ...], sizes: tuple[AnySize, ...]) -> None:
         """Run a kernel."""
         loaded = self.rt.kernels[kernel]
         self._launched.append(kernel)
@@ -89,7 +83,6 @@ class WorkInstructions(Recording):
         grid: tuple[tuple[AnySize, ...], ...],
         args: dict[str, Any],
         constants: dict[str, Any],
-        stream: Handle | None = None,
     ) -> None:
         """Launch a user's Triton kernel: `rt.triton_kernels[kernel](grid, arguments)`."""
         function = self.rt.triton_kernels[kernel]
