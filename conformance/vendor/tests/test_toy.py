@@ -113,6 +113,85 @@ with Session(config=config, options={"strict": True}, observer=again.append) as 
     torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
 report["cached"] = [r.cached for r in again]
 
+# The same in C++, and streams and events in each host language.
+torch._dynamo.reset()
+records.clear()
+options = {"strict": True, "wrapper": "cpp"}
+with Session(config=config, options=options, observer=records.append) as session:
+    compiled = torch.compile(f, backend=session.backend)
+    torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
+    g = torch.compile(lambda t: torch.tanh(t) * 3, backend=session.backend)
+    before = runtime.toy_launched(1, s.stream_id)
+    with s:
+        y = g(x.to("toy:1"))
+    torch.testing.assert_close(y.cpu(), torch.tanh(x) * 3)
+    report["cpp"] = [runtime.toy_launched(1, s.stream_id) - before, str(y.device)]
+    report["cpp"] += ["gy_main" in r.host_text for r in records]
+    held = runtime.toy_bytes_held(0)
+    for _ in range(20):
+        g(t)
+    report["cpp leaked"] = runtime.toy_bytes_held(0) - held
+
+import ctypes
+from pathlib import Path
+from gyrator.programs import host_runner
+from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load
+from gyrator_ir.host.parse import parse
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.progress import SilentProgress
+from gyrator_runtime.record import HostRuntime, LoadedKernel
+from gyrator_wrapper_fx.stage import FxWrapper
+from gyrator_wrapper_python.stage import PythonWrapper
+
+STREAMS = '''host.program 1 @main
+  parameter x tensor
+  kernel k0 on toy:1 (i0 < 4)
+    parameter p0: f32[4] strides [1] on toy:1
+    outer
+      a = load p0[i0]
+      store p0[i0], a
+  do
+    mine = stream on toy:1
+    other = stream on toy:1 new
+    host = stream on cpu
+    ready = event on toy:1
+    y = allocate f32[4] strides [1] on toy:1
+    copy x -> y
+    record ready on mine
+    wait ready on other
+    with_device toy:1
+      with_stream other
+        extern aten.add.Scalar (y, 1) -> (z)
+    launch k0 (z) stream other
+    launch k0 (z)
+    wait ready on host
+    free ready
+    return z
+'''
+program = parse(STREAMS)
+cache = Cache(Path(sys.argv[2]))
+queues = []
+@ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
+def kernel(buffers, sizes):
+    queues.append(torch.accelerator.current_stream("toy:1").stream_id)
+    return 0
+kernels = {"k0": LoadedKernel("k0", ctypes.cast(kernel, ctypes.c_void_p).value, ())}
+built = cpp_host(cache)
+report["queues"] = {}
+for wrapper in (PythonWrapper(), TorchCppWrapper(), FxWrapper()):
+    emitted = wrapper.emit(program)
+    if wrapper.name == "cpp":
+        units = built.submit(emitted.units, cache, 1, SilentProgress())
+        functions = {k: (v.function, v.checks) for k, v in kernels.items()}
+        plan = load(built.caller, calling(program, emitted), units.addresses(), functions, [])
+    else:
+        exec(compile(emitted.text, "<text>", "exec"), scope := {})
+        plan = scope[emitted.entry](HostRuntime(host_runner(cache), kernels, {}, {})).plan
+    queues.clear()
+    (z,) = plan([torch.arange(4.0)])
+    torch.testing.assert_close(z.cpu(), torch.arange(1.0, 5.0))
+    report["queues"][wrapper.name] = [q != 0 for q in queues]
+
 # Two sessions with different tables, in two threads at once.
 def table(factor):
     builder = TableBuilder()
@@ -188,6 +267,15 @@ def test_a_bad_index_raises_what_eager_raises(report):
 
 def test_a_warm_session_finds_its_programs(report):
     assert report["cached"] and all(report["cached"])
+
+
+def test_host_programs_in_cpp_drive_the_device(report):
+    assert report["cpp"] == [1, "toy:1", True, True]
+    assert report["cpp leaked"] == 0
+
+
+def test_streams_are_those_of_the_program_in_every_host_language(report):
+    assert report["queues"] == {name: [True, False] for name in ("python", "cpp", "fx")}
 
 
 def test_two_sessions_with_different_tables_run_in_two_threads(report):

@@ -81,7 +81,7 @@ def probe(config: Config) -> Target:
         device=NAME,
         arch="one",
         kernel_backend="toy",
-        wrapper_backends=("python", "fx"),
+        wrapper_backends=("python", "cpp", "fx"),
         capabilities=Capabilities(
             dtypes=frozenset(map(DType, DTYPES)),
             ops_lacking=LACKING,
