@@ -21,7 +21,7 @@ from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, last_member, ordered
-from gyrator_scheduler.partitions import partitions
+from gyrator_scheduler.partitions import graph_device, partitions
 from gyrator_scheduler.ranges import Ranges
 
 ATTEMPTS = 6
@@ -147,8 +147,11 @@ def _nodes(
         orders = (by_first, by_last, backwards(clusters))
     best: tuple[int, list[Cluster], tuple[Lifetime, ...]] | None = None
     tried: list[list[int]] = []
+    kinds = _kinds(context, nodes) if context.options.device_graphs else {}
     for found in orders:
         order = [c for c in found if not _empty(nodes[c.id])]
+        if context.options.device_graphs:
+            order = gathered(order, kinds)
         ids = [c.id for c in order]
         if ids in tried:
             continue
@@ -161,6 +164,15 @@ def _nodes(
             best = most, order, lives
     assert best is not None
     return best[1], _finished(context, best[1], nodes), best[2]
+
+
+def _kinds(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, object]:
+    """Return, as a text, which device's graph may capture each node."""
+    unsafe = context.options.uncaptured
+    return {
+        n: str(graph_device(node, context.buffers, context.targets, unsafe))
+        for n, node in nodes.items()
+    }
 
 
 def _empty(node: ScheduleNode) -> bool:

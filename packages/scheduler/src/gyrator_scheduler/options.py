@@ -47,6 +47,10 @@ class SchedulerOptions:
     """Kernels that an operation tries to join, at most."""
     search_steps: int = field(default=96, validator=natural)
     """Nodes visited to prove that joining two kernels makes no cycle; more refuses."""
+    device_graphs: bool = field(default=False, validator=exactly(bool))
+    """Bring together what a device's graph may capture, and call it as partitions."""
+    uncaptured: frozenset[str] = field(default=frozenset(), validator=exactly(frozenset))
+    """Ops that no graph may capture, by their names in `Extern.target`."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
     """Check sizes and strides of what extern calls return."""
     nan_asserts: bool = field(default=False, validator=exactly(bool))

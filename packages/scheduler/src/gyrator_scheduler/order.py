@@ -1,6 +1,6 @@
 """The order in which kernels and calls run."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 
 from gyrator_scheduler.fusion.cluster import Cluster
@@ -50,4 +50,32 @@ def backwards(clusters: Sequence[Cluster]) -> list[Cluster]:
             if waiting[b] == 0:
                 heappush(ready, (-last_member(by_id[b]), b))
     result.reverse()
+    return result
+
+
+def gathered(clusters: Sequence[Cluster], kind: Mapping[int, object]) -> list[Cluster]:
+    """Return clusters, given in a right order, in a right order with few changes of their kind.
+
+    Of those that could come next, the first one of the present kind does, else the first one.
+    """
+    by_id = {c.id: c for c in clusters}
+    place = {c.id: n for n, c in enumerate(clusters)}
+    waiting = {c.id: sum(b in by_id for b in c.before) for c in clusters}
+    ready: dict[object, list[tuple[int, int]]] = {}
+    for c in clusters:
+        if waiting[c.id] == 0:
+            heappush(ready.setdefault(kind[c.id], []), (place[c.id], c.id))
+    result: list[Cluster] = []
+    present: object = None
+    while len(result) < len(clusters):
+        if not ready.get(present):
+            present = min((queue[0], key) for key, queue in ready.items() if queue)[1]
+        c = by_id[heappop(ready[present])[1]]
+        result.append(c)
+        for a in c.after:
+            if a not in by_id:
+                continue
+            waiting[a] -= 1
+            if waiting[a] == 0:
+                heappush(ready.setdefault(kind[a], []), (place[a], a))
     return result

@@ -1,10 +1,14 @@
 """Stretches of a schedule that a device graph may capture."""
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
+from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel, Partition, ScheduleNode
 from gyrator_ir.loop.nodes import AssertCond, Buffer, Extern, Template, UserTritonKernel
 from gyrator_ir.target import Target
+from gyrator_ir.types import Device
+from gyrator_scheduler.access import access
 from gyrator_scheduler.memory import touched
 
 
@@ -37,3 +41,45 @@ def partitions(
         else:
             result.append(Partition(n, n + 1, not why, why))
     return tuple(result)
+
+
+LEAST = 2
+"""Nodes that a stretch must have for a graph to save anything."""
+
+
+def graph_device(
+    node: ScheduleNode,
+    buffers: Mapping[str, Buffer],
+    targets: Mapping[str, Target],
+    uncaptured: frozenset[str],
+) -> Device | None:
+    """Return the device whose graph may capture a node as it is: every size of it is constant.
+
+    `uncaptured` has ops that no graph may hold, such as those that wait for their device.
+    """
+    if isinstance(node, AssertCond) or obstacle(node, buffers, targets):
+        return None
+    if isinstance(node, Extern) and node.target in uncaptured:
+        return None
+    sized = node.sizes if isinstance(node, Kernel) else (*_needs(node),)
+    found = [buffers[name] for part in touched(node) for name in part if name in buffers]
+    fixed = all(isinstance(e, Const) for b in found for e in (*b.shape, *b.strides))
+    devices = {b.device for b in found}
+    return devices.pop() if fixed and not sized and len(devices) == 1 else None
+
+
+def _needs(node: ScheduleNode) -> tuple[object, ...]:
+    found = access(node, {})  # type: ignore[arg-type]  # no kernel
+    return (*found.needs, *found.defines)
+
+
+def stretches(devices: Sequence[Device | None]) -> list[tuple[int, int]]:
+    """Return the ranges of nodes that a graph is worth while for, from what `graph_device` gave."""
+    result: list[tuple[int, int]] = []
+    at = 0
+    for device, group in groupby(devices):
+        count = len(list(group))
+        if device is not None and count >= LEAST:
+            result.append((at, at + count))
+        at += count
+    return result

@@ -15,9 +15,6 @@ from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes import run_passes
 from gyrator_scheduler.templates import not_offered, with_fallbacks
 
-SLACK = 16384
-"""Bytes that a plan may need beyond the program's own peak: parts of split reductions."""
-
 
 def schedule(
     program: LoopProgram,
@@ -35,7 +32,7 @@ def schedule(
     """
     program = with_fallbacks(program, lambda kernel: not_offered(kernel, targets))
     best: Schedule | None = None
-    limit = program_peak(program) + SLACK if options.keep_peak else None
+    limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     repeats = Repeats()
     for choice in choices(options):
         improved = run_passes(program, choice, targets, trace)
@@ -53,3 +50,9 @@ def plan_host(
 ) -> HostProgram:
     """Write what the host does in one call: bindings, allocations, launches, calls, and results."""
     return host_program(schedule, options, targets)
+
+
+def _slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:
+    """Return how many bytes a plan may need beyond the program's own peak."""
+    devices = {b.device.type for b in program.buffers}
+    return max((targets[d].heuristics.slack_bytes for d in devices if d in targets), default=0)
