@@ -64,6 +64,8 @@ class Heuristics:
     """A translation unit holds about this many statements."""
     pool_bytes: int = field(default=65536, validator=natural)
     """Temporaries up to this size share one allocation."""
+    slack_bytes: int = field(default=16384, validator=natural)
+    """A plan may need so much more than running operation by operation: for partial results."""
     scatter_choices: bool = False
     """The gradient of a choice among overlapping windows goes from each window to the element that
     it chose: less work than asking each element which windows chose it, but in serial runs."""

@@ -90,6 +90,7 @@ class TritonDevice:
                 points_abreast=32,
                 scratch_bytes=_SCRATCH,
                 unit_statements=1,
+                slack_bytes=1 << 22,
             ),
         )
 
