@@ -58,8 +58,8 @@ def constant(code: Code, value: bool | int | float, dtype: DType) -> str:
 
 
 def _mask(code: Code, x: bool, r: bool, more: str | None) -> str:
-    parts = ["x_mask"] if x else []
-    parts += ["r_mask"] if r else []
+    parts = [f"{code.letters[0]}_mask"] if x else []
+    parts += [f"{code.letters[1]}_mask"] if r else []
     parts += [more] if more else []
     return " & ".join(parts)
 

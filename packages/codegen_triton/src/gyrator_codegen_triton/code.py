@@ -34,6 +34,10 @@ class Code:
     tiled: bool
     """The inner axes are a second group of points, see `tiles`."""
     flats: tuple[Flat, Flat]
+    letters: tuple[str, str] = ("x", "r")
+    """What positions along each dimension are called."""
+    blocks: tuple[str, str] = ("XBLOCK", "RBLOCK")
+    """What the lengths of blocks along each dimension are called."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
@@ -69,7 +73,7 @@ class Code:
         return TritonPrinter(self.facts.nonnegative_division, self._symbol)
 
     def _symbol(self, symbol: Sym) -> str:
-        for flat, name in zip(self.flats, "xr", strict=True):
+        for flat, name in zip(self.flats, self.letters, strict=True):
             if symbol is flat.symbol:
                 return name
         value = self.bound.get(symbol)
@@ -96,10 +100,10 @@ class Code:
 
     def block(self, x: bool, r: bool) -> str:
         """Return the shape of a block that varies along these dimensions."""
-        first = "XBLOCK" if x else "1"
+        first = self.blocks[0] if x else "1"
         if self.rank == 1:
             return f"[{first}]"
-        return f"[{first}, {'RBLOCK' if r else '1'}]"
+        return f"[{first}, {self.blocks[1] if r else '1'}]"
 
     def full(self, text: str) -> str:
         """Return `text` as a block of the stage's whole shape."""

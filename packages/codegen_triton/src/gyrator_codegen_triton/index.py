@@ -129,11 +129,12 @@ class Flat:
     Args:
         name: `i` or `r`, the letter of its kind of symbols.
         axes: the outermost first.
+        others: symbols that the flat one must differ from, beside those of the axes.
     """
 
-    def __init__(self, name: str, axes: tuple[Axis, ...]) -> None:
-        taken = {a.symbol.name for a in axes}
-        number = next(n for n in range(len(axes) + 1) if f"{name}_{n}" not in taken)
+    def __init__(self, name: str, axes: tuple[Axis, ...], others: Iterable[Sym] = ()) -> None:
+        taken = {a.symbol.name for a in axes} | {s.name for s in others}
+        number = next(n for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
         self.symbol = Sym(f"{name}_{number}")
         self.digits: dict[Sym, Expr] = {}
         rest: Expr = self.symbol

@@ -6,23 +6,19 @@ from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
-from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
 from gyrator_codegen_triton.shape import inner_extent, points, rblock
-from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_codegen_triton.source import source_of, write_origins
+from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
 from gyrator_ir.loop.rewrite import expressions, reads
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelArgument, KernelSource
+from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Heuristics
-
-ALIGNMENT = 16
-"""Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
-whole vectors need both."""
 
 
 def emit_kernel(
@@ -49,54 +45,15 @@ def emit_kernel(
     w = code.writer
     w.line("@triton.jit")
     with w.block(f"def {symbol}({', '.join(parameters + sizes + blocks)}):", end=""):
-        _origins(code, origins)
+        write_origins(w, kernel.origins, origins)
         if wide:
             w.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
         _spaces(code, total, extent)
         for stage in kernel.stages:
             _stage(code, stage)
     _grid(w, symbol, code, total, extent)
-    head = preamble(w.text)
-    skipped = head.count("\n")
-    source = KernelSource(
-        kernel=kernel.name,
-        symbol=symbol,
-        text=head + w.text,
-        source_map=tuple((line + skipped, row) for line, row in w.source_map),
-        candidates=candidates(kernel, known, heuristics, tile is not None),
-        numerics=kernel.numerics,
-        arguments=_arguments(code, parameters, sizes, facts),
-    )
-    return source, w.text
-
-
-def _arguments(
-    code: Code, parameters: Sequence[str], sizes: Sequence[str], facts: ShapeFacts
-) -> tuple[KernelArgument, ...]:
-    """Return the types of the function's parameters, and what they are likely multiples of."""
-    buffers = (
-        KernelArgument(name, POINTERS[b.dtype], ALIGNMENT)
-        for name, b in zip(parameters, code.kernel.parameters, strict=True)
-    )
-    integer = "i64" if code.wide else "i32"
-    numbers = (
-        KernelArgument(name, integer, 1 if (facts.hint(s) or 1) % ALIGNMENT else ALIGNMENT)
-        for name, s in zip(sizes, code.kernel.sizes, strict=True)
-    )
-    return (*buffers, *numbers)
-
-
-def _origins(code: Code, origins: Sequence[Origin]) -> None:
-    """Write the user's lines that the kernel computes."""
-    for row in code.kernel.origins:
-        if row >= len(origins):
-            continue
-        origin = origins[row]
-        place = f"  # {origin.location}" if origin.location else ""
-        said = f": {origin.code}" if origin.code else ""
-        text = f"# {origin.node} = {origin.target}{place}{said}"
-        code.writer.origin(row)
-        code.writer.line(" ".join(text.split()))
+    found = candidates(kernel, known, heuristics, tile is not None)
+    return source_of(kernel, symbol, code, facts, found)
 
 
 def _used(code: Code) -> set[Sym]:

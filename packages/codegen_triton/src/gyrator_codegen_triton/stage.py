@@ -8,7 +8,9 @@ from importlib import resources
 from attrs import frozen
 
 from gyrator_codegen import Names
+from gyrator_codegen_triton.contract import contraction
 from gyrator_codegen_triton.kernel import emit_kernel
+from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
 from gyrator_ir.diagnostics import Diagnostic
@@ -76,7 +78,7 @@ class TritonBackend:
 
         for kernel in kernels:
             symbol = names.take(kernel.name)
-            source, body = emit_kernel(kernel, facts, origins, target.heuristics, symbol)
+            source, body = self._written(kernel, facts, origins, target, symbol)
             sources.append(source)
             bodies.append(body)
             statements += sum(len(stage.body) for stage in kernel.stages) + 4
@@ -86,3 +88,16 @@ class TritonBackend:
         if sources:
             close()
         return tuple(units)
+
+    def _written(
+        self,
+        kernel: Kernel,
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+        symbol: str,
+    ) -> tuple[KernelSource, str]:
+        product = contraction(kernel, target, facts)
+        if product is not None:
+            return emit_product(product, facts, origins, target, symbol)
+        return emit_kernel(kernel, facts, origins, target.heuristics, symbol)

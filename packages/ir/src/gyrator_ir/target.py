@@ -33,6 +33,9 @@ class Capabilities:
     graphs: bool = False
     """Work can be captured once and replayed."""
     matrix_units: frozenset[DType] = frozenset()
+    """Element types whose products kernels can leave to matrix units."""
+    tf32: bool = False
+    """Products of `f32` may round their factors to 10 bits of mantissa, as those units do."""
     libraries: frozenset[str] = frozenset()
     """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, ..."""
 
@@ -56,6 +59,8 @@ class Heuristics:
     them: so many points count as one."""
     scratch_bytes: int = field(default=32768, validator=natural)
     """Fast memory for a kernel's locals: L1, or shared memory."""
+    shared_bytes: int = field(default=0, validator=natural)
+    """Memory that a kernel's program may share among its threads; 0 where that is not known."""
     fusion_statements: int = field(default=512, validator=natural)
     """Kernels grow no larger than this many statements."""
     inline_cost: int = field(default=24, validator=natural)

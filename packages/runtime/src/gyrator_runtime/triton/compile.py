@@ -13,7 +13,7 @@ from attrs import asdict, frozen
 TEXT, CODE, FACTS = "kernel.py", "kernel.bin", "facts.json"
 """Files that a compile leaves: the text, the machine code, and how to launch it."""
 
-BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK")
+BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK", "KBLOCK")
 """Entries of a configuration that are constants of the text; the others are compiler options."""
 
 _FLAGS = frozenset({"enable_fp_fusion", "debug", "sanitize_overflow"})

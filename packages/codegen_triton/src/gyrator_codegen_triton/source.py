@@ -1,0 +1,77 @@
+"""What stands around a kernel's function: the user's lines, its arguments, and the text's head."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gyrator_codegen import Names, Writer
+from gyrator_codegen_triton.dtypes import POINTERS
+from gyrator_codegen_triton.support import preamble
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Numerics
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Configuration, KernelArgument, KernelSource
+
+ALIGNMENT = 16
+"""Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
+whole vectors need both."""
+
+
+def write_origins(writer: Writer, rows: Sequence[int], origins: Sequence[Origin]) -> None:
+    """Write the user's lines that a kernel computes, as comments."""
+    for row in rows:
+        if row >= len(origins):
+            continue
+        origin = origins[row]
+        place = f"  # {origin.location}" if origin.location else ""
+        said = f": {origin.code}" if origin.code else ""
+        text = f"# {origin.node} = {origin.target}{place}{said}"
+        writer.origin(row)
+        writer.line(" ".join(text.split()))
+
+
+class Written(Protocol):
+    """A kernel's text, as far as it is written."""
+
+    writer: Writer
+    names: Names
+    wide: bool
+    """Indices have 64 bits."""
+
+
+def source_of(
+    kernel: Launchable,
+    symbol: str,
+    code: Written,
+    facts: ShapeFacts,
+    candidates: tuple[Configuration, ...],
+) -> tuple[KernelSource, str]:
+    """Return the written kernel as a text that runs on its own, and the function alone."""
+    text = code.writer.text
+    head = preamble(text)
+    skipped = head.count("\n")
+    source = KernelSource(
+        kernel=kernel.name,
+        symbol=symbol,
+        text=head + text,
+        source_map=tuple((line + skipped, row) for line, row in code.writer.source_map),
+        candidates=candidates,
+        numerics=kernel.numerics if isinstance(kernel, Kernel) else Numerics.EAGER,
+        arguments=_arguments(kernel, code, facts),
+    )
+    return source, text
+
+
+def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:
+    """Return the types of the function's parameters, and what they are likely multiples of."""
+    buffers = (
+        KernelArgument(code.names.stable(b.name), POINTERS[b.dtype], ALIGNMENT)
+        for b in kernel.parameters
+    )
+    integer = "i64" if code.wide else "i32"
+    numbers = (
+        KernelArgument(
+            code.names.stable(s.name), integer, 1 if (facts.hint(s) or 1) % ALIGNMENT else ALIGNMENT
+        )
+        for s in kernel.sizes
+    )
+    return (*buffers, *numbers)
