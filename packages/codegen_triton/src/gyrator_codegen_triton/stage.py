@@ -13,9 +13,11 @@ from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_codegen_triton.templates.attention import emit_attention
+from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
@@ -24,7 +26,8 @@ from gyrator_ir.target import Target
 @cache
 def _content_hash() -> str:
     digest = sha256()
-    for package in ("gyrator_codegen", "gyrator_codegen_triton"):
+    own = "gyrator_codegen_triton"
+    for package in ("gyrator_codegen", own, f"{own}.templates"):
         for item in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
             if item.is_file():
                 digest.update(item.name.encode() + b"\0" + item.read_bytes())
@@ -33,7 +36,7 @@ def _content_hash() -> str:
 
 @frozen
 class TritonBackend:
-    """Kernels as Triton text, one function each. It implements `KernelBackend`."""
+    """Kernels as Triton text, one function each. It implements `TemplateBackend`."""
 
     @property
     def name(self) -> str:
@@ -101,3 +104,23 @@ class TritonBackend:
         if product is not None:
             return emit_product(product, facts, origins, target, symbol)
         return emit_kernel(kernel, facts, origins, target.heuristics, symbol)
+
+    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+        """Say why this template can't be written, or None."""
+        return template_refusal(kernel, target)
+
+    def emit_templates(
+        self,
+        kernels: Sequence[TemplateKernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the templates' kernels, a unit each; functions are as those of `emit`."""
+        names = Names(RESERVED)
+        units: list[TranslationUnit] = []
+        for n, kernel in enumerate(kernels):
+            symbol = names.take(kernel.name)
+            source = emit_attention(kernel, facts, origins, target, symbol)
+            units.append(TranslationUnit(f"template{n}", "triton", source.text, (source,)))
+        return tuple(units)

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from gyrator.config import Config
-from gyrator.lazy import ShippedKernels
+from gyrator.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.loop.body import StoreMode
@@ -64,6 +64,8 @@ class TritonDevice:
     """None where kernels can be written but nothing here launches them."""
     libraries: frozenset[str]
     graphs: bool = False
+    shared: Callable[[str], int] = lambda arch: 0
+    """Bytes that a program may share among its threads, by architecture; 0 if not known."""
 
     def target(self, arch: str, cores: int) -> Target:
         """Return the target for an architecture with so many multiprocessors."""
@@ -79,6 +81,7 @@ class TritonDevice:
                 scan_extent=_SCRATCH,
                 streams=True,
                 graphs=self.graphs,
+                templates=frozenset({"attention"}),
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 libraries=self.libraries,
             ),
@@ -91,6 +94,7 @@ class TritonDevice:
                 scratch_bytes=_SCRATCH,
                 unit_statements=1,
                 slack_bytes=1 << 22,
+                shared_bytes=self.shared(arch),
             ),
         )
 
@@ -118,7 +122,7 @@ class TritonDevice:
             name=self.name,
             api=API,
             probe=self._probe,
-            kernels=ShippedKernels("triton", "gyrator_codegen_triton.stage", "TritonBackend"),
+            kernels=ShippedTemplates("triton", "gyrator_codegen_triton.stage", "TritonBackend"),
             device=lambda target: AcceleratorDevice(self.facts),
             loader=self._loader,
             load=self._load,
@@ -164,6 +168,17 @@ def _gcn_architecture(properties: Any) -> str:
     return str(properties.gcnArchName).partition(":")[0]
 
 
+def _nvidia_shared(arch: str) -> int:
+    # CUDA C++ Programming Guide, technical specifications per compute capability.
+    capability = int(arch.removeprefix("sm_").rstrip("abcdef_") or 0)
+    sizes = {70: 96, 75: 64, 80: 163, 87: 163, 86: 99, 89: 99, 120: 99, 121: 99}
+    return sizes.get(capability, 227 if capability >= 90 else 48) << 10
+
+
+def _amd_shared(arch: str) -> int:
+    return (160 if arch == "gfx950" else 64) << 10
+
+
 def _named(properties: Any) -> str:
     return str(getattr(properties, "architecture", "") or properties.name)
 
@@ -196,6 +211,7 @@ NVIDIA_GPU = TritonDevice(
     driver=NVIDIA,
     libraries=frozenset({"cublas", "cudnn"}),
     graphs=True,
+    shared=_nvidia_shared,
 )
 AMD_GPU = TritonDevice(
     name="hip",
@@ -209,6 +225,7 @@ AMD_GPU = TritonDevice(
     driver=AMD,
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,
+    shared=_amd_shared,
 )
 INTEL_GPU = TritonDevice(
     name="xpu",

@@ -1,0 +1,1 @@
+"""Kernels that are written from templates: dense computations, a file each."""

@@ -1,0 +1,91 @@
+"""Launch configurations of attention, ranked by a model of memory, registers and idle cores.
+
+A program keeps `XBLOCK` queries and walks over `RBLOCK` keys and values at a time: it reads keys
+and values once for every `XBLOCK` queries, and what it holds of them lies in shared memory
+`num_stages` times, so that loads run ahead. The sums of the result and a block of scores lie in
+registers.
+"""
+
+from collections.abc import Iterator
+
+from attrs import frozen
+
+from gyrator_ir.source import Configuration
+from gyrator_ir.target import Heuristics
+
+_LANES = 32  # threads of a warp, as far as choices go
+_REGISTERS = 168  # numbers that a thread holds without spilling, beside addresses
+_SHARED = 49152  # bytes of shared memory that any device gives a program
+_MOST = 4  # candidates of a kernel
+
+_SHAPES = (
+    (128, 128, 8, 2),
+    (128, 128, 8, 3),
+    (128, 64, 8, 3),
+    (128, 64, 4, 3),
+    (128, 64, 8, 2),
+    (128, 32, 4, 3),
+    (128, 32, 8, 2),
+    (64, 128, 4, 2),
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 32, 4, 3),
+    (64, 32, 4, 2),
+    (32, 64, 4, 2),
+    (32, 32, 4, 2),
+    (32, 32, 4, 1),
+    (16, 128, 4, 2),
+    (16, 64, 4, 2),
+    (16, 32, 4, 2),
+    (16, 16, 4, 1),
+)
+"""`XBLOCK`, `RBLOCK`, `num_warps` and `num_stages` that are worth a thought; the last fits any
+device."""
+
+
+@frozen(kw_only=True)
+class Problem:
+    """What the model knows of an attention: numbers of typical sizes."""
+
+    heads: int
+    """Of all batches."""
+    rows: int
+    columns: int
+    query: int
+    """Numbers of a query or key as it is held: a power of two."""
+    value: int
+    width: int
+    """Bytes of an element."""
+
+
+def candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
+    """Return configurations, the best guess first."""
+    fitting = list(_fitting(problem, heuristics.shared_bytes or _SHARED)) or [_SHAPES[-1]]
+    ranked = sorted(fitting, key=lambda shape: _price(shape, problem, heuristics))
+    return tuple(
+        Configuration((("XBLOCK", x), ("RBLOCK", r), ("num_warps", warps), ("num_stages", stages)))
+        for x, r, warps, stages in ranked[:_MOST]
+    )
+
+
+def _fitting(problem: Problem, shared: int) -> Iterator[tuple[int, int, int, int]]:
+    for x, r, warps, stages in _SHAPES:
+        held = x * problem.query + stages * r * (problem.query + problem.value)
+        if held * problem.width <= shared:
+            yield x, r, warps, stages
+
+
+def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuristics) -> float:
+    x, r, warps, stages = shape
+    rows, columns = max(problem.rows, 1), max(problem.columns, 1)
+    tiles, steps = -(-rows // x), -(-columns // r)
+    work = (tiles * x / rows) * (steps * r / columns)
+    # Exact products of wide numbers take the place of several narrow ones.
+    numbers = x * (problem.value + r * (1.5 if problem.width < 4 else 2.5)) / (_LANES * warps)
+    spilled = max(1.0, numbers / _REGISTERS) ** 3
+    reread = 1 + 32 / x
+    short = 1 + 8 / r
+    waiting = 1 + 0.15 / stages
+    programs = max(problem.heads * tiles, 1)
+    idle = -(-programs // heuristics.cores) * heuristics.cores / programs
+    return work * spilled * reread * short * waiting * idle

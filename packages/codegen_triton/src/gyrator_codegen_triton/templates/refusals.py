@@ -1,0 +1,48 @@
+"""Which templates can't be written, said before anything is."""
+
+from collections.abc import Iterator
+
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ZERO, Const
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.target import Target
+from gyrator_ir.types import DType
+
+TEMPLATE = "GY-TRITON-007"
+"""A template of types or sizes that its kernel does not hold."""
+
+LONGEST_VECTOR = 512
+"""Numbers of a head's query, key or value: a block of them lies in registers."""
+_DTYPES = frozenset({DType.F32, DType.F16, DType.BF16})
+
+
+def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+    """Return why the template can't be written, or None."""
+    said = next(_refusals(kernel, target), None)
+    if said is None:
+        return None
+    return Diagnostic(
+        TEMPLATE, said, where=f"kernel {kernel.name}", help="leave the operation to its ATen op"
+    )
+
+
+def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
+    if kernel.kind.value not in target.capabilities.templates:
+        yield f"{target.arch} offers no template of {kernel.kind.value}"
+    stored = {p.name: p.dtype for p in kernel.parameters}
+    q, k, v = kernel.inputs[:3]
+    offered = _DTYPES & target.capabilities.dtypes
+    for t in (q, *kernel.inputs[3:]):
+        if t.dtype not in offered and not (t.dtype is DType.BOOL and t is not q):
+            yield f"attention of {t.dtype.value} has no kernel"
+    for t in (*kernel.inputs, *kernel.outputs):
+        if t.dtype is not stored[t.buffer]:
+            yield f"attention reads {stored[t.buffer].value} as other bits"
+    for t in (q, v):
+        length = t.shape[3]
+        if not isinstance(length, Const):
+            yield f"vectors of {length} numbers are not of one length"
+        elif not 0 < length.value <= LONGEST_VECTOR:
+            yield f"vectors of {length.value} numbers are not between 1 and {LONGEST_VECTOR} long"
+    if ZERO in (q.shape[1], k.shape[1]):
+        yield "attention without heads has no kernel"

@@ -1,0 +1,301 @@
+"""Attention's kernel, in Triton's interpreter, against attention by its definition in float64."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from attrs import evolve, frozen
+from triton_build import CUDA
+from triton_harness import NUMPY, target
+
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.expr import ZERO, Const, ShapeFacts, Sym, expr, product_of
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.kernel.verify import verify_kernel
+from gyrator_ir.loop.nodes import Buffer, Literal, TemplateKind, TensorRef
+from gyrator_ir.types import DType
+from gyrator_testing.interp.index import integer
+from gyrator_testing.interp.template import run_template
+
+S0, S1 = Sym("s0"), Sym("s1")
+OFFERS = target()
+OFFERS = evolve(OFFERS, capabilities=evolve(OFFERS.capabilities, templates=frozenset(TemplateKind)))
+
+
+@frozen(kw_only=True)
+class Case:
+    """One attention, as its sizes say."""
+
+    batch: int = 2
+    heads: int = 2
+    groups: int = 2
+    rows: object = 20
+    columns: object = 37
+    query: object = 16
+    value: object = 16
+    dtype: DType = DType.F32
+    mask: DType | None = None
+    broadcast: str = ""
+    """`rows`, `heads`, `all`: along what the mask is the same."""
+    rows_first: bool = False
+    """Heads lie next to one another for each row."""
+    padded: object = None
+    """Length of the sums, or None without them."""
+    offset: int = 0
+    scale: float = 0.25
+    causal: bool = False
+
+    def kernel(self):
+        sums = [] if self.padded is None else [(self.batch, self.heads, self.padded)]
+        shapes = [
+            (self.batch, self.heads, self.rows, self.query),
+            (self.batch, self.groups, self.columns, self.query),
+            (self.batch, self.groups, self.columns, self.value),
+            *([(self.batch, self.heads, self.rows, self.columns)] * (self.mask is not None)),
+            (self.batch, self.heads, self.rows, self.value),
+            *sums,
+        ]
+        shapes = [tuple(expr(n) for n in shape) for shape in shapes]
+        given = len(shapes) - 1 - len(sums)
+        buffers, tensors = [], []
+        for n, shape in enumerate(shapes):
+            dtype = self.mask if n == 3 < given else DType.F32 if len(shape) == 3 else self.dtype
+            strides, offset = self.layout(n, shape, given), self.offset if n < given else 0
+            tensors.append(TensorRef(f"p{n}", dtype, shape, strides, expr(offset)))
+            last = sum(((m - 1) * s for m, s in zip(shape, strides, strict=True)), expr(offset))
+            buffers.append(Buffer(f"p{n}", dtype, CUDA, (last + 1,), (expr(1),)))
+        attributes = (("scale", Literal(self.scale)), ("causal", Literal(self.causal)))
+        sizes = {s for t in tensors for e in (*t.shape, *t.strides) for s in e.free_symbols}
+        return verify_kernel(
+            TemplateKernel(
+                name="attend",
+                device=CUDA,
+                kind=TemplateKind.ATTENTION,
+                inputs=tuple(tensors[:given]),
+                outputs=tuple(tensors[given:]),
+                attributes=attributes,
+                parameters=tuple(buffers),
+                sizes=tuple(sorted(sizes, key=lambda s: s.name)),
+            )
+        )
+
+    def layout(self, n, shape, given):
+        order = (0, 2, 1, 3) if self.rows_first and len(shape) == 4 else range(len(shape))
+        turned = [shape[d] for d in order]
+        steps = dict(
+            zip(order, (product_of(turned[d + 1 :]) for d in range(len(turned))), strict=True)
+        )
+        strides = [steps[d] for d in range(len(shape))]
+        if n == 3 < given:
+            dropped = {"": (), "rows": (2,), "heads": (0, 1), "all": (0, 1, 2, 3)}[self.broadcast]
+            strides = [ZERO if d in dropped else s for d, s in enumerate(strides)]
+        return tuple(strides)
+
+
+def arrays_of(kernel, sizes, rng):
+    known = {Sym(name): value for name, value in sizes.items()}
+    arrays = []
+    for p in kernel.parameters:
+        length = max(integer(p.shape[0], known), 0)
+        if p.dtype is DType.BOOL:
+            arrays.append(rng.random(length) < 0.6)
+        else:
+            arrays.append((rng.standard_normal(length) * 2).astype(NUMPY[p.dtype]))
+    return arrays
+
+
+def views(kernel, sizes, arrays):
+    known = {Sym(name): value for name, value in sizes.items()}
+    named = {p.name: a for p, a in zip(kernel.parameters, arrays, strict=True)}
+    found = []
+    for t in (*kernel.inputs, *kernel.outputs):
+        shape = [integer(n, known) for n in t.shape]
+        flat = named[t.buffer][integer(t.offset, known) :]
+        steps = [integer(s, known) * flat.itemsize for s in t.strides]
+        found.append(np.lib.stride_tricks.as_strided(flat, shape, steps))
+    return found[: len(kernel.inputs)], found[len(kernel.inputs) :]
+
+
+def attention(inputs, scale, causal):
+    q, k, v = (x.astype(np.float64) for x in inputs[:3])
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+    scores = np.einsum("bhle,bhse->bhls", q, k) * scale
+    seen = np.ones(scores.shape, bool)
+    if len(inputs) > 3 and inputs[3].dtype == bool:
+        seen &= inputs[3]
+    elif len(inputs) > 3:
+        scores = scores + inputs[3].astype(np.float64)
+    if causal:
+        seen &= np.tri(*scores.shape[2:], dtype=bool)
+    top = np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True, initial=-1e300)
+    weights = np.where(seen, np.exp(np.where(seen, scores - top, 0)), 0)
+    total = weights.sum(axis=-1, keepdims=True)
+    out = np.einsum("bhls,bhsf->bhlf", weights / np.where(total, total, 1), v)
+    return out, np.where(total, top + np.log(np.where(total, total, 1)), -np.inf)[..., 0]
+
+
+CASES = {
+    "plain": Case(padded=20),
+    "odd": Case(rows=17, columns=19, query=5, value=9, padded=32, offset=3),
+    "whole": Case(rows=16, columns=128, heads=1, groups=1, batch=1),
+    "causal": Case(rows=37, columns=37, causal=True, rows_first=True, padded=37),
+    "wider": Case(rows=20, columns=40, causal=True),
+    "longer": Case(rows=40, columns=20, causal=True),
+    "boolean": Case(mask=DType.BOOL, padded=20),
+    "columns": Case(mask=DType.BOOL, broadcast="rows", batch=1),
+    "added": Case(mask=DType.F32, broadcast="heads", padded=20, causal=True),
+    "same": Case(mask=DType.F32, broadcast="all", batch=1),
+    "turned": Case(scale=-0.5, padded=20),
+    "nothing": Case(scale=0.0),
+    "shared": Case(heads=4, groups=2, dtype=DType.F16, value=8, padded=20),
+    "single": Case(heads=3, groups=1, dtype=DType.BF16, causal=True, rows_first=True),
+    "narrow": Case(dtype=DType.BF16, mask=DType.BF16, broadcast="heads"),
+    "dynamic": Case(rows=S0, columns=S1, padded=S0 + S0 % 2, rows_first=True, causal=True),
+    "no keys": Case(columns=0, padded=20),
+    "no queries": Case(rows=0, padded=0),
+}
+SIZES = {"s0": 19, "s1": 26}
+ERRORS = {DType.F32: 2e-6, DType.F16: 2e-3, DType.BF16: 1.6e-2}
+
+
+def run(kernel, interpreter, folder, arrays, sizes, facts=None):
+    assert TritonBackend().refuses_template(kernel, OFFERS) is None
+    (unit,) = TritonBackend().emit_templates([kernel], facts or ShapeFacts(), (), OFFERS)
+    path = folder / f"attend{abs(hash(unit.text)):x}.py"
+    path.write_text(unit.text, encoding="utf-8")
+    (source,) = unit.kernels
+    kinds = [p.dtype for p in kernel.parameters]
+    found = [a.copy() for a in arrays]
+    numbers = [sizes[s.name] for s in kernel.sizes]
+    blocks = {"XBLOCK": 16, "RBLOCK": 16}
+    interpreter.run(str(path), source.symbol, found, kinds, numbers, blocks)
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention(name, interpreter, text_folder):
+    case = CASES[name]
+    kernel = case.kernel()
+    rng = np.random.default_rng(3)
+    arrays = arrays_of(kernel, SIZES, rng)
+    if case.mask is DType.BOOL:
+        views(kernel, SIZES, arrays)[0][3][:, :, 1:3] = False  # rows that look nowhere
+    elif case.mask is not None and case.broadcast != "all":
+        views(kernel, SIZES, arrays)[0][3][:, :, 1] = float(ml_dtypes.finfo(NUMPY[case.mask]).min)
+    inputs, _ = views(kernel, SIZES, arrays)
+    out, sums = attention(inputs, case.scale, case.causal)
+    found = run(kernel, interpreter, text_folder, arrays, SIZES)
+
+    (got, *more), error = views(kernel, SIZES, found)[1], ERRORS[case.dtype]
+    np.testing.assert_allclose(got.astype(np.float64), out, rtol=error, atol=4 * error)
+    for total in more:
+        rows = sums.shape[2]
+        np.testing.assert_allclose(total[:, :, :rows], sums, rtol=2e-6, atol=2e-6)
+        assert (total[:, :, rows:] == np.inf).all()
+
+    buffers = {p.name: a.copy() for p, a in zip(kernel.parameters, arrays, strict=True)}
+    run_template(kernel, buffers, SIZES)
+    reference = views(kernel, SIZES, [buffers[p.name] for p in kernel.parameters])[1]
+    np.testing.assert_allclose(reference[0].astype(np.float64), out, rtol=error, atol=4 * error)
+    for total in reference[1:]:
+        np.testing.assert_allclose(total[:, :, : sums.shape[2]], sums, rtol=2e-6, atol=2e-6)
+
+
+def test_what_is_not_a_number_stays_so(interpreter, text_folder):
+    case = Case(batch=1, heads=1, groups=1, rows=16, columns=16)
+    kernel = case.kernel()
+    arrays = arrays_of(kernel, {}, np.random.default_rng(0))
+    views(kernel, {}, arrays)[0][0][0, 0, 5, 2] = np.nan
+    got = views(kernel, {}, run(kernel, interpreter, text_folder, arrays, {}))[1][0]
+    assert np.isnan(got[0, 0, 5]).all() and np.isfinite(np.delete(got[0, 0], 5, axis=0)).all()
+
+
+def test_addresses_have_64_bits_where_32_are_not_enough():
+    for facts, wide in ((ShapeFacts(), True), (ShapeFacts().with_range(S0, 0, 4096), False)):
+        kernel = Case(rows=S0, columns=S0).kernel()
+        (unit,) = TritonBackend().emit_templates([kernel], facts, (), OFFERS)
+        (source,) = unit.kernels
+        assert ("tl.int64" in unit.text) == wide
+        assert source.arguments[-1].type == ("i64" if wide else "i32")
+
+
+def test_candidates_fit_the_shared_memory_and_the_work():
+    def blocks(shared, **sizes):
+        wide = evolve(OFFERS, heuristics=evolve(OFFERS.heuristics, shared_bytes=shared))
+        kernel = Case(dtype=DType.BF16, query=128, value=128, **sizes).kernel()
+        (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), wide)
+        return [dict(c.values) for c in unit.kernels[0].candidates]
+
+    for shared in (1 << 16, 227 << 10):
+        for c in blocks(shared, rows=4096, columns=4096, heads=16, groups=16):
+            assert (c["XBLOCK"] + 2 * c["num_stages"] * c["RBLOCK"]) * 256 <= shared
+    assert blocks(227 << 10, rows=4096, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 128
+    assert blocks(227 << 10, rows=1, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 16
+    (least, *_) = blocks(1, rows=64, columns=64)
+    assert least["XBLOCK"] == least["RBLOCK"] == 16
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        (Case(dtype=DType.F64), "attention of f64 has no kernel"),
+        (Case(mask=DType.I64), "attention of i64 has no kernel"),
+        (Case(query=S0), "vectors of s0 numbers"),
+        (Case(value=1024), "vectors of 1024 numbers"),
+        (Case(query=0), "vectors of 0 numbers"),
+        (Case(heads=0, groups=0), "without heads"),
+    ],
+)
+def test_refusals(case, said):
+    found = TritonBackend().refuses_template(case.kernel(), OFFERS)
+    assert found is not None and found.code == "GY-TRITON-007" and said in found.message
+    bare = TritonBackend().refuses_template(CASES["plain"].kernel(), target())
+    assert bare is not None and "offers no template" in bare.message
+
+
+def test_a_tensor_that_reads_other_bits_is_refused():
+    kernel = Case(dtype=DType.F16).kernel()
+    changed = tuple(evolve(p, dtype=DType.BF16) for p in kernel.parameters)
+    found = TritonBackend().refuses_template(evolve(kernel, parameters=changed), OFFERS)
+    assert found is not None and "reads bf16 as other bits" in found.message
+
+
+def test_constant_sizes_stand_in_the_text():
+    kernel = CASES["whole"].kernel()
+    assert kernel.inputs[1].shape[2] is Const(128)
+    (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), OFFERS)
+    assert unit.text.count("for start in") == 1 and "r_mask" not in unit.text
+
+
+def test_machine_code(tmp_path):
+    """The texts become machine code for NVIDIA and AMD GPUs on a machine without either."""
+    cases = [
+        Case(rows=S0, columns=S0, query=64, value=64, dtype=DType.BF16, causal=True, padded=S0),
+        Case(rows=64, columns=64, query=40, value=40, mask=DType.BOOL, broadcast="heads"),
+    ]
+    general = evolve(OFFERS, arch="gfx942")  # of whose precisions NVIDIA's GPUs have all
+    jobs = []
+    for n, case in enumerate(cases):
+        kernel = case.kernel()
+        (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), general)
+        (path := tmp_path / f"attend{n}.py").write_text(unit.text, encoding="utf-8")
+        (source,) = unit.kernels
+        types = [a.type for a in source.arguments]
+        values = source.candidates[0].values
+        jobs.append({"path": str(path), "symbol": "attend", "types": types, "values": values})
+    environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("triton_compile.py"))],
+        input=pickle.dumps(jobs),
+        stdout=subprocess.PIPE,
+        env=environment | {"TRITON_CACHE_DIR": str(tmp_path / "cache")},
+        check=True,
+    )
+    sizes = pickle.loads(done.stdout)
+    assert len(sizes) == 2 * len(jobs)
+    assert not {key: size for key, size in sizes.items() if not isinstance(size, int) or size <= 0}
