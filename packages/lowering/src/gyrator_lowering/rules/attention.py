@@ -1,25 +1,195 @@
-"""Scaled-dot-product attention: calls of a library."""
+"""Scaled-dot-product attention: a library's call, a template, or sums of products.
 
-from gyrator_lowering.rules.extern import library
-from gyrator_lowering.table import TableBuilder
+Each of eager's attention ops says the same in an order of its own; `Attention` is what they say.
+Where kernels are wanted, the device's template computes the result and the logarithms of the sums,
+or loops do where its kernels have none.
+"""
 
-KINDS = (
-    "flash_attention_for_cpu",
-    "flash_attention",
-    "efficient_attention",
-    "cudnn_attention",
-    "fused_attention_overrideable",
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import evolve
+
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.loop.nodes import Extern, Template, TemplateKind
+from gyrator_ir.loop.templates import wrong_with
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.rules import attention_gradients as gradients
+from gyrator_lowering.rules.attention_scores import (
+    Attention,
+    attention,
+    attributes,
+    finite,
+    group_of,
+    rows_of,
+    score_of,
 )
+from gyrator_lowering.rules.extern import LIBRARY, argument, library
+from gyrator_lowering.schema import info_of
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.trace import Index, Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+# What the ops are called with -------------------------------------------------------------------
+
+
+def _plain(ends: bool) -> Callable[..., Attention]:
+    """Return the reader of ops whose mask, if any, has a name; see `attention` for `ends`."""
+
+    def read(
+        q: TensorValue, k: TensorValue, v: TensorValue, dropout_p: float = 0.0,
+        is_causal: bool = False, *_: Any, attn_mask: TensorValue | None = None, scale: Any = None,
+    ) -> Attention:  # fmt: skip
+        return attention(q, k, v, attn_mask, dropout_p, is_causal, scale, ends)
+
+    return read
+
+
+def _masked(ends: bool) -> Callable[..., Attention]:
+    """Return the reader of ops that are told whether to give the sums."""
+
+    def read(
+        q: TensorValue, k: TensorValue, v: TensorValue, attn_bias: TensorValue | None,
+        _sums: bool, dropout_p: float = 0.0, is_causal: bool = False, *_: Any, scale: Any = None,
+    ) -> Attention:  # fmt: skip
+        return attention(q, k, v, attn_bias, dropout_p, is_causal, scale, ends)
+
+    return read
+
+
+def _any(
+    q: TensorValue, k: TensorValue, v: TensorValue, attn_mask: TensorValue | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *_: Any, scale: Any = None, **__: Any,
+) -> Attention:  # fmt: skip
+    return attention(q, k, v, attn_mask, dropout_p, is_causal, scale, False)
+
+
+# Forward ----------------------------------------------------------------------------------------
+
+
+def _forward(read: Callable[..., Attention]) -> Rule:
+    """Return the rule of an op that gives the result, or that, the sums and what else it keeps."""
+    called = library()
+
+    def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
+        if not b.generates:
+            return called(b, *args, **kwargs)
+        a = read(*args, **kwargs)
+        fakes = b.node.meta["val"]
+        single = isinstance(fakes, torch.Tensor)
+        results: list[Any] = [fakes] if single else list(fakes)
+        used = frozenset({0}) if single else b.used_results
+        out = b.buffer(b.exact_spec(results[0]))
+        sums = None
+        if 1 in used and results[1].numel():
+            sums = b.buffer(b.exact_spec(results[1]))
+        target = b.targets.get(a.q.device.type)
+        offered = frozenset[str]() if target is None else target.capabilities.templates
+        if TemplateKind.ATTENTION.value in offered:
+            names = (out.buffer, None if sums is None else sums.buffer)
+            _template(b, a, out, sums, args, kwargs, (*names, *(None for _ in results[2:])))
+        else:
+            _loops(b, a, out, sums)
+        rest = [_kept(b, a, fake, place in used) for place, fake in enumerate(results[2:], 2)]
+        return out if single else (out, sums, *rest)
+
+    return rule
+
+
+def _kept(b: LoopBuilder, a: Attention, fake: Any, used: bool) -> Any:
+    """Return what an op keeps beside the sums: seeds of the dropout that there is not, zeros."""
+    if isinstance(fake, torch.Tensor):
+        if not used:
+            return None
+        spec = evolve(b.spec(fake), device=a.q.device)
+        return b.pointwise(lambda ops, _: ops.const(0, spec.dtype), spec)
+    return None if fake is None else b.symbols.size(fake)
+
+
+def _template(
+    b: LoopBuilder,
+    a: Attention,
+    out: TensorValue,
+    sums: TensorValue | None,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    results: tuple[str | None, ...],
+) -> None:
+    info = info_of(b.node.target)
+    name = b.op_name()
+    call = Extern(
+        name,
+        info.name,
+        tuple(argument(b, x) for x in args),
+        tuple((key, argument(b, x)) for key, x in kwargs.items()),
+        results[: info.returns],
+        reason=LIBRARY,
+        origins=b.origin,
+    )
+    mask = a.spread()
+    inputs = (a.q.ref, a.k.ref, a.v.ref, *(() if mask is None else (mask,)))
+    outputs = (out.ref, *(() if sums is None else (rows_of(sums).ref,)))
+    numbers = attributes(a)
+    if wrong_with(TemplateKind.ATTENTION, inputs, outputs, numbers):
+        raise LeftToAten
+    b.operations.append(
+        Template(name, TemplateKind.ATTENTION, inputs, outputs, numbers, call, b.origin)
+    )
+
+
+def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | None) -> None:
+    dtype, rows = a.dtype, a.q.shape[:3]
+    score = score_of(b, a)
+    columns = a.scores[3:]
+
+    def scores(ops: Tracer, index: Index, rindex: Index) -> Value:
+        return score(ops, (*index, *rindex))
+
+    top = b.temp(rows, dtype, a.q)
+    b.reduction(ReduceKind.MAX, scores, rows, columns, [top], dtype)
+
+    def exponential(ops: Tracer, index: Index, rindex: Index) -> Value:
+        return ops.exp(score(ops, (*index, *rindex)) - finite(ops, top, index))
+
+    total = b.temp(rows, dtype, a.q)
+    b.reduction(ReduceKind.SUM, exponential, rows, columns, [total], dtype)
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        batch, head, row, place = index
+        weight = exponential(ops, (batch, head, row), rindex)
+        value = ops.load(a.v, (batch, group_of(a, head), *rindex, place))
+        return ops.cast(weight, a.v.dtype), value
+
+    def after(ops: Tracer, index: Index, product: Value) -> Value:
+        count = ops.load(total, index[:3])
+        return product / ops.where(ops.eq(count, 0), 1, count)
+
+    wide = b.temp(out.shape, dtype, a.q)
+    b.reduction(ReduceKind.DOT, terms, out.shape, columns, [wide], dtype)
+    b.pointwise_into(out, lambda ops, index: after(ops, index, ops.load(wide, index)))
+    if sums is None:
+        return
+    if sums.shape[2] != a.q.shape[2]:
+        raise LeftToAten
+    kept = rows_of(sums)
+    b.pointwise_into(kept, lambda ops, i: ops.log(ops.load(total, i)) + finite(ops, top, i))
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    for kind in KINDS:
-        table.rule(f"aten._scaled_dot_product_{kind}", f"aten._scaled_dot_product_{kind}_backward")(
-            library()
-        )
-    table.rule("aten._scaled_dot_product_attention_math", "aten.scaled_dot_product_attention")(
-        library()
-    )
+    readers: dict[str, tuple[Callable[..., Attention], Callable[..., gradients.Given]]] = {
+        "flash_attention_for_cpu": (_plain(False), gradients.plain),
+        "flash_attention": (_plain(True), gradients.flash),
+        "efficient_attention": (_masked(False), gradients.efficient),
+        "cudnn_attention": (_masked(True), gradients.cudnn),
+        "fused_attention_overrideable": (_any, gradients.overrideable),
+    }
+    for kind, (read, given) in readers.items():
+        name = f"aten._scaled_dot_product_{kind}"
+        table.rule(name)(_forward(read))
+        table.rule(f"{name}_backward")(gradients.backward(given))
+    table.rule("aten.scaled_dot_product_attention")(_forward(_any))
+    table.rule("aten._scaled_dot_product_attention_math")(library())
     table.rule("aten._flash_attention_forward", "aten._flash_attention_backward")(library())
     table.rule("aten._efficient_attention_forward", "aten._efficient_attention_backward")(library())

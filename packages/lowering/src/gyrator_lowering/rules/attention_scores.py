@@ -1,0 +1,165 @@
+"""Scores of attention: what eager's ops say of them, and how loops compute them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from attrs import evolve, frozen
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.loop.nodes import Literal, TemplateKind, TensorRef
+from gyrator_ir.loop.templates import wrong_with
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.table import LeftToAten
+from gyrator_lowering.trace import Index, Tracer, Value
+from gyrator_lowering.values import TensorValue
+
+_INFINITY = float("inf")
+
+
+@frozen(kw_only=True)
+class Attention:
+    """`softmax(scale * q k^T + mask) v`, as `TemplateKind.ATTENTION` describes it."""
+
+    q: TensorValue
+    k: TensorValue
+    v: TensorValue
+    mask: TensorValue | None
+    scale: float
+    causal: bool
+
+    @property
+    def heads_a_group(self) -> Expr:
+        """How many heads of queries look at one head of keys."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def scores(self) -> tuple[Expr, ...]:
+        """The shape of the scores."""
+        return (*self.q.shape[:3], self.k.shape[2])
+
+    @property
+    def dtype(self) -> DType:
+        """The type that all is computed in."""
+        return self.q.dtype.compute
+
+    def spread(self) -> TensorRef | None:
+        """Return the mask in the shape of the scores."""
+        if self.mask is None:
+            return None
+        lead = 4 - self.mask.ndim
+        shape = (ONE,) * lead + self.mask.shape
+        strides = (ZERO,) * lead + self.mask.strides
+        steps = tuple(
+            s if n == size else ZERO for n, s, size in zip(shape, strides, self.scores, strict=True)
+        )
+        return TensorRef(self.mask.buffer, self.mask.dtype, self.scores, steps, self.mask.offset)
+
+
+def attention(
+    q: TensorValue,
+    k: TensorValue,
+    v: TensorValue,
+    mask: TensorValue | None,
+    dropout: float,
+    causal: bool,
+    scale: Any,
+    last_row_sees_all: bool,
+) -> Attention:
+    """Return what an op's arguments say; `last_row_sees_all` where eager counts causal rows from
+    the last one.
+
+    Raises:
+        LeftToAten: for dropout, for vectors without a constant length, and for tensors of other
+            than four dimensions, or that do not agree.
+    """
+    length = q.shape[-1]
+    if dropout or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
+        raise LeftToAten
+    if (
+        not isinstance(length, Const)
+        or not length.value
+        or not (scale is None or type(scale) is float)
+    ):
+        raise LeftToAten
+    if causal and last_row_sees_all and q.shape[2] != k.shape[2]:
+        raise LeftToAten
+    heads, groups = q.shape[1], k.shape[1]
+    if heads != groups and not _divides(groups, heads):
+        raise LeftToAten
+    if mask is not None and (
+        mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float)
+    ):
+        raise LeftToAten
+    number = length.value**-0.5 if scale is None else scale
+    found = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
+    inputs = [t.ref for t in (q, k, v)]
+    out = TensorRef("out", q.dtype, (*q.shape[:3], v.shape[3]), q.strides, ZERO)
+    if wrong_with(TemplateKind.ATTENTION, inputs, (out,), attributes(found)):
+        raise LeftToAten
+    if mask is not None:
+        if mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float):
+            raise LeftToAten
+        for size, wanted in zip(mask.shape, found.scores[4 - mask.ndim :], strict=True):
+            if size not in (ONE, wanted):
+                raise LeftToAten
+    return found
+
+
+def _divides(groups: Expr, heads: Expr) -> bool:
+    if not isinstance(groups, Const) or not isinstance(heads, Const) or not groups.value:
+        return False
+    return heads.value % groups.value == 0
+
+
+def attributes(a: Attention) -> tuple[tuple[str, Literal], ...]:
+    """Return the attributes of a template."""
+    return (("scale", Literal(a.scale)), ("causal", Literal(a.causal)))
+
+
+def rows_of(sums: TensorValue) -> TensorValue:
+    """Return the sums with three dimensions."""
+    return evolve(sums, shape=sums.shape[:3], strides=sums.strides[:3])
+
+
+def finite(ops: Tracer, top: TensorValue, index: Index) -> Value:
+    """Return the largest score, or 0 for a row that looks nowhere."""
+    value = ops.load(top, index)
+    return ops.where(ops.eq(value, -_INFINITY), 0, value)
+
+
+def group_of(a: Attention, head: Expr) -> Expr:
+    """Return the head of keys that a head of queries looks at."""
+    ratio = ONE if a.q.shape[1] == a.k.shape[1] else a.heads_a_group
+    return head if ratio is ONE else head // ratio
+
+
+def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
+    """Sum the products of queries and keys; return what a score is, minus infinity out of sight."""
+    dtype = a.dtype
+
+    def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
+        batch, head, row, column = index
+        key = ops.load(a.k, (batch, group_of(a, head), column, *rindex))
+        return ops.load(a.q, (batch, head, row, *rindex)), key
+
+    products = b.temp(a.scores, dtype, a.q)
+    b.reduction(ReduceKind.DOT, terms, a.scores, a.q.shape[3:], [products], dtype)
+
+    def score(ops: Tracer, index: Index) -> Value:
+        value = ops.load(products, index) * a.scale
+        seen = []
+        if a.mask is not None:
+            mask = ops.get(a.mask, index)
+            if mask.dtype is DType.BOOL:
+                seen.append(mask)
+            else:
+                value = value + ops.cast(mask, dtype)
+        if a.causal:
+            seen.append(ops.index(index[2]) >= ops.index(index[3]))
+        for condition in seen:
+            value = ops.where(condition, value, -_INFINITY)
+        return value
+
+    return score
