@@ -27,6 +27,7 @@ def default_pipeline(
     cost = min((h.inline_cost for h in numbers), default=0)
     statements = min((h.fusion_statements for h in numbers), default=0)
     by_device = tuple((device, t.heuristics) for device, t in sorted(targets.items()))
+    units = frozenset(d for d, t in targets.items() if t.capabilities.matrix_units)
     inline = InlinePointwise(cost, statements, not options.hold_operands)
     fast: tuple[Pass[LoopProgram], ...] = ()
     if options.numerics is Numerics.FAST:
@@ -38,7 +39,7 @@ def default_pipeline(
         *((inline,) if options.fusion else ()),
         CommonSubexpressions(),
         *fast,
-        SplitReductions(by_device=by_device),
+        SplitReductions(by_device=by_device, matrix_units=units),
         ReorderAxes(),
         MergeAxes(),
     )

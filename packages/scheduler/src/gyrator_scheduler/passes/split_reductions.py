@@ -23,6 +23,7 @@ from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
 from gyrator_scheduler.fusion.kernels import row_major
+from gyrator_scheduler.fusion.products import factors
 from gyrator_scheduler.passes.rewriting import each_subprogram
 
 WORK_PER_CORE = 4
@@ -30,6 +31,12 @@ WORK_PER_CORE = 4
 _STEPS = 16
 """Folding so many times the points abreast takes a core long enough to share it: it has few of each
 point's elements in flight."""
+_BLOCK = 64
+"""Rows, and columns, of a small block of a product: smaller ones wait for memory."""
+_LEAST = 16
+"""Rows, or columns, that matrix units take at least."""
+_PART = 256
+"""Folding fewer products of a part takes no longer than storing it."""
 MERGED_BY = {
     ReduceKind.SUM: ReduceKind.SUM,
     ReduceKind.PROD: ReduceKind.PROD,
@@ -48,7 +55,9 @@ class SplitReductions:
     """Split folds of at least `extent` elements at fewer than `points` points, on a device with
     several `cores`. Arg-reductions stay whole.
 
-    `by_device` has the numbers of a device type instead, and how many points lie `abreast`.
+    `by_device` has the numbers of a device type instead, and how many points lie `abreast`. On
+    devices with `matrix_units`, which compute blocks of points, products of rows and columns are
+    split where there are too few blocks.
     """
 
     name: ClassVar[str] = "split-reductions"
@@ -56,6 +65,7 @@ class SplitReductions:
     extent: int = 8192
     cores: int = 1
     by_device: tuple[tuple[str, Heuristics], ...] = ()
+    matrix_units: frozenset[str] = frozenset()
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with long folds in two steps."""
@@ -76,7 +86,8 @@ class _Plan:
     """How inner axes are cut.
 
     `apart` are taken whole, each element of them a part. `axis` is cut into `parts` of `length`,
-    which cover it exactly if `whole`; None if `apart` makes parts enough.
+    which cover it exactly if `whole`; None if `apart` makes parts enough. Each part is stored as
+    one block if `first`.
     """
 
     apart: tuple[Axis, ...]
@@ -84,6 +95,7 @@ class _Plan:
     parts: Expr = ONE
     length: Expr = ONE
     whole: bool = True
+    first: bool = False
 
     @property
     def extents(self) -> tuple[Expr, ...]:
@@ -159,7 +171,7 @@ class _Splitter:
         cuts = tuple(Axis(Sym(f"i{len(op.axes) + 1000 + n}"), e) for n, e in enumerate(extents))
         step = Sym("r1000")
         # What lies side by side stays so: the last axis is the one that accesses follow.
-        axes = (*cuts, *op.axes) if _across(op) else (*op.axes, *cuts)
+        axes = (*cuts, *op.axes) if plan.first or _across(op) else (*op.axes, *cuts)
         inner = tuple(
             Axis(step, plan.length) if a is plan.axis else a
             for a in op.inner
@@ -192,6 +204,9 @@ class _Splitter:
         return [first, *self._merged(op, partial, lines, reread)]
 
     def _plan(self, op: Reduction) -> _Plan | None:
+        sides = self._sides(op)
+        if sides is not None:
+            return self._product_plan(op, *sides)
         points, extent, cores, abreast = self._numbers(op)
         mergeable = op.reduce.kind in MERGED_BY
         if not mergeable and op.reduce.kind not in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
@@ -208,10 +223,51 @@ class _Splitter:
             return _cut((), axis, wanted, mergeable)
         return _apart(op.inner, wanted, mergeable)
 
+    def _sides(self, op: Reduction) -> tuple[int, int] | None:
+        """Return rows and columns of a product that matrix units compute, else None."""
+        if self._device(op) not in self.options.matrix_units:
+            return None
+        sides = factors(op)
+        if sides is None:
+            return None
+        rows, columns = (space(side) for side in sides)
+        return (rows, columns) if min(rows, columns) >= _LEAST else None
+
+    def _product_plan(self, op: Reduction, rows: int, columns: int) -> _Plan | None:
+        """Cut the fold of a product so that its blocks are enough for all cores."""
+        numbers = dict(self.options.by_device).get(self._device(op))
+        if numbers is None:
+            return None
+        points = space(op.axes)
+        blocks = max(points // (rows * columns), 1) * -(-rows // _BLOCK) * -(-columns // _BLOCK)
+        each = points * op.reduce.dtype.size
+        most = min(space(op.inner) // _PART, numbers.slack_bytes // max(each, 1))
+        wanted = min(-(-2 * numbers.cores // blocks), most)
+        if blocks >= numbers.cores or wanted < 2:
+            return None
+        best: tuple[int, Axis] | None = None
+        for a in op.inner:
+            if not isinstance(a.extent, Const):
+                continue
+            size = a.extent.value
+            found = next((n for n in range(min(wanted, size), 1, -1) if size % n == 0), 1)
+            if found > 1 and (best is None or found > best[0]):
+                best = found, a
+        if best is None:
+            return None
+        parts, axis = best
+        length = axis.extent // parts
+        if length is ONE:
+            return _Plan((axis,), None, first=True)
+        return _Plan((), axis, Const(parts), length, first=True)
+
+    def _device(self, op: Reduction) -> str:
+        return self.buffers[op.stores[0].buffer].device.type
+
     def _numbers(self, op: Reduction) -> tuple[int, int, int, int]:
         """Return points, extent, cores and points abreast for an operation's device."""
         o = self.options
-        device = self.buffers[op.stores[0].buffer].device.type
+        device = self._device(op)
         for name, h in o.by_device:
             if name == device:
                 limits = h.split_reduction_points, h.split_reduction_extent

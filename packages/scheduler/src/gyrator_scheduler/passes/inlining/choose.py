@@ -6,10 +6,11 @@ from attrs import define, field, frozen
 
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Bind, Let, Load, Store, StoreMode
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, TensorRef
+from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
 from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
+from gyrator_scheduler.fusion.products import factors
 from gyrator_scheduler.memory import guessed_bytes
 from gyrator_scheduler.passes.inlining.solve import solve
 from gyrator_scheduler.ranges import Ranges
@@ -86,6 +87,8 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
             continue
         repeats = max(_repetition(op, operations[r.index]) for r in found)
         if not _worthwhile(mine, len(uses), repeats, cost):
+            continue
+        if mine.cost and any(_is_factor(op, operations[r.index]) for r in found):
             continue
         if (keep_memory or len(uses) > 1) and not _frees(
             mine, store.buffer, buffers, created, facts
@@ -210,6 +213,17 @@ def _repetition(op: Pointwise, reader: Operation) -> float:
     """Return how many points of a reader there are for one of the producer, for typical sizes."""
     assert isinstance(reader, LOOPS)
     return space((*reader.axes, *inner_of(reader))) / max(space(op.axes), 1)
+
+
+def _is_factor(op: Pointwise, reader: Operation) -> bool:
+    """Whether a reader is a product that meets each value of a producer many times.
+
+    Only what costs nothing is done there: blocks of factors go to matrix units as they are in
+    memory, and the producer rather ends the kernel that computes what it reads.
+    """
+    if not isinstance(reader, Reduction) or _repetition(op, reader) <= 1:
+        return False
+    return factors(reader) is not None
 
 
 def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
