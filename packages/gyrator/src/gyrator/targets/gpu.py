@@ -179,17 +179,6 @@ def _amd_shared(arch: str) -> int:
     return (160 if arch == "gfx950" else 64) << 10
 
 
-def _nvidia_shared(arch: str) -> int:
-    # CUDA C++ Programming Guide, technical specifications per compute capability.
-    capability = int(arch.removeprefix("sm_").rstrip("abcdef_") or 0)
-    sizes = {70: 96, 75: 64, 80: 163, 87: 163, 86: 99, 89: 99, 120: 99, 121: 99}
-    return sizes.get(capability, 227 if capability >= 90 else 48) << 10
-
-
-def _amd_shared(arch: str) -> int:
-    return (160 if arch == "gfx950" else 64) << 10
-
-
 def _named(properties: Any) -> str:
     return str(getattr(properties, "architecture", "") or properties.name)
 
@@ -223,7 +212,6 @@ NVIDIA_GPU = TritonDevice(
     libraries=frozenset({"cublas", "cudnn"}),
     graphs=True,
     shared=_nvidia_shared,
-    shared=_nvidia_shared,
 )
 AMD_GPU = TritonDevice(
     name="hip",
@@ -237,7 +225,6 @@ AMD_GPU = TritonDevice(
     driver=AMD,
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,
-    shared=_amd_shared,
     shared=_amd_shared,
 )
 INTEL_GPU = TritonDevice(
