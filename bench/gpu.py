@@ -4,7 +4,9 @@
 
 Models have their published sizes and random weights. Compile times are of the first call with empty
 caches, in this order: TorchInductor, then Gyrator. Run times are medians of rounds in which all
-take turns; `kernels` is the time that the profiler saw on the device.
+take turns; `kernels` is the time that the profiler saw on the device. `gyrator_table` has a row for
+each kernel that we wrote: launches, microseconds, share of the time on the device, and the bytes it
+must move a second as a share of what a copy moves.
 """
 
 import argparse
@@ -22,6 +24,10 @@ import torch
 import transformers
 import triton
 from torch.profiler import ProfilerActivity, profile
+from triton.testing import do_bench
+
+from gyrator import Session
+from gyrator.records import GraphRecord
 
 Inputs = dict[str, torch.Tensor]
 DEVICE = "cuda"
@@ -99,19 +105,49 @@ def step_of(model: torch.nn.Module, call: Callable[..., Any], training: bool) ->
     return train if training else infer
 
 
-def device_ms(run: Callable[..., Any], inputs: Inputs) -> tuple[float, list[list[object]]]:
-    """Return the milliseconds on the device of one run, and its longest kernels."""
+Events = list[tuple[str, int, float]]
+"""Of each kernel: name, launches, microseconds of all of them."""
+
+
+def device_events(run: Callable[..., Any], inputs: Inputs) -> Events:
+    """Return what one run did on the device, what took longest first."""
     with profile(activities=[ProfilerActivity.CUDA]) as found:
         run(inputs)
         torch.cuda.synchronize()
     rows = sorted(found.key_averages(), key=lambda e: -e.device_time_total)
-    total = sum(e.device_time_total for e in rows) / 1e3
-    longest = [[e.key[:60], e.count, round(e.device_time_total)] for e in rows[:12]]
-    return round(total, 3), longest
+    return [(e.key, e.count, e.device_time_total) for e in rows]
 
 
-def measure(name: str, training: bool) -> dict[str, object]:
-    """Compile and time one model."""
+def copy_rate() -> float:
+    """Return the bytes a second that a large copy reads and writes."""
+    a = torch.empty(1 << 26, device=DEVICE)
+    b = torch.empty_like(a)
+    return 2e3 * a.numel() * a.element_size() / float(do_bench(lambda: b.copy_(a)))
+
+
+def kernel_table(events: Events, records: list[GraphRecord], copied: float) -> list[list[object]]:
+    """Return a row for each kernel of ours: name, launches, microseconds, share of the time on the
+    device, and its bytes a second over `copied`."""
+    moved = {k.name: k.bytes_moved for r in records for k in r.kernels}
+    total = sum(us for _, _, us in events)
+    return [
+        [name, n, round(us, 1), round(us / total, 4), round(1e6 * moved[name] * n / us / copied, 3)]
+        for name, n, us in events
+        if name in moved and us
+    ]
+
+
+def measure(name: str, training: bool, copied: float) -> dict[str, object]:
+    """Compile and time one model. `copied`: bytes a second of a copy."""
+    records: list[GraphRecord] = []
+    with Session(options={"strict": True}, observer=records.append) as session:
+        row = _measure(name, training, session, copied, records)
+    return row
+
+
+def _measure(
+    name: str, training: bool, session: Session, copied: float, records: list[GraphRecord]
+) -> dict[str, object]:
     torch.manual_seed(0)
     model, inputs = MODELS[name]()
     dtype = torch.bfloat16
@@ -123,8 +159,8 @@ def measure(name: str, training: bool) -> dict[str, object]:
     for backend in ("inductor", "gyrator"):
         torch._dynamo.reset()
         twin = deepcopy(model)
-        options = {"strict": True} if backend == "gyrator" else None
-        run = step_of(twin, torch.compile(twin, backend=backend, options=options), training)
+        chosen = session.backend if backend == "gyrator" else backend
+        run = step_of(twin, torch.compile(twin, backend=chosen), training)
         start = time.perf_counter()
         results[backend] = run(inputs)
         torch.cuda.synchronize()
@@ -142,7 +178,11 @@ def measure(name: str, training: bool) -> dict[str, object]:
     for n, taken in times.items():
         row[f"{n}_ms"] = round(median(taken), 3)
         if n != "eager":
-            row[f"{n}_kernels_ms"], row[f"{n}_longest"] = device_ms(runs[n], inputs)
+            events = device_events(runs[n], inputs)
+            row[f"{n}_kernels_ms"] = round(sum(us for _, _, us in events) / 1e3, 3)
+            row[f"{n}_longest"] = [[key[:60], count, round(us)] for key, count, us in events[:16]]
+            if n == "gyrator":
+                row["gyrator_table"] = kernel_table(events, records, copied)
             off = (results[n].double() - results["eager"].double()).norm()
             row[f"{n}_difference"] = float(off / results["eager"].double().norm())
     return row
@@ -157,23 +197,25 @@ def main() -> int:
     args = parser.parse_args()
     end = time.monotonic() + args.seconds
     rows: list[dict[str, object]] = []
-    facts = {
+    facts: dict[str, object] = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
+    copied = copy_rate()
+    facts["copy_bytes_per_second"] = copied
     for name in MODELS:
         for training in (False, True):
             if args.only not in name or time.monotonic() > end - 30:
                 continue
             try:
-                row = measure(name, training)
+                row = measure(name, training, copied)
             except Exception as error:
                 row = {"model": name, "wrong": f"{type(error).__name__}: {str(error)[:600]}"}
             rows.append(row)
-            shown = {k: v for k, v in row.items() if not k.endswith("longest")}
+            shown = {k: v for k, v in row.items() if not k.endswith(("longest", "table"))}
             print(json.dumps(shown), flush=True)
             torch._dynamo.reset()
             torch.cuda.empty_cache()

@@ -164,7 +164,7 @@ def test_rows_side_by_side_are_held_together():
     )  # fmt: skip
     (unit,) = TritonBackend().emit([columns], ShapeFacts(), (), target())
     assert dict(unit.kernels[0].candidates[0].values)["XBLOCK"] >= 32
-    assert "for start in range" in unit.text
+    assert "for start in tl.range" in unit.text
 
 
 def test_local_stays_in_registers(library):

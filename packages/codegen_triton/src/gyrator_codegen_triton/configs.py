@@ -1,8 +1,9 @@
 """Launch configurations worth measuring, ranked by a model of bytes and occupancy.
 
-A program moves `XBLOCK * RBLOCK` elements of every buffer. Wide accesses want 16 bytes a thread and
-buffer; a device wants several programs a core; more registers a thread than about 128 bytes of live
-values leave fewer warps to hide the memory's latency. The model multiplies what is lost to each.
+A program moves `XBLOCK * RBLOCK` elements of every buffer. A device wants several accesses of 16
+bytes in flight a thread, and several programs a core; more registers a thread than about 64 bytes
+of a row's values leave fewer warps to hide the memory's latency. The model multiplies what is lost
+to each. Its numbers are from measurements on an H100.
 """
 
 import math
@@ -23,7 +24,7 @@ from gyrator_ir.source import Configuration
 from gyrator_ir.target import Heuristics
 
 _LANES = 32  # threads of a warp, as far as choices go
-_REGISTER_BYTES = 128  # live values a thread before occupancy suffers
+_COMPUTED = 4  # bytes of a narrow element once it is computed on
 _MOST = 5  # candidates of a kernel
 _POINTS = 1 << 20  # what an unknown number of points is taken for
 
@@ -117,14 +118,17 @@ def _price(
     programs = -(-count // xblock)
     steps = -(-length // block)
     waste = programs * xblock / count * (steps * block / length)
-    if steps > 1:
+    loop, rows = steps > 1, along_inner or length == 1
+    if loop:
         waste = 1 + (waste - 1) / 4  # most of what lies beyond the end is not read
-    bytes_each = elements * width / threads
-    wanted = 32 if steps > 1 else 16  # a loop waits for each block
-    narrow = math.sqrt(max(1.0, wanted / max(bytes_each, 1)))
-    crowded = max(1.0, bytes_each / _REGISTER_BYTES)
+    # A loop waits for each block; one that folds across has a few of each point's elements.
+    wanted = (32 if rows else 64) if loop or length == 1 else 16
+    narrow = math.sqrt(max(1.0, wanted * threads / (elements * width)))
+    held = elements * max(width, _COMPUTED) / threads
+    crowded = max(1.0, held / (128 if loop and not rows else 64))
     run = (block if along_inner else xblock) * width
-    scattered = max(1.0, 128 / run)
+    scattered = max(1.0, 128 / run) * math.pow(max(1.0, 256 / run), 0.05)
     idle = math.pow(max(1.0, 4 * heuristics.cores / programs), 0.25)
-    idle *= math.pow(max(1.0, (8 if steps > 1 else 4) / warps), 0.1)
-    return waste * narrow * crowded * scattered * idle
+    idle *= math.pow(max(1.0, (16 if loop and rows else 4) / warps), 0.1)
+    several = math.pow(xblock, 0.02) if loop and rows else 1.0  # rows at once gain nothing then
+    return waste * narrow * crowded * scattered * idle * several

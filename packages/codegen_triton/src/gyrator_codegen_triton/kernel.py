@@ -8,17 +8,20 @@ from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
 from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
-from gyrator_codegen_triton.shape import inner_extent, points, rblock
+from gyrator_codegen_triton.shape import contiguous_inside, inner_extent, points, rblock
 from gyrator_codegen_triton.source import source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
-from gyrator_ir.loop.rewrite import expressions, reads
+from gyrator_ir.loop.body import Bind, Load, Reduce, ScanStep, SortStep
+from gyrator_ir.loop.rewrite import expressions, reads, writes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Heuristics
+
+_AHEAD = 3  # steps of a loop whose loads are under way at once
+_MOST_AHEAD = 4  # buffers that a loop reads ahead: each takes shared memory
 
 
 def emit_kernel(
@@ -147,7 +150,9 @@ def _loop(code: Code, stage: Stage) -> None:
             loop.start(code)
     outside = dict(code.values)
     loaded = dict(code.loaded)
-    with w.block("for start in range(0, extent, RBLOCK):", end=""):
+    ahead = f", num_stages={_AHEAD}" if _pipelined(code, stage) else ""
+    steps = f"tl.range(0, extent, RBLOCK{ahead})" if ahead else "range(0, extent, RBLOCK)"
+    with w.block(f"for start in {steps}:", end=""):
         wide = ".to(tl.int64)" if code.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK)[None, :]{wide}")
         w.line("r_mask = r < extent")
@@ -163,6 +168,16 @@ def _loop(code: Code, stage: Stage) -> None:
     for s in stage.body:
         if isinstance(s, Reduce):
             loops[s.names[0]].end(code)
+
+
+def _pipelined(code: Code, stage: Stage) -> bool:
+    """Whether a loop loads some steps ahead, through shared memory: where it folds across
+    what is consecutive, a thread has too few of them in flight otherwise."""
+    body = stage.body
+    read = {s.buffer for s in body if isinstance(s, Load)}
+    if contiguous_inside(code.kernel) or any(isinstance(s, Bind) for s in body):
+        return False
+    return len(read) <= _MOST_AHEAD and read.isdisjoint(writes(body))
 
 
 def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr) -> None:
