@@ -411,4 +411,5 @@ def test_printers():
         "(i0 < s0 ? i0 / 4LL - 3LL*(i1 % s0) : (i0 < 2LL ? i0 : 2LL))"
     )
     assert CPrinter()(s0**2 * i0) == "s0*s0*i0"
+    assert CPrinter(lambda node: True)(i0 // s0**2) == "i0 / (s0*s0)"
     assert CPrinter()(both(i0.lt(s0), i1.eq(0))) == "i1 == 0 && i0 < s0"

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gyrator_ir.expr import (
     Const,
+    CPrinter,
     ExprError,
     compile_python,
     evaluate,
@@ -92,6 +93,23 @@ def test_python_text_and_compiled_function_agree(tree, env):
         {"__builtins__": {"min": min, "max": max}},
         {sym.name: value for sym, value in env.items()},
     )
+
+
+@many
+@given(arithmetic, arithmetic, st.integers(2, 3), environments)
+def test_text_for_c_keeps_the_value(one, other, power, env):
+    def truncates_alike(node):
+        return evaluate(node.a, env) >= 0 and evaluate(node.b, env) > 0
+
+    try:
+        node = one.node // other.node**power + one.node % other.node**power
+        value = evaluate(node, env)
+    except (Undefined, ExprError, ZeroDivisionError):
+        assume(False)
+    names = {sym.name: number for sym, number in env.items()}
+    names |= {"floor_div": lambda a, b: a // b, "floor_mod": lambda a, b: a % b}
+    for printer in (CPrinter(truncates_alike), CPrinter()):
+        assert eval(printer(node).replace(" / ", " // "), names) == value
 
 
 @many

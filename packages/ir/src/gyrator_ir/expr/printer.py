@@ -133,11 +133,13 @@ class Printer:
         if isinstance(node, Add):
             return self._sum(node)
         if isinstance(node, Mul):
+            if len(node.factors) == 1:
+                return self.power(*node.factors[0])
             factors = [
                 self.at(atom, Prec.UNARY) if power == 1 else self.power(atom, power).text
                 for atom, power in node.factors
             ]
-            return Fragment("*".join(factors), Prec.PRODUCT if len(factors) > 1 else Prec.POWER)
+            return Fragment("*".join(factors), Prec.PRODUCT)
         if isinstance(node, FloorDiv):
             return self.floordiv(node)
         if isinstance(node, Mod):
