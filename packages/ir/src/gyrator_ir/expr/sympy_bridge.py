@@ -305,6 +305,7 @@ _HANDLERS: dict[str, Callable[[_Importer, Any], Expr]] = {
     "floor": _Importer.floor,
     "ceiling": _Importer.ceiling,
     "Where": _Importer.select,
+    "_Where": _Importer.select,
     "Piecewise": _Importer.piecewise,
 }
 
@@ -323,11 +324,24 @@ class _FloorDiv(sympy.Function):  # type: ignore[misc]
         return None
 
 
+class _Where(sympy.Function):  # type: ignore[misc]
+    """`a` where a condition holds, else `b`: sympy folds a `Piecewise` into the arithmetic around
+    it, and there meets quotients that its conditions rule out."""
+
+    nargs = (3,)
+    is_integer = True
+
+    @classmethod
+    def eval(cls, cond: Any, a: Any, b: Any) -> Any:
+        """Return a branch where the condition is a constant, else None."""
+        return {sympy.true: a, sympy.false: b}.get(cond)
+
+
 def to_sympy(node: Node, symbols: Mapping[Sym, Any] | None = None) -> Any:
     """Return the sympy expression or boolean of `node`.
 
-    Quotients become an integer function `_FloorDiv`, remainders sympy's `Mod`, selections
-    `Piecewise`. Symbols without an entry in `symbols` become integer symbols of their name.
+    Quotients and selections become integer functions `_FloorDiv` and `_Where`, remainders sympy's
+    `Mod`. Symbols without an entry in `symbols` become integer symbols of their name.
     """
     given = symbols or {}
     memo: dict[Node, Any] = {}
@@ -357,7 +371,7 @@ def _export(node: Node, f: Callable[[Node], Any], given: Mapping[Sym, Any]) -> A
     if isinstance(node, Min | Max):
         return (sympy.Min if isinstance(node, Min) else sympy.Max)(*map(f, node.args))
     if isinstance(node, Where):
-        return sympy.Piecewise((f(node.a), f(node.cond)), (f(node.b), True))
+        return _Where(f(node.cond), f(node.a), f(node.b))
     if isinstance(node, Bool):
         return sympy.true if node.value else sympy.false
     if isinstance(node, Eq | Ne | Lt | Le):
