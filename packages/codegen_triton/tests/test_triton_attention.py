@@ -234,7 +234,7 @@ def test_candidates_fit_the_shared_memory_and_the_work():
     for shared in (1 << 16, 227 << 10):
         for c in blocks(shared, rows=4096, columns=4096, heads=16, groups=16):
             assert (c["XBLOCK"] + 2 * c["num_stages"] * c["RBLOCK"]) * 256 <= shared
-    assert blocks(227 << 10, rows=4096, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 128
+    assert blocks(227 << 10, rows=4096, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 64
     assert blocks(227 << 10, rows=1, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 16
     (least, *_) = blocks(1, rows=64, columns=64)
     assert least["XBLOCK"] == least["RBLOCK"] == 16

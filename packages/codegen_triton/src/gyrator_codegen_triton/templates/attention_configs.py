@@ -7,6 +7,7 @@ registers.
 """
 
 from collections.abc import Iterator
+from types import MappingProxyType
 
 from attrs import frozen
 
@@ -14,28 +15,33 @@ from gyrator_ir.source import Configuration
 from gyrator_ir.target import Heuristics
 
 _LANES = 32  # threads of a warp, as far as choices go
-_REGISTERS = 168  # numbers that a thread holds without spilling, beside addresses
+_REGISTERS = 230  # numbers that a thread holds without spilling, as measured on an H100
+_WAITING = MappingProxyType({1: 1.6, 2: 1.2})  # for loads, by stages
+_WAITING_WIDE = MappingProxyType({1: 1.3, 3: 1.1})  # exact products take longer than loads
 _SHARED = 49152  # bytes of shared memory that any device gives a program
 _MOST = 4  # candidates of a kernel
 
 _SHAPES = (
-    (128, 128, 8, 2),
     (128, 128, 8, 3),
+    (128, 128, 8, 2),
     (128, 64, 8, 3),
     (128, 64, 4, 3),
     (128, 64, 8, 2),
     (128, 32, 4, 3),
-    (128, 32, 8, 2),
     (64, 128, 4, 2),
     (64, 64, 4, 3),
     (64, 64, 4, 2),
     (64, 32, 4, 3),
     (64, 32, 4, 2),
+    (32, 64, 4, 3),
     (32, 64, 4, 2),
     (32, 32, 4, 2),
     (32, 32, 4, 1),
-    (16, 128, 4, 2),
+    (16, 128, 4, 3),
+    (16, 64, 4, 4),
+    (16, 64, 4, 3),
     (16, 64, 4, 2),
+    (16, 32, 4, 3),
     (16, 32, 4, 2),
     (16, 16, 4, 1),
 )
@@ -80,12 +86,12 @@ def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuri
     rows, columns = max(problem.rows, 1), max(problem.columns, 1)
     tiles, steps = -(-rows // x), -(-columns // r)
     work = (tiles * x / rows) * (steps * r / columns)
-    # Exact products of wide numbers take the place of several narrow ones.
-    numbers = x * (problem.value + r * (1.5 if problem.width < 4 else 2.5)) / (_LANES * warps)
+    numbers = x * (problem.value + 2.5 * r) / (_LANES * warps)
     spilled = max(1.0, numbers / _REGISTERS) ** 3
-    reread = 1 + 32 / x
-    short = 1 + 8 / r
-    waiting = 1 + 0.15 / stages
+    reread = (1 + 8 / x) * (1 + 6 / r)
+    alone = 1 + x / 384  # large programs have few beside them that work while they wait
+    uneven = max(1.0, r / problem.value) ** 0.3
+    waiting = (_WAITING_WIDE if problem.width > 2 else _WAITING).get(stages, 1.0)
     programs = max(problem.heads * tiles, 1)
     idle = -(-programs // heuristics.cores) * heuristics.cores / programs
-    return work * spilled * reread * short * waiting * idle
+    return work * spilled * reread * alone * uneven * waiting * idle
