@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from gyrator.autotune import Variant, alternatives, tune
 from gyrator.compiled import Phase
-from gyrator.device_graphs import capturable
+from gyrator.device_graphs import uncaptured, with_graphs
 from gyrator.emission import units_of
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
@@ -29,7 +29,7 @@ from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.fx_passes import passes_for, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
@@ -55,15 +55,17 @@ class Pipeline:
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         with watch.stage("lower"):
-            run_passes(gm, PASSES)
+            run_passes(gm, passes_for(targets if self._calls_libraries() else {}))
             lowered = lower(gm, self._lowering_options(), targets, rules)
             program = verify_loop(self._settle(lowered))
         trace.ir("loop", program)
+        options = self._scheduler_options(program)
         with watch.stage("schedule"):
-            planned = verify_kernel(schedule(program, self._scheduler_options(), targets))
+            planned = verify_kernel(schedule(program, options, targets))
         trace.ir("kernel", planned)
         with watch.stage("host"):
-            host = verify_host(plan_host(planned, self._scheduler_options(), targets))
+            host, graphs = with_graphs(planned, options, targets)
+            verify_host(host)
         trace.ir("host", host)
         with watch.stage("emit"):
             units = self._emit(host, targets)
@@ -74,7 +76,7 @@ class Pipeline:
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
-        summary = summarise(gm, planned, host, units) | {"graph": capturable(planned, host)}
+        summary = summarise(gm, planned, host, units) | graphs
         # A program that had to be in Python for want of a compiler is not for other processes.
         fallen = language.name == "cpp" and not wrapper.units
         with watch.stage("build"):
@@ -83,6 +85,9 @@ class Pipeline:
                 self.setting.runner, key, gm, wrapper, calls, units, building, summary,
                 user_kernels(host), self.setting.running(),
             )  # fmt: skip
+
+    def _calls_libraries(self) -> bool:
+        return self.setting.options.extern_kernels != "none"
 
     def _language(self, devices: Iterable[str]) -> WrapperBackend:
         """Return the host language asked for, or Python where that cannot drive a device's kernels.
@@ -189,10 +194,13 @@ class Pipeline:
             fallback_random=options.fallback_random, extern_kernels=options.extern_kernels
         )
 
-    def _scheduler_options(self) -> SchedulerOptions:
+    def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:
         options = self.setting.options
+        graphs = options.device_graphs and options.wrapper == "python"
         return SchedulerOptions(
             fusion=options.fusion,
+            device_graphs=graphs,
+            uncaptured=uncaptured(program) if graphs and program is not None else frozenset(),
             numerics=Numerics(options.numerics),
             size_asserts=options.size_asserts,
             nan_asserts=options.nan_asserts,

@@ -71,6 +71,11 @@ class Heuristics:
     """Temporaries up to this size share one allocation."""
     slack_bytes: int = field(default=16384, validator=natural)
     """A plan may need so much more than running operation by operation: for partial results."""
+    product_bytes: int = field(default=0, validator=natural)
+    """Large products in 16 bits are fastest where their matrices' rows are multiples of so many
+    bytes; 0 where that makes no difference."""
+    bias_apart: bool = False
+    """The library's convolutions have no bias: adding it is work that kernels can share."""
     scatter_choices: bool = False
     """The gradient of a choice among overlapping windows goes from each window to the element that
     it chose: less work than asking each element which windows chose it, but in serial runs."""

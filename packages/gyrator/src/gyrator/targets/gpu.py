@@ -94,6 +94,8 @@ class TritonDevice:
                 scratch_bytes=_SCRATCH,
                 unit_statements=1,
                 slack_bytes=1 << 22,
+                product_bytes=16 if self.libraries else 0,
+                bias_apart="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
             ),
         )

@@ -9,10 +9,13 @@ from types import MappingProxyType
 
 from torch.fx import GraphModule
 
+from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
+from gyrator_lowering.fx_passes.pad_products import pad_products
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
+from gyrator_lowering.fx_passes.split_bias import split_bias
 from gyrator_lowering.options import LoweringOptions
 
 GraphPass = Callable[[GraphModule], bool]
@@ -26,6 +29,16 @@ PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {"inline_higher_order": inline_higher_order, "remove_noop": remove_noop, "cse": cse}
 )
 """Passes over a graph that is about to be lowered."""
+
+
+def passes_for(targets: Mapping[str, Target]) -> Mapping[str, GraphPass]:
+    """Return the passes over a graph that is about to be lowered for some targets: `PASSES`, and
+    those that suit calls to the targets' libraries."""
+    for_libraries: dict[str, GraphPass] = {
+        "split_bias": lambda gm: split_bias(gm, targets),
+        "pad_products": lambda gm: pad_products(gm, targets),
+    }
+    return {**for_libraries, **PASSES}
 
 
 def run_passes(
@@ -53,8 +66,11 @@ __all__ = [
     "GraphPass",
     "cse",
     "inline_higher_order",
+    "pad_products",
+    "passes_for",
     "prepare_joint",
     "remove_noop",
     "replace_random",
     "run_passes",
+    "split_bias",
 ]

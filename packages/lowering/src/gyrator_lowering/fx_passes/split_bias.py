@@ -1,0 +1,79 @@
+"""`split-bias`: a convolution's bias is added, and its gradient summed, by kernels of ours.
+
+Some libraries have no bias: ATen adds it in a kernel of its own, and sums its gradient in another,
+each of which goes over the whole result once more.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.insert import insert
+
+aten = torch.ops.aten
+
+_MASK = 10
+"""The place of `output_mask` among the arguments of `convolution_backward`."""
+
+
+def split_bias(gm: GraphModule, targets: Mapping[str, Target]) -> bool:
+    """Take biases out of convolutions, in place; return whether any was.
+
+    `targets` says for each device type whether its library leaves them to others.
+    """
+    passes = {
+        aten.convolution.default: _added,
+        aten.convolution_backward.default: _summed,
+    }
+    changed = False
+    for node in list(gm.graph.nodes):
+        change = passes.get(node.target)
+        if change is not None and _apart(node.args[0], targets):
+            changed |= change(gm, node)
+    return changed
+
+
+def _apart(x: Any, targets: Mapping[str, Target]) -> bool:
+    fake = x.meta["val"]
+    target = targets.get(fake.device.type)
+    return target is not None and target.heuristics.bias_apart and fake.dtype.is_floating_point
+
+
+def _added(gm: GraphModule, node: Any) -> bool:
+    bias = node.args[2]
+    fake = node.meta["val"]
+    if not isinstance(bias, Node) or bias.meta["val"].dtype != fake.dtype:
+        return False
+    shape = [1, -1, *[1] * (fake.dim() - 2)]
+    plain = insert(gm, node, aten.convolution.default, *node.args[:2], None, *node.args[3:])
+    plain.meta["val"] = fake
+    spread = insert(gm, node, aten.view.default, bias, shape)
+    total = insert(gm, node, aten.add.Tensor, plain, spread)
+    if total.meta["val"].stride() != fake.stride():
+        for new in (total, spread, plain):
+            gm.graph.erase_node(new)
+        return False
+    node.replace_all_uses_with(total)
+    gm.graph.erase_node(node)
+    return True
+
+
+def _summed(gm: GraphModule, node: Any) -> bool:
+    mask = list(node.args[_MASK])
+    gradients = [n for n in node.users if n.args[1] == 2]
+    if not mask[2] or not gradients:
+        return False
+    grad = node.args[0]
+    planes = [0, *range(2, grad.meta["val"].dim())]
+    total = insert(gm, node, aten.sum.dim_IntList, grad, planes)
+    for gradient in gradients:
+        gradient.replace_all_uses_with(total)
+        gm.graph.erase_node(gradient)
+    mask[2] = False
+    node.args = (*node.args[:_MASK], mask)
+    if "val" in node.meta:
+        node.meta["val"] = (*node.meta["val"][:2], None)
+    return True
