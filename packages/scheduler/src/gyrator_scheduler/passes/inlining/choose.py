@@ -17,6 +17,8 @@ from gyrator_scheduler.ranges import Ranges
 
 EXPENSIVE = 10
 """An op at least this dear is not computed more often than it was."""
+PADDED = 1.125
+"""A reader with so many times the producer's points pads it: it computes little more."""
 MAX_USES = 16
 """A value with more uses is stored."""
 Points = Mapping[Sym, Expr]
@@ -228,7 +230,7 @@ def _is_factor(op: Pointwise, reader: Operation) -> bool:
 
 def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
     """Whether computing at every use costs less than storing once and loading."""
-    if uses == 1 and repeats <= 1:
+    if uses == 1 and repeats <= PADDED:
         return True
     if mine.dearest >= EXPENSIVE or mine.cost > cost:
         return False
