@@ -9,31 +9,24 @@ largest score grows. No score is ever stored.
 import math
 from collections.abc import Sequence
 
-from attrs import define, field
+from attrs import define
 
-from gyrator_codegen import Names, Writer, extent_guess
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_codegen_triton.shape import power_of_two
 from gyrator_codegen_triton.source import source_of, write_origins
-from gyrator_codegen_triton.support import RESERVED
-from gyrator_codegen_triton.templates.attention_configs import Problem, candidates
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, sum_of
+from gyrator_codegen_triton.templates.attention_configs import candidates
+from gyrator_codegen_triton.templates.attention_text import (
+    AttentionText,
+    load,
+    problem_of,
+    vector_of,
+)
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, to_python
 from gyrator_ir.kernel.nodes import TemplateKernel
-from gyrator_ir.loop.nodes import Literal, TensorRef
+from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
-
-_MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
-_LEAST_VECTOR = 16  # numbers of a vector that matrix units take
-_LONGEST_BLOCK = 128
-_NAMES = frozenset(
-    "rows columns tiles program head batch first e f e_mask f_mask query key value mask scores top "
-    "shift weights decay limit total acc whole last padded query_head key_head value_head "
-    "mask_head out_head sums_head".split()
-)
 
 
 def emit_attention(
@@ -46,144 +39,19 @@ def emit_attention(
     """Return the kernel as a text that runs on its own."""
     text = _Attention(kernel, facts, target, symbol)
     text.write(origins)
-    found = candidates(_problem(kernel, facts), target.heuristics)
+    found = candidates(problem_of(kernel, facts), target.heuristics)
     source, _ = source_of(kernel, symbol, text, facts, found)
     return source
 
 
-def _problem(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
-    q, k, v = kernel.inputs[:3]
-
-    def guess(size: Expr) -> int:
-        known = facts.hint(size)
-        return extent_guess(size) if known is None else known
-
-    return Problem(
-        heads=guess(q.shape[0]) * guess(q.shape[1]),
-        rows=guess(q.shape[2]),
-        columns=guess(k.shape[2]),
-        query=_vector(q),
-        value=_vector(v),
-        width=q.dtype.size,
-    )
-
-
-def _vector(tensor: TensorRef) -> int:
-    """Return the length of the blocks that hold a head's vectors."""
-    length = tensor.shape[3]
-    assert isinstance(length, Const)
-    return max(power_of_two(length.value), _LEAST_VECTOR)
-
-
-def _span(tensor: TensorRef) -> Expr:
-    """Return the address of a tensor's last element."""
-    pairs = zip(tensor.shape, tensor.strides, strict=True)
-    return sum_of([tensor.offset, *((n - 1) * s for n, s in pairs)])
-
-
 @define(eq=False)
-class _Attention:
+class _Attention(AttentionText):
     """What is known while one kernel is written."""
-
-    kernel: TemplateKernel
-    facts: ShapeFacts
-    target: Target
-    symbol: str
-    writer: Writer = field(factory=lambda: Writer("    "))
-    names: Names = field(init=False)
-    wide: bool = field(init=False)
-    """Addresses have 64 bits."""
-    rows: str = ""
-    columns: str = ""
-
-    def __attrs_post_init__(self) -> None:
-        self.names = Names(RESERVED | _NAMES | {self.symbol})
-        for p in self.kernel.parameters:
-            self.names.stable(p.name)
-        tensors = (*self.kernel.inputs, *self.kernel.outputs)
-        sizes = (*self.kernel.sizes, *(_span(t) for t in tensors))
-        self.wide = not all(map(self._fits, sizes))
-
-    def _fits(self, size: Expr) -> bool:
-        low, high = self.facts.bounds(size)
-        return low is not None and high is not None and low > -_MOST and high < _MOST
-
-    @property
-    def q(self) -> TensorRef:
-        """The queries."""
-        return self.kernel.inputs[0]
-
-    @property
-    def k(self) -> TensorRef:
-        """The keys."""
-        return self.kernel.inputs[1]
-
-    @property
-    def v(self) -> TensorRef:
-        """The values."""
-        return self.kernel.inputs[2]
-
-    @property
-    def mask(self) -> TensorRef | None:
-        """What is added to the scores, or says which of them count."""
-        return self.kernel.inputs[3] if len(self.kernel.inputs) > 3 else None
 
     @property
     def sums(self) -> TensorRef | None:
         """Where the logarithms of the sums go."""
         return self.kernel.outputs[1] if len(self.kernel.outputs) > 1 else None
-
-    @property
-    def scale(self) -> float:
-        """What products are multiplied by."""
-        found = dict(self.kernel.attributes)["scale"]
-        assert isinstance(found, Literal) and isinstance(found.value, float)
-        return found.value
-
-    @property
-    def causal(self) -> bool:
-        """Whether rows look at no later columns."""
-        found = dict(self.kernel.attributes)["causal"]
-        assert isinstance(found, Literal)
-        return found.value is True
-
-    @property
-    def additive(self) -> bool:
-        """Whether scores get their final value before the largest is looked for."""
-        return self.scale <= 0 or (self.mask is not None and self.mask.dtype is not DType.BOOL)
-
-    # Text -----------------------------------------------------------------------------------
-
-    def show(self, e: Expr) -> str:
-        """Return an expression over sizes."""
-        names: Names = self.names
-
-        def name(symbol: Sym) -> str:
-            return names.stable(symbol.name)
-
-        return TritonPrinter(self.facts.nonnegative_division, name)(e)
-
-    def factor(self, e: Expr) -> str:
-        """Return an expression over sizes as an operand of a product."""
-        text = self.show(e)
-        return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-    def let(self, name: str, e: Expr) -> str:
-        """Return a constant as it is, and any other expression as a name for it."""
-        if isinstance(e, Const):
-            return str(e.value)
-        self.writer.line(f"{name} = {self.show(e)}")
-        return name
-
-    def address(self, base: str, *terms: tuple[str, Expr]) -> str:
-        """Return `base + index * stride + ...` without what is always 0."""
-        parts = [base]
-        for index, stride in terms:
-            if stride is ONE:
-                parts.append(index)
-            elif stride is not ZERO:
-                parts.append(f"{index} * {self.factor(stride)}")
-        return " + ".join(parts)
 
     def write(self, origins: Sequence[Origin]) -> None:
         """Write the function, and that of the host that gives the number of programs."""
@@ -203,8 +71,8 @@ class _Attention:
         w.lines("", "")
         batch, heads = self.q.shape[:2]
         with w.block(f"def {self.symbol}_grid({', '.join([*sizes, 'XBLOCK'])}):", end=""):
-            w.line(f"tiles = ({self.show(self.padded)} + XBLOCK - 1) // XBLOCK")
-            w.line(f"return (tiles * {self.factor(batch * heads)},)")
+            w.line(f"tiles = ({to_python(self.padded, self.name)} + XBLOCK - 1) // XBLOCK")
+            w.line(f"return (tiles * ({to_python(batch * heads, self.name)}),)")
 
     @property
     def padded(self) -> Expr:
@@ -242,20 +110,10 @@ class _Attention:
         for name, t, head in tensors:
             self.begin(name, t, head)
 
-    def begin(self, name: str, t: TensorRef, head: str) -> None:
-        """Write where the program's head of a tensor begins."""
-        place = f"({head})" if "//" in head else head
-        base = self.names.stable(t.buffer)
-        if t.offset is not ZERO:
-            base += f" + {self.factor(t.offset)}"
-        by_head = ZERO if place == "0" else t.strides[1]
-        at = self.address(base, ("batch", t.strides[0]), (place, by_head))
-        self.writer.line(f"{name}_head = {at}")
-
     def start(self) -> None:
         """Write the queries, and the sums as they are before the first key."""
         w = self.writer
-        e, f = _vector(self.q), _vector(self.v)
+        e, f = vector_of(self.q), vector_of(self.v)
         w.line("x = first + tl.arange(0, XBLOCK)")
         w.line(f"x_mask = x < {self.rows}")
         w.line(f"e = tl.arange(0, {e})")
@@ -276,7 +134,7 @@ class _Attention:
     def loops(self) -> None:
         """Write the walk over blocks that need no masks, and over the rest."""
         w, columns = self.writer, self.k.shape[2]
-        if not self.causal and self._whole(columns):
+        if not self.causal and self.divides(columns):
             with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
                 self.step(edge=False)
             return
@@ -290,22 +148,19 @@ class _Attention:
         with w.block(f"for start in range(whole, {last}, RBLOCK):", end=""):
             self.step(edge=True)
 
-    def _whole(self, columns: Expr) -> bool:
-        return isinstance(columns, Const) and columns.value % _LONGEST_BLOCK == 0
-
     def step(self, edge: bool) -> None:
         """Write what is done with a block of keys and values; at the `edge` some do not count."""
         w = self.writer
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
-        padded_e = self.q.shape[3] != Const(_vector(self.q))
-        padded_f = self.v.shape[3] != Const(_vector(self.v))
+        padded_e = self.q.shape[3] != Const(vector_of(self.q))
+        padded_f = self.v.shape[3] != Const(vector_of(self.v))
         if edge:
             w.line(f"r_mask = r < {self.columns}")
         s = self.k.strides
         at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
         masks = ["r_mask[None, :]"] * edge + ["e_mask[:, None]"] * padded_e
-        w.line(f"key = {_load(at, masks)}")
+        w.line(f"key = {load(at, masks)}")
         exact = f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
         w.line(f"scores = tl.dot(query, key{exact})")
         self.scores(edge)
@@ -313,16 +168,9 @@ class _Attention:
         s = self.v.strides
         at = self.address("value_head", ("r[:, None]", s[2]), ("f[None, :]", s[3]))
         masks = ["r_mask[:, None]"] * edge + ["f_mask[None, :]"] * padded_f
-        w.line(f"value = {_load(at, masks)}")
+        w.line(f"value = {load(at, masks)}")
         w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{exact})")
         w.line("limit = top")
-
-    @property
-    def precision(self) -> str:
-        """How products of `f32` are made: one or three of the matrix unit's, or by themselves."""
-        if self.target.capabilities.tf32:
-            return "tf32"
-        return "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
 
     def scores(self, edge: bool) -> None:
         """Write what becomes of the products before the largest is looked for."""
@@ -340,7 +188,7 @@ class _Attention:
                 at = "mask_head + r[None, :] * 0"
             masks = ["x_mask[:, None]"] * (s[2] is not ZERO) + ["r_mask[None, :]"] * edge
             boolean = self.mask.dtype is DType.BOOL
-            w.line(f"mask = {_load(at, masks, '0' if boolean else '0.0')}")
+            w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
             if boolean:
                 counted.append("mask")
             else:
@@ -376,7 +224,7 @@ class _Attention:
         out = self.kernel.outputs[0]
         w.line("acc = acc / tl.where(total == 0, 1.0, total)[:, None]")
         masks = ["x_mask[:, None]"]
-        if self.v.shape[3] != Const(_vector(self.v)):
+        if self.v.shape[3] != Const(vector_of(self.v)):
             masks.append("f_mask[None, :]")
         s = out.strides
         at = self.address("out_head", ("x[:, None]", s[2]), ("f[None, :]", s[3]))
@@ -394,9 +242,3 @@ class _Attention:
             mask = f"x < {padded.value if isinstance(padded, Const) else 'padded'}"
         at = self.address("sums_head", ("x", self.sums.strides[2]))
         w.line(f"tl.store({at}, sums, mask={mask})")
-
-
-def _load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
-    if not masks:
-        return f"tl.load({at})"
-    return f"tl.load({at}, mask={' & '.join(masks)}, other={other})"

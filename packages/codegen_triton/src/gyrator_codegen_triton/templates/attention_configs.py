@@ -6,6 +6,7 @@ and values once for every `XBLOCK` queries, and what it holds of them lies in sh
 registers.
 """
 
+import math
 from collections.abc import Iterator
 from types import MappingProxyType
 
@@ -87,10 +88,10 @@ def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuri
     tiles, steps = -(-rows // x), -(-columns // r)
     work = (tiles * x / rows) * (steps * r / columns)
     numbers = x * (problem.value + 2.5 * r) / (_LANES * warps)
-    spilled = max(1.0, numbers / _REGISTERS) ** 3
+    spilled = math.pow(max(1.0, numbers / _REGISTERS), 3)
     reread = (1 + 8 / x) * (1 + 6 / r)
     alone = 1 + x / 384  # large programs have few beside them that work while they wait
-    uneven = max(1.0, r / problem.value) ** 0.3
+    uneven = math.pow(max(1.0, r / problem.value), 0.3)
     waiting = (_WAITING_WIDE if problem.width > 2 else _WAITING).get(stages, 1.0)
     programs = max(problem.heads * tiles, 1)
     idle = -(-programs // heuristics.cores) * heuristics.cores / programs

@@ -1,0 +1,185 @@
+"""What kernels of attention and of its gradients share: names, tensors, addresses."""
+
+from collections.abc import Sequence
+
+from attrs import define, field
+
+from gyrator_codegen import Names, Writer, extent_guess
+from gyrator_codegen_triton.index import TritonPrinter
+from gyrator_codegen_triton.shape import power_of_two
+from gyrator_codegen_triton.support import RESERVED
+from gyrator_codegen_triton.templates.attention_configs import Problem
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, sum_of
+from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import Literal, TensorRef
+from gyrator_ir.target import Target
+from gyrator_ir.types import DType
+
+_MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
+_LEAST_VECTOR = 16  # numbers of a vector that matrix units take
+_LONGEST_BLOCK = 128
+_NAMES = frozenset(
+    "rows columns tiles program head group member batch first e f e_mask f_mask query key value "
+    "grad mask sums mean scores top shift weights slopes decay limit total acc whole last padded "
+    "query_sum key_sum value_sum begin aside query_head key_head value_head grad_head mask_head "
+    "out_head sums_head mean_head".split()
+)
+
+
+def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
+    """Return the typical sizes of a kernel's attention."""
+    q, k, v = kernel.inputs[:3]
+
+    def guess(size: Expr) -> int:
+        known = facts.hint(size)
+        return extent_guess(size) if known is None else known
+
+    return Problem(
+        heads=guess(q.shape[0]) * guess(q.shape[1]),
+        rows=guess(q.shape[2]),
+        columns=guess(k.shape[2]),
+        query=vector_of(q),
+        value=vector_of(v),
+        width=q.dtype.size,
+    )
+
+
+def vector_of(tensor: TensorRef) -> int:
+    """Return the length of the blocks that hold a head's vectors."""
+    length = tensor.shape[3]
+    assert isinstance(length, Const)
+    return max(power_of_two(length.value), _LEAST_VECTOR)
+
+
+def _span(tensor: TensorRef) -> Expr:
+    """Return the address of a tensor's last element."""
+    pairs = zip(tensor.shape, tensor.strides, strict=True)
+    return sum_of([tensor.offset, *((n - 1) * s for n, s in pairs)])
+
+
+@define(eq=False)
+class AttentionText:
+    """What is known while one kernel is written."""
+
+    kernel: TemplateKernel
+    facts: ShapeFacts
+    target: Target
+    symbol: str
+    writer: Writer = field(factory=lambda: Writer("    "))
+    names: Names = field(init=False)
+    wide: bool = field(init=False)
+    """Addresses have 64 bits."""
+    rows: str = ""
+    columns: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        self.names = Names(RESERVED | _NAMES | {self.symbol})
+        for p in self.kernel.parameters:
+            self.names.stable(p.name)
+        tensors = (*self.kernel.inputs, *self.kernel.outputs)
+        sizes = (*self.kernel.sizes, *(_span(t) for t in tensors))
+        self.wide = not all(map(self._fits, sizes))
+
+    def _fits(self, size: Expr) -> bool:
+        low, high = self.facts.bounds(size)
+        return low is not None and high is not None and low > -_MOST and high < _MOST
+
+    @property
+    def q(self) -> TensorRef:
+        """The queries."""
+        return self.kernel.inputs[0]
+
+    @property
+    def k(self) -> TensorRef:
+        """The keys."""
+        return self.kernel.inputs[1]
+
+    @property
+    def v(self) -> TensorRef:
+        """The values."""
+        return self.kernel.inputs[2]
+
+    @property
+    def mask(self) -> TensorRef | None:
+        """What is added to the scores, or says which of them count."""
+        return self.kernel.inputs[3] if len(self.kernel.inputs) > 3 else None
+
+    @property
+    def scale(self) -> float:
+        """What products are multiplied by."""
+        found = dict(self.kernel.attributes)["scale"]
+        assert isinstance(found, Literal) and isinstance(found.value, float)
+        return found.value
+
+    @property
+    def causal(self) -> bool:
+        """Whether rows look at no later columns."""
+        found = dict(self.kernel.attributes)["causal"]
+        assert isinstance(found, Literal)
+        return found.value is True
+
+    @property
+    def additive(self) -> bool:
+        """Whether scores get their final value before the largest is looked for."""
+        return self.scale <= 0 or (self.mask is not None and self.mask.dtype is not DType.BOOL)
+
+    # Text -----------------------------------------------------------------------------------
+
+    def show(self, e: Expr) -> str:
+        """Return an expression over sizes."""
+        return TritonPrinter(self.facts.nonnegative_division, self.name)(e)
+
+    def name(self, symbol: Sym) -> str:
+        """Return how the text calls a size."""
+        names: Names = self.names
+        return names.stable(symbol.name)
+
+    def factor(self, e: Expr) -> str:
+        """Return an expression over sizes as an operand of a product."""
+        text = self.show(e)
+        return text if text.isidentifier() or text.isdigit() else f"({text})"
+
+    def let(self, name: str, e: Expr) -> str:
+        """Return a constant as it is, and any other expression as a name for it."""
+        if isinstance(e, Const):
+            return str(e.value)
+        self.writer.line(f"{name} = {self.show(e)}")
+        return name
+
+    def address(self, base: str, *terms: tuple[str, Expr]) -> str:
+        """Return `base + index * stride + ...` without what is always 0."""
+        parts = [base]
+        for index, stride in terms:
+            if stride is ONE:
+                parts.append(index)
+            elif stride is not ZERO:
+                parts.append(f"{index} * {self.factor(stride)}")
+        return " + ".join(parts)
+
+    def begin(self, name: str, t: TensorRef, head: str) -> None:
+        """Write where the program's head of a tensor begins."""
+        place = f"({head})" if "//" in head else head
+        base = self.names.stable(t.buffer)
+        if t.offset is not ZERO:
+            base += f" + {self.factor(t.offset)}"
+        by_head = ZERO if place == "0" else t.strides[1]
+        at = self.address(base, ("batch", t.strides[0]), (place, by_head))
+        self.writer.line(f"{name}_head = {at}")
+
+    def divides(self, count: Expr) -> bool:
+        """Whether blocks of any length fill so many places."""
+        return isinstance(count, Const) and count.value % _LONGEST_BLOCK == 0
+
+    @property
+    def precision(self) -> str:
+        """How products of `f32` are made: one or three of the matrix unit's, or by themselves."""
+        if self.target.capabilities.tf32:
+            return "tf32"
+        return "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
+
+
+def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
+    """Return a load, `other` where a mask is false."""
+    if not masks:
+        return f"tl.load({at})"
+    return f"tl.load({at}, mask={' & '.join(masks)}, other={other})"
