@@ -39,6 +39,11 @@ class Reason(StrEnum):
         """The reason in words."""
         return _MEANINGS[self]
 
+    @property
+    def mark(self) -> str:
+        """The reason in a letter, for a narrow column."""
+        return _MARKS[self]
+
 
 _MEANINGS = {
     Reason.NO_GRADIENT: "the model has nothing to differentiate",
@@ -49,6 +54,17 @@ _MEANINGS = {
     Reason.TRAINING: "the device is for inference only",
     Reason.MEMORY: "the model does not fit the device",
     Reason.LIBRARY: "the device has no library call for one of the operations",
+}
+
+_MARKS = {
+    Reason.NO_GRADIENT: "G",
+    Reason.EAGER_DTYPE: "E",
+    Reason.DTYPE: "D",
+    Reason.WRAPPER: "W",
+    Reason.DYNAMIC: "S",
+    Reason.TRAINING: "T",
+    Reason.MEMORY: "M",
+    Reason.LIBRARY: "L",
 }
 
 

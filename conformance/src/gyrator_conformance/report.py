@@ -5,6 +5,7 @@ import platform
 import xml.etree.ElementTree as ET
 from collections.abc import Iterable, Sequence
 from importlib.metadata import version
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import torch
@@ -200,12 +201,14 @@ def as_html(results: Sequence[Result], command: str) -> str:
     return template.render(
         columns=columns,
         heads=[_spans(columns, depth) for depth in range(5)],
+        edges=_edges(columns),
         families=families,
         cell=lambda model, column: by_cell.get((model, *column)),
-        scores=scores(results),
+        scores=[(k, list(group)) for k, group in groupby(scores(results), _kind)],
         versions=versions(),
         command=command,
         reasons={reason.value: reason.meaning for reason in Reason},
+        marks={reason.value: reason.mark for reason in Reason},
         used=sorted({r.reason for r in results if r.reason}),
         failures=[r for r in results if r.status == "fail"],
         count=len(results),
@@ -216,8 +219,19 @@ def _unique(items: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
     return list(dict.fromkeys(items))
 
 
-def _spans(columns: Sequence[tuple[str, ...]], depth: int) -> list[tuple[str, int]]:
-    """Return the heads of one level of columns, and how many columns each stands over."""
+def _kind(score: Score) -> str:
+    """Return what kind of capability a score is for."""
+    return score.capability.partition(" ")[0]
+
+
+def _edges(columns: Sequence[tuple[str, ...]]) -> set[int]:
+    """Return the columns, counted from 1, after which another target or host language begins."""
+    pairs = pairwise(columns)
+    return {k for k, (a, b) in enumerate(pairs, 1) if a[:2] != b[:2]}
+
+
+def _spans(columns: Sequence[tuple[str, ...]], depth: int) -> list[tuple[str, int, bool]]:
+    """Return the heads of one level of columns, over how many each stands, and edges after it."""
     found: list[tuple[tuple[str, ...], int]] = []
     for column in columns:
         head = column[: depth + 1]
@@ -225,4 +239,6 @@ def _spans(columns: Sequence[tuple[str, ...]], depth: int) -> list[tuple[str, in
             found[-1] = (head, found[-1][1] + 1)
         else:
             found.append((head, 1))
-    return [(head[-1], span) for head, span in found]
+    ends = accumulate(span for _, span in found)
+    edges = _edges(columns)
+    return [(head[-1], span, end in edges) for (head, span), end in zip(found, ends, strict=True)]
