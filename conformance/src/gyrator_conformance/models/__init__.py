@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gyrator_conformance.models.attention import attention_models
+from gyrator_conformance.models.collective import collective_models
 from gyrator_conformance.models.conv import conv_models
 from gyrator_conformance.models.extern import extern_models
 from gyrator_conformance.models.index import index_models
@@ -33,6 +34,7 @@ FAMILIES: tuple[Callable[[], tuple[Model, ...]], ...] = (
     sort_models,
     scatter_models,
     attention_models,
+    collective_models,
     extern_models,
 )
 
