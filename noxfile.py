@@ -251,9 +251,9 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """All packages under mypy --strict."""
+    """All packages under mypy --strict, and those that use them from outside."""
     sources = [str(path) for path in sorted(ROOT.glob("packages/*/src"))]
-    sources += [str(path) for path in sorted(ROOT.glob("conformance/src"))]
+    sources += [str(ROOT / folder / "src") for folder in STRANGERS]
     python = everything(session)
     session.run(python, "-m", "mypy", *(session.posargs or sources), external=True)
 
