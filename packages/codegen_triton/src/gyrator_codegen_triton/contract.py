@@ -7,15 +7,14 @@ rows, those of the second alone columns, and the rest batches.
 
 from collections.abc import Iterable, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_codegen import Access, extent_guess, lane_access
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym
+from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, ShapeFacts, Sym, SymKind, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
 from gyrator_ir.loop.body import (
     Axis,
     Bind,
-    Const,
     IndexValue,
     Let,
     Load,
@@ -24,6 +23,7 @@ from gyrator_ir.loop.body import (
     Statement,
     Store,
 )
+from gyrator_ir.loop.body import Const as ConstValue
 from gyrator_ir.loop.rewrite import defined, expressions, used
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
@@ -44,6 +44,8 @@ class Operand:
     dtype: DType
     loaded: bool
     """The value is read from memory as it is, so that what lies outside is 0."""
+    loose: bool = False
+    """Blocks of it can't be read in whole vectors."""
 
 
 @frozen
@@ -105,6 +107,12 @@ def contraction(kernel: Kernel, target: Target, facts: ShapeFacts) -> Contractio
         rows, columns = columns, rows
         products = [Product(p.result, p.right, p.left, p.dtype) for p in products]
     outside, folded = _walked(kernel, products, facts)
+    rows = _ordered(rows, [p.left for p in products])
+    columns = _ordered(columns, [p.right for p in products])
+    products = [
+        Product(p.result, _seen(p.left, rows, folded), _seen(p.right, columns, folded), p.dtype)
+        for p in products
+    ]
     return Contraction(kernel, tuple(products), batches, rows, columns, outside, folded, stages)
 
 
@@ -156,7 +164,7 @@ def _types(kernel: Kernel, body: Iterable[KernelStatement]) -> dict[str, DType]:
     for s in body:
         if isinstance(s, Load):
             types[s.name] = buffers[s.buffer]
-        elif isinstance(s, Let | Const | IndexValue):
+        elif isinstance(s, Let | ConstValue | IndexValue):
             types[s.name] = s.dtype
     return types
 
@@ -178,7 +186,7 @@ def _operand(body: Iterable[KernelStatement], value: str, dtype: DType) -> Opera
         wanted = s.symbol in symbols if isinstance(s, Bind) else not needed.isdisjoint(defined(s))
         if not wanted:
             continue
-        if not isinstance(s, Load | Let | Const | IndexValue | Bind):
+        if not isinstance(s, Load | Let | ConstValue | IndexValue | Bind):
             return None
         needed -= set(defined(s))
         needed |= set(used(s))
@@ -222,6 +230,46 @@ def _unit(index: Expr, axis: Axis) -> bool:
     return lane_access(index, axis.symbol, _VECTOR, frozenset()).kind is Access.UNIT
 
 
+def _ordered(axes: tuple[Axis, ...], operands: Iterable[Operand]) -> tuple[Axis, ...]:
+    """Return axes with one last along which a factor is consecutive in memory, if there is one: a
+    factor is read many times, and results are written once."""
+    loads = [s for p in operands for s in p.body if isinstance(s, Load)]
+    for a in reversed(axes):
+        if any(_unit(s.index, a) for s in loads):
+            return (*(b for b in axes if b is not a), a)
+    return axes
+
+
+def _seen(operand: Operand, axes: tuple[Axis, ...], folded: tuple[Axis, ...]) -> Operand:
+    """Return an operand with a note of how its blocks are read."""
+    vector = _VECTOR // operand.dtype.size
+    for s in operand.body:
+        if not isinstance(s, Load) or any(
+            x.kind in (SymKind.SIZE, SymKind.UNBACKED) for x in s.index.free_symbols
+        ):
+            continue
+        whole = False
+        for group in (axes, folded):
+            last = group[-1]
+            if not _unit(s.index, last):
+                continue
+            rest = subs(s.index, {last.symbol: ZERO})
+            even = len(group) == 1 or divides(vector, last.extent)
+            whole = whole or (even and divides(vector, rest))
+        if not whole:
+            return evolve(operand, loose=True)
+    return operand
+
+
+def divides(number: int, e: Expr) -> bool:
+    """Whether all terms of an expression are multiples of a number."""
+    if isinstance(e, Const):
+        return e.value % number == 0
+    if isinstance(e, Add):
+        return e.const % number == 0 and all(c % number == 0 for _, c in e.terms)
+    return number == 1
+
+
 def _walked(
     kernel: Kernel, products: Iterable[Product], facts: ShapeFacts
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...]]:
@@ -246,7 +294,12 @@ def _walked(
             for s in (*p.left.body, *p.right.body)
             if isinstance(s, Load)
         )
-        score = min(size, 64) / waste * (1 + units)
+        masks = any(
+            isinstance(s, IndexValue) and a.symbol in s.expr.free_symbols
+            for p in products
+            for s in (*p.left.body, *p.right.body)
+        )
+        score = min(size, 64) / waste * (1 + units) / (1 + masks)
         if best is None or score > best[0]:
             best = score, a
     if best is None:

@@ -21,8 +21,10 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
 _MOST = 6  # candidates of a kernel
+_DEPTHS = 2  # candidates with the same rows and columns
 _SHARED = 48 << 10  # bytes of shared memory where the target says nothing
 _LOADS = 24.0  # rows and columns that a unit of work costs as much as
+_LOOSE = 200.0  # the same for factors that are not read in whole vectors
 _DRAIN = 3e6  # products that a block could have done while its pipeline fills and drains
 _PLAIN_DRAIN = 2e5  # the same for units that multiply one pair at a time
 
@@ -52,21 +54,35 @@ def product_candidates(
     shapes = list(_shapes(c, sizes[0], sizes[1], sizes[2], target))
     cores = max(target.heuristics.cores, 1)
     plain = _plain(c, target)
+    factors = [
+        [f.loose for f in side]
+        for side in ([p.left for p in c.products], [p.right for p in c.products])
+    ]
+    loads = [_LOOSE if any(side) else _LOADS for side in factors]
+    deep = 32 if _LOOSE in loads else 64
 
     def price(shape: _Shape) -> float:
         blocks = many * ceil(sizes[0] / shape.x) * ceil(sizes[1] / shape.r)
         folded = steps * ceil(sizes[2] / shape.k) * shape.k
-        rate = 1 / (1 + _LOADS * (1 / shape.x + 1 / shape.r))
+        rate = 1 / (1 + loads[0] / shape.r + loads[1] / shape.x)
         work = shape.x * shape.r * folded / rate + (_PLAIN_DRAIN if plain else _DRAIN)
         return (
             float(ceil(blocks / cores))
             * work
-            * (1 + 0.02 * (64 / shape.k - 1))
+            * (1 + 0.02 * (deep / shape.k - 1))
             / float(shape.stages**0.1)
         )
 
     ranked = sorted(shapes, key=price)
-    return tuple(_configuration(c, shape) for shape in ranked[:_MOST])
+    # Neighbours in depth are much the same: other blocks are worth more to whoever measures.
+    kept = [s for k, s in enumerate(ranked) if _nth(ranked, k) < _DEPTHS]
+    return tuple(_configuration(c, shape) for shape in kept[:_MOST])
+
+
+def _nth(ranked: list[_Shape], place: int) -> int:
+    """Return how many shapes with the same block stand before a place."""
+    shape = ranked[place]
+    return sum((s.x, s.r) == (shape.x, shape.r) for s in ranked[:place])
 
 
 def _plain(c: Contraction, target: Target) -> bool:
@@ -80,6 +96,8 @@ def _shapes(c: Contraction, m: int, n: int, k: int, target: Target) -> Iterator[
     count = len(c.products)
     plain = _plain(c, target)
     depths = (16, 32) if plain else (32, 64, 128) if size > 1 else (64, 128)
+    if any(f.loose for p in c.products for f in (p.left, p.right)):
+        depths = depths[:2]  # what is not copied as it is waits in registers
     sides = (16, 32, 64, 128) if plain else (16, 32, 64, 128, 256)
     for x in sides:
         for r in sides:

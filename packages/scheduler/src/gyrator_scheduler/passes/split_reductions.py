@@ -35,8 +35,10 @@ _BLOCK = 64
 """Rows, and columns, of a small block of a product: smaller ones wait for memory."""
 _LEAST = 16
 """Rows, or columns, that matrix units take at least."""
-_PART = 256
+_PART = 512
 """Folding fewer products of a part takes no longer than storing it."""
+_WHOLE = 2048
+"""Folding fewer products takes no longer than another launch."""
 MERGED_BY = {
     ReduceKind.SUM: ReduceKind.SUM,
     ReduceKind.PROD: ReduceKind.PROD,
@@ -243,7 +245,7 @@ class _Splitter:
         each = points * op.reduce.dtype.size
         most = min(space(op.inner) // _PART, numbers.slack_bytes // max(each, 1))
         wanted = min(-(-2 * numbers.cores // blocks), most)
-        if blocks >= numbers.cores or wanted < 2:
+        if blocks >= numbers.cores or wanted < 2 or space(op.inner) < _WHOLE:
             return None
         best: tuple[int, Axis] | None = None
         for a in op.inner:
