@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from graph_device import GraphHost, graph_session
 from test_gpu_targets import session_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -14,7 +15,8 @@ from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.stage import lower
-from gyrator_runtime.graphs import GraphReplay
+from gyrator_runtime.graphs import MOST_ATTEMPTS, GraphMemory, GraphReplay
+from gyrator_runtime.host import at_home
 from gyrator_scheduler.stage import plan_host, schedule
 
 
@@ -40,25 +42,25 @@ def planned(function, *sizes):
 
 def test_a_program_on_one_device_can_be_captured():
     _, made, host = planned(lambda x, w: (x * w).sum(0), (64, 100), (100,))
-    assert capturable(made, host) == {"device": "cuda", "mutated": []}
+    assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": []}
 
 
 def test_what_is_written_to_is_known():
     _, made, host = planned(lambda x, w: (w.copy_(x.sum(0)), x + 1), (64, 100), (100,))
-    assert capturable(made, host) == {"device": "cuda", "mutated": [1]}
+    assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": [1]}
 
 
-@pytest.mark.parametrize("facts", [None, {"device": "cpu", "mutated": []}])
+@pytest.mark.parametrize("facts", [None, {"device": "cpu", "index": 0, "mutated": []}])
 def test_other_programs_run_as_they_are(facts):
     def plan(args):
         return args
 
     device = NVIDIA_GPU.definition().device
     devices = {"cuda": lambda: device(NVIDIA_GPU.target("sm_90", 132))}
-    assert replayed(plan, facts, devices) is plan
-    wanted = {"device": "cuda", "mutated": [2]}
-    assert replayed(plan, wanted, {}) is plan
-    found = replayed(plan, wanted, devices)
+    assert replayed(plan, facts, devices, GraphMemory()) is plan
+    wanted = {"device": "cuda", "index": 0, "mutated": [2]}
+    assert replayed(plan, wanted, {}, GraphMemory()) is plan
+    found = replayed(plan, wanted, devices, GraphMemory())
     assert isinstance(found, GraphReplay) and found.mutated == {2}
 
 
@@ -72,3 +74,87 @@ def test_every_candidate_of_a_kernel_is_measured_once():
             firsts = [v[n].kernels[k].candidates[0] for v in variants]
             assert set(firsts) == set(kernel.candidates)
             assert {v[n].kernels[k].text for v in variants} == {kernel.text}
+
+
+@pytest.fixture
+def searching(monkeypatch):
+    """Let Dynamo trace ops whose results have a size that values decide."""
+    monkeypatch.setattr(torch._dynamo.config, "capture_dynamic_output_shape_ops", True)
+    torch._dynamo.reset()
+
+
+def test_what_waits_for_values_stays_outside_of_few_partitions(searching):
+    """Results of several calls stay apart, in training too, and recording is bounded."""
+    device = GraphHost()
+    w = torch.randn(8, 8, requires_grad=True)
+
+    def step(x):
+        y = torch.relu(x @ w).sin()
+        places = torch.nonzero(y.sum(1) > 1)
+        z = (y @ w).cos()
+        return (z @ w).sum(), places.sum(), z
+
+    with graph_session(device) as session:
+        call = torch.compile(step, backend=session.backend, mode="reduce-overhead")
+        held = []
+        for _ in range(8):
+            x = torch.randn(4, 8)
+            held = [*held[-1:], (call(x), step(x))]
+            for got, want in held:
+                torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+            (got, want) = held[-1]
+            pair = [torch.autograd.grad(r[0], w)[0] for r in (got, want)]
+            torch.testing.assert_close(*pair, rtol=1e-4, atol=1e-4)
+    assert device.replays > device.captures / 2 and device.captures <= 3 * MOST_ATTEMPTS
+
+
+def test_partitions_of_a_program(searching):
+    """Two searches and what needs them stay outside; all the rest is one or two graphs."""
+
+    def function(x, y):
+        for _ in range(2):
+            x = x.sin() @ y + torch.nonzero(x > 9).shape[0]
+            y = (y + 1) @ x
+        return x, y
+
+    records = []
+    with graph_session(GraphHost()) as session:
+        session.observer = records.append
+        call = torch.compile(function, backend=session.backend, mode="reduce-overhead")
+        x, y = torch.randn(4, 4), torch.randn(4, 4)
+        torch.testing.assert_close(call(x, y), function(x, y), rtol=1e-4, atol=1e-4)
+    (record,) = records
+    assert 1 <= record.host_text.count("p.call_partition(") <= 3
+
+
+@pytest.mark.parametrize("current", [0, 1])
+def test_a_program_runs_on_its_own_device(current, monkeypatch):
+    """The caller's device is the current one again afterwards, also where the program fails."""
+    devices = [current]
+
+    class Guard:
+        def __init__(self, index):
+            self.index = index
+
+        def __enter__(self):
+            devices.append(self.index)
+
+        def __exit__(self, *_):
+            devices.pop()
+
+    monkeypatch.setattr(torch.accelerator, "device_index", Guard)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: devices[-1])
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+    seen = []
+
+    def program(args):
+        seen.append(devices[-1])
+        return args[0]
+
+    assert at_home(program, 1)([7]) == 7 and seen == [1] and devices == [current]
+    with pytest.raises(IndexError):
+        at_home(program, 1)([])
+    assert devices == [current]
+    assert at_home(program, None) is program
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    assert at_home(program, 0) is program

@@ -1,10 +1,21 @@
 """Replayed programs give what the program gives, and never overwrite what somebody holds."""
 
+import ctypes
+import inspect
+
 import pytest
 import torch
 
 from gyrator_runtime.device import CpuDevice
-from gyrator_runtime.graphs import MOST_ATTEMPTS, MOST_RECORDINGS, GraphReplay
+from gyrator_runtime.graphs import MOST_ATTEMPTS, MOST_RECORDINGS, GraphMemory, GraphReplay
+
+
+def unheld(value):
+    """Return a tensor at the same address that does not keep the memory, as a graph's reads do."""
+    if not isinstance(value, torch.Tensor) or not value.is_contiguous():
+        return value
+    memory = (ctypes.c_char * (value.numel() * value.itemsize)).from_address(value.data_ptr())
+    return torch.frombuffer(memory, dtype=value.dtype).view(value.shape)
 
 
 class Recorder(CpuDevice):
@@ -15,14 +26,16 @@ class Recorder(CpuDevice):
         self.results = results
         self.captures = self.replays = 0
 
-    def capture(self, run, *, warm=True):
+    def capture(self, run, *, warm=True, pool=None):
         assert not warm
         self.captures += 1
         run()
-        kept = self.results[-1]
+        kept = self.results.pop()
+        given = inspect.getclosurevars(run).nonlocals["given"]
 
         def replay():
             self.replays += 1
+            given[:] = [unheld(value) for value in given]
             run()
             for old, new in zip(kept, self.results.pop(), strict=True):
                 if old is not new:
@@ -31,7 +44,7 @@ class Recorder(CpuDevice):
         return replay
 
 
-def build(function, mutated=()):
+def build(function, mutated=(), memory=None):
     results = []
 
     def plan(args):
@@ -46,10 +59,11 @@ def build(function, mutated=()):
         given = list(args)
         found = replay(given)
         assert not given
-        del results[device.captures :]
+        results.clear()
         return found
 
-    replay = GraphReplay(plan, device, frozenset(mutated))
+    replay = GraphReplay(plan, device, frozenset(mutated), 0, memory or GraphMemory())
+    run.replay = replay
     return run, device
 
 
@@ -132,7 +146,7 @@ def test_what_cannot_be_captured_runs_as_it_is(kind, monkeypatch):
     x = torch.randn(4)
     more = (3,) if kind == "number" else ()
 
-    def refuse(function, *, warm=True):
+    def refuse(function, *, warm=True, pool=None):
         device.captures += 1
         raise RuntimeError("not while capturing")
 
@@ -153,3 +167,66 @@ def test_recording_is_bounded():
         run(*xs)
         run(*xs)
     assert device.captures <= MOST_ATTEMPTS
+
+
+def test_a_graph_waits_for_results_of_later_ones_in_its_pool():
+    """Its working memory may be where they are."""
+    memory = GraphMemory()
+    (first, one), (second, two) = (build(lambda x: (x * 2,), memory=memory) for _ in range(2))
+    x = torch.randn(5)
+    for run in (first, first, second, second):
+        run(x)
+    assert (one.captures, two.captures) == (1, 1)
+    held = second(x)
+    for _ in range(3):
+        assert torch.equal(first(x)[0], x * 2)  # the one recorded now is later than what is held
+    assert (one.captures, two.captures) == (2, 1)
+    again = [first(x) for _ in range(2)]
+    assert torch.equal(held[0], again[0][0]) and one.captures == 3
+    del held, again
+    replays = one.replays
+    first(x)
+    assert (one.captures, one.replays) == (3, replays + 1)
+
+
+def test_results_outlive_their_graph():
+    memory = GraphMemory()
+    (first, one), (second, _) = (build(lambda x: (x * 2,), memory=memory) for _ in range(2))
+    x = torch.randn(5)
+    for run in (first, first, second, second):
+        run(x)
+    held = second(x)
+    second.replay._forget()
+    for _ in range(2):
+        first(x)
+    assert one.captures == 2
+    del held
+    replays = one.replays
+    first(x)
+    assert (one.captures, one.replays) == (2, replays + 1)
+
+
+def test_results_of_other_graphs_are_used_where_they_are():
+    memory = GraphMemory()
+    (first, one), (second, two) = (build(lambda x: (x * 2,), memory=memory) for _ in range(2))
+    x = torch.randn(5)
+    held = []
+    for _ in range(8):
+        x.normal_()
+        (y,) = second(*first(x))
+        held = [*held[-1:], (y, x * 4)]
+        assert all(torch.equal(a, b) for a, b in held)
+    assert second.replay._moving == set()
+    assert one.captures <= MOST_RECORDINGS and two.captures <= MOST_RECORDINGS
+    assert two.replays
+
+
+def test_another_queue_has_recordings_of_its_own(monkeypatch):
+    run, device = build(lambda x: (x * 2,))
+    x = torch.randn(5)
+    for _ in range(3):
+        run(x)
+    monkeypatch.setattr(device, "queue", lambda index=0: 7)
+    for _ in range(3):
+        assert torch.equal(run(x)[0], x * 2)
+    assert device.captures == 2

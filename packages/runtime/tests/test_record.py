@@ -130,7 +130,7 @@ def build(rt):
 def test_subprograms_and_partitions(runner, kernels, capture):
     replayed = []
 
-    def device_graph(plan):
+    def device_graph(name, plan):
         def replay(args):
             replayed.append(len(args))
             return plan(args)

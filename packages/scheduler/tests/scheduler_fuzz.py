@@ -227,10 +227,16 @@ def same(a: object, b: object) -> None:
     np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=2e-4, atol=2e-4, equal_nan=True)
 
 
-def check(program: LoopProgram, seed: int, options: SchedulerOptions, **numbers: int) -> None:
+def check(
+    program: LoopProgram,
+    seed: int,
+    options: SchedulerOptions,
+    graphs: bool = False,
+    **numbers: int,
+) -> None:
     """Assert that a program, its schedule and its host program mean the same, mutations too."""
     given = inputs_of(program, seed)
-    targets = target(**numbers)
+    targets = target(graphs, **numbers)
     verify_loop(program)
     scheduled = verify_schedule(schedule(program, options, targets))
     host = verify_host(plan_host(scheduled, options, targets))

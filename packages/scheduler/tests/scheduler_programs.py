@@ -21,9 +21,9 @@ CPU = Device("cpu")
 Shape = tuple[Expr, ...]
 
 
-def target(**numbers: int) -> dict[str, Target]:
+def target(graphs: bool = False, **numbers: int) -> dict[str, Target]:
     """Return a CPU target with these heuristics."""
-    capabilities = Capabilities(dtypes=frozenset(DType))
+    capabilities = Capabilities(dtypes=frozenset(DType), graphs=graphs)
     return {
         "cpu": Target(
             device="cpu",

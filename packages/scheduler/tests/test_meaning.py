@@ -1,13 +1,21 @@
 """Schedules and host programs mean what the program means."""
 
+import zlib
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_fuzz import check, random_program
 from scheduler_programs import Maker, target
 
+from gyrator_ir.kernel.nodes import ScheduleNode
 from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import Device
+from gyrator_scheduler import partitions
+from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.order import gathered
 from gyrator_scheduler.stage import schedule
 
 SEEDS = st.integers(0, 1 << 30)
@@ -40,6 +48,32 @@ def test_random_programs_on_many_cores_with_little_scratch(seed: int, size: int)
 def test_random_programs_whose_rows_compete_for_scratch(seed: int, size: int, room: int) -> None:
     options = SchedulerOptions(keep_peak=False)
     check(random_program(seed, size), seed, options, scratch_bytes=room)
+
+
+@given(SEEDS, st.integers(4, 20), st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_random_programs_in_partitions(seed: int, size: int, fusion: bool) -> None:
+    """Every third node, or so, stays outside of the graphs that capture the others."""
+    found = partitions.graph_device
+
+    def some(node: ScheduleNode, *rest: Any) -> Device | None:
+        hidden = zlib.crc32(f"{node.name}{seed}".encode()) % 3 == 0
+        return None if hidden else found(node, *rest)
+
+    options = SchedulerOptions(device_graphs=True, fusion=fusion)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(partitions, "graph_device", some)
+        check(random_program(seed, size), seed, options, graphs=True)
+
+
+def test_what_may_be_captured_is_brought_together() -> None:
+    kinds = {0: "a", 1: "b", 2: "a", 3: "b", 4: "a"}
+    clusters = [Cluster(n) for n in range(5)]
+    for early, late in ((1, 3), (0, 4)):
+        clusters[early].after[late] = clusters[late].before[early] = None
+    assert [c.id for c in gathered(clusters, kinds)] == [0, 2, 4, 1, 3]
+    clusters[3].after[4] = clusters[4].before[3] = None
+    assert [c.id for c in gathered(clusters, kinds)] == [0, 2, 1, 3, 4]
 
 
 @given(SEEDS, st.integers(4, 16))

@@ -36,7 +36,7 @@ from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.stage import plan_host, schedule
+from gyrator_scheduler.stage import schedule
 from gyrator_scheduler.templates import with_fallbacks
 
 

@@ -8,7 +8,7 @@ from functools import cache as once
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
@@ -23,6 +23,8 @@ from gyrator_runtime.artifact import (
 )
 from gyrator_runtime.cache import Cache, CacheKey
 from gyrator_runtime.device import cpu_isa
+from gyrator_runtime.graphs import GraphMemory
+from gyrator_runtime.host import at_home
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
@@ -56,6 +58,8 @@ class Running:
     """What calls C++ host programs."""
     graphs: GraphDevices = NO_GRAPHS
     """Devices, by type, whose graphs may stand for programs."""
+    memory: GraphMemory = field(factory=GraphMemory)
+    """What those graphs share."""
 
 
 @frozen(eq=False)
@@ -154,6 +158,7 @@ def _load(
     keys = metadata["constants"]
     constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
     users = _launchers(metadata["user_kernels"])
+    parts = metadata["summary"]["parts"]
     if metadata["calls"]:
         plan = _compiled(metadata, addresses, constants, users, running)
         names = [name for name, *_ in metadata["calls"]["kernels"]]
@@ -161,12 +166,21 @@ def _load(
     else:
         namespace: dict[str, Any] = {}
         exec(compile(text, "<gyrator host program>", "exec"), namespace)
-        rt = HostRuntime(runner(), kernels, constants, users, running.fx_compiler, running.timed)
+        rt = HostRuntime(
+            runner(),
+            kernels,
+            constants,
+            users,
+            running.fx_compiler,
+            running.timed,
+            device_graph=lambda name, plan: _replayed(plan, parts.get(name), running),
+        )
         plan = namespace[metadata["entry"]](rt).plan
         rows = rt.launches
     timings = (lambda: _timings(rows)) if running.timed else None
     called: Callable[[list[Any]], Any] = with_scratch(plan) if users else plan
-    called = replayed(called, metadata["summary"].get("graph"), running.graphs)
+    called = _replayed(called, metadata["summary"]["graph"], running)
+    called = at_home(called, metadata["summary"]["home"])
     return StoredProgram(_boxed(called), metadata["summary"], text, timings, len(constants))
 
 
@@ -192,6 +206,12 @@ def _compiled(
         timed=running.timed,
     )
     return plan
+
+
+def _replayed(
+    plan: Callable[[list[Any]], Any], facts: Mapping[str, Any] | None, running: Running
+) -> Callable[[list[Any]], Any]:
+    return replayed(plan, facts, running.graphs, running.memory)
 
 
 def _launchers(rows: Sequence[Any]) -> dict[str, UserKernelLauncher]:

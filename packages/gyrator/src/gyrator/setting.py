@@ -20,6 +20,7 @@ from gyrator.targets import KernelLoader, TargetDefinition
 from gyrator_ir.backend import KernelBackend, WrapperBackend
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.native import Runner
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Setting:
     observer: Observer
     loaders: dict[Target, KernelLoader] = field(factory=dict)
     """Those opened so far."""
+    memory: GraphMemory = field(factory=GraphMemory)
+    """What captured graphs share."""
 
     @property
     def identity(self) -> bytes:
@@ -86,7 +89,9 @@ class Setting:
             for device, (definition, target) in self.targets.items()
             if self.options.device_graphs
         }
-        return Running(self.options.timed, self._fx_compiler(), loaders, self._cpp, graphs)
+        return Running(
+            self.options.timed, self._fx_compiler(), loaders, self._cpp, graphs, self.memory
+        )
 
     def _fx_compiler(self) -> Callable[..., Any] | None:
         if not self.options.fx_compiler:

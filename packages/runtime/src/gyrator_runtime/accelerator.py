@@ -172,13 +172,23 @@ class AcceleratorDevice(DeviceInterface):
         """Whether work of the current stream is being captured now."""
         return self._facts.graphs and bool(self._module.is_current_stream_capturing())
 
-    def capture(self, run: Callable[[], None], *, warm: bool = True) -> Callable[[], None]:
+    def queue(self, index: int = 0) -> int:
+        """Return the number of the current stream."""
+        return int(self._module.current_stream(index).stream_id)
+
+    def graph_pool(self) -> object:
+        """Return torch's handle of a new pool of memory."""
+        return self._module.graph_pool_handle() if self._facts.graphs else None
+
+    def capture(
+        self, run: Callable[[], None], *, warm: bool = True, pool: object = None
+    ) -> Callable[[], None]:
         """Capture `run` on a stream of its own, and return what replays it.
 
         Memory that the run allocates belongs to the graph and is overwritten by every replay.
         """
         if not self._facts.graphs:
-            return super().capture(run, warm=warm)
+            return super().capture(run, warm=warm, pool=pool)
         module = self._module
         if warm:
             side = module.Stream()
@@ -187,7 +197,7 @@ class AcceleratorDevice(DeviceInterface):
                 run()
             module.current_stream().wait_stream(side)
         graph = module.CUDAGraph()
-        with module.graph(graph, capture_error_mode="thread_local"):
+        with module.graph(graph, pool=pool, capture_error_mode="thread_local"):
             run()
         return cast(Callable[[], None], graph.replay)
 

@@ -135,10 +135,22 @@ class DeviceInterface(ABC):
         """Whether work of the current stream is being captured now."""
         return False
 
-    def capture(self, run: Callable[[], None], *, warm: bool = True) -> Callable[[], None]:
+    def queue(self, index: int = 0) -> int:
+        """Return a number for the stream that work goes to now: work of one number is in order."""
+        return 0
+
+    def graph_pool(self) -> object:
+        """Return memory that several captured runs share, for `capture`; None where each run has
+        its own."""
+        return None
+
+    def capture(
+        self, run: Callable[[], None], *, warm: bool = True, pool: object = None
+    ) -> Callable[[], None]:
         """Capture `run` and return what replays it; UnsupportedError where not possible.
 
-        With `warm`, `run` is run once before, for what is set up at the first use.
+        With `warm`, `run` is run once before, for what is set up at the first use. `pool` is what
+        `graph_pool` gave: runs that share it are replayed in the order of one stream.
         """
         raise UnsupportedError(
             Diagnostic(

@@ -4,8 +4,15 @@ A graph works on fixed addresses. Inputs that come at the same address again and
 are used where they are; the others are copied to a place of the graph's own. Results lie in the
 graph's memory, and are handed out only while nobody holds those of an earlier call: then another
 graph is recorded, and where there are enough of them, the program runs without one.
+
+Graphs share memory (`GraphMemory`): the n-th recording of every program lies in the n-th pool. What
+a graph needs while it runs may be where a graph recorded later has its results, for they were
+placed when the earlier one was done. So a graph is replayed only while nobody holds results of
+later ones in its pool. The other way round nothing can happen: results of an earlier graph are
+never given up.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,22 +30,92 @@ MOST_ATTEMPTS = 8
 
 
 @frozen(eq=False)
-class _Recording:
-    """One captured run."""
+class _Results:
+    """Storages that a graph writes its results to."""
 
-    replay: Callable[[], None]
-    places: tuple[torch.Tensor | None, ...]
-    """Where inputs are copied to; None for those used where they are."""
-    addresses: tuple[int, ...]
-    results: tuple[Any, ...]
-    """Tensors of the graph's memory, numbers, or `_Input`."""
     storages: tuple[torch.UntypedStorage, ...]
     uses: tuple[int, ...]
     """References to each storage while nobody holds a result."""
 
     def free(self) -> bool:
         """Whether nobody holds a result of an earlier call."""
-        return all(_uses(s) == n for s, n in zip(self.storages, self.uses, strict=True))
+        return all(_uses(s) <= n for s, n in zip(self.storages, self.uses, strict=True))
+
+
+@define(eq=False)
+class _Pool:
+    """Memory that graphs of one queue of a device share, in the order of their recording."""
+
+    handle: object
+    _results: list["weakref.ref[_Results]"] = field(factory=list)
+    _orphans: list[_Results] = field(factory=list)
+    """Of graphs that are gone, while somebody holds them."""
+
+    def add(self, results: _Results) -> None:
+        """Note the results of the latest graph."""
+        self._results.append(weakref.ref(results))
+
+    def allows(self, own: _Results) -> bool:
+        """Whether the graph with these results may run: nobody holds them or those of later ones.
+
+        Where in the order a graph was that is gone is not known: it counts as a later one.
+        """
+        if self._orphans:
+            self._orphans = [r for r in self._orphans if not r.free()]
+            if self._orphans:
+                return False
+        for found in reversed(self._results):
+            results = found()
+            if results is own:
+                return results.free()
+            if results is not None and not results.free():
+                return False
+        return False
+
+    def retire(self, results: _Results) -> None:
+        """Note that the graph with these results is gone, and nothing but `results` refers to them
+        on its part."""
+        left = _Results(results.storages, (1,) * len(results.storages))
+        if not left.free():
+            self._orphans.append(left)
+        self._results = [r for r in self._results if r() not in (None, results)]
+
+
+@define(eq=False)
+class GraphMemory:
+    """The pools of all graphs of one session, by device, queue and number of the recording."""
+
+    addresses: set[int] = field(factory=set)
+    """Where results of graphs lie."""
+    _pools: dict[tuple[str, int, int, int], _Pool] = field(factory=dict)
+
+    def pool(self, device: DeviceInterface, index: int, queue: int, number: int) -> _Pool:
+        """Return the pool for the recording of this number; made at the first call."""
+        key = device.type, index, queue, number
+        found = self._pools.get(key)
+        if found is None:
+            found = self._pools.setdefault(key, _Pool(device.graph_pool()))
+        return found
+
+    def leave(self, pool: _Pool) -> None:
+        """Record no more in a pool: a capture failed in it."""
+        self._pools = {k: p for k, p in self._pools.items() if p is not pool}
+
+
+@frozen(eq=False)
+class _Recording:
+    """One captured run."""
+
+    replay: Callable[[], None]
+    pool: _Pool
+    queue: int
+    """Whose work is in order with what else uses the pool."""
+    places: tuple[torch.Tensor | None, ...]
+    """Where inputs are copied to; None for those used where they are."""
+    addresses: tuple[int, ...]
+    results: tuple[Any, ...]
+    """Tensors of the graph's memory, numbers, or `_Input`."""
+    memory: _Results
 
     def run(self, inputs: list[torch.Tensor], mutated: frozenset[int]) -> tuple[Any, ...]:
         """Copy what has to be, replay, and hand out the results."""
@@ -68,11 +145,15 @@ class GraphReplay:
         plan: what runs the program.
         device: that it runs on.
         mutated: arguments that the program writes to.
+        index: of the device.
+        memory: shared with other programs.
     """
 
     plan: Run
     device: DeviceInterface
     mutated: frozenset[int] = frozenset()
+    index: int = 0
+    memory: GraphMemory = field(factory=GraphMemory)
     _recordings: list[_Recording] = field(factory=list)
     _attempts: int = 0
     _last: tuple[int, ...] | None = None
@@ -87,27 +168,46 @@ class GraphReplay:
         addresses = tuple(a.data_ptr() for a in args)
         first, last = self._last is None, self._last or addresses
         self._last = addresses
+        known = self.memory.addresses
         moved = {k for k, (a, b) in enumerate(zip(addresses, last, strict=True)) if a != b}
-        if not moved <= self._moving:
+        moved -= self._moving
+        # Results of other graphs come at one of a few addresses: each gets a recording.
+        moved = {k for k in moved if addresses[k] not in known}
+        if any(last[k] in known for k in moved):
+            return self.plan(args)
+        if moved:
             self._moving |= moved
-            self._recordings.clear()  # they take what moves for fixed
+            self._forget()  # they take what moves for fixed
         if first:
             return self.plan(args)
+        queue = self.device.queue(self.index)
         for recording in self._recordings:
-            if recording.free() and self._fits(recording, addresses):
+            fits = recording.queue == queue and self._fits(recording, addresses)
+            if fits and recording.pool.allows(recording.memory):
                 inputs = list(args)
                 args.clear()
                 return recording.run(inputs, self.mutated)
         if len(self._recordings) >= MOST_RECORDINGS or self._attempts >= MOST_ATTEMPTS:
             return self.plan(args)
-        return self._record(args, addresses)
+        return self._record(args, addresses, queue)
 
     def _fits(self, recording: _Recording, addresses: tuple[int, ...]) -> bool:
         pairs = zip(recording.places, recording.addresses, addresses, strict=True)
         return all(place is not None or a == b for place, a, b in pairs)
 
-    def _record(self, args: list[Any], addresses: tuple[int, ...]) -> Any:
+    def _forget(self) -> None:
+        left = [(r.pool, r.memory) for r in self._recordings]
+        self._recordings.clear()
+        for pool, results in left:
+            self.memory.addresses.difference_update(s.data_ptr() for s in results.storages)
+            pool.retire(results)
+
+    def __del__(self) -> None:
+        self._forget()
+
+    def _record(self, args: list[Any], addresses: tuple[int, ...], queue: int) -> Any:
         self._attempts += 1
+        pool = self.memory.pool(self.device, self.index, queue, len(self._recordings))
         inputs = list(args)
         args.clear()
         places = tuple(
@@ -120,10 +220,11 @@ class GraphReplay:
             made[:] = self.plan(list(given))
 
         try:
-            replay = self.device.capture(run, warm=False)
+            replay = self.device.capture(run, warm=False, pool=pool.handle)
         except RuntimeError:
             # Something in the program cannot be captured; nothing of it has run.
             self._refused = True
+            self.memory.leave(pool)
             return self.plan(inputs)
         results = tuple(_noted(r, given) for r in made)
         made.clear()
@@ -132,7 +233,10 @@ class GraphReplay:
             self._refused = True  # a result is a view of an argument
             return self.plan(inputs)
         uses = tuple(_uses(s) for s in storages)
-        recording = _Recording(replay, places, addresses, results, storages, uses)
+        memory = _Results(storages, uses)
+        pool.add(memory)
+        self.memory.addresses.update(s.data_ptr() for s in storages)
+        recording = _Recording(replay, pool, queue, places, addresses, results, memory)
         self._recordings.append(recording)
         return recording.run(inputs, self.mutated)
 

@@ -22,6 +22,7 @@ __all__ = [
     "allocator",
     "assert_alignment",
     "assert_size_stride",
+    "at_home",
     "check_nan",
     "copy",
     "device_guard",
@@ -201,6 +202,23 @@ def device_guard(device: str | torch.device) -> contextlib.AbstractContextManage
     return cast(
         contextlib.AbstractContextManager[object], torch.accelerator.device_index(place.index)
     )
+
+
+def at_home(program: Callable[[list[Any]], Any], index: int | None) -> Callable[[list[Any]], Any]:
+    """Return a program that runs while device `index` of its type is the current one.
+
+    The program itself where there are not several devices, or `index` is None.
+    """
+    if index is None or torch.accelerator.device_count() < 2:
+        return program
+
+    def run(args: list[Any]) -> Any:
+        if torch.accelerator.current_device_index() == index:
+            return program(args)
+        with torch.accelerator.device_index(index):
+            return program(args)
+
+    return run
 
 
 def profile_range(name: str) -> contextlib.AbstractContextManager[object]:

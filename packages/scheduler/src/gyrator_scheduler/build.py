@@ -20,7 +20,7 @@ from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.order import backwards, first_member, last_member, ordered
+from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered
 from gyrator_scheduler.partitions import graph_device, partitions
 from gyrator_scheduler.ranges import Ranges
 
@@ -149,9 +149,8 @@ def _nodes(
     tried: list[list[int]] = []
     kinds = _kinds(context, nodes) if context.options.device_graphs else {}
     for found in orders:
-        order = [c for c in found if not _empty(nodes[c.id])]
-        if context.options.device_graphs:
-            order = gathered(order, kinds)
+        whole = gathered(found, kinds) if context.options.device_graphs else found
+        order = [c for c in whole if not _empty(nodes[c.id])]
         ids = [c.id for c in order]
         if ids in tried:
             continue

@@ -60,7 +60,7 @@ def gathered(clusters: Sequence[Cluster], kind: Mapping[int, object]) -> list[Cl
     """
     by_id = {c.id: c for c in clusters}
     place = {c.id: n for n, c in enumerate(clusters)}
-    waiting = {c.id: sum(b in by_id for b in c.before) for c in clusters}
+    waiting = {c.id: len(c.before) for c in clusters}
     ready: dict[object, list[tuple[int, int]]] = {}
     for c in clusters:
         if waiting[c.id] == 0:
@@ -73,8 +73,6 @@ def gathered(clusters: Sequence[Cluster], kind: Mapping[int, object]) -> list[Cl
         c = by_id[heappop(ready[present])[1]]
         result.append(c)
         for a in c.after:
-            if a not in by_id:
-                continue
             waiting[a] -= 1
             if waiting[a] == 0:
                 heappush(ready.setdefault(kind[a], []), (place[a], a))

@@ -4,8 +4,15 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from gyrator_ir.expr import Const
-from gyrator_ir.kernel.nodes import Kernel, Partition, ScheduleNode
-from gyrator_ir.loop.nodes import AssertCond, Buffer, Extern, Template, UserTritonKernel
+from gyrator_ir.kernel.nodes import Kernel, Partition, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import (
+    AssertCond,
+    Buffer,
+    Extern,
+    Template,
+    TensorInput,
+    UserTritonKernel,
+)
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import access
@@ -73,8 +80,19 @@ def _needs(node: ScheduleNode) -> tuple[object, ...]:
     return (*found.needs, *found.defines)
 
 
-def stretches(devices: Sequence[Device | None]) -> list[tuple[int, int]]:
-    """Return the ranges of nodes that a graph is worth while for, from what `graph_device` gave."""
+def buffers_of(schedule: Schedule) -> dict[str, Buffer]:
+    """Return all tensors of a schedule by name: given, constant and created ones."""
+    given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
+    constants = [c.buffer for c in schedule.constants]
+    return {b.name: b for b in (*given, *constants, *schedule.buffers)}
+
+
+def captured_ranges(
+    schedule: Schedule, targets: Mapping[str, Target], uncaptured: frozenset[str]
+) -> list[tuple[int, int]]:
+    """Return the ranges of nodes that a graph is worth while for: each on one device."""
+    buffers = buffers_of(schedule)
+    devices = (graph_device(n, buffers, targets, uncaptured) for n in schedule.nodes)
     result: list[tuple[int, int]] = []
     at = 0
     for device, group in groupby(devices):

@@ -41,7 +41,7 @@ class HostRuntime(Surroundings):
         """Record a subprogram. `capture` is "allowed" where a device's graph may stand for it."""
         recorded = build(self)
         graph = self.device_graph if capture == "allowed" else None
-        partition = recorded.plan if graph is None else graph(recorded.plan)
+        partition = recorded.plan if graph is None else graph(name, recorded.plan)
         self.subprograms[name] = Subprogram(recorded, partition)
 
     def dtype(self, name: str) -> torch.dtype:

@@ -46,8 +46,9 @@ class Surroundings:
     """Keep the time of each launch, for reports."""
     launches: list[tuple[str, Plan, int]] = field(factory=list)
     """(kernel, plan, row of its timings) of every recorded launch."""
-    device_graph: Callable[[Plan], Callable[[list[Any]], object]] | None = None
-    """Makes a partition's plan replay a captured graph of its device; None runs it as it is."""
+    device_graph: Callable[[str, Plan], Callable[[list[Any]], object]] | None = None
+    """Makes the plan of a partition, given by name, replay a captured graph of its device; None
+    runs it as it is."""
     subprograms: dict[str, Subprogram] = field(factory=dict)
     """Those recorded so far, by name."""
 

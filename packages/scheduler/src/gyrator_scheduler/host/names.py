@@ -49,3 +49,9 @@ class Names:
     def forget_views(self, buffer: str) -> list[str]:
         """Return the views of a buffer that is about to go; they are not used again."""
         return list(self._views.pop(buffer, {}).values())
+
+    def forget_all(self) -> list[str]:
+        """Return every view that there is; none is used again."""
+        found = [name for views in self._views.values() for name in views.values()]
+        self._views.clear()
+        return found

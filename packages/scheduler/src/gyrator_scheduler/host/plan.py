@@ -22,7 +22,7 @@ from gyrator_ir.host.nodes import (
     WithDevice,
 )
 from gyrator_ir.kernel.nodes import Kernel, Launchable, Lifetime, Schedule, ScheduleNode
-from gyrator_ir.loop.nodes import Buffer, Template, TensorInput, TensorRef
+from gyrator_ir.loop.nodes import Template, TensorInput, TensorRef
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
@@ -31,8 +31,10 @@ from gyrator_scheduler.host.calls import assertions, calls
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
+from gyrator_scheduler.host.parts import Stretch, kept_apart, partitioned
 from gyrator_scheduler.memory import allocated, touched
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.partitions import buffers_of, captured_ranges
 from gyrator_scheduler.templates import template_kernel
 
 
@@ -60,13 +62,14 @@ class _Planner:
         self.stem = stem
         self.options = options
         self.targets = targets
-        given = [i.buffer for i in schedule.inputs if isinstance(i, TensorInput)]
-        constants = [c.buffer for c in schedule.constants]
-        self.buffers: dict[str, Buffer] = {
-            b.name: b for b in (*given, *constants, *schedule.buffers)
-        }
-        empty = Placement((), {})
-        self.placement = place_in_pools(schedule, targets) if options.pool else empty
+        self.buffers = buffers_of(schedule)
+        self.ranges: list[tuple[int, int]] = []
+        if options.device_graphs:
+            self.ranges = captured_ranges(schedule, targets, options.uncaptured)
+        self.lives = kept_apart(schedule.lifetimes, self.ranges)
+        # Memory of a graph is its own: nothing is placed in a pool that reaches beyond it.
+        pooled = options.pool and not self.ranges
+        self.placement = place_in_pools(schedule, targets) if pooled else Placement((), {})
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
         self.bound: set[Sym] = set()
         self.kernels: dict[Launchable, Launchable] = {}
@@ -85,19 +88,28 @@ class _Planner:
                 out.append(BindConstant(c.buffer.name, c.key))
         out.extend(Free(name) for name in ends.get(-1, ()))
         births: dict[int, list[Lifetime]] = {}
-        for life in schedule.lifetimes:
+        for life in self.lives:
             births.setdefault(life.first, []).append(life)
-        taken = {life.reuses for life in schedule.lifetimes if life.reuses is not None}
+        taken = {life.reuses for life in self.lives if life.reuses is not None}
+        borders = {n for pair in self.ranges for n in pair}
+        places: dict[int, int] = {}
         for n, node in enumerate(schedule.nodes):
+            if n in borders:
+                out.extend(Free(view) for view in self.names.forget_all())
+                places[n] = len(out)
             self._node(n, node, births.get(n, []), out)
             for name in ends.get(n, ()):
                 out.extend(Free(view) for view in self.names.forget_views(name))
                 if name not in taken or name in self.placement.offsets:
                     out.append(Free(name))
             out.extend(Free(p.name) for p in self.placement.pools if p.last == n)
+        if len(schedule.nodes) in borders:
+            out.extend(Free(view) for view in self.names.forget_all())
+            places[len(schedule.nodes)] = len(out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
         out.append(Return(values))
-        return HostProgram(
+        inner = evolve(self.options, device_graphs=False)
+        program = HostProgram(
             name=schedule.name,
             parameters=parameters(schedule.inputs),
             constants=tuple(c for c in schedule.constants if c.buffer.name in used),
@@ -106,11 +118,12 @@ class _Planner:
             facts=schedule.facts,
             origins=schedule.origins,
             subprograms=tuple(
-                host_program(s, self.options, self.targets, f"{self.stem}{s.name}_")
+                host_program(s, inner, self.targets, f"{self.stem}{s.name}_")
                 for s in schedule.subschedules
             ),
             user_kernels=schedule.user_kernels,
         )
+        return partitioned(program, [Stretch(places[a], places[b]) for a, b in self.ranges])
 
     def _devices(self) -> set[Device]:
         devices = {b.device for b in self.buffers.values() if not b.device.is_host}
@@ -126,7 +139,7 @@ class _Planner:
                 for name in part:
                     if name in given:
                         last[name] = n
-        for life in self.schedule.lifetimes:
+        for life in self.lives:
             last[life.buffer] = life.last
         result: dict[int, list[str]] = {}
         for name, n in last.items():

@@ -4,6 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.loop.nodes import (
     Extern,
@@ -24,7 +25,8 @@ from gyrator_scheduler.passes.rewriting import each_subprogram
 @frozen
 class DropDeadBuffers:
     """Remove stores to buffers that no operation reads and no output shows, then operations without
-    stores, effects or checks, then statements that feed nothing, then unused buffers."""
+    stores, effects or checks, then statements that feed nothing, then unused buffers. A call stays
+    whose results have sizes that nothing else tells."""
 
     name: ClassVar[str] = "drop-dead-buffers"
 
@@ -35,6 +37,7 @@ class DropDeadBuffers:
     def _one(self, program: LoopProgram) -> LoopProgram:
         created = {b.name for b in program.buffers}
         needed = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
+        telling = {b.name for b in program.buffers if any(map(_unbacked, b.shape))}
         kept: list[Operation] = []
         changed = False
         for op in reversed(program.operations):
@@ -46,7 +49,7 @@ class DropDeadBuffers:
                 if new is not None and new is not op:
                     found = access(new, {})
             elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or found.defines):
-                new = None if needed.isdisjoint(found.writes) else op
+                new = None if (needed | telling).isdisjoint(found.writes) else op
             changed = changed or new is not op
             if new is None:
                 continue
@@ -60,6 +63,10 @@ class DropDeadBuffers:
             operations=tuple(reversed(kept)),
             buffers=tuple(b for b in program.buffers if b.name in needed),
         )
+
+
+def _unbacked(size: Expr) -> bool:
+    return isinstance(size, Sym) and size.kind is SymKind.UNBACKED
 
 
 def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:
