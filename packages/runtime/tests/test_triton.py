@@ -196,7 +196,7 @@ def test_binaries_survive_storage(tmp_path, driver):
 
 
 def test_a_grid_is_a_formula_of_the_sizes():
-    text = "def f_grid(s0, s1, XBLOCK):\n    return (tl.minimum(s0, s1) // XBLOCK, 4)\n"
+    text = "def f_grid(s0, s1, XBLOCK):\n    return (min(s0, s1) // XBLOCK, 4)\n"
     size = (("arg", 0), ("arg", 1), ("min", 0), ("const", 8), ("floordiv", 0))
     assert grid_of(text, "f", 2, {"XBLOCK": 8}) == (size, (("const", 4),))
     with pytest.raises(BuildError, match="not a formula"):

@@ -184,7 +184,7 @@ def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr) -> None
     """Write the function of the host that gives the number of programs."""
     sizes = [code.names.stable(s.name) for s in code.kernel.sizes]
     blocks = ["XBLOCK", "RBLOCK"] if code.tiled else ["XBLOCK"]
-    show = code.printer()
+    show = code.host_printer()
     w.lines("", "")
     with w.block(f"def {symbol}_grid({', '.join([*sizes, *blocks])}):", end=""):
         points = show(total)

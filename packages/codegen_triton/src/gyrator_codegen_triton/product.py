@@ -259,7 +259,7 @@ def _stage(code: Code, stage: Stage) -> None:
 
 def _grid(c: Contraction, code: Code, symbol: str) -> None:
     """Write the function of the host that gives the number of programs."""
-    w, show = code.writer, code.printer()
+    w, show = code.writer, code.host_printer()
     sizes = [code.names.stable(s.name) for s in c.kernel.sizes]
     w.lines("", "")
     with w.block(f"def {symbol}_grid({', '.join([*sizes, 'XBLOCK', 'RBLOCK'])}):", end=""):

@@ -1,7 +1,7 @@
 """How many programs a kernel has: its text's grid function, as programs over its sizes."""
 
 import ast
-from types import SimpleNamespace
+from functools import reduce
 from typing import Any
 
 from gyrator_ir.diagnostics import Diagnostic
@@ -24,7 +24,7 @@ def grid_of(text: str, symbol: str, sizes: int, values: dict[str, int]) -> tuple
     name = f"{symbol}_grid"
     tree = ast.parse(text)
     tree.body = [n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == name]
-    namespace: dict[str, Any] = {"tl": _LANGUAGE}
+    namespace: dict[str, Any] = {"min": _minimum, "max": _maximum}
     try:
         exec(compile(tree, f"<grid of {symbol}>", "exec"), namespace)
         function = namespace[name]
@@ -37,12 +37,9 @@ def grid_of(text: str, symbol: str, sizes: int, values: dict[str, int]) -> tuple
         raise BuildError(Diagnostic("GY-BUILD-002", said, help="report it as a bug")) from error
 
 
-def _minimum(a: Size | int, b: Size | int) -> Size:
-    return Size((*code_of(a), *code_of(b), ("min", 0)))
+def _minimum(*sizes: Size | int) -> Size | int:
+    return reduce(lambda a, b: Size((*code_of(a), *code_of(b), ("min", 0))), sizes)
 
 
-def _maximum(a: Size | int, b: Size | int) -> Size:
-    return Size((*code_of(a), *code_of(b), ("max", 0)))
-
-
-_LANGUAGE = SimpleNamespace(minimum=_minimum, maximum=_maximum)
+def _maximum(*sizes: Size | int) -> Size | int:
+    return reduce(lambda a, b: Size((*code_of(a), *code_of(b), ("max", 0))), sizes)
