@@ -48,6 +48,15 @@ def test_a_slice_of_the_matrix(runner, target):
         assert result.kernels and result.bound >= result.error
 
 
+def test_triton_kernels_run_without_a_gpu(runner):
+    for name in ("rearrangements", "group-norm"):
+        result = runner("cpu-triton").run(
+            cell(name, "cpu-triton", shapes="dynamic"), all_models()[name]
+        )
+        assert result.status == "pass", result
+        assert result.kernels
+
+
 class Wrong(CellRunner):
     """A compiler with one rule that is wrong by a thousandth."""
 

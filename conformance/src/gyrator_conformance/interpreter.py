@@ -7,7 +7,7 @@ NumPy arrays. `GYRATOR_TARGETS=cpu-interpreter` puts it in the place of the C++ 
 
 import ctypes
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -50,10 +50,13 @@ CHECKS = (
 _Function = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.POINTER(ctypes.c_void_p), ctypes.POINTER(ctypes.c_int64)
 )
+Functions = Callable[[str], Mapping[str, int]]
+"""Gives the address of each kernel of a unit's text by its symbol."""
+
 _UNKNOWN_SPAN = 1 << 40
 """Elements that a buffer may have where the kernel does not know the sizes of its layout."""
 
-_DTYPES = frozenset(d for d in DType if not d.is_complex and d.size > 1) | frozenset(
+DTYPES = frozenset(d for d in DType if not d.is_complex and d.size > 1) | frozenset(
     {DType.I8, DType.U8, DType.BOOL}
 )
 
@@ -84,7 +87,7 @@ class InterpreterBackend:
         if not kernels:
             return ()
         sources = tuple(
-            KernelSource(k.name, f"gy_{k.name}", _text(k), CHECKS, numerics=k.numerics)
+            KernelSource(k.name, f"gy_{k.name}", kernel_text(k), CHECKS, numerics=k.numerics)
             for k in kernels
         )
         return (TranslationUnit("unit0", self.name, "".join(s.text for s in sources), sources),)
@@ -98,7 +101,8 @@ def _content_hash() -> str:
     return digest.hexdigest()
 
 
-def _text(kernel: Kernel) -> str:
+def kernel_text(kernel: Kernel) -> str:
+    """Return the text of a kernel without its origins, which `read_kernel` reads."""
     plain = evolve(kernel, origins=(), refusals=())
     return "\n".join(show_kernel(plain, Writer())) + "\n"
 
@@ -108,6 +112,8 @@ class InterpretedKernel:
     """A kernel as a function of the calling convention; lives as long as the process."""
 
     kernel: Kernel
+    run: Callable[[Kernel, dict[str, Array], dict[str, int]], None] = run_kernel
+    """Runs the kernel on flat arrays and sizes by their names, in place."""
     _entry: Any = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -126,7 +132,7 @@ class InterpretedKernel:
                 p.name: _array(p, buffers[k] or 0, known)
                 for k, p in enumerate(self.kernel.parameters)
             }
-            run_kernel(self.kernel, arrays, values)
+            self.run(self.kernel, arrays, values)
         except IndexError:
             return 1
         except RuntimeError:
@@ -150,7 +156,7 @@ def _array(parameter: Buffer, address: int, known: Mapping[Sym, Any]) -> Array:
 @frozen(eq=False)
 class _Building:
     units: tuple[TranslationUnit, ...]
-    context: LoaderContext
+    functions: Functions
 
     def libraries(self) -> tuple[Library, ...]:
         return tuple(
@@ -160,24 +166,20 @@ class _Building:
     def addresses(self) -> Mapping[str, int]:
         found: dict[str, int] = {}
         for unit in self.units:
-            found |= functions(unit.text)
+            found |= self.functions(unit.text)
         return found
 
 
 @frozen(eq=False)
 class InterpreterLoader:
-    """Parses kernels. There is nothing to build."""
+    """Reads kernels. There is nothing to build."""
 
-    context: LoaderContext
-
-    @property
-    def identity(self) -> bytes:
-        """The same everywhere."""
-        return b"interpreter"
+    functions: Functions
+    identity: bytes = b"interpreter"
 
     def submit(self, units: Sequence[TranslationUnit]) -> _Building:
         """Take the units as they are."""
-        return _Building(tuple(units), self.context)
+        return _Building(tuple(units), self.functions)
 
 
 def functions(text: str) -> Mapping[str, int]:
@@ -207,8 +209,8 @@ def probe(config: Config) -> Target:
         kernel_backend="interpreter",
         wrapper_backends=("python", "fx", "cpp"),
         capabilities=Capabilities(
-            dtypes=_DTYPES,
-            atomics=frozenset((d, m) for d in _DTYPES for m in StoreMode if d is not DType.BOOL),
+            dtypes=DTYPES,
+            atomics=frozenset((d, m) for d in DTYPES for m in StoreMode if d is not DType.BOOL),
         ),
         heuristics=Heuristics(),
     )
@@ -221,7 +223,7 @@ def make_device(target: Target) -> DeviceInterface:
 
 def make_loader(target: Target, context: LoaderContext) -> InterpreterLoader:
     """Return the loader; it needs no compiler."""
-    return InterpreterLoader(context)
+    return InterpreterLoader(functions)
 
 
 TARGET = TargetDefinition(

@@ -5,7 +5,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from triton_harness import Interpreter
+from gyrator_testing.triton import TritonInterpreter
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +15,6 @@ def text_folder(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def interpreter():
-    process = Interpreter()
+    process = TritonInterpreter()
     yield process
     process.close()

@@ -1,11 +1,6 @@
 """Writes kernels and runs them in the process that interprets Triton."""
 
-import os
-import pickle
-import subprocess
-import sys
 from hashlib import sha256
-from pathlib import Path
 
 from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
@@ -17,12 +12,6 @@ from gyrator_testing.interp.dtypes import NUMPY as ALL
 from gyrator_testing.kernels.rows import TYPES
 
 NUMPY = {d: ALL[d] for d in TYPES}
-TRITON = {
-    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
-    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
-    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
-    DType.BOOL: "bool",
-}  # fmt: skip
 ATOMICS = frozenset(
     (d, m)
     for d in (DType.F32, DType.F64, DType.I32, DType.I64)
@@ -38,31 +27,6 @@ def target(arch="sm_90", **heuristics):
         capabilities=Capabilities(dtypes=frozenset(NUMPY), atomics=ATOMICS),
         heuristics=Heuristics(**({"cores": 132} | heuristics)),
     )
-
-
-class Interpreter:
-    """The process that runs kernels."""
-
-    def __init__(self):
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("triton_worker.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=os.environ | {"TRITON_INTERPRET": "1"},
-        )
-
-    def __call__(self, *request):
-        pickle.dump(request, self._process.stdin)
-        self._process.stdin.flush()
-        answer = pickle.load(self._process.stdout)
-        if isinstance(answer, str):
-            raise RuntimeError(answer)
-        return answer
-
-    def close(self):
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        self._process.stdout.close()
 
 
 class Library:
@@ -97,9 +61,7 @@ class Library:
         for b in kernel.parameters:
             assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
         given = [arrays[b.name] for b in kernel.parameters]
-        kinds = [TRITON[b.dtype] for b in kernel.parameters]
+        kinds = [b.dtype for b in kernel.parameters]
         numbers = [sizes[s.name] for s in kernel.sizes]
         path = self.paths[name]
-        found = self._interpreter(path, source.symbol, given, kinds, numbers, values)
-        for array, result in zip(given, found, strict=True):
-            array[...] = result
+        self._interpreter.run(path, source.symbol, given, kinds, numbers, values)

@@ -1,5 +1,8 @@
 """The device's mathematical library on a host: the interpreter has none of its own."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
 from gyrator_ir.types import DType
@@ -11,13 +14,13 @@ TYPES = {"fp32": DType.F32, "fp64": DType.F64}
 class MathLibrary:
     """Stands for `triton.language.extra.libdevice` in interpreted kernels."""
 
-    def __init__(self, tl):
+    def __init__(self, tl: Any) -> None:
         self._tl = tl
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         op = {"rint": "round"}.get(name, name)
 
-        def call(*args):
+        def call(*args: Any) -> Any:
             tl = self._tl
             blocks = [a for a in args if isinstance(a, tl.tensor)]
             shape = np.broadcast_shapes(*(tuple(b.handle.data.shape) for b in blocks))

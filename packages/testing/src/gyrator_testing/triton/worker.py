@@ -1,13 +1,15 @@
 """A process that runs kernels in Triton's interpreter on NumPy arrays.
 
-Triton decides when it is imported whether its functions are interpreted, so that tests, which share
-a process with others, leave it to this one. Requests and answers are pickles on its pipes.
+Triton decides when it is imported whether its functions are interpreted, so that programs which
+compile kernels, too, leave it to this one. Requests and answers are pickles on its pipes.
 """
 
 import importlib.util
 import pickle
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 from unittest.mock import patch
 
 import ml_dtypes
@@ -19,12 +21,14 @@ from triton.runtime.interpreter import (
     TensorHandle,
     interpreter_builder,
 )
-from triton_mathlib import MathLibrary
+
+from gyrator_testing.interp.dtypes import Array
+from gyrator_testing.triton.mathlib import MathLibrary
 
 _PLAIN_CAST = InterpreterBuilder.cast_impl
 
 
-def _cast(self, src, dst_type):
+def _cast(self: Any, src: Any, dst_type: Any) -> Any:
     """Round `f32` to `bf16` to the nearest, as devices do; the interpreter truncates."""
     if src.dtype.scalar == tl.float32 and dst_type.scalar == tl.bfloat16:
         rounded = src.data.astype(ml_dtypes.bfloat16).view(np.uint16)
@@ -32,49 +36,64 @@ def _cast(self, src, dst_type):
     return _PLAIN_CAST(self, src, dst_type)
 
 
-class Pointer:
+_PLAIN_DOT = InterpreterBuilder.create_dot
+
+
+def _dot(self: Any, a: Any, b: Any, d: Any, *more: Any) -> Any:
+    """Multiply blocks of `bf16` by their values; the interpreter multiplies their bits."""
+    return _PLAIN_DOT(self, _valued(a), _valued(b), d, *more)
+
+
+def _valued(block: Any) -> Any:
+    if block.dtype.scalar != tl.bfloat16:
+        return block
+    return TensorHandle(block.data.view(ml_dtypes.bfloat16).astype(np.float32), tl.float32)
+
+
+class _Pointer:
     """An array that Triton's interpreter takes for a tensor in host memory."""
 
-    def __init__(self, array, dtype):
+    def __init__(self, array: Array, dtype: str) -> None:
         self.array, self.dtype = array, dtype
 
-    def data_ptr(self):
-        return self.array.ctypes.data
+    def data_ptr(self) -> int:
+        return int(self.array.ctypes.data)
 
-    def untyped_storage(self):
+    def untyped_storage(self) -> "_Pointer":
         return self
 
-    def cpu(self):
+    def cpu(self) -> "_Pointer":
         return self
 
-    def new_empty(self, *_, **__):
-        return Pointer(self.array, self.dtype)
+    def new_empty(self, *_: Any, **__: Any) -> "_Pointer":
+        return _Pointer(self.array, self.dtype)
 
-    def set_(self, storage, *_):
+    def set_(self, storage: "_Pointer", *_: Any) -> None:
         self.array = storage.array
 
-    def storage_offset(self):
+    def storage_offset(self) -> int:
         return 0
 
-    def size(self):
-        return self.array.shape
+    def size(self) -> tuple[int, ...]:
+        return tuple(self.array.shape)
 
     stride = size
 
-    def copy_(self, other):
+    def copy_(self, other: "_Pointer") -> None:
         assert other.array is self.array
 
 
-def load(path):
+def load(path: Path) -> ModuleType:
     """Import a file, with a mathematical library that works on a host."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    module.libdevice = MathLibrary(tl)
+    vars(module)["libdevice"] = MathLibrary(tl)
     return module
 
 
-def run(modules, request):
+def run(modules: dict[str, ModuleType], request: tuple[Any, ...]) -> list[Array]:
     """Run one launch in place; return the arrays."""
     path, symbol, arrays, types, sizes, blocks = request
     if path not in modules:
@@ -83,16 +102,18 @@ def run(modules, request):
     make_grid = getattr(module, f"{symbol}_grid")
     wanted = make_grid.__code__.co_varnames[: make_grid.__code__.co_argcount]
     grid = make_grid(*sizes, *(blocks[n] for n in wanted if n in blocks))
-    pointers = [Pointer(a, t) for a, t in zip(arrays, types, strict=True)]
+    pointers = [_Pointer(a, t) for a, t in zip(arrays, types, strict=True)]
     if grid[0]:
-        with np.errstate(all="ignore"), patch.object(InterpreterBuilder, "cast_impl", _cast):
+        patches: dict[str, Any] = {"cast_impl": _cast, "create_dot": _dot}
+        with np.errstate(all="ignore"), patch.multiple(InterpreterBuilder, **patches):
             getattr(module, symbol)[grid](*pointers, *sizes, **blocks)
-    return arrays
+    return list(arrays)
 
 
-def main():
+def main() -> None:
     """Answer requests until the pipe ends."""
-    answers, modules = sys.stdout.buffer, {}
+    answers = sys.stdout.buffer
+    modules: dict[str, ModuleType] = {}
     # What `debug` and `sanitize_overflow` say to a compiler: checks are made, overflow wraps.
     interpreter_builder.options = InterpreterOptions(debug=True, sanitize_overflow=False)
     sys.stdout = sys.stderr
@@ -102,7 +123,7 @@ def main():
         except EOFError:
             return
         try:
-            answer = run(modules, request)
+            answer: Any = run(modules, request)
         except Exception as error:
             answer = f"{type(error).__name__}: {error}"
         pickle.dump(answer, answers)

@@ -1,0 +1,185 @@
+"""The target `cpu-triton`: the host's memory, and Triton kernels in Triton's interpreter.
+
+A unit's text is JSON: for each kernel the text of its Kernel IR, from which the spans of its
+buffers follow, its Triton text, and the configuration. `GYRATOR_TARGETS=cpu-triton` puts it in the
+place of the C++ target, so that what a GPU would run can be examined where there is none.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from hashlib import sha256
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import MappingProxyType
+
+from attrs import evolve, field, frozen
+
+from gyrator.config import Config
+from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_codegen_triton.shape import rblock
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_conformance.interpreter import (
+    CHECKS,
+    InterpretedKernel,
+    InterpreterLoader,
+    kernel_text,
+    make_device,
+)
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.text.lines import parse_lines
+from gyrator_ir.types import HOST, DType
+from gyrator_testing.interp.dtypes import Array
+from gyrator_testing.triton import TYPES, InterpretedError, TritonInterpreter
+
+NAME = "cpu-triton"
+_SCRATCH = 1 << 15
+_ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
+
+
+@frozen
+class InterpretedTriton:
+    """Kernels as Triton text with what running them takes. It implements `KernelBackend`."""
+
+    name: str = "triton-interpreter"
+    language: TritonBackend = field(factory=TritonBackend)
+
+    @property
+    def content_hash(self) -> str:
+        """A digest of the emitter's sources and of this module's."""
+        return self.language.content_hash + sha256(Path(__file__).read_bytes()).hexdigest()
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Refuse what the Triton emitter refuses."""
+        return self.language.refuses(kernel, target)
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the kernels, one unit in all."""
+        if not kernels:
+            return ()
+        known = {k.name: k for k in kernels}
+        rows: list[dict[str, object]] = []
+        sources: list[KernelSource] = []
+        for unit in self.language.emit(kernels, facts, origins, target):
+            for source in unit.kernels:
+                kernel = known[source.kernel]
+                rows.append({
+                    "kernel": kernel_text(kernel),
+                    "symbol": source.symbol,
+                    "text": source.text,
+                    "blocks": _blocks(kernel, source, target),
+                })  # fmt: skip
+                sources.append(evolve(source, checks=CHECKS))
+        text = json.dumps(rows, indent=1)
+        return (TranslationUnit("unit0", self.name, text, tuple(sources)),)
+
+
+def _blocks(kernel: Kernel, source: KernelSource, target: Target) -> dict[str, int]:
+    """Return a configuration of small blocks: the interpreter folds element by element."""
+    blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
+    if not kernel.inner:
+        return blocks
+    if "RBLOCK" in blocks and rblock(kernel, target.heuristics) is None:
+        blocks["RBLOCK"] = min(blocks["RBLOCK"], 32)
+    return blocks | {"XBLOCK": min(blocks["XBLOCK"], 8)}
+
+
+@cache
+def _interpreter() -> TritonInterpreter:
+    """Return this process's interpreter, which ends with it."""
+    return TritonInterpreter()
+
+
+@cache
+def _folder() -> "TemporaryDirectory[str]":
+    return TemporaryDirectory(prefix="gyrator-")
+
+
+@cache
+def functions(text: str) -> Mapping[str, int]:
+    """Return the address of each kernel of a unit by its symbol; the same text, the same ones."""
+    return MappingProxyType({s: kernel.address for s, kernel in _kernels(text).items()})
+
+
+@cache
+def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
+    made: dict[str, InterpretedKernel] = {}
+    for row in json.loads(text):
+        (kernel,) = map(read_kernel, parse_lines(row["kernel"]))
+        path = Path(_folder().name, f"k{sha256(row['text'].encode()).hexdigest()[:16]}.py")
+        path.write_text(row["text"], encoding="utf-8")
+        run = partial(_run, path, row["symbol"], row["blocks"])
+        made[row["symbol"]] = InterpretedKernel(kernel, run)
+    return MappingProxyType(made)
+
+
+def _run(
+    path: Path,
+    symbol: str,
+    blocks: dict[str, int],
+    kernel: Kernel,
+    arrays: dict[str, Array],
+    sizes: dict[str, int],
+) -> None:
+    types = [p.dtype for p in kernel.parameters]
+    given = [arrays[p.name] for p in kernel.parameters]
+    numbers = [sizes[s.name] for s in kernel.sizes]
+    try:
+        _interpreter().run(path, symbol, given, types, numbers, blocks)
+    except InterpretedError as error:
+        raise (IndexError if "AssertionError" in str(error) else ValueError)(str(error)) from error
+
+
+def load(file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
+    """Read kernels that a cache entry holds."""
+    found = functions(file.read_text())
+    return {s: found[s] for s in symbols}
+
+
+def probe(config: Config) -> Target:
+    """Describe the host as a GPU's kernels see it."""
+    return Target(
+        device=HOST,
+        arch="triton-interpreter",
+        kernel_backend="triton-interpreter",
+        wrapper_backends=("python", "fx", "cpp"),
+        capabilities=Capabilities(
+            dtypes=frozenset(TYPES),
+            atomics=frozenset(
+                (d, m) for d in _ORDERED for m in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
+            ),
+            sorts=False,
+            scan_extent=_SCRATCH,
+        ),
+        heuristics=Heuristics(cores=132, scratch_bytes=_SCRATCH, points_abreast=32),
+    )
+
+
+def make_loader(target: Target, context: LoaderContext) -> InterpreterLoader:
+    """Return the loader; it needs no compiler and no device."""
+    return InterpreterLoader(functions, b"triton-interpreter")
+
+
+TARGET = TargetDefinition(
+    name=NAME,
+    api=API,
+    probe=probe,
+    kernels=InterpretedTriton(),
+    device=make_device,
+    loader=make_loader,
+    load=load,
+    optional=True,
+)

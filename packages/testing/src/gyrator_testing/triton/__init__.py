@@ -1,0 +1,5 @@
+"""Triton's interpreter in a process of its own, for kernels on NumPy arrays."""
+
+from gyrator_testing.triton.process import TYPES, InterpretedError, TritonInterpreter
+
+__all__ = ["TYPES", "InterpretedError", "TritonInterpreter"]

@@ -1,0 +1,79 @@
+"""The process that interprets Triton, from outside."""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import Array
+
+TYPES = {
+    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
+    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
+    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
+    DType.BOOL: "bool",
+}  # fmt: skip
+"""Element types as the interpreter names them."""
+
+
+class InterpretedError(RuntimeError):
+    """A kernel raised, for instance at a check of an index: its text is `Type: message`."""
+
+
+class TritonInterpreter:
+    """A process that runs kernels of Triton text in Triton's interpreter; needs no device.
+
+    It is started when it is made, and ends with `close` or with this process.
+    """
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "gyrator_testing.triton.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"TRITON_INTERPRET": "1"},
+        )
+
+    def run(
+        self,
+        path: Path | str,
+        symbol: str,
+        arrays: Sequence[Array],
+        types: Sequence[DType],
+        sizes: Sequence[int],
+        blocks: Mapping[str, int],
+    ) -> None:
+        """Run one launch on flat arrays, in place.
+
+        Args:
+            path: the file that defines the kernel and `<symbol>_grid`.
+            symbol: the kernel's name there.
+            arrays: the buffers, in the order of its parameters.
+            types: of their elements.
+            sizes: the integers that follow the buffers.
+            blocks: the constants of a configuration, `XBLOCK` and the like.
+
+        Raises:
+            InterpretedError: what the kernel raised.
+        """
+        pipe, answers = self._process.stdin, self._process.stdout
+        assert pipe is not None and answers is not None
+        request = (str(path), symbol, list(arrays), [TYPES[t] for t in types], list(sizes), blocks)
+        pickle.dump(request, pipe)
+        pipe.flush()
+        found: Any = pickle.load(answers)
+        if isinstance(found, str):
+            raise InterpretedError(found)
+        for array, result in zip(arrays, found, strict=True):
+            array[...] = result
+
+    def close(self) -> None:
+        """End the process."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait(timeout=60)
