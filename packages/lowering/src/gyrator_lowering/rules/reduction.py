@@ -14,7 +14,7 @@ from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import as_bool, power
 from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.values import Spec, TensorValue
 
 Map = Callable[[Tracer, Value], Value]
 
@@ -365,12 +365,6 @@ def vector_norm(
         lambda ops, v: power(ops, magnitude(ops, v), float(ord)),
         lambda ops, v: ops.pow(v, 1.0 / float(ord)),
     )
-
-
-def reduced_spec(x: TensorValue, dims: Sequence[int], dtype: DType) -> Spec:
-    """Return the contiguous form of a result that keeps folded dimensions as size 1."""
-    shape = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
-    return Spec(dtype, x.device, shape, contiguous_strides(shape))
 
 
 def register(table: TableBuilder) -> None:
