@@ -20,6 +20,7 @@ from triton_corpus import (
 )
 from triton_harness import NUMPY, Library, target
 
+from gyrator_codegen_triton.shape import SORTED
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.kernel.nodes import Local
@@ -30,6 +31,7 @@ from gyrator_ir.loop.body import (
     Reduce,
     ReduceKind,
     ScanKind,
+    ScanStep,
     SortStep,
     Store,
     StoreMode,
@@ -289,6 +291,13 @@ def test_refusals():
         capabilities=Capabilities(dtypes=frozenset({F32, I64}), ops_lacking=frozenset({"erf"})),
     )  # fmt: skip
     sort = inner(Load("a", "x", at), SortStep(("v", "p"), ("a",), F32), Store("y", at, "v"))
+    both_ways = [
+        inner(
+            Load("a", "x", at),
+            ScanStep(("b",), ScanKind.SUM, ("a",), F32), Store("y", at, "b"),
+            ScanStep(("c",), ScanKind.SUM, ("a",), F32, True), Store("z", at, "c"),
+        )
+    ]  # fmt: skip
     erf = outer(Load("a", "x", I0), Let("b", "erf", ("a",), F32), Store("y", I0, "b"))
     local = [
         inner(Load("a", "x", at), Store("row", 8 - R0, "a")),
@@ -298,9 +307,9 @@ def test_refusals():
     cases = {
         "GY-TRITON-001": kernel("k", [(I0, 4)], [], [double], {"y": F64}),
         "GY-TRITON-002": kernel("k", [(I0, 4)], [], [erf]),
-        "GY-TRITON-003": kernel("k", [(I0, 4)], [(R0, 9)], [sort]),
+        "GY-TRITON-003": kernel("k", [(I0, 4)], [(R0, SORTED + 1)], [sort]),
         "GY-TRITON-004": histogram("k", F32, StoreMode.ADD),
-        "GY-TRITON-005": scan("k", S0, S1, ScanKind.SUM),
+        "GY-TRITON-005": kernel("k", [(I0, 4)], [(R0, S0)], both_ways, {"z": F32}),
         "GY-TRITON-006": kernel(
             "k", [(I0, 4)], [(R0, 9)], local, locals_=[Local("row", F32, expr(9))]
         ),

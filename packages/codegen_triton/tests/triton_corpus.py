@@ -13,6 +13,7 @@ from gyrator_ir.loop.body import (
     ReduceKind,
     ScanKind,
     ScanStep,
+    SortStep,
     Store,
     StoreMode,
 )
@@ -145,6 +146,16 @@ def scan(name, m, n, kind, reverse=False, dtype=F32):
     )  # fmt: skip
 
 
+def sorted_rows(name, m, n, dtype=F32, descending=False):
+    at = expr(n) * I0 + R0
+    return kernel(
+        name, [(I0, m)], [(R0, n)],
+        [inner(Load("a", "x", at), SortStep(("v", "p"), ("a",), dtype, descending),
+               Store("y", at, "v"), Store("z", at, "p"))],
+        {"x": dtype, "y": dtype, "z": I64},
+    )  # fmt: skip
+
+
 def turned(name, m, n, dtype=F32):
     """z[i, j] = x[j, i]."""
     return kernel(
@@ -195,6 +206,10 @@ def corpus():
         yield rows(f"rows_any_{kind.value}", S0, S1, kind, dtype)
     for kind in (ScanKind.SUM, ScanKind.ARGMAX, ScanKind.LOGSUMEXP):
         yield scan(f"scan_{kind.value}", 128, 200, kind, kind is not ScanKind.SUM)
+    for kind in (ScanKind.SUM, ScanKind.ARGMIN):
+        yield scan(f"scan_any_{kind.value}", S0, S1, kind, kind is ScanKind.SUM)
+    for dtype in (F32, I64):
+        yield sorted_rows(f"sorted_{dtype.value}", 64, 50, dtype, dtype is F32)
     yield softmax("softmax", 512, 1000, dtype=DType.BF16)
     yield softmax("softmax_any", S0, S1)
     yield from (layer_norm("layer_norm", 512, 768), layer_norm("layer_norm_any", S0, S1))

@@ -1,11 +1,11 @@
-"""Collectives: reductions of a block or of a loop's accumulators, and scans of a block."""
+"""Reductions of a block, or of a loop's accumulators."""
 
 import math
 from collections.abc import Callable
 
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, literal
-from gyrator_ir.loop.body import Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.types import DType
 
 _FOLDS = {
@@ -17,24 +17,6 @@ _FOLDS = {
     ReduceKind.XOR: "gy_xor",
 }
 _POSITIONS = {ReduceKind.ARGMIN: "gy_argmin", ReduceKind.ARGMAX: "gy_argmax"}
-_SCANS = {
-    ScanKind.SUM: "gy_add",
-    ScanKind.PROD: "gy_mul",
-    ScanKind.MIN: "gy_minimum",
-    ScanKind.MAX: "gy_maximum",
-    ScanKind.LOGSUMEXP: "gy_logaddexp",
-    ScanKind.ARGMIN: "gy_scan_argmin",
-    ScanKind.ARGMAX: "gy_scan_argmax",
-}
-_LIKE = {
-    ScanKind.SUM: ReduceKind.SUM,
-    ScanKind.PROD: ReduceKind.PROD,
-    ScanKind.MIN: ReduceKind.MIN,
-    ScanKind.MAX: ReduceKind.MAX,
-    ScanKind.LOGSUMEXP: ReduceKind.MAX,
-    ScanKind.ARGMIN: ReduceKind.MIN,
-    ScanKind.ARGMAX: ReduceKind.MAX,
-}
 _NOWHERE = (1 << 31) - 1  # a position behind all others
 
 
@@ -65,7 +47,8 @@ def _typed(value: bool | int | float, dtype: DType) -> str:
     return f"tl.full([1, 1], {literal(value, dtype)}, {TYPES[dtype]})"
 
 
-def _filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
+def filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
+    """Return a block with what a fold ignores where no element is."""
     fill = _typed(identity(kind, dtype), dtype)
     return f"tl.where(r_mask, {code.full(text)}, {fill})"
 
@@ -87,23 +70,23 @@ def reduce_block(code: Code, s: Reduce) -> None:
     match kind:
         case ReduceKind.SUM | ReduceKind.DOT:
             text = args[0] if kind is ReduceKind.SUM else f"{args[0]} * {args[1]}"
-            _point(code, s.names[0], _sum(_filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
+            _point(code, s.names[0], _sum(filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
-            filled = _filled(code, args[0], kind, dtype)
-            row = code.let(f"{s.names[0]}_row", filled, dtype, True, True)
-            at = code.let(f"{s.names[0]}_at", _places(code), DType.I64, True, True)
+            whole = filled(code, args[0], kind, dtype)
+            row = code.let(f"{s.names[0]}_row", whole, dtype, True, True)
+            at = code.let(f"{s.names[0]}_at", places(code), DType.I64, True, True)
             _first(code, s, row.text, at.text)
         case ReduceKind.WELFORD:
             _two_passes(code, s, args[0])
         case ReduceKind.ONLINE_SOFTMAX:
             m, total = s.names
-            row_text = _filled(code, args[0], ReduceKind.MAX, dtype)
+            row_text = filled(code, args[0], ReduceKind.MAX, dtype)
             _point(code, m, _reduced(row_text, "gy_maximum"), dtype)
             power = f"libdevice.exp({args[0]} - {code.values[m].text})"
-            _point(code, total, _sum(_filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
+            _point(code, total, _sum(filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
         case _:
             _point(
-                code, s.names[0], _folded(_filled(code, args[0], kind, dtype), kind, dtype), dtype
+                code, s.names[0], _folded(filled(code, args[0], kind, dtype), kind, dtype), dtype
             )
 
 
@@ -117,7 +100,8 @@ def _point(code: Code, name: str, text: str, dtype: DType) -> None:
     code.define(name, text, dtype, True, False)
 
 
-def _places(code: Code) -> str:
+def places(code: Code) -> str:
+    """Return the elements' positions; behind all others where no element is."""
     return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to(tl.int64)"
 
 
@@ -146,11 +130,11 @@ def _two_passes(code: Code, s: Reduce, row: str) -> None:
     dtype = s.dtype
     code.define(count, _count(code, dtype), dtype, False, False)
     n = f"gy_maximum({code.values[count].text}, 1.0)"
-    total = _sum(_filled(code, row, ReduceKind.SUM, dtype), dtype)
+    total = _sum(filled(code, row, ReduceKind.SUM, dtype), dtype)
     _point(code, mean, f"{total} / {n}", dtype)
     apart = code.let(
         f"{squares}_row",
-        _filled(code, f"({row} - {code.values[mean].text})", ReduceKind.SUM, dtype),
+        filled(code, f"({row} - {code.values[mean].text})", ReduceKind.SUM, dtype),
         dtype, True, True,
     )  # fmt: skip
     _point(code, squares, _sum(f"{apart.text} * {apart.text}", dtype), dtype)
@@ -252,21 +236,3 @@ class Loop:
                 code.writer.line(f'{word} = tl.where({finite}, {word}, float("nan"))')
             case _:
                 _point(code, s.names[0], _folded(acc[0], s.kind, dtype), dtype)
-
-
-def scan_block(code: Code, s: ScanStep) -> None:
-    """Write a running fold of values that are all in the block."""
-    like, dtype = _LIKE[s.kind], s.dtype
-    row = _filled(code, code.values[s.args[0]].text, like, dtype)
-    reverse = ", reverse=True" if s.reverse else ""
-    combine = _SCANS[s.kind]
-    name = code.names.take(s.names[0])
-    if s.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
-        best = code.names.take(f"{s.names[0]}_best")
-        pair = f"({row}, {_places(code)})"
-        code.writer.line(f"{best}, {name} = tl.associative_scan({pair}, 1, {combine}{reverse})")
-        result = DType.I64
-    else:
-        code.writer.line(f"{name} = tl.associative_scan({row}, 1, {combine}{reverse})")
-        result = dtype
-    code.values[s.names[0]] = Value(name, result, True, True)

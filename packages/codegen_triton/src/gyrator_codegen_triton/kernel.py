@@ -6,12 +6,13 @@ from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
-from gyrator_codegen_triton.fold import Loop, reduce_block, scan_block
+from gyrator_codegen_triton.fold import Loop, reduce_block
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
 from gyrator_codegen_triton.shape import contiguous_inside, inner_extent, points, rblock
 from gyrator_codegen_triton.source import source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
+from gyrator_codegen_triton.walk import Running, scan_block, sort_block
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.body import Bind, Load, Reduce, ScanStep, SortStep
@@ -135,7 +136,7 @@ def _block(code: Code, stage: Stage) -> None:
             case ScanStep():
                 scan_block(code, s)
             case SortStep():
-                raise AssertionError("a sort is refused")
+                sort_block(code, s)
             case _:
                 statement(code, s)
 
@@ -143,31 +144,42 @@ def _block(code: Code, stage: Stage) -> None:
 def _loop(code: Code, stage: Stage) -> None:
     """Write an inner stage as a loop over blocks of the inner elements."""
     w = code.writer
-    loops: dict[str, Loop] = {}
-    for s in stage.body:
-        if isinstance(s, Reduce):
-            loops[s.names[0]] = loop = Loop(code, s)
-            loop.start(code)
+    loops = _collectives(code, stage)
+    for loop in loops.values():
+        loop.start(code)
     outside = dict(code.values)
     loaded = dict(code.loaded)
+    backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     ahead = f", num_stages={_AHEAD}" if _pipelined(code, stage) else ""
     steps = f"tl.range(0, extent, RBLOCK{ahead})" if ahead else "range(0, extent, RBLOCK)"
     with w.block(f"for start in {steps}:", end=""):
         wide = ".to(tl.int64)" if code.wide else ""
-        w.line(f"r = start + tl.arange(0, RBLOCK)[None, :]{wide}")
+        start = "(extent - 1) // RBLOCK * RBLOCK - start" if backwards else "start"
+        w.line(f"r = {start} + tl.arange(0, RBLOCK)[None, :]{wide}")
         w.line("r_mask = r < extent")
         used = {x for s in stage.body for e in expressions(s) for x in code.form(e).free_symbols}
         _digits(code, code.flats[1], used)
         for s in stage.body:
-            if isinstance(s, Reduce):
+            if isinstance(s, Reduce | ScanStep):
                 loops[s.names[0]].step(code)
-            elif not isinstance(s, ScanStep | SortStep):
+            elif not isinstance(s, SortStep):
                 statement(code, s)
     code.values = outside
     code.loaded = loaded
+    for loop in loops.values():
+        if isinstance(loop, Loop):
+            loop.end(code)
+
+
+def _collectives(code: Code, stage: Stage) -> dict[str, Loop | Running]:
+    """Return what a loop keeps from step to step, by the first name of each collective."""
+    loops: dict[str, Loop | Running] = {}
     for s in stage.body:
         if isinstance(s, Reduce):
-            loops[s.names[0]].end(code)
+            loops[s.names[0]] = Loop(code, s)
+        elif isinstance(s, ScanStep):
+            loops[s.names[0]] = Running(code, s)
+    return loops
 
 
 def _pipelined(code: Code, stage: Stage) -> bool:

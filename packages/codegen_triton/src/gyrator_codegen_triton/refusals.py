@@ -26,11 +26,11 @@ DTYPE = "GY-TRITON-001"
 OPERATION = "GY-TRITON-002"
 """An op that the target lacks."""
 SORT = "GY-TRITON-003"
-"""Sorts."""
+"""A sort of a row that does not fit, or of an unknown length."""
 ATOMIC = "GY-TRITON-004"
 """A scatter whose mode is not atomic on the target for the type."""
 LOOPED = "GY-TRITON-005"
-"""Locals or a scan over a range that does not fit into registers."""
+"""Locals over a range that does not fit into registers, or scans both ways over one."""
 LOCAL = "GY-TRITON-006"
 """A local that is not addressed by the linear position."""
 
@@ -54,15 +54,16 @@ def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
     position = inner_position(kernel)
     lacking = target.capabilities.ops_lacking
     for stage in kernel.stages:
+        if not persistent and len({s.reverse for s in stage.body if isinstance(s, ScanStep)}) > 1:
+            said = f"one loop over {inner_extent(kernel)!r} elements can't scan both ways"
+            yield Diagnostic(LOOPED, said, where=place, help="run the scans as two kernels")
         for s in stage.body:
             if isinstance(s, Let) and (s.op not in EMITTERS or s.op in lacking):
                 said = f"Triton kernels have no {s.op} on {target.arch}"
                 yield Diagnostic(OPERATION, said, where=f"{s.name} in {place}", help=_LIBRARY)
-            elif isinstance(s, SortStep):
-                yield Diagnostic(SORT, "Triton kernels do not sort", where=place, help=_LIBRARY)
-            elif isinstance(s, ScanStep) and not persistent:
-                said = f"a scan over {inner_extent(kernel)!r} elements does not fit into registers"
-                yield Diagnostic(LOOPED, said, where=place, help=_LIBRARY)
+            elif isinstance(s, SortStep) and not persistent:
+                said = f"a row of {inner_extent(kernel)!r} elements is more than kernels sort"
+                yield Diagnostic(SORT, said, where=place, help=_LIBRARY)
             elif isinstance(s, Load | Store) and s.buffer in local:
                 if s.index is not position:
                     said = f"local {s.buffer} is not addressed by the position {position!r}"

@@ -3,11 +3,13 @@
 from gyrator_codegen import Access, lane_access
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Load, ScanStep, Store
+from gyrator_ir.loop.body import Load, SortStep, Store
 from gyrator_ir.target import Heuristics
 
 _ELEMENT = 4  # bytes of what most rows hold
 _ABREAST = 64  # elements of a row where many rows are held at once
+SORTED = 1024
+"""The longest row that a kernel sorts: the compiler takes ever longer for the networks."""
 _KEPT = 4  # how much longer a row may be where a loop can't do it
 
 
@@ -38,22 +40,28 @@ def inner_position(kernel: Kernel) -> Expr:
 def rblock(kernel: Kernel, heuristics: Heuristics) -> int | None:
     """Return the block that holds all inner elements of a point, or None where a loop is needed.
 
-    Rows of up to `heuristics.scratch_bytes` are held whole; those that a loop can't do (a scan, a
-    local) up to four times as much. Where elements are consecutive from point to point rather than
-    along the row, a program holds many rows at once, shorter ones. A kernel without inner axes has
-    rows of one element.
+    Rows of up to `heuristics.scratch_bytes` are held whole; those that a loop can't do, for they
+    have a local, up to four times as much, and those to sort up to `SORTED` elements. Where
+    elements are consecutive from point to point rather than along the row, a program holds many
+    rows at once, shorter ones. A kernel without inner axes has rows of one element.
     """
     extent = inner_extent(kernel)
     if not isinstance(extent, Const):
         return None
-    scans = any(isinstance(s, ScanStep) for stage in kernel.stages for s in stage.body)
     bound = max(heuristics.scratch_bytes // _ELEMENT, 1024)
-    if scans or kernel.locals:
+    if sorts(kernel):
+        bound = SORTED
+    elif kernel.locals:
         bound *= _KEPT
     elif kernel.inner and not contiguous_inside(kernel):
         bound = min(bound, _ABREAST)
     block = power_of_two(extent.value)
     return block if block <= bound else None
+
+
+def sorts(kernel: Kernel) -> bool:
+    """Say whether the kernel sorts its rows."""
+    return any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body)
 
 
 def contiguous_inside(kernel: Kernel) -> bool:

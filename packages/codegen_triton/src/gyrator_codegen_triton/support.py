@@ -167,6 +167,23 @@ _HELPERS: tuple[tuple[str, str], ...] = (
 """,
     ),
     (
+        "gy_order_f32",
+        """(a):
+    # Integers in the order of floats: a NaN is the largest, the zeros are equal.
+    bits = tl.where(a == 0, 0.0, a).to(tl.int32, bitcast=True)
+    key = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    return tl.where(a != a, 0x7FFFFFFF, key).to(tl.int64)
+""",
+    ),
+    (
+        "gy_order_f64",
+        """(a):
+    bits = tl.where(a == 0, 0.0, a).to(tl.int64, bitcast=True)
+    key = tl.where(bits < 0, bits ^ 0x7FFFFFFFFFFFFFFF, bits)
+    return tl.where(a != a, 0x7FFFFFFFFFFFFFFF, key)
+""",
+    ),
+    (
         "gy_words",
         """(seed, counter):
     # Philox4x32-10: key = seed, counter words = low and high half of the counter, 0, 0.

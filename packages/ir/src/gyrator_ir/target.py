@@ -20,8 +20,11 @@ class Capabilities:
     reductions: bool = True
     scans: bool = True
     scan_extent: int = field(default=0, validator=natural)
-    """The longest range that a scan covers, which must then be constant; 0 for any."""
+    """The longest range, which must then be constant, of a scan that can't be shared out by parts:
+    of positions, and of sums of powers. 0 for any."""
     sorts: bool = True
+    sort_extent: int = field(default=0, validator=natural)
+    """The longest range that kernels sort, which must then be constant; 0 for any."""
     indirect: bool = True
     """Addresses that depend on loaded values."""
     device_checks: bool = True

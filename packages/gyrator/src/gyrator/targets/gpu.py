@@ -77,7 +77,7 @@ class TritonDevice:
             capabilities=Capabilities(
                 dtypes=_ALL,
                 atomics=_ATOMICS,
-                sorts=False,
+                sort_extent=1024,
                 scan_extent=_SCRATCH,
                 streams=True,
                 graphs=self.graphs,

@@ -17,7 +17,7 @@ def running(kind: ScanKind) -> Rule:
         out = b.out
         if x.ndim == 0:
             return b.copy(x, out)
-        if not _scans(b, x, dim % x.ndim):
+        if not _scans(b, x, dim % x.ndim, kind is not ScanKind.LOGSUMEXP):
             raise LeftToAten
         dtype = out.dtype.compute
         narrow = dtype is not out.dtype
@@ -28,12 +28,12 @@ def running(kind: ScanKind) -> Rule:
     return rule
 
 
-def _scans(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
-    """Whether the device's kernels fold along a dimension of `x`."""
+def _scans(b: LoopBuilder, x: TensorValue, dim: int, shared: bool) -> bool:
+    """Whether the device's kernels fold along a dimension of `x`, by parts too if `shared`."""
     offered = b.targets[x.device.type].capabilities
     extent = x.shape[dim]
     short = isinstance(extent, Const) and extent.value <= offered.scan_extent
-    return offered.scans and (short or not offered.scan_extent)
+    return offered.scans and (shared or short or not offered.scan_extent)
 
 
 def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
@@ -42,7 +42,7 @@ def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
     def rule(b: LoopBuilder, x: TensorValue, dim: int) -> Any:
         values, places = b.outs
         assert values is not None and places is not None
-        if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim):
+        if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim, False):
             raise LeftToAten
         dtype = x.dtype.compute
         d = dim % x.ndim

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.extern import kept
@@ -20,8 +21,7 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
     descending = named.get("descending", given[1] if len(given) > 1 else False)
     values, places = b.outs
     assert values is not None and places is not None
-    target = b.targets[values.device.type]
-    if x.ndim == 0 or x.dtype is DType.BOOL or not target.capabilities.sorts:
+    if x.ndim == 0 or x.dtype is DType.BOOL or not _sorts(b, x, dim % x.ndim):
         raise LeftToAten
     wide = Spec(values.dtype.compute, values.device, values.shape, values.strides)
     into = [b.buffer(wide), b.buffer(places)]
@@ -34,6 +34,14 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
         stable=True,
     )
     return (into[0] if wide == values else b.copy(into[0], values)), into[1]
+
+
+def _sorts(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
+    """Whether the device's kernels sort along a dimension of `x`."""
+    offered = b.targets[x.device.type].capabilities
+    extent = x.shape[dim]
+    short = isinstance(extent, Const) and extent.value <= offered.sort_extent
+    return offered.sorts and (short or not offered.sort_extent)
 
 
 def register(table: TableBuilder) -> None:

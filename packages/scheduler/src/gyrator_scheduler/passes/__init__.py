@@ -16,6 +16,7 @@ from gyrator_scheduler.passes.merge_axes import MergeAxes
 from gyrator_scheduler.passes.reorder_axes import ReorderAxes
 from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
 from gyrator_scheduler.passes.split_reductions import SplitReductions
+from gyrator_scheduler.passes.split_scans import SplitScans
 from gyrator_scheduler.passes.unit_reductions import UnitReductions
 
 
@@ -40,6 +41,7 @@ def default_pipeline(
         CommonSubexpressions(),
         *fast,
         SplitReductions(by_device=by_device, matrix_units=units),
+        SplitScans(by_device),
         ReorderAxes(),
         MergeAxes(),
     )
@@ -56,6 +58,7 @@ def all_passes() -> dict[str, Callable[..., Pass[LoopProgram]]]:
         ReorderAxes,
         SimplifyIndices,
         SplitReductions,
+        SplitScans,
         UnitReductions,
     )
     return {c.name: c for c in classes}

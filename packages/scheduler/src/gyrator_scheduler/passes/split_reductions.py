@@ -186,7 +186,7 @@ class _Splitter:
             moved[plan.axis.symbol] = cuts[-1].symbol * plan.length + step
         partial = [self.buffer(op, n, axes) for n in range(len(op.reduce.names))]
         body, args = _body(op, plan, moved)
-        address = _row_major_place(axes, partial[0])
+        address = row_major_place(axes, partial[0])
         first = evolve(
             op,
             name=f"{op.name}_parts",
@@ -367,7 +367,7 @@ class _Kept:
         return out
 
     def _place(self, b: Buffer) -> Expr:
-        return _row_major_place(self.op.axes, b)
+        return row_major_place(self.op.axes, b)
 
     def _at_points(self, name: str, b: Buffer) -> Load:
         return Load(name, b.name, self._place(b))
@@ -379,7 +379,8 @@ class _Kept:
         self.made.append(Pointwise(self.op.name, self.op.axes, (*body, *stores), self.op.origins))
 
 
-def _row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
+def row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
+    """Return the address of the point of `axes` in a buffer."""
     return sum_of(a.symbol * s for a, s in zip(axes, b.strides, strict=True))
 
 
@@ -391,7 +392,7 @@ def _body(
     if plan.axis is None or plan.whole:
         return [renamed(s, {}, moved) for s in op.body], op.reduce.args
     taken = {n for s in op.body for n in defined(s)}
-    here, end, inside, nothing = (_fresh(n, taken) for n in ("here", "end", "inside", "nothing"))
+    here, end, inside, nothing = (fresh(n, taken) for n in ("here", "end", "inside", "nothing"))
     body: list[Statement] = [
         IndexValue(here, moved[plan.axis.symbol], DType.I64),
         IndexValue(end, plan.axis.extent, DType.I64),
@@ -401,27 +402,28 @@ def _body(
         if isinstance(s, (Load, Bind)):
             mask = inside
             if s.mask is not None:
-                mask = _fresh("both", taken)
+                mask = fresh("both", taken)
                 body.append(Let(mask, "bit_and", (inside, s.mask), DType.BOOL))
             s = evolve(s, mask=mask)
         body.append(renamed(s, {}, moved))
     dtype = op.reduce.dtype
-    body.append(ConstValue(nothing, _identity(op.reduce.kind, dtype), dtype))
+    body.append(ConstValue(nothing, identity_of(op.reduce.kind, dtype), dtype))
     args: list[str] = []
     for arg in op.reduce.args:
-        args.append(_fresh("part", taken))
+        args.append(fresh("part", taken))
         body.append(Let(args[-1], "where", (inside, arg, nothing), dtype))
     return body, tuple(args)
 
 
-def _fresh(stem: str, taken: set[str]) -> str:
+def fresh(stem: str, taken: set[str]) -> str:
+    """Return a name like `stem` that is not taken, and take it."""
     while stem in taken:
         stem += "_"
     taken.add(stem)
     return stem
 
 
-def _identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
+def identity_of(kind: ReduceKind, dtype: DType) -> bool | int | float:
     """Return the value that a fold ignores."""
     if dtype is DType.BOOL:
         return kind in (ReduceKind.ALL, ReduceKind.MIN, ReduceKind.PROD)
