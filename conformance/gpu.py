@@ -21,7 +21,9 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import triton
+from attrs import evolve
 from gpu_cases import CASES, Case
+from gpu_runtime import devices, drops, memcheck, partitions, user_kernels
 from triton.testing import do_bench
 
 from gyrator.accuracy import allowed_block_error, worst_error
@@ -136,6 +138,22 @@ def ops(clock: Clock, only: str) -> Iterator[Row]:
             if clock.left < 5:
                 return
             yield check_case(case, DTYPES[name])
+
+
+LANGUAGES = (
+    "unary", "reductions", "norms", "views", "embedding", "scatters", "host scalar", "mutation",
+    "dynamic sizes", "matmul", "attention", "convolution",
+)  # fmt: skip
+"""Cases that are also compiled with host programs in other languages than Python."""
+
+
+def languages(clock: Clock, only: str) -> Iterator[Row]:
+    """Host programs as FX graphs and in C++."""
+    for case in CASES:
+        for wrapper in ("fx", "cpp"):
+            if case.name in LANGUAGES and only in case.name and clock.left > 10:
+                chosen = evolve(case, options={**case.options, "wrapper": wrapper})
+                yield check_case(chosen, DTYPES[case.dtypes[0]]) | {"wrapper": wrapper}
 
 
 def subprocess_case(text: str, expected: str) -> Row:
@@ -478,7 +496,11 @@ def overhead(clock: Clock, only: str) -> Iterator[Row]:
 
 
 SECTIONS = {
-    f.__name__: f for f in (ops, random, processes, models, graphs, bandwidth, overhead, peers)
+    f.__name__: f
+    for f in (
+        ops, languages, random, processes, user_kernels, partitions, devices, models, graphs,
+        bandwidth, overhead, peers, drops, memcheck,
+    )
 }  # fmt: skip
 
 

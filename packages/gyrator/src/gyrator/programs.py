@@ -173,7 +173,7 @@ def _load(
             users,
             running.fx_compiler,
             running.timed,
-            device_graph=lambda name, plan: _replayed(plan, parts.get(name), running),
+            device_graph=lambda name, plan: _part(plan, parts.get(name), running),
         )
         plan = namespace[metadata["entry"]](rt).plan
         rows = rt.launches
@@ -212,6 +212,13 @@ def _replayed(
     plan: Callable[[list[Any]], Any], facts: Mapping[str, Any] | None, running: Running
 ) -> Callable[[list[Any]], Any]:
     return replayed(plan, facts, running.graphs, running.memory)
+
+
+def _part(
+    plan: Callable[[list[Any]], Any], facts: Mapping[str, Any] | None, running: Running
+) -> Callable[[list[Any]], Any]:
+    """Return a partition that is captured with its device current, whichever the program's is."""
+    return at_home(_replayed(plan, facts, running), None if facts is None else facts["index"])
 
 
 def _launchers(rows: Sequence[Any]) -> dict[str, UserKernelLauncher]:

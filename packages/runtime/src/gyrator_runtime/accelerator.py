@@ -197,9 +197,21 @@ class AcceleratorDevice(DeviceInterface):
                 run()
             module.current_stream().wait_stream(side)
         graph = module.CUDAGraph()
-        with module.graph(graph, pool=pool, capture_error_mode="thread_local"):
-            run()
+        stream = module.current_stream()
+        try:
+            with module.graph(graph, pool=pool, capture_error_mode="thread_local"):
+                run()
+        except RuntimeError:
+            self._leave_capture(stream)
+            raise
         return cast(Callable[[], None], graph.replay)
+
+    def _leave_capture(self, stream: Any) -> None:
+        """Undo what torch leaves behind where a capture fails: its stream, and a generator that
+        takes all later random numbers for parts of a graph."""
+        self._module.set_stream(stream)
+        generator = self._module.default_generators[stream.device_index]
+        generator.graphsafe_set_state(generator.clone_state())
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.count():

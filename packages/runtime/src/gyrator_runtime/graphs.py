@@ -20,6 +20,7 @@ import torch
 from attrs import define, field, frozen
 
 from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.warn import warn
 
 Run = Callable[[list[Any]], Any]
 
@@ -221,9 +222,10 @@ class GraphReplay:
 
         try:
             replay = self.device.capture(run, warm=False, pool=pool.handle)
-        except RuntimeError:
+        except RuntimeError as error:
             # Something in the program cannot be captured; nothing of it has run.
             self._refused = True
+            _warn_uncaptured(error)
             self.memory.leave(pool)
             return self.plan(inputs)
         results = tuple(_noted(r, given) for r in made)
@@ -239,6 +241,12 @@ class GraphReplay:
         recording = _Recording(replay, pool, queue, places, addresses, results, memory)
         self._recordings.append(recording)
         return recording.run(inputs, self.mutated)
+
+
+def _warn_uncaptured(error: RuntimeError) -> None:
+    reason = str(error).partition("\n")[0]
+    help = "it gives the same results without one; report the op that cannot be captured"
+    warn("GY-RUNTIME-004", f"a program, or part of one, runs without a graph: {reason}", help)
 
 
 def _twin(value: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ class TritonDevice:
             device=self.device,
             arch=arch,
             kernel_backend="triton",
-            wrapper_backends=("python", "fx"),
+            wrapper_backends=("python", "cpp", "fx"),
             capabilities=Capabilities(
                 dtypes=_ALL,
                 atomics=_ATOMICS,
