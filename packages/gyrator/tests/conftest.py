@@ -84,28 +84,33 @@ x, w = torch.randn(5, 7), torch.randn(7, 9)
 """
 
 
-@pytest.fixture
-def child(tmp_path: Path) -> Child:
-    """Run a script in a process of its own; return what its `report` said.
+def run_child(script: str, environment: Mapping[str, str], cache: Path) -> dict[str, Any]:
+    """Run a script in a process of its own with this cache; return what its `report` said.
 
     The script finds a function `f(x, w)`, its arguments, `records` and `report` ready.
     """
+    done = subprocess.run(
+        [sys.executable, "-c", PREAMBLE + script],
+        env=child_environment(cache, environment),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
+    assert done.returncode == 0 and lines, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))
+    return found
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Child:
+    """Return `run_child` with a cache of this test, where no other one is given."""
 
     def run(
         script: str, environment: Mapping[str, str] | None = None, cache: Path | None = None
     ) -> dict[str, Any]:
-        done = subprocess.run(
-            [sys.executable, "-c", PREAMBLE + script],
-            env=child_environment(cache or tmp_path / "cache", environment),
-            capture_output=True,
-            text=True,
-            timeout=240,
-            check=False,
-        )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
-        assert done.returncode == 0 and lines, done.stderr[-3000:]
-        found: dict[str, Any] = json.loads(lines[-1].removeprefix("REPORT "))
-        return found
+        return run_child(script, environment or {}, cache or tmp_path / "cache")
 
     return run
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -23,7 +24,7 @@ from gyrator.records import GraphRecord
 from gyrator.session import Session
 from gyrator_runtime.warn import GyratorWarning
 
-from .conftest import PREAMBLE, Child, child_environment
+from .conftest import PREAMBLE, Child, child_environment, run_child
 
 COMPARE = """
 session = Session(observer=records.append)
@@ -97,13 +98,21 @@ report(right=right and torch.allclose(z, x.exp() + 1))
     assert len(second["records"]) == 3 and all(cached for _, _, cached, _ in second["records"])
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache that a process has filled. It may be moved: tests copy it."""
+    cache = tmp_path_factory.mktemp("filled") / "kept"
+    assert run_child(COMPARE, {}, cache)["right"]
+    return cache
+
+
 @pytest.mark.parametrize("kind", ["programs", "graphs"])
 @pytest.mark.parametrize("damage", ["truncated", "missing"])
 def test_damaged_cache_entries_are_built_again(
-    child: Child, tmp_path: Path, kind: str, damage: str
+    child: Child, filled: Path, tmp_path: Path, kind: str, damage: str
 ) -> None:
     cache = tmp_path / "kept"
-    assert child(COMPARE, cache=cache)["right"]
+    shutil.copytree(filled, cache)
     files = [p for p in (cache / "entries" / kind).rglob("*") if p.is_file()]
     assert files
     for path in files:
