@@ -50,51 +50,53 @@ class Case:
     scale: float = 0.25
     causal: bool = False
 
-    def kernel(self):
-        sums = [] if self.padded is None else [(self.batch, self.heads, self.padded)]
-        shapes = [
-            (self.batch, self.heads, self.rows, self.query),
-            (self.batch, self.groups, self.columns, self.query),
-            (self.batch, self.groups, self.columns, self.value),
-            *([(self.batch, self.heads, self.rows, self.columns)] * (self.mask is not None)),
-            (self.batch, self.heads, self.rows, self.value),
-            *sums,
-        ]
-        shapes = [tuple(expr(n) for n in shape) for shape in shapes]
-        given = len(shapes) - 1 - len(sums)
+    def kernel(self, gradients=False):
+        q = (self.batch, self.heads, self.rows, self.query)
+        k = (self.batch, self.groups, self.columns, self.query)
+        v = (self.batch, self.groups, self.columns, self.value)
+        scores, out = (*q[:3], self.columns), (*q[:3], self.value)
+        sums = (*q[:2], self.padded)
+        given = [(q, self.dtype), (k, self.dtype), (v, self.dtype)]
+        if gradients:
+            sums = (*q[:2], self.rows) if self.padded is None else sums
+            given += [(out, self.dtype), (sums, DType.F32), (q[:3], DType.F32)]
+            made = list(given[:3])
+        else:
+            made = [(out, self.dtype), *([] if self.padded is None else [(sums, DType.F32)])]
+        if self.mask is not None:
+            given.append((scores, self.mask))
         buffers, tensors = [], []
-        for n, shape in enumerate(shapes):
-            dtype = self.mask if n == 3 < given else DType.F32 if len(shape) == 3 else self.dtype
-            strides, offset = self.layout(n, shape, given), self.offset if n < given else 0
+        for n, (shape, dtype) in enumerate(given + made):
+            shape = tuple(expr(m) for m in shape)
+            masking = self.mask is not None and n == len(given) - 1
+            strides = self.layout(shape, masking)
+            offset = self.offset if n < len(given) else 0
             tensors.append(TensorRef(f"p{n}", dtype, shape, strides, expr(offset)))
             last = sum(((m - 1) * s for m, s in zip(shape, strides, strict=True)), expr(offset))
             buffers.append(Buffer(f"p{n}", dtype, CUDA, (last + 1,), (expr(1),)))
         attributes = (("scale", Literal(self.scale)), ("causal", Literal(self.causal)))
         sizes = {s for t in tensors for e in (*t.shape, *t.strides) for s in e.free_symbols}
+        kind = TemplateKind.ATTENTION_GRADIENTS if gradients else TemplateKind.ATTENTION
         return verify_kernel(
             TemplateKernel(
                 name="attend",
                 device=CUDA,
-                kind=TemplateKind.ATTENTION,
-                inputs=tuple(tensors[:given]),
-                outputs=tuple(tensors[given:]),
+                kind=kind,
+                inputs=tuple(tensors[: len(given)]),
+                outputs=tuple(tensors[len(given) :]),
                 attributes=attributes,
                 parameters=tuple(buffers),
                 sizes=tuple(sorted(sizes, key=lambda s: s.name)),
             )
         )
 
-    def layout(self, n, shape, given):
-        order = (0, 2, 1, 3) if self.rows_first and len(shape) == 4 else range(len(shape))
+    def layout(self, shape, masking):
+        order = (0, 2, 1, 3) if self.rows_first and len(shape) == 4 else tuple(range(len(shape)))
         turned = [shape[d] for d in order]
-        steps = dict(
-            zip(order, (product_of(turned[d + 1 :]) for d in range(len(turned))), strict=True)
-        )
-        strides = [steps[d] for d in range(len(shape))]
-        if n == 3 < given:
-            dropped = {"": (), "rows": (2,), "heads": (0, 1), "all": (0, 1, 2, 3)}[self.broadcast]
-            strides = [ZERO if d in dropped else s for d, s in enumerate(strides)]
-        return tuple(strides)
+        steps = {d: product_of(turned[n + 1 :]) for n, d in enumerate(order)}
+        dropped = {"": (), "rows": (2,), "heads": (0, 1), "all": (0, 1, 2, 3)}
+        zero = dropped[self.broadcast] if masking else ()
+        return tuple(ZERO if d in zero else steps[d] for d in range(len(shape)))
 
 
 def arrays_of(kernel, sizes, rng):
@@ -121,22 +123,30 @@ def views(kernel, sizes, arrays):
     return found[: len(kernel.inputs)], found[len(kernel.inputs) :]
 
 
-def attention(inputs, scale, causal):
-    q, k, v = (x.astype(np.float64) for x in inputs[:3])
-    k, v = (np.repeat(x, q.shape[1] // k.shape[1], axis=1) for x in (k, v))
+def weights_of(inputs, mask, scale, causal):
+    """Return the weights in float64, and the logarithms of their sums before they are made 1."""
+    q, k = (x.astype(np.float64) for x in inputs[:2])
+    k = np.repeat(k, q.shape[1] // k.shape[1], axis=1)
     scores = np.einsum("bhle,bhse->bhls", q, k) * scale
     seen = np.ones(scores.shape, bool)
-    if len(inputs) > 3 and inputs[3].dtype == bool:
-        seen &= inputs[3]
-    elif len(inputs) > 3:
-        scores = scores + inputs[3].astype(np.float64)
+    if mask is not None and mask.dtype == bool:
+        seen &= mask
+    elif mask is not None:
+        scores = scores + mask.astype(np.float64)
     if causal:
         seen &= np.tri(*scores.shape[2:], dtype=bool)
     top = np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True, initial=-1e300)
     weights = np.where(seen, np.exp(np.where(seen, scores - top, 0)), 0)
     total = weights.sum(axis=-1, keepdims=True)
-    out = np.einsum("bhls,bhsf->bhlf", weights / np.where(total, total, 1), v)
-    return out, np.where(total, top + np.log(np.where(total, total, 1)), -np.inf)[..., 0]
+    some = np.where(total, total, 1)
+    return weights / some, np.where(total, top + np.log(some), -np.inf)[..., 0]
+
+
+def attention(inputs, scale, causal):
+    weights, sums = weights_of(inputs, *(inputs[3:] or [None]), scale, causal)
+    v = inputs[2].astype(np.float64)
+    v = np.repeat(v, weights.shape[1] // v.shape[1], axis=1)
+    return np.einsum("bhls,bhsf->bhlf", weights, v), sums
 
 
 CASES = {
@@ -204,6 +214,45 @@ def test_attention(name, interpreter, text_folder):
     np.testing.assert_allclose(reference[0].astype(np.float64), out, rtol=error, atol=4 * error)
     for total in reference[1:]:
         np.testing.assert_allclose(total[:, :, : sums.shape[2]], sums, rtol=2e-6, atol=2e-6)
+
+
+GRADIENTS = ("plain", "odd", "causal", "longer", "wider", "boolean", "added", "same", "turned")
+GRADIENTS += ("shared", "single", "narrow", "dynamic", "no queries")
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name, interpreter, text_folder):
+    case = CASES[name]
+    kernel = case.kernel(gradients=True)
+    arrays = arrays_of(kernel, SIZES, np.random.default_rng(5))
+    inputs, _ = views(kernel, SIZES, arrays)
+    mask = inputs[6] if case.mask is not None else None
+    if case.mask is DType.BOOL:
+        mask[:, :, 1:3] = False
+    weights, sums = weights_of(inputs, mask, case.scale, case.causal)
+    q, k, v, grad = (x.astype(np.float64) for x in inputs[:4])
+    ratio = q.shape[1] // k.shape[1]
+    k, v = (np.repeat(x, ratio, axis=1) for x in (k, v))
+    slopes = np.einsum("bhlf,bhsf->bhls", grad, v)
+    mean = (weights * slopes).sum(axis=-1)
+    inputs[4][...], inputs[5][...] = np.inf, mean
+    inputs[4][:, :, : sums.shape[2]] = sums
+    slopes = weights * (slopes - mean[..., None]) * case.scale
+    wanted = [
+        np.einsum("bhls,bhse->bhle", slopes, k),
+        np.einsum("bhls,bhle->bhse", slopes, q),
+        np.einsum("bhls,bhlf->bhsf", weights, grad),
+    ]
+    for n in (1, 2):
+        shape = wanted[n].shape
+        wanted[n] = wanted[n].reshape(shape[0], -1, ratio, *shape[2:]).sum(axis=2)
+    buffers = {p.name: a.copy() for p, a in zip(kernel.parameters, arrays, strict=True)}
+    run_template(kernel, buffers, SIZES)
+    reference = [buffers[p.name] for p in kernel.parameters]
+    for found in (run(kernel, interpreter, text_folder, arrays, SIZES), reference):
+        for got, want in zip(views(kernel, SIZES, found)[1], wanted, strict=True):
+            error = 4 * ERRORS[case.dtype] * max(1, np.abs(want).max(initial=0))
+            np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=error)
 
 
 def test_what_is_not_a_number_stays_so(interpreter, text_folder):
@@ -280,8 +329,7 @@ def test_machine_code(tmp_path):
     ]
     general = evolve(OFFERS, arch="gfx942")  # of whose precisions NVIDIA's GPUs have all
     jobs = []
-    for n, case in enumerate(cases):
-        kernel = case.kernel()
+    for n, kernel in enumerate([*(c.kernel() for c in cases), cases[0].kernel(gradients=True)]):
         (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), general)
         (path := tmp_path / f"attend{n}.py").write_text(unit.text, encoding="utf-8")
         (source,) = unit.kernels

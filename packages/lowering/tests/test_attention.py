@@ -20,9 +20,11 @@ attend = F.scaled_dot_product_attention
 NONE = LoweringOptions(extern_kernels="none")
 
 
-def offers(target: Target, device: str = "cpu") -> Target:
-    """Return the target with all templates."""
-    capabilities = evolve(target.capabilities, templates=frozenset(TemplateKind))
+def offers(
+    target: Target, device: str = "cpu", kinds: frozenset[str] = frozenset(TemplateKind)
+) -> Target:
+    """Return the target with templates."""
+    capabilities = evolve(target.capabilities, templates=kinds)
     return evolve(target, device=device, capabilities=capabilities)
 
 
@@ -175,8 +177,9 @@ GPU = {
 }
 
 
+@pytest.mark.parametrize("gradients", [False, True], ids=["loops", "template"])
 @pytest.mark.parametrize("name", GPU)
-def test_ops_of_gpus(name: str, check) -> None:
+def test_ops_of_gpus(name: str, gradients: bool, check) -> None:
     """Each op in the form that it has on a GPU, traced there and interpreted here."""
     forward, backward, masked, causal, scale, groups = GPU[name]
     groups = 2 if groups == 2 else 4
@@ -195,9 +198,14 @@ def test_ops_of_gpus(name: str, check) -> None:
         fakes = [torch.empty(t.shape, device="cuda") for t in (grad, *given)]
     with mode:
         gm = make_fx(step)(*fakes)
-    program = verify(lower(gm, NONE, {"cuda": offers(check.targets["cpu"], "cuda")}))
+    kinds = frozenset(TemplateKind) if gradients else frozenset({TemplateKind.ATTENTION})
+    program = verify(lower(gm, NONE, {"cuda": offers(check.targets["cpu"], "cuda", kinds)}))
     assert not [o.target for o in program.operations if isinstance(o, Extern)]
-    assert sum(isinstance(o, Template) for o in program.operations) == 1
+    found = [o for o in program.operations if isinstance(o, Template)]
+    # A mask's gradient is a sum of scores' gradients, which the template never stores.
+    assert len(found) == (2 if gradients and masked is None else 1)
+    called = [o.fallback.target.partition(".")[2] for o in found]
+    assert all(c.startswith("_scaled_dot_product") for c in called)
     found = run_loop(program, [t.numpy() for t in (grad, *given)])
     out, sums, *grads = map(torch.from_numpy, found)
 

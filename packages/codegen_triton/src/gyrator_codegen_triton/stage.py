@@ -13,7 +13,7 @@ from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
-from gyrator_codegen_triton.templates.attention import emit_attention
+from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
@@ -121,6 +121,6 @@ class TritonBackend:
         units: list[TranslationUnit] = []
         for n, kernel in enumerate(kernels):
             symbol = names.take(kernel.name)
-            source = emit_attention(kernel, facts, origins, target, symbol)
+            source = emit_template(kernel, facts, origins, target, symbol)
             units.append(TranslationUnit(f"template{n}", "triton", source.text, (source,)))
         return tuple(units)

@@ -107,8 +107,8 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
     match op:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(a for _, a in kwargs))
-        case Template(inputs=inputs, attributes=attributes):
-            return (*inputs, *(a for _, a in attributes))
+        case Template(inputs=inputs, attributes=attributes, fallback=fallback):
+            return (*inputs, *(a for _, a in attributes), *arguments_of(fallback))
         case UserTritonKernel(args=args, constants=constants, grid=grid):
             given = (*(a for _, a in args), *(a for _, a in constants))
             return (*given, *(e for row in grid for e in row))

@@ -20,7 +20,7 @@ from gyrator_codegen_triton.templates.attention_text import (
     problem_of,
     vector_of,
 )
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, to_python
+from gyrator_ir.expr import Const, Expr, ShapeFacts, to_python
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
@@ -49,6 +49,11 @@ class _Attention(AttentionText):
     """What is known while one kernel is written."""
 
     @property
+    def mask(self) -> TensorRef | None:
+        """What is added to the scores, or says which of them count."""
+        return self.kernel.inputs[3] if len(self.kernel.inputs) > 3 else None
+
+    @property
     def sums(self) -> TensorRef | None:
         """Where the logarithms of the sums go."""
         return self.kernel.outputs[1] if len(self.kernel.outputs) > 1 else None
@@ -56,21 +61,16 @@ class _Attention(AttentionText):
     def write(self, origins: Sequence[Origin]) -> None:
         """Write the function, and that of the host that gives the number of programs."""
         w = self.writer
-        sizes = [self.names.stable(s.name) for s in self.kernel.sizes]
-        given = [self.names.stable(p.name) for p in self.kernel.parameters] + sizes
-        blocks = ["XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"]
-        w.line("@triton.jit")
-        with w.block(f"def {self.symbol}({', '.join([*given, *blocks])}):", end=""):
+        with self.function(self.symbol):
             write_origins(w, self.kernel.origins, origins)
-            if self.wide:
-                w.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
+            self.lengths()
             self.places()
             self.start()
             self.loops()
             self.finish()
         w.lines("", "")
         batch, heads = self.q.shape[:2]
-        with w.block(f"def {self.symbol}_grid({', '.join([*sizes, 'XBLOCK'])}):", end=""):
+        with self.grid("XBLOCK"):
             w.line(f"tiles = ({to_python(self.padded, self.name)} + XBLOCK - 1) // XBLOCK")
             w.line(f"return (tiles * ({to_python(batch * heads, self.name)}),)")
 
@@ -82,9 +82,7 @@ class _Attention(AttentionText):
     def places(self) -> None:
         """Write which rows of which head the program computes, and where its tensors begin."""
         w = self.writer
-        heads, groups = self.q.shape[1], self.k.shape[1]
-        self.rows = self.let("rows", self.q.shape[2])
-        self.columns = self.let("columns", self.k.shape[2])
+        heads = self.q.shape[1]
         padded = self.rows if self.padded == self.q.shape[2] else self.let("padded", self.padded)
         w.line(f"tiles = ({padded} + XBLOCK - 1) // XBLOCK")
         w.line("program = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
@@ -96,11 +94,7 @@ class _Attention(AttentionText):
             w.line("# The last rows look at most columns, and are begun first.")
             tile = f"(tiles - 1 - {tile})"
         w.line(f"first = {tile} * XBLOCK")
-        shared = "head"
-        if groups is ONE:
-            shared = "0"
-        elif groups != heads:
-            shared = f"head // {self.factor(heads // groups)}"
+        shared = self.group("head")
         tensors = [("query", self.q, "head"), ("key", self.k, shared), ("value", self.v, shared)]
         if self.mask is not None:
             tensors.append(("mask", self.mask, "head"))
@@ -163,7 +157,7 @@ class _Attention(AttentionText):
         w.line(f"key = {load(at, masks)}")
         exact = f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
         w.line(f"scores = tl.dot(query, key{exact})")
-        self.scores(edge)
+        self.scores(self.mask, bounded=edge, edge=edge)
         self.weigh()
         s = self.v.strides
         at = self.address("value_head", ("r[:, None]", s[2]), ("f[None, :]", s[3]))
@@ -171,30 +165,6 @@ class _Attention(AttentionText):
         w.line(f"value = {load(at, masks)}")
         w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{exact})")
         w.line("limit = top")
-
-    def scores(self, edge: bool) -> None:
-        """Write what becomes of the products before the largest is looked for."""
-        w = self.writer
-        if self.additive:
-            w.line(f"scores = scores * {self.scale!r}")
-        counted = ["r_mask[None, :]"] * edge
-        if self.causal and edge:
-            counted.append("(x[:, None] >= r[None, :])")
-        if self.mask is not None:
-            s = self.mask.strides
-            terms = (("x[:, None]", s[2]), ("r[None, :]", s[3]))
-            at = self.address("mask_head", *terms)
-            if s[2] is ZERO and s[3] is ZERO:
-                at = "mask_head + r[None, :] * 0"
-            masks = ["x_mask[:, None]"] * (s[2] is not ZERO) + ["r_mask[None, :]"] * edge
-            boolean = self.mask.dtype is DType.BOOL
-            w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
-            if boolean:
-                counted.append("mask")
-            else:
-                w.line("scores = scores + mask.to(tl.float32)")
-        if counted:
-            w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')
 
     def weigh(self) -> None:
         """Write the exponentials, less the largest score, and the sums of them."""

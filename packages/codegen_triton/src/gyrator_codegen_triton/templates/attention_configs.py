@@ -7,7 +7,7 @@ registers.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import MappingProxyType
 
 from attrs import frozen
@@ -49,6 +49,21 @@ _SHAPES = (
 """`XBLOCK`, `RBLOCK`, `num_warps` and `num_stages` that are worth a thought; the last fits any
 device."""
 
+_GRADIENT_SHAPES = (
+    (64, 128, 8, 2),
+    (128, 64, 8, 2),
+    (64, 64, 4, 3),
+    (64, 64, 4, 2),
+    (64, 64, 8, 2),
+    (32, 128, 4, 2),
+    (32, 64, 4, 2),
+    (64, 32, 4, 2),
+    (32, 32, 4, 2),
+    (32, 32, 4, 1),
+    (16, 16, 4, 1),
+)
+"""The same for gradients, whose programs walk along rows or along columns."""
+
 
 @frozen(kw_only=True)
 class Problem:
@@ -65,17 +80,47 @@ class Problem:
     """Bytes of an element."""
 
 
+Shape = tuple[int, int, int, int]
+
+
 def candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
     """Return configurations, the best guess first."""
     fitting = list(_fitting(problem, heuristics.shared_bytes or _SHARED)) or [_SHAPES[-1]]
-    ranked = sorted(fitting, key=lambda shape: _price(shape, problem, heuristics))
+    return _ranked(fitting, lambda shape: _price(shape, problem, heuristics))
+
+
+def gradient_candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
+    """Return configurations for the gradients, the best guess first."""
+    shared, both = heuristics.shared_bytes or _SHARED, problem.query + problem.value
+    fitting = [
+        shape
+        for shape in _GRADIENT_SHAPES
+        if max(shape[1] + shape[3] * shape[0], shape[0] + shape[3] * shape[1])
+        * both
+        * problem.width
+        <= shared
+    ]
+    return _ranked(fitting or [_GRADIENT_SHAPES[-1]], lambda shape: _gradient_price(shape, problem))
+
+
+def _ranked(shapes: Sequence[Shape], price: Callable[[Shape], float]) -> tuple[Configuration, ...]:
     return tuple(
         Configuration((("XBLOCK", x), ("RBLOCK", r), ("num_warps", warps), ("num_stages", stages)))
-        for x, r, warps, stages in ranked[:_MOST]
+        for x, r, warps, stages in sorted(shapes, key=price)[:_MOST]
     )
 
 
-def _fitting(problem: Problem, shared: int) -> Iterator[tuple[int, int, int, int]]:
+def _gradient_price(shape: Shape, problem: Problem) -> float:
+    x, r, warps, stages = shape
+    rows, columns = max(problem.rows, 1), max(problem.columns, 1)
+    work = (-(-rows // x) * x / rows) * (-(-columns // r) * r / columns)
+    numbers = (r * (problem.query + problem.value) + 3 * x * r) / (_LANES * warps)
+    spilled = math.pow(max(1.0, numbers / _REGISTERS), 3)
+    reread = (1 + 8 / x) * (1 + 8 / r)
+    return work * spilled * reread * _WAITING.get(stages, 1.0)
+
+
+def _fitting(problem: Problem, shared: int) -> Iterator[Shape]:
     for x, r, warps, stages in _SHAPES:
         held = x * problem.query + stages * r * (problem.query + problem.value)
         if held * problem.width <= shared:

@@ -1,6 +1,7 @@
 """What kernels of attention and of its gradients share: names, tensors, addresses."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from attrs import define, field
 
@@ -22,7 +23,7 @@ _NAMES = frozenset(
     "rows columns tiles program head group member batch first e f e_mask f_mask query key value "
     "grad mask sums mean scores top shift weights slopes decay limit total acc whole last padded "
     "query_sum key_sum value_sum begin aside query_head key_head value_head grad_head mask_head "
-    "out_head sums_head mean_head".split()
+    "out_head sums_head mean_head key_out_head value_out_head query_out_head".split()
 )
 
 
@@ -102,7 +103,7 @@ class AttentionText:
     @property
     def mask(self) -> TensorRef | None:
         """What is added to the scores, or says which of them count."""
-        return self.kernel.inputs[3] if len(self.kernel.inputs) > 3 else None
+        raise NotImplementedError
 
     @property
     def scale(self) -> float:
@@ -155,6 +156,93 @@ class AttentionText:
             elif stride is not ZERO:
                 parts.append(f"{index} * {self.factor(stride)}")
         return " + ".join(parts)
+
+    @contextmanager
+    def function(self, symbol: str, *more: str) -> Iterator[None]:
+        """Write the head of a function of the device, with `more` before the blocks."""
+        sizes = [self.names.stable(s.name) for s in self.kernel.sizes]
+        given = [self.names.stable(p.name) for p in self.kernel.parameters] + sizes
+        blocks = ["XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"]
+        self.writer.line("@triton.jit")
+        with self.writer.block(f"def {symbol}({', '.join([*given, *more, *blocks])}):", end=""):
+            yield
+
+    @contextmanager
+    def grid(self, *blocks: str) -> Iterator[None]:
+        """Write the head of the function of the host that gives the number of programs."""
+        sizes = [self.names.stable(s.name) for s in self.kernel.sizes]
+        with self.writer.block(f"def {self.symbol}_grid({', '.join([*sizes, *blocks])}):", end=""):
+            yield
+
+    def lengths(self) -> None:
+        """Write sizes as wide as addresses, and how many rows and columns there are."""
+        if self.wide:
+            names = [self.names.stable(s.name) for s in self.kernel.sizes]
+            self.writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in names))
+        self.rows = self.let("rows", self.q.shape[2])
+        self.columns = self.let("columns", self.k.shape[2])
+
+    def group(self, head: str) -> str:
+        """Return the head of keys that a head of queries looks at."""
+        heads, groups = self.q.shape[1], self.k.shape[1]
+        if groups is ONE:
+            return "0"
+        return head if groups == heads else f"{head} // {self.factor(heads // groups)}"
+
+    def vectors(self) -> tuple[list[str], list[str]]:
+        """Write the places of vectors; return the masks of e, of queries and keys, and of f, of
+        values, where blocks are longer than they are."""
+        masks: list[list[str]] = []
+        for letter, t in (("e", self.q), ("f", self.v)):
+            self.writer.line(f"{letter} = tl.arange(0, {vector_of(t)})")
+            padded = t.shape[3] != Const(vector_of(t))
+            if padded:
+                self.writer.line(f"{letter}_mask = {letter} < {self.show(t.shape[3])}")
+            masks.append([f"{letter}_mask"] * padded)
+        return masks[0], masks[1]
+
+    def block(
+        self, name: str, t: TensorRef, row: str, place: str, masks: Sequence[str] = ()
+    ) -> str:
+        """Return the load of a block of a head's vectors, a vector a row."""
+        at = self.address(
+            f"{name}_head", (f"{row}[:, None]", t.strides[2]), (f"{place}[None, :]", t.strides[3])
+        )
+        return load(at, masks)
+
+    def scores(
+        self, mask: TensorRef | None, *, bounded: bool, edge: bool, turned: bool = False
+    ) -> None:
+        """Write what becomes of the products of queries and keys before exponentials are taken.
+
+        Args:
+            mask: what is added to them, or says which of them count.
+            bounded: columns beyond the last do not count.
+            edge: causal rows do not see all of the block.
+            turned: columns are rows of the block.
+        """
+        w = self.writer
+        x, r = ("x[None, :]", "r[:, None]") if turned else ("x[:, None]", "r[None, :]")
+        across = x.replace("x", "x_mask"), r.replace("r", "r_mask")
+        if self.additive:
+            w.line(f"scores = scores * {self.scale!r}")
+        counted = [across[1]] * bounded
+        if self.causal and edge:
+            counted.append(f"({x} >= {r})")
+        if mask is not None:
+            s = mask.strides
+            at = self.address("mask_head", (x, s[2]), (r, s[3]))
+            if s[2] is ZERO and s[3] is ZERO:
+                at = f"mask_head + {r} * 0"
+            masks = [across[0]] * (s[2] is not ZERO) + [across[1]] * (bounded or turned)
+            boolean = mask.dtype is DType.BOOL
+            w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
+            if boolean:
+                counted.append("mask")
+            else:
+                w.line("scores = scores + mask.to(tl.float32)")
+        if counted:
+            w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')
 
     def begin(self, name: str, t: TensorRef, head: str) -> None:
         """Write where the program's head of a tensor begins."""

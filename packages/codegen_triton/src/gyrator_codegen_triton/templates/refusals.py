@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ZERO, Const
 from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
@@ -32,7 +33,8 @@ def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
     stored = {p.name: p.dtype for p in kernel.parameters}
     q, k, v = kernel.inputs[:3]
     offered = _DTYPES & target.capabilities.dtypes
-    for t in (q, *kernel.inputs[3:]):
+    first = {TemplateKind.ATTENTION: 3, TemplateKind.ATTENTION_GRADIENTS: 6}[kernel.kind]
+    for t in (q, *kernel.inputs[first:]):  # the mask, if there is one, is last
         if t.dtype not in offered and not (t.dtype is DType.BOOL and t is not q):
             yield f"attention of {t.dtype.value} has no kernel"
     for t in (*kernel.inputs, *kernel.outputs):

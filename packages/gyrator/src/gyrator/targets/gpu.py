@@ -81,7 +81,7 @@ class TritonDevice:
                 scan_extent=_SCRATCH,
                 streams=True,
                 graphs=self.graphs,
-                templates=frozenset({"attention"}),
+                templates=frozenset({"attention", "attention_gradients"}),
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 libraries=self.libraries,
             ),

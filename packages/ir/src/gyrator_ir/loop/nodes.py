@@ -230,6 +230,13 @@ class TemplateKind(StrEnum):
     with P >= L, infinity beyond L. Attributes: `scale`, a number, and `causal`, whether row l looks
     at columns s <= l alone.
     """
+    ATTENTION_GRADIENTS = "attention_gradients"
+    """The gradients of attention's queries, keys and values.
+
+    Inputs: q, k and v as above, the gradient of the result [B, H, L, F] of their type, and in `f32`
+    the logarithms that attention gave [B, H, P], and for each row the product of the result and
+    its gradient [B, H, L]; optionally the mask. Outputs: like q, k and v. Attributes as above.
+    """
 
 
 @frozen
@@ -244,7 +251,8 @@ class Template:
     attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     """Numbers that the kind needs."""
     fallback: Extern = field(validator=exactly(Extern))
-    """The library call that gives the same buffers, for targets without the template."""
+    """The library call that gives the same buffers, for targets without the template. Its
+    arguments may be others: they count as read."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 

@@ -45,8 +45,8 @@ def _arguments(op: CallOperation) -> tuple[Arg, ...]:
     match op:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(value for _, value in kwargs))
-        case Template(inputs=inputs, outputs=outputs):
-            return (*inputs, *outputs)
+        case Template(inputs=inputs, outputs=outputs, fallback=fallback):
+            return (*inputs, *outputs, *_arguments(fallback))
         case UserTritonKernel(args=named, constants=constants):
             return tuple(value for _, value in (*named, *constants))
         case CollectiveCall(args=args):

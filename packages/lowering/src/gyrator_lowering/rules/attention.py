@@ -5,28 +5,28 @@ Where kernels are wanted, the device's template computes the result and the loga
 or loops do where its kernels have none.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from attrs import evolve
 
 from gyrator_ir.loop.body import ReduceKind
-from gyrator_ir.loop.nodes import Extern, Template, TemplateKind
-from gyrator_ir.loop.templates import wrong_with
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules import attention_gradients as gradients
 from gyrator_lowering.rules.attention_scores import (
     Attention,
     attention,
-    attributes,
+    call_of,
     finite,
     group_of,
+    offers,
     rows_of,
     score_of,
+    template,
 )
-from gyrator_lowering.rules.extern import LIBRARY, argument, library
-from gyrator_lowering.schema import info_of
+from gyrator_lowering.rules.extern import library
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import TensorValue
@@ -84,11 +84,12 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         sums = None
         if 1 in used and results[1].numel():
             sums = b.buffer(b.exact_spec(results[1]))
-        target = b.targets.get(a.q.device.type)
-        offered = frozenset[str]() if target is None else target.capabilities.templates
-        if TemplateKind.ATTENTION.value in offered:
-            names = (out.buffer, None if sums is None else sums.buffer)
-            _template(b, a, out, sums, args, kwargs, (*names, *(None for _ in results[2:])))
+        if offers(b, a, TemplateKind.ATTENTION):
+            named = (out.buffer, None if sums is None else sums.buffer)
+            call = call_of(b, args, kwargs, (*named, *(None for _ in results[2:]))[: len(results)])
+            outputs = (out.ref, *(() if sums is None else (rows_of(sums).ref,)))
+            given = (a.q.ref, a.k.ref, a.v.ref)
+            template(b, a, TemplateKind.ATTENTION, given, outputs, call)
         else:
             _loops(b, a, out, sums)
         rest = [_kept(b, a, fake, place in used) for place, fake in enumerate(results[2:], 2)]
@@ -105,37 +106,6 @@ def _kept(b: LoopBuilder, a: Attention, fake: Any, used: bool) -> Any:
         spec = evolve(b.spec(fake), device=a.q.device)
         return b.pointwise(lambda ops, _: ops.const(0, spec.dtype), spec)
     return None if fake is None else b.symbols.size(fake)
-
-
-def _template(
-    b: LoopBuilder,
-    a: Attention,
-    out: TensorValue,
-    sums: TensorValue | None,
-    args: Sequence[Any],
-    kwargs: dict[str, Any],
-    results: tuple[str | None, ...],
-) -> None:
-    info = info_of(b.node.target)
-    name = b.op_name()
-    call = Extern(
-        name,
-        info.name,
-        tuple(argument(b, x) for x in args),
-        tuple((key, argument(b, x)) for key, x in kwargs.items()),
-        results[: info.returns],
-        reason=LIBRARY,
-        origins=b.origin,
-    )
-    mask = a.spread()
-    inputs = (a.q.ref, a.k.ref, a.v.ref, *(() if mask is None else (mask,)))
-    outputs = (out.ref, *(() if sums is None else (rows_of(sums).ref,)))
-    numbers = attributes(a)
-    if wrong_with(TemplateKind.ATTENTION, inputs, outputs, numbers):
-        raise LeftToAten
-    b.operations.append(
-        Template(name, TemplateKind.ATTENTION, inputs, outputs, numbers, call, b.origin)
-    )
 
 
 def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | None) -> None:

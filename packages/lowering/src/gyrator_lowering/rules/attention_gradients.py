@@ -1,19 +1,23 @@
 """Gradients of attention: the weights again, from the scores and the logarithms of their sums."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import frozen
 
 from gyrator_ir.expr import ONE, ZERO, Expr
 from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.attention_scores import (
     Attention,
     attention,
+    call_of,
     group_of,
+    offers,
     rows_of,
     score_of,
+    template,
 )
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.rules.matmul import summed
@@ -42,9 +46,13 @@ def backward(read: Callable[..., Given]) -> Rule:
         if not b.generates:
             return called(b, *args, **kwargs)
         given = read(*args, **kwargs)
+        results = list(b.outs)
+        of_mask = results[3:] and results[3] is not None and 3 in b.used_results
+        if offers(b, given.a, TemplateKind.ATTENTION_GRADIENTS) and not of_mask:
+            return _template(b, given, args, kwargs)
         g = _Gradients.of(b, given)
         makers = (g.of_queries, g.of_keys, g.of_values, g.of_mask)
-        wanted = zip(makers, b.outs, strict=False)
+        wanted = zip(makers, results, strict=False)
         used = b.used_results
         return tuple(
             make(spec) if spec is not None and place in used else None
@@ -52,6 +60,32 @@ def backward(read: Callable[..., Given]) -> Rule:
         )
 
     return rule
+
+
+def _template(b: LoopBuilder, given: Given, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    a, fakes = given.a, list(b.node.meta["val"])
+    mean = _mean(b, given)
+    outs = [b.buffer(b.exact_spec(fake)) for fake in fakes[:3]]
+    results = (*(out.buffer for out in outs), *(None for _ in fakes[3:]))
+    inputs = (a.q.ref, a.k.ref, a.v.ref, given.grad.ref, given.sums.ref, mean.ref)
+    outputs = tuple(out.ref for out in outs)
+    kind = TemplateKind.ATTENTION_GRADIENTS
+    template(b, a, kind, inputs, outputs, call_of(b, args, kwargs, results))
+    return (*outs, *(None for _ in fakes[3:]))
+
+
+def _mean(b: LoopBuilder, given: Given) -> TensorValue:
+    """For each row, the product of the result and its gradient."""
+    a, grad, out = given.a, given.grad, given.out
+
+    def pairs(ops: Tracer, index: Index, rindex: Index) -> Value:
+        at = (*index, *rindex)
+        return ops.cast(ops.load(grad, at), a.dtype) * ops.cast(ops.load(out, at), a.dtype)
+
+    rows = a.q.shape[:3]
+    mean = b.temp(rows, a.dtype, a.q)
+    b.reduction(ReduceKind.SUM, pairs, rows, out.shape[3:], [mean], a.dtype)
+    return mean
 
 
 @frozen(eq=False)
@@ -69,7 +103,7 @@ class _Gradients:
     @classmethod
     def of(cls, b: LoopBuilder, given: Given) -> "_Gradients":
         """Compute what all of the gradients need."""
-        a, grad, out = given.a, given.grad, given.out
+        a, grad = given.a, given.grad
         score = score_of(b, a)
 
         def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
@@ -79,15 +113,7 @@ class _Gradients:
 
         products = b.temp(a.scores, a.dtype, a.q)
         b.reduction(ReduceKind.DOT, terms, a.scores, a.v.shape[3:], [products], a.dtype)
-
-        def pairs(ops: Tracer, index: Index, rindex: Index) -> Value:
-            at = (*index, *rindex)
-            return ops.cast(ops.load(grad, at), a.dtype) * ops.cast(ops.load(out, at), a.dtype)
-
-        rows = a.q.shape[:3]
-        mean = b.temp(rows, a.dtype, a.q)
-        b.reduction(ReduceKind.SUM, pairs, rows, out.shape[3:], [mean], a.dtype)
-        return cls(b, given, score, products, mean)
+        return cls(b, given, score, products, _mean(b, given))
 
     def weight(self, ops: Tracer, index: Index) -> Value:
         """Return a weight; rows that look nowhere have none."""

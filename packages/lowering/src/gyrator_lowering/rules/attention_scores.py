@@ -1,16 +1,18 @@
 """Scores of attention: what eager's ops say of them, and how loops compute them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from attrs import evolve, frozen
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.loop.body import ReduceKind
-from gyrator_ir.loop.nodes import Literal, TemplateKind, TensorRef
+from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, TensorRef
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.rules.extern import LIBRARY, argument
+from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import LeftToAten
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import TensorValue
@@ -163,3 +165,45 @@ def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
         return value
 
     return score
+
+
+def offers(b: LoopBuilder, a: Attention, kind: TemplateKind) -> bool:
+    """Whether the kernels of the attention's device have a template."""
+    target = b.targets.get(a.q.device.type)
+    return target is not None and kind.value in target.capabilities.templates
+
+
+def call_of(
+    b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
+) -> Extern:
+    """Return the current node as a call of the library that gives these buffers."""
+    return Extern(
+        b.op_name(),
+        info_of(b.node.target).name,
+        tuple(argument(b, x) for x in args),
+        tuple((key, argument(b, x)) for key, x in kwargs.items()),
+        results,
+        reason=LIBRARY,
+        origins=b.origin,
+    )
+
+
+def template(
+    b: LoopBuilder,
+    a: Attention,
+    kind: TemplateKind,
+    inputs: tuple[TensorRef, ...],
+    outputs: tuple[TensorRef, ...],
+    call: Extern,
+) -> None:
+    """Emit a template of these tensors, and of the mask.
+
+    Raises:
+        LeftToAten: where they are not as the template's kind says.
+    """
+    mask = a.spread()
+    inputs = (*inputs, *(() if mask is None else (mask,)))
+    if wrong_with(kind, inputs, outputs, attributes(a)):
+        raise LeftToAten
+    made = Template(call.name, kind, inputs, outputs, attributes(a), call, b.origin)
+    b.operations.append(made)

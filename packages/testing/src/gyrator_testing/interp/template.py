@@ -24,6 +24,8 @@ def compute(
     match kind:
         case TemplateKind.ATTENTION:
             _attention(inputs, outputs, numbers)
+        case TemplateKind.ATTENTION_GRADIENTS:
+            _gradients(inputs, outputs, numbers)
 
 
 def run_template(
@@ -39,19 +41,29 @@ def run_template(
     compute(kernel.kind, tensors[:given], tensors[given:], kernel.attributes)
 
 
+def _scores(q: Array, k: Array, mask: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
+    """Return the scores of all heads, minus infinity where a row does not look."""
+    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
+    for m in mask:
+        seen = m.dtype == np.bool_
+        scores = np.where(m, scores, -np.inf) if seen else scores + m.astype(np.float32)
+    if attributes["causal"]:
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
+    return np.asarray(scores, np.float32)
+
+
+def _heads(inputs: Sequence[Array]) -> tuple[Array, Array, Array, int]:
+    """Return q, k and v in `f32`, k and v once for each head, and how many heads share them."""
+    q, k, v = (x.astype(np.float32) for x in inputs[:3])
+    group = q.shape[1] // max(k.shape[1], 1)
+    return q, np.repeat(k, group, axis=1), np.repeat(v, group, axis=1), group
+
+
 def _attention(
     inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
 ) -> None:
-    q, k, v = (x.astype(np.float32) for x in inputs[:3])
-    group = q.shape[1] // max(k.shape[1], 1)
-    k, v = (np.repeat(x, group, axis=1) for x in (k, v))
-    scores = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
-    if len(inputs) > 3:
-        mask = inputs[3]
-        boolean = mask.dtype == np.bool_
-        scores = np.where(mask, scores, -np.inf) if boolean else scores + mask.astype(np.float32)
-    if attributes["causal"]:
-        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, -np.inf)
+    q, k, v, _ = _heads(inputs)
+    scores = _scores(q, k, inputs[3:], attributes)
     top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
     weights = np.exp(scores - np.where(top == -np.inf, 0, top))
     total = weights.sum(axis=-1, keepdims=True)
@@ -62,3 +74,20 @@ def _attention(
             sums = (np.log(total) + np.where(top == -np.inf, 0, top))[..., 0]
         outputs[1][...] = np.inf
         outputs[1][:, :, : q.shape[2]] = sums
+
+
+def _gradients(
+    inputs: Sequence[Array], outputs: Sequence[Array], attributes: Mapping[str, Any]
+) -> None:
+    q, k, v, group = _heads(inputs)
+    grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
+    sums = np.where(sums == -np.inf, np.inf, sums)[:, :, : q.shape[2], None]
+    weights = np.exp(_scores(q, k, inputs[6:], attributes) - sums)
+    slopes = weights * (np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None])
+    slopes = slopes * np.float32(attributes["scale"])
+    turned = np.swapaxes(slopes, -1, -2), np.swapaxes(weights, -1, -2)
+    found = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
+    for out, gradient in zip(outputs, found, strict=True):
+        shared = group if out is not outputs[0] else 1
+        parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
+        out[...] = parts.sum(axis=2).astype(out.dtype)
