@@ -24,6 +24,8 @@ from gyrator_runtime.cache import Cache
 from gyrator_runtime.externs import overload
 from gyrator_runtime.progress import SilentProgress
 from gyrator_runtime.record import HostRuntime, LoadedKernel
+from gyrator_testing.host_cases import assert_same
+from gyrator_testing.interp.externs import Dispatched, mapped
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.memory import span
@@ -53,40 +55,15 @@ def tensor(value: Any) -> Any:
     return torch.empty_strided(value.shape, steps, dtype=source.dtype).copy_(source)
 
 
-class Externs(dict[str, Callable[..., Any]]):
-    """The dispatcher's own ops, and users' kernels, for the interpreter."""
-
-    def __init__(self, user_kernels: UserKernels) -> None:
-        super().__init__(user_kernels)
-
-    def __contains__(self, target: object) -> bool:
-        return True
-
-    def __missing__(self, target: str) -> Callable[..., Any]:
-        function = overload(target)
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with torch.no_grad():
-                return _mapped(
-                    array,
-                    function(*_mapped(_given, list(args)), **_mapped(_given, kwargs)),
-                )
-
-        return run
+def externs(user_kernels: UserKernels) -> Dispatched:
+    """Return the dispatcher's own ops, and users' kernels, for the interpreter."""
+    return Dispatched(overload, _given, array, user_kernels)
 
 
 def _given(value: Any) -> Any:
     if isinstance(value, TypeArg):
         return typed(f"{value.kind}:{value.value}")
     return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
-
-
-def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return [_mapped(function, v) for v in value]
-    if isinstance(value, dict):
-        return {k: _mapped(function, v) for k, v in value.items()}
-    return function(value)
 
 
 @frozen
@@ -162,7 +139,7 @@ class Forms:
                     return super().call_function(target, args, kwargs)
                 name = kernel_side_table.get_kernel(kwargs["kernel_idx"]).fn.__name__
                 constant = kernel_side_table.get_constant_args(kwargs["constant_args_idx"])
-                kernels[name](**_mapped(array, kwargs["kwargs"]), **constant)
+                kernels[name](**mapped(array, kwargs["kwargs"]), **constant)
                 return None
 
         return lambda *args: Interpreter(gm).run(*args)
@@ -177,7 +154,7 @@ class Forms:
         """Compare each host language with the interpreter: results, and inputs that change."""
         program = verify(parse(text) if isinstance(text, str) else text)
         given = [array(tensor(a)) for a in inputs]
-        expected = run_host(program, given, constants or {}, Externs(self.user_kernels))
+        expected = run_host(program, given, constants or {}, externs(self.user_kernels))
         tensors = {k: tensor(v) for k, v in (constants or {}).items()}
         for wrapper in wrappers:
             args = [tensor(a) for a in inputs]
@@ -211,7 +188,7 @@ def _pointer(kernel: Any) -> Any:
 def _launcher(function: Callable[..., None]) -> Callable[[list[Any], dict[str, Any]], None]:
     def launch(grids: list[Any], arguments: dict[str, Any]) -> None:
         assert all(next(iter(grid)) > 0 for grid in grids)
-        function(**_mapped(array, {k: _base(v) for k, v in arguments.items()}))
+        function(**mapped(array, {k: _base(v) for k, v in arguments.items()}))
 
     return launch
 
@@ -223,13 +200,4 @@ def _base(value: Any) -> Any:
 
 def same(name: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
     """Assert equal values, types and nesting."""
-    assert len(found) == len(expected), name
-    for a, b in zip(map(array, found), map(array, expected), strict=True):
-        if isinstance(b, list):
-            assert isinstance(a, list), name
-            same(name, a, b)
-        elif isinstance(b, np.ndarray):
-            assert (a.dtype, a.shape) == (b.dtype, b.shape), name
-            np.testing.assert_array_equal(a, b, err_msg=name)
-        else:
-            assert a == b, name
+    assert_same(name, mapped(array, list(found)), mapped(array, list(expected)))

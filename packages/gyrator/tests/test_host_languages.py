@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from attrs import evolve
-from host_forms import WRAPPERS, Externs, Forms, tensor
+from host_forms import WRAPPERS, Forms, externs, tensor
 
 from gyrator.config import Config, read_config
 from gyrator.records import GraphRecord
@@ -22,10 +22,11 @@ from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs, walk
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import ToolchainError
+from gyrator_testing.host_cases import CHECKS, LIBRARY, REFUSED_ELSEWHERE, X
+from gyrator_testing.host_cases import HEAD as ONE
 from gyrator_testing.interp.host import run_host
 
 F32 = np.float32
-X = np.random.default_rng(0).standard_normal((4, 3)).astype(F32)
 TRUE, FALSE = np.asarray(True), np.asarray(False)
 HEAD = "host.program 1 @main\n"
 TENSORS = HEAD + "  parameter x tensor\n  parameter n size\n  parameter flag tensor\n  do\n"
@@ -63,11 +64,10 @@ def ops() -> Iterator[None]:
         lambda x, by, *, more=None: (x * by, [x + (more or 0), x.clone()]),
         "CompositeExplicitAutograd",
     )
-    lib.define("add_one_(Tensor(a!) x) -> ()")
+    for schema in LIBRARY.values():
+        lib.define(schema)
     lib.impl("add_one_", lambda x: (x.add_(1), None)[1], "CompositeExplicitAutograd")
-    lib.define("two(Tensor x) -> (Tensor, Tensor)")
     lib.impl("two", lambda x: (x + 1, x * 2), "CompositeExplicitAutograd")
-    lib.define("two.out(Tensor x, *, Tensor(a!) a, Tensor(b!) b) -> (Tensor(a!), Tensor(b!))")
 
     def two_out(x: torch.Tensor, *, a: torch.Tensor, b: torch.Tensor) -> object:
         return a.copy_(x + 1), b.copy_(x * 2)
@@ -287,123 +287,15 @@ def test_collectives(plain: Forms, group: str) -> None:
 
 # What FX wrappers elsewhere refuse, drop or get wrong ---------------------------------------------
 
-REFUSED_ELSEWHERE: dict[str, tuple[str, list[Any]]] = {
-    "alignment asserts on what calls and branches give": (
-        """    s0 = dim x 0
-    extern aten.linalg_qr.default (x) -> (q, r)
-    assert_aligned q 4
-    assert_aligned r 4
-    branch (s0 < 9) then (q) else (r) -> (c)
-      then
-      else
-    assert_aligned c 4
-    return c, r
-""",
-        [X],
-    ),
-    "sizes that data decides, as arguments of calls": (
-        """    extern aten.nonzero.default (x) -> (found)
-    u0 = dim found 0
-    assert (0 < u0 and u0 < 13) "some"
-    a = allocate f32[u0, 2] strides [2, 1] on cpu
-    extern aten.full.default ([(u0), 2], 2.0) with {dtype=<dtype float32>} -> (f)
-    copy f -> a
-    v = view a as f32[u0] strides [2] offset 1
-    return found, (u0), v
-""",
-        [(X > 0).astype(F32)],
-    ),
-    "selection and slice at an index that is data": (
-        """    s0 = dim x 0
-    s1 = dim x 1
-    extern aten.argmin.default (x) -> (i)
-    u0 = read i
-    u1 = expr u0 // s1
-    v = view x as f32[s1] strides [1] offset s1*u1
-    start = view x as f32[max(s0 - u1, 0), s1] strides [s1, 1] offset s1*u1
-    return v, start, (u1)
-""",
-        [X],
-    ),
-    "a loop in a branch in a loop": (
-        """    s0 = dim x 0
-    extern aten.argmin.default (x) -> (any)
-    extern aten.mul.Scalar (any, 0) -> (k)
-    loop (i, v) from (k, x) while t next (j, w) -> (last, value)
-      condition
-        extern aten.lt.Scalar (i, (s0)) -> (t)
-      body
-        extern aten.add.Scalar (i, 1) -> (j)
-        extern aten.lt.Scalar (i, 2) -> (early)
-        branch early then (y) else (v) -> (w)
-          then
-            loop (m, z) from (i, v) while less next (m1, z1) -> (m2, y)
-              condition
-                extern aten.lt.Scalar (m, (s0 - 1)) -> (less)
-              body
-                extern aten.add.Scalar (m, 1) -> (m1)
-                extern aten.mul.Tensor (z, x) -> (z1)
-          else
-    return last, value
-""",
-        [X],
-    ),
-    "calls that return nothing and change an argument": (
-        """    extern aten.bernoulli_.float (x, 1.0)
-    v = view x as f32[2] strides [1] offset 2
-    extern aten.fill_.Scalar (v, inf)
-    extern hosttest.add_one_.default (v)
-    return x
-""",
-        [X],
-    ),
-    "several outputs through out=": (
-        """    a = allocate f32[4, 3] strides [3, 1] on cpu
-    b = allocate f32[4, 3] strides [1, 4] on cpu
-    extern hosttest.two.default (x) -> (a, b) out hosttest.two.out names (a, b)
-    return a, b
-""",
-        [X],
-    ),
-    "zeroed workspaces and pools": (
-        """    w = workspace 24 on cpu zeroed
-    pool = pool 128 on cpu
-    a = place pool at 32 as f32[4, 3] strides [3, 1]
-    copy x -> a
-    b = view w as f32[6] strides [1] offset 0
-    return a, b
-""",
-        [X],
-    ),
-    "results that alias inputs and each other": (
-        """    v = view x as f32[3] strides [1] offset 3
-    w = view v as f32[2] strides [1] offset 1
-    return x, v, w, x
-""",
-        [X],
-    ),
-    "device copies, streams, guards and remarks": (
-        """    note "a remark"
-    st = stream on cpu
-    y = allocate f32[4, 3] strides [3, 1] on cpu
-    with_device cpu
-      with_stream st
-        copy x -> y non_blocking
-    return y
-""",
-        [X],
-    ),
-}
-
 
 @pytest.mark.parametrize("name", REFUSED_ELSEWHERE)
 def test_what_others_refuse(plain: Forms, name: str) -> None:
-    body, inputs = REFUSED_ELSEWHERE[name]
-    plain.check(HEAD + "  parameter x tensor\n  do\n" + body, inputs)
+    body, x = REFUSED_ELSEWHERE[name]
+    plain.check(ONE + body, [x])
 
 
 def test_results_that_are_an_input_are_that_object(plain: Forms) -> None:
-    program = verify(parse(HEAD + "  parameter x tensor\n  do\n    return x, x\n"))
+    program = verify(parse(ONE + "    return x, x\n"))
     x = torch.ones(3)
     for wrapper in WRAPPERS:
         a, b = plain.load(wrapper, program, {})([x])
@@ -412,7 +304,7 @@ def test_results_that_are_an_input_are_that_object(plain: Forms) -> None:
 
 def test_devices_keep_their_ordinals(plain: Forms) -> None:
     """An allocation on a device that is not there names that device, in all three."""
-    text = HEAD + "  parameter x tensor\n  do\n    a = allocate f32[2] strides [1] on cuda:7\n"
+    text = ONE + "    a = allocate f32[2] strides [1] on cuda:7\n"
     program = verify(parse(text + "    return a\n"))
     for wrapper in WRAPPERS:
         with pytest.raises((RuntimeError, AssertionError, NotImplementedError)) as error:
@@ -420,63 +312,26 @@ def test_devices_keep_their_ordinals(plain: Forms) -> None:
         assert "cuda" in str(error.value).lower(), wrapper
 
 
-ASSERTS: dict[str, tuple[str, type[BaseException], str]] = {
-    "size": ('    assert_layout x [4, 4] strides [4, 1] from "mm"\n', AssertionError, "mm"),
-    "stride": ('    assert_layout x [4, 3] strides [4, 1] from "mm"\n', AssertionError, "mm"),
-    "rank": ("    assert_layout x [12] strides [1]\n", AssertionError, ""),
-    "scalar": ('    s0 = dim x 0\n    assert (s0 < 4) "too long"\n', RuntimeError, "too long"),
-    "division": ("    s0 = dim x 0\n    s1 = expr 8 // (s0 - 4)\n", ZeroDivisionError, ""),
-    "nan": (
-        "    v = view x as f32[1] strides [1] offset 5\n    extern aten.log_.default (v)\n"
-        '    assert_finite x from "k0"\n',
-        AssertionError,
-        "GY-RUNTIME-003: buffer k0 holds 1 NaN and 0 infinite of 12 elements",
-    ),
-    "complex infinity": (
-        "    extern aten.complex.default (x, x) -> (c)\n    extern aten.fill_.Scalar (c, inf)\n"
-        '    assert_finite c from "k1"\n',
-        AssertionError,
-        "GY-RUNTIME-003: buffer k1 holds 0 NaN and 12 infinite of 12 elements",
-    ),
-    "alignment": (
-        "    v = view x as f32[2] strides [1] offset 1\n    assert_aligned v 64\n",
-        AssertionError,
-        "64 bytes",
-    ),
-    "in a body": (
-        '    with_device cpu\n      profile "p"\n        assert_layout x [4] strides [1]\n',
-        AssertionError,
-        "",
-    ),
-    "an op": ("    extern aten.mm.default (x, x) -> (y)\n", RuntimeError, "cannot be multiplied"),
-    "an op called through Python": (
-        '    extern aten.gelu.default (x) with {approximate="no"} -> (y)\n',
-        RuntimeError,
-        "approximate",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ASSERTS)
+@pytest.mark.parametrize("name", CHECKS)
 def test_checks_fail_alike(plain: Forms, name: str) -> None:
     """No check is dropped; each language raises the same exception, and stays usable."""
-    lines, kind, message = ASSERTS[name]
-    program = verify(parse(HEAD + "  parameter x tensor\n  do\n" + lines + "    return none\n"))
+    case = CHECKS[name]
+    program = verify(parse(ONE + case.lines + "    return none\n"))
     given = -np.abs(X)
-    if not name.startswith("complex"):  # the interpreter looks at real numbers only
-        with pytest.raises(kind):
-            run_host(program, [given.copy()], externs=Externs({}))
+    if case.interpreted:
+        with pytest.raises(case.error):
+            run_host(program, [given.copy()], externs=externs({}))
     for wrapper in WRAPPERS:
         run = plain.load(wrapper, program, {})
         for _ in range(2):
-            with pytest.raises(kind) as error:
+            with pytest.raises(case.error) as error:
                 run([tensor(given)])
-            assert message in str(error.value), wrapper
+            assert case.message in str(error.value), wrapper
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.complex64], ids=str)
 def test_nan_checks_take_every_type(plain: Forms, dtype: torch.dtype) -> None:
-    text = HEAD + '  parameter x tensor\n  do\n    assert_finite x from "q"\n    return x\n'
+    text = ONE + '    assert_finite x from "q"\n    return x\n'
     program = verify(parse(text))
     for wrapper in WRAPPERS:
         run = plain.load(wrapper, program, {})

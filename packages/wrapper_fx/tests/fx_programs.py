@@ -12,7 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.parse import parse as parse_program
 from gyrator_ir.host.verify import verify
-from gyrator_testing.interp.externs import DEFAULT
+from gyrator_ir.loop.nodes import TypeArg
+from gyrator_testing.host_cases import LIBRARY, assert_same
+from gyrator_testing.interp.externs import DEFAULT, Dispatched, mapped
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_wrapper_fx.kernels import KernelFunction
@@ -51,6 +53,33 @@ def tensor(value: Any) -> Any:
             return made
     made = torch.empty_strided(value.shape, steps, dtype=torch.from_numpy(value).dtype)
     return made.copy_(torch.from_numpy(value))
+
+
+def dispatched() -> Dispatched:
+    """Return the dispatcher's own ops for the interpreter."""
+
+    def find(target: str) -> Callable[..., Any]:
+        namespace, name, overload = target.split(".")
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload)
+
+    def there(value: Any) -> Any:
+        if isinstance(value, TypeArg):
+            return getattr(torch, value.value)
+        return torch.from_numpy(value) if isinstance(value, np.ndarray) else value
+
+    return Dispatched(find, there, array)
+
+
+def library() -> torch.library.Library:
+    """Define the ops that the shared programs call."""
+    lib = torch.library.Library("hosttest", "DEF")
+    for schema in LIBRARY.values():
+        lib.define(schema)
+    kind = "CompositeExplicitAutograd"
+    lib.impl("add_one_", lambda x: (x.add_(1), None)[1], kind)
+    lib.impl("two", lambda x: (x + 1, x * 2), kind)
+    lib.impl("two.out", lambda x, *, a, b: (a.copy_(x + 1), b.copy_(x * 2)), kind)
+    return lib
 
 
 def copied(value: torch.Tensor) -> torch.Tensor:
@@ -165,26 +194,15 @@ def check(
     program = verify(parse_program(text) if isinstance(text, str) else text)
     constants = constants or {}
     given = [array(tensor(a)) for a in inputs]
-    expected = run_host(program, given, constants, {**DEFAULT, **(externs or {})})
+    known = externs if isinstance(externs, Dispatched) else {**DEFAULT, **(externs or {})}
+    expected = run_host(program, given, constants, known)
     tensors = {k: tensor(v) for k, v in constants.items()}
     for name, function in forms(program, tensors, tracing).items():
         args = [tensor(a) for a in inputs]
         found = list(function(list(args)))
-        _same(name, [array(v) for v in found], expected)
-        _same(f"{name}: inputs", [array(a) for a in args], given)
+        assert_same(name, mapped(array, found), mapped(array, expected))
+        assert_same(f"{name}: inputs", mapped(array, args), given)
     return expected
-
-
-def _same(name: str, found: Sequence[Any], expected: Sequence[Any]) -> None:
-    assert len(found) == len(expected), name
-    for a, b in zip(found, expected, strict=True):
-        if isinstance(b, list):
-            _same(name, [array(v) for v in a], b)
-        elif isinstance(b, np.ndarray):
-            assert a.dtype == b.dtype, name
-            np.testing.assert_array_equal(a, b, err_msg=name)
-        else:
-            assert a == b, name
 
 
 def text_again(

@@ -10,61 +10,32 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from fx_programs import array, check, forms, tensor
+from fx_programs import check, dispatched, forms, library, tensor
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.parse import parse as parse_program
 from gyrator_ir.host.verify import verify
+from gyrator_testing.host_cases import CHECKS, HEAD, REFUSED_ELSEWHERE, X
 from gyrator_testing.interp.host import run_host
 from gyrator_wrapper_fx import ops
 from gyrator_wrapper_fx.stage import to_graph
 
 F32 = np.float32
 ONES = torch.ops.aten.ones.default
-HEAD = "host.program 1 @main\n  parameter x tensor\n  do\n"
-X = np.random.default_rng(0).standard_normal((4, 3)).astype(F32)
 
 
-def qr(a: np.ndarray) -> tuple[np.ndarray, ...]:
-    return tuple(array(t) for t in torch.linalg.qr(torch.from_numpy(a)))
+@pytest.fixture(autouse=True, scope="module")
+def ops_of_the_programs() -> Iterator[None]:
+    """The ops that the shared programs call."""
+    lib = library()
+    yield
+    lib._destroy()
 
 
-def test_alignment_asserts_on_what_calls_and_branches_give() -> None:
-    text = (
-        HEAD
-        + """    s0 = dim x 0
-    extern aten.linalg_qr.default (x) -> (q, r)
-    assert_aligned q 8
-    assert_aligned r 8
-    branch (s0 < 9) then (q) else (r) -> (c)
-      then
-      else
-    assert_aligned c 8
-    return c, r
-"""
-    )
-    check(text, [X], externs={"aten.linalg_qr.default": qr})
-
-
-def test_sizes_that_data_decides() -> None:
-    """`nonzero` gives a size, which an op, an allocation and a view use."""
-    text = (
-        HEAD
-        + """    extern aten.nonzero.default (x) -> (found)
-    u0 = dim found 0
-    assert (0 < u0 and u0 < 13) "some"
-    a = allocate f32[u0, 2] strides [2, 1] on cpu
-    extern aten.full.default ([(u0), 2], 2.0) with {dtype=<dtype float32>} -> (f)
-    copy f -> a
-    v = view a as f32[u0] strides [2] offset 1
-    return found, (u0), v
-"""
-    )
-    externs = {
-        "aten.nonzero.default": lambda a: np.argwhere(a),
-        "aten.full.default": lambda size, value, dtype: np.full(size, value, F32),
-    }
-    check(text, [(X > 0).astype(F32)], externs=externs)
+@pytest.mark.parametrize("name", REFUSED_ELSEWHERE)
+def test_what_others_refuse(name: str) -> None:
+    body, x = REFUSED_ELSEWHERE[name]
+    check(HEAD + body, [x], externs=dispatched())
 
 
 @pytest.mark.parametrize("index", [-3, -1, 0, 2])
@@ -82,54 +53,6 @@ def test_selection_at_an_index_that_is_data(index: int) -> None:
     return v, start, (u1)
 """
     check(text, [X, np.asarray(index)])
-
-
-def test_a_loop_in_a_branch_in_a_loop() -> None:
-    text = """host.program 1 @main
-  parameter k tensor
-  parameter x tensor
-  do
-    s0 = dim x 0
-    loop (i, v) from (k, x) while t next (j, w) -> (last, value)
-      condition
-        extern aten.lt.Scalar (i, (s0)) -> (t)
-      body
-        extern aten.add.Scalar (i, 1) -> (j)
-        extern aten.lt.Scalar (i, 2) -> (early)
-        branch early then (y) else (v) -> (w)
-          then
-            loop (m, z) from (i, v) while less next (m1, z1) -> (m2, y)
-              condition
-                extern aten.lt.Scalar (m, (s0 - 1)) -> (less)
-              body
-                extern aten.add.Scalar (m, 1) -> (m1)
-                extern aten.mul.Tensor (z, x) -> (z1)
-          else
-    return last, value
-"""
-    externs = {
-        "aten.lt.Scalar": lambda a, n: np.asarray(a < n),
-        "aten.add.Scalar": lambda a, n: np.asarray(a + n),
-        "aten.mul.Tensor": lambda a, b: a * b,
-    }
-    check(text, [np.asarray(0), X], externs=externs)
-
-
-def test_calls_that_return_nothing_and_change_an_argument() -> None:
-    text = (
-        HEAD
-        + """    extern aten.bernoulli_.float (x, 1.0)
-    v = view x as f32[2] strides [1] offset 2
-    extern aten.fill_.Scalar (v, inf)
-    return x
-"""
-    )
-
-    def fill(a: np.ndarray, value: float) -> None:
-        a[...] = value
-
-    externs = {"aten.bernoulli_.float": lambda a, p: fill(a, 1), "aten.fill_.Scalar": fill}
-    check(text, [X], externs=externs)
 
 
 def test_results_that_alias_inputs_and_each_other() -> None:
@@ -179,49 +102,18 @@ def test_collectives(group: str) -> None:
     check(text, [X], externs=externs)
 
 
-FAILING: dict[str, tuple[str, type[BaseException], str]] = {
-    "size": ('    assert_layout x [4, 4] strides [4, 1] from "mm"\n', AssertionError, "mm"),
-    "stride": ('    assert_layout x [4, 3] strides [4, 1] from "mm"\n', AssertionError, "mm"),
-    "rank": ("    assert_layout x [12] strides [1]\n", AssertionError, "size"),
-    "scalar": ('    s0 = dim x 0\n    assert (s0 < 4) "too long"\n', RuntimeError, "too long"),
-    "divisor": (
-        '    s0 = dim x 0\n    s1 = expr s0 - 4\n    assert (s1 != 0) "division by zero"\n',
-        RuntimeError,
-        "division by zero",
-    ),
-    "nan": (
-        "    v = view x as f32[1] strides [1] offset 5\n    extern aten.log_.default (v)\n"
-        '    assert_finite x from "k0"\n',
-        AssertionError,
-        "k0 holds 1 NaN",
-    ),
-    "alignment": (
-        "    v = view x as f32[2] strides [1] offset 1\n    assert_aligned v 64\n",
-        AssertionError,
-        "64 bytes",
-    ),
-    "in a body": (
-        '    with_device cpu\n      profile "p"\n        assert_layout x [4] strides [1]\n',
-        AssertionError,
-        "size",
-    ),
-}
-
-
-def log(a: np.ndarray) -> None:
-    a[...] = np.nan
-
-
-@pytest.mark.parametrize("name", FAILING)
+@pytest.mark.parametrize("name", CHECKS)
 def test_asserts_raise_in_every_form(name: str) -> None:
     """No assert is dropped: not by code generation, by dead code elimination, or by a trace."""
-    lines, kind, message = FAILING[name]
-    program = verify(parse_program(HEAD + lines + "    return none\n"))
-    with pytest.raises(kind):
-        run_host(program, [-np.abs(X)], externs={"aten.log_.default": log})
+    case = CHECKS[name]
+    program = verify(parse_program(HEAD + case.lines + "    return none\n"))
+    if case.interpreted:
+        with pytest.raises(case.error):
+            run_host(program, [-np.abs(X)], externs=dispatched())
     for function in forms(program, {}, tracing="").values():
-        with pytest.raises(kind, match=message):
+        with pytest.raises(case.error) as error:
             function([tensor(-np.abs(X))])
+        assert case.message.rpartition(": ")[2] in str(error.value)
 
 
 def test_asserts_survive_make_fx() -> None:

@@ -54,6 +54,48 @@ def local_scalar_dense(a: Array) -> int | float | bool:
     return value
 
 
+def mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to what lists, tuples and dictionaries hold; tuples become lists."""
+    if isinstance(value, list | tuple):
+        return [mapped(function, v) for v in value]
+    if isinstance(value, dict):
+        return {k: mapped(function, v) for k, v in value.items()}
+    return function(value)
+
+
+class Dispatched(dict[str, Extern]):
+    """All ops of another library, and functions of one's own.
+
+    Args:
+        find: return an op of the library by its target, such as `aten.mm.default`.
+        there: return the library's value for one that a call passes.
+        back: return the array of a result of the library.
+        own: what is called in the place of an op of that target.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Callable[..., Any]],
+        there: Callable[[Any], Any],
+        back: Callable[[Any], Any],
+        own: Externs | None = None,
+    ) -> None:
+        super().__init__(own or {})
+        self.find, self.there, self.back = find, there, back
+
+    def __contains__(self, target: object) -> bool:
+        return True
+
+    def __missing__(self, target: str) -> Extern:
+        function = self.find(target)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            given = mapped(self.there, list(args)), mapped(self.there, kwargs)
+            return mapped(self.back, function(*given[0], **given[1]))
+
+        return run
+
+
 DEFAULT: Externs = MappingProxyType(
     {
         "aten.mm.default": matmul,
