@@ -22,6 +22,7 @@ from gyrator_ir.types import DType
 
 _MOST = 6  # candidates of a kernel
 _DEPTHS = 2  # candidates with the same rows and columns
+_SPARE = 2 << 10  # bytes of shared memory that compilers take for barriers and reordering
 _SHARED = 48 << 10  # bytes of shared memory where the target says nothing
 _LOADS = 24.0  # rows and columns that a unit of work costs as much as
 _LOOSE = 200.0  # the same for factors that are not read in whole vectors
@@ -94,6 +95,7 @@ def _shapes(c: Contraction, m: int, n: int, k: int, target: Target) -> Iterator[
     size = c.products[0].left.dtype.size
     shared = target.heuristics.shared_bytes or _SHARED
     count = len(c.products)
+    lefts, rights = len({p.left for p in c.products}), len({p.right for p in c.products})
     plain = _plain(c, target)
     depths = (16, 32) if plain else (32, 64, 128) if size > 1 else (64, 128)
     if any(f.loose for p in c.products for f in (p.left, p.right)):
@@ -109,9 +111,9 @@ def _shapes(c: Contraction, m: int, n: int, k: int, target: Target) -> Iterator[
             for depth in depths:
                 if depth > max(power_of_two(k), depths[0]):
                     continue
-                held = depth * (x + r * count) * size
-                stages = min(4 if held * 4 <= shared else 3, max(shared // held, 0))
-                if stages >= 2 or (stages == 1 and held <= shared):
+                held = depth * (x * lefts + r * rights) * size
+                stages = min(4, (shared - _SPARE) // held)
+                if stages >= 1:
                     yield _Shape(x, r, depth, warps, stages)
 
 

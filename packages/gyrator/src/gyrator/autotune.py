@@ -1,9 +1,11 @@
 """`max_autotune`: build each kernel for every target its device runs, and keep the quickest."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.targets import Building
@@ -18,6 +20,31 @@ from gyrator_runtime.tuning import choose
 
 _SAMPLES = 9
 _SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
+
+
+@define
+class Budget:
+    """Seconds that measuring may take, from now; 0 for as many as it takes."""
+
+    seconds: float
+    _start: float = field(factory=lambda: time.monotonic())
+    _longest: float = 0.0
+
+    def spent(self) -> bool:
+        """Whether nothing more may begin: what took longest so far would not end in time."""
+        return bool(self.seconds) and self._passed() + self._longest > self.seconds
+
+    def each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield items until the budget is spent."""
+        for item in items:
+            if self.spent():
+                return
+            before = self._passed()
+            yield item
+            self._longest = max(self._longest, self._passed() - before)
+
+    def _passed(self) -> float:
+        return time.monotonic() - self._start
 
 
 @frozen(eq=False)
@@ -78,17 +105,20 @@ def tune(
     device: DeviceInterface,
     device_type: str,
     runner: Runner,
+    budget: Budget,
 ) -> Chosen:
-    """Time every kernel of each variant in turn, on data of the sizes that the program expects."""
-    tables = [v.building.addresses() for v in variants]
+    """Time every kernel of each variant in turn, on data of the sizes that the program expects.
+
+    What the budget leaves unmeasured stays as in the first variant.
+    """
+    tables = [variants[0].building.addresses()]
+    tables += [v.building.addresses() for v in budget.each(variants[1:])]
     symbols = {k.kernel: k.symbol for v in variants for u in v.units for k in u.kernels}
     # Kernels of subprograms are not measured.
     winners = {k.symbol: 0 for u in variants[0].units for k in u.kernels}
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
-        for kernel in host.kernels:
-            if kernel.device.type != device_type:
-                continue
+        for kernel in budget.each([k for k in host.kernels if k.device.type == device_type]):
             symbol = symbols[kernel.name]
             tensors = _arguments(kernel, host, device_type)
             runs = {

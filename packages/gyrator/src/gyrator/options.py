@@ -58,7 +58,16 @@ class Options:
         True, "Choose what a training step saves for the backward pass by minimum cut."
     )
     max_autotune: bool = _option(
-        False, "Build kernels for every vector width of this machine, measure, and keep the best."
+        False,
+        "Build kernels for every vector width of this machine, or for each configuration on a GPU, "
+        "measure, and keep the best; on devices with matrix units, measure products in generated "
+        "kernels against the library.",
+    )
+    autotune_seconds: int = _option(
+        0,
+        "Seconds that `max_autotune` may take for one graph; 0 means as many as it takes. What is "
+        "not measured keeps the best guess.",
+        code=False,
     )
     device_graphs: bool = _option(
         False, "Capture device graphs and replay them, on devices that can."

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
-from gyrator.autotune import Variant, alternatives, tune
+from gyrator.autotune import Budget, Variant, alternatives, tune
 from gyrator.compiled import Phase
 from gyrator.device_graphs import uncaptured, with_graphs
 from gyrator.emission import units_of
+from gyrator.products import quicker_in_kernels
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
@@ -54,9 +55,10 @@ class Pipeline:
         rules = default_table() if self.setting.rules is None else self.setting.rules
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
+        budget = Budget(self.setting.options.autotune_seconds)
         with watch.stage("lower"):
             run_passes(gm, passes_for(targets if self._calls_libraries() else {}))
-            lowered = lower(gm, self._lowering_options(), targets, rules)
+            lowered = lower(gm, self._lowering_options(gm, budget), targets, rules)
             program = verify_loop(self._settle(lowered))
         trace.ir("loop", program)
         options = self._scheduler_options(program)
@@ -69,7 +71,7 @@ class Pipeline:
         trace.ir("host", host)
         with watch.stage("emit"):
             units = self._emit(host, targets)
-        building = self._submit(host, units)
+        building = self._submit(host, units, budget)
         with watch.stage("wrap"):
             language = self._language(units)
             wrapper, calls = self._wrap(language, host, building)
@@ -154,7 +156,7 @@ class Pipeline:
         return units
 
     def _submit(
-        self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]]
+        self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]], budget: Budget
     ) -> dict[str, Building]:
         building: dict[str, Building] = {}
         for device, part in units.items():
@@ -171,7 +173,7 @@ class Pipeline:
             if len(variants) > 1:
                 runner = self.setting.runner()
                 interface = definition.device(target)
-                building[device] = tune(host, variants, interface, device, runner)
+                building[device] = tune(host, variants, interface, device, runner, budget)
         return building
 
     def _loader(self, target: Target) -> KernelLoader:
@@ -188,10 +190,13 @@ class Pipeline:
     def _progress(self) -> ProgressReporter:
         return make_progress(sys.stderr) if self.setting.options.progress else SilentProgress()
 
-    def _lowering_options(self) -> LoweringOptions:
+    def _lowering_options(self, gm: torch.fx.GraphModule, budget: Budget) -> LoweringOptions:
         options = self.setting.options
+        measured = options.max_autotune and options.extern_kernels == "library"
         return LoweringOptions(
-            fallback_random=options.fallback_random, extern_kernels=options.extern_kernels
+            fallback_random=options.fallback_random,
+            extern_kernels=options.extern_kernels,
+            generated=quicker_in_kernels(gm, self.setting, budget) if measured else frozenset(),
         )
 
     def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:

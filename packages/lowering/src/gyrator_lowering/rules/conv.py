@@ -11,7 +11,8 @@ group, and `at(i, k) = i * stride - padding + k * dilation`:
 A convolution gathers, and the gradient of its input spreads; with `transposed` it is the other way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve, frozen
@@ -22,7 +23,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import accumulated, either, summed
 from gyrator_lowering.rules.pool import expanded
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -250,8 +251,19 @@ def conv_tbc(
     return summed(b, terms, out.shape, weight.shape[:2], out, accumulated(out.dtype), after)
 
 
+_RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "convolution": convolution,
+        "_convolution": convolution,
+        "convolution_backward": convolution_backward,
+        "conv_tbc": conv_tbc,
+    }
+)
+CONVOLUTIONS = tuple(f"aten.{op}.default" for op in _RULES)
+"""The ops of this family that kernels compute where they are wanted."""
+
+
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten.convolution.default", "aten._convolution.default")(either(convolution))
-    table.rule("aten.convolution_backward.default")(either(convolution_backward))
-    table.rule("aten.conv_tbc.default")(either(conv_tbc))
+    for op, loops in _RULES.items():
+        table.rule(f"aten.{op}.default")(either(loops))

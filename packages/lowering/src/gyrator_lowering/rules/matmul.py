@@ -1,6 +1,7 @@
 """Dense matrix products: calls of a library, or sums of products where kernels are wanted."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gyrator_ir.expr import Expr
@@ -220,20 +221,30 @@ def addbmm(
     return summed(b, terms, out.shape, inner, out, dtype, added(tensor, beta, alpha))
 
 
+_LIBRARY_OUT: Mapping[str, Rule] = MappingProxyType(
+    {"mm": mm, "bmm": mm, "addmm": addmm, "baddbmm": addmm}
+)
+_LIBRARY: Mapping[str, Rule] = MappingProxyType(
+    {
+        "mv": mv,
+        "dot": dot,
+        "vdot": dot,
+        "addmv": addmv,
+        "linear": linear,
+        "matmul": matmul,
+        "_int_mm": mm,
+        "addbmm": addbmm,
+        "_addmm_activation": addmm_activation,
+    }
+)
+PRODUCTS = tuple(f"aten.{op}.default" for op in (*_LIBRARY_OUT, *_LIBRARY))
+"""The ops of this family that kernels compute where they are wanted."""
+
+
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    for op, loops in (("mm", mm), ("bmm", mm), ("addmm", addmm), ("baddbmm", addmm)):
+    for op, loops in _LIBRARY_OUT.items():
         table.rule(f"aten.{op}.default")(either(loops, f"aten.{op}.out"))
-    for op, rule in (
-        ("mv", mv),
-        ("dot", dot),
-        ("vdot", dot),
-        ("addmv", addmv),
-        ("linear", linear),
-        ("matmul", matmul),
-        ("_int_mm", mm),
-        ("addbmm", addbmm),
-        ("_addmm_activation", addmm_activation),
-    ):
-        table.rule(f"aten.{op}.default")(either(rule))
+    for op, loops in _LIBRARY.items():
+        table.rule(f"aten.{op}.default")(either(loops))
     table.rule("aten.linear_backward.default")(library())

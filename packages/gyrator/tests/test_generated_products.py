@@ -1,0 +1,119 @@
+"""`extern_kernels="none"`, and products that are measured against the library."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch.nn import functional as F
+
+from gyrator import autotune, products
+from gyrator.config import Config
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator.targets import discover
+from gyrator_ir.types import DType
+
+FUNCTIONS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
+    "layers": (lambda x, w, b, v: F.linear(F.gelu(F.linear(x, w, b)), v),
+               ((9, 30), (40, 30), (40,), (20, 40))),
+    "row": (lambda x, y: x @ y, ((1, 100), (100, 100))),
+    "nothing_folded": (lambda x, y: x @ y + 1, ((5, 0), (0, 3))),
+    "attention": (lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+                  ((2, 2, 9, 8), (2, 2, 9, 8), (2, 2, 9, 8))),
+    "convolution": (lambda x, w, b: F.conv2d(x, w, b, 2, 1).relu(),
+                    ((2, 3, 9, 8), (6, 3, 3, 3), (6,))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_no_library_is_called(
+    session: Session, records: list[GraphRecord], name: str, dtype: torch.dtype
+) -> None:
+    fn, shapes = FUNCTIONS[name]
+    given = [torch.randn(s).to(dtype) for s in shapes]
+    training = dtype is torch.float32 and name in ("layers", "convolution")
+
+    def run(call: Callable[..., torch.Tensor], kind: torch.dtype) -> list[torch.Tensor]:
+        args = [g.to(kind).requires_grad_(training) for g in given]
+        y = call(*args)
+        if not training:
+            return [y]
+        return [y, *torch.autograd.grad(y.sum(), args)]
+
+    compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
+    results, eager = run(compiled, dtype), run(fn, dtype)
+    for got, want, exact in zip(results, eager, run(fn, torch.float64), strict=True):
+        assert got.dtype is want.dtype and got.stride() == want.stride()
+        if exact.numel():
+            off, bound = ((r.double() - exact).abs().max() for r in (got, want))
+            assert off <= 2 * bound + 1e-6 * exact.abs().max()
+    assert records and not [c for r in records for c in r.externs]
+
+
+def test_dynamic_sizes(session: Session, records: list[GraphRecord]) -> None:
+    compiled = torch.compile(
+        lambda x, y, b: torch.addmm(b, x, y),
+        backend=session.backend, options={"extern_kernels": "none"}, dynamic=True,
+    )  # fmt: skip
+    for m, n, k in ((5, 6, 7), (13, 4, 9)):
+        x, y, b = torch.randn(m, k), torch.randn(k, n), torch.randn(n)
+        torch.testing.assert_close(compiled(x, y, b), torch.addmm(b, x, y))
+    assert len(records) == 1 and not records[0].externs
+
+
+def _tuned(config: Config, observer: Callable[[GraphRecord], Any]) -> Session:
+    """Return a session that measures, on a CPU that is said to have matrix units."""
+    targets = {}
+    for device, (definition, target) in discover(config).items():
+        able = evolve(target.capabilities, matrix_units=frozenset({DType.F32}))
+        one = evolve(definition, variants=lambda target: (target,))
+        targets[device] = one, evolve(target, capabilities=able)
+    options = {"strict": True, "progress": False, "max_autotune": True}
+    return Session(options=options, config=config, targets=targets, observer=observer)
+
+
+@pytest.mark.parametrize("best", ["library", "none"])
+def test_the_quicker_is_taken_and_remembered(
+    config: Config, monkeypatch: pytest.MonkeyPatch, best: str
+) -> None:
+    measured: list[str] = []
+
+    def measure(node: torch.fx.Node, _: object) -> str:
+        measured.append(str(node.target))
+        return best
+
+    monkeypatch.setattr(products, "_measured", measure)
+    side = 12 if best == "none" else 13
+    x, y = torch.randn(4, side), torch.randn(side, side)
+    for extra in (1.0, 2.0):  # two graphs with one product
+        records: list[GraphRecord] = []
+        torch._dynamo.reset()
+        with _tuned(config, records.append) as session:
+            fn = torch.compile(lambda a, b, e=extra: a @ b + e, backend=session.backend)
+            torch.testing.assert_close(fn(x, y), x @ y + extra)
+        assert bool(records[0].externs) == (best == "library")
+    assert measured == ["aten.mm.default"]
+
+
+def test_products_are_run_to_be_measured(config: Config) -> None:
+    found: list[GraphRecord] = []
+    x, y = torch.randn(3, 11), torch.randn(11, 11)
+    torch._dynamo.reset()
+    with _tuned(config, found.append) as session:
+        fn = torch.compile(lambda a, b: torch.addmm(b[0], a, b), backend=session.backend)
+        torch.testing.assert_close(fn(x, y), torch.addmm(y[0], x, y))
+    assert len(found) == 1
+
+
+def test_a_budget_ends_before_what_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(autotune.time, "monotonic", lambda: now[0])
+    done = []
+    for item, takes in autotune.Budget(10).each(enumerate((3.0, 4.0, 1.0, 1.0))):
+        now[0] += takes
+        done.append(item)
+    assert done == [0, 1]  # 7 seconds are over, and the next could take 4
+    assert len(list(autotune.Budget(0).each(range(5)))) == 5
