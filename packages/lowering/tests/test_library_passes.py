@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gyrator_ir.target import Capabilities, Heuristics, Target
-from gyrator_lowering.fx_passes import pad_products, passes_for, split_bias
+from gyrator_lowering.fx_passes import pad_products, passes_for, planes_last, split_bias
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
@@ -126,3 +126,48 @@ def test_biases_leave_convolutions(check: Any, channels_last: bool) -> None:
 
 def test_they_run_before_the_others() -> None:
     assert list(passes_for(WANTED))[:2] == ["split_bias", "pad_products"]
+
+
+ONES = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+"""Stride, padding and dilation of a convolution; one group."""
+
+
+def network(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Two convolutions, what lies between them, a view, and gradients."""
+    y = torch.convolution(x, w, None, *ONES)
+    middle = y.relu() * 2
+    z = torch.convolution(middle, v, None, *ONES)
+    flat = (z + z).contiguous().view(z.shape[0], -1)
+    mask = [True, True, False]
+    back, v_grad, _ = aten.convolution_backward(z * 2, middle, v, None, *ONES, mask)
+    back = back * 2 * (y > 0)
+    x_grad, w_grad, _ = aten.convolution_backward(back, x, w, None, *ONES, mask)
+    return flat, z, x_grad, w_grad, v_grad
+
+
+def test_convolutions_keep_channels_together(check: Any) -> None:
+    wanted = targets(planes_last=True)
+    inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3) / 8, drawn(4, 4, 3, 3) / 8
+    gm = compare(check, network, *inputs, change=lambda gm: planes_last(gm, wanted))
+    last = torch.channels_last
+    read = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
+    operands = [a for n in gm.graph.nodes for a in n.args[: read.get(n.target, 0)]]
+    assert len(operands) == 10
+    assert all(a.meta["val"].is_contiguous(memory_format=last) for a in operands)
+    copies = [n for n in gm.graph.nodes if n.target is aten.clone.default]
+    # The three operands that come from outside; no copy between the convolutions.
+    assert sum(n.args[0].op == "placeholder" for n in copies) == 3
+    assert not any(n.args[0].target is aten.mul.Tensor for n in copies)
+
+
+def test_layouts_stay_where_they_are_not_wanted(check: Any) -> None:
+    inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3)
+
+    def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+    assert not planes_last(check.trace(run, inputs), OTHERS)
+    wide = tuple(t.float() for t in inputs)
+    assert not planes_last(check.trace(run, wide), targets(planes_last=True))
+    turned = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)
+    assert not planes_last(check.trace(run, turned), targets(planes_last=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from torch._dynamo import disable
 from gyrator_runtime.cache import CacheKey
 
 if TYPE_CHECKING:
+    from gyrator_ir.target import Target
     from gyrator_lowering.table import LoweringTable
 
 Phase = Literal["inference", "forward", "backward"]
@@ -43,6 +44,11 @@ class GraphCompiler(Protocol):
     @property
     def rules(self) -> LoweringTable | None:
         """Which rule lowers what; None for the table that we ship."""
+        ...
+
+    @property
+    def libraries(self) -> Mapping[str, Target]:
+        """The targets whose libraries calls go to, by device type."""
         ...
 
     @property

@@ -185,7 +185,8 @@ class _Tracing:
 
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
-        prepare_joint(graph, LoweringOptions(fallback_random=self.options.fallback_random))
+        options = LoweringOptions(fallback_random=self.options.fallback_random)
+        prepare_joint(graph, options, targets=self.compile_graph.libraries)
 
     @property
     def front(self) -> CompiledGraph:

@@ -62,6 +62,13 @@ class Setting:
     """What captured graphs share."""
 
     @property
+    def libraries(self) -> Mapping[str, Target]:
+        """The targets whose libraries calls go to, by device type; none if kernels do it all."""
+        if self.options.extern_kernels == "none":
+            return {}
+        return {device: target for device, (_, target) in self.targets.items()}
+
+    @property
     def identity(self) -> bytes:
         """Bytes that differ where the same graph may become another program."""
         rules = "ours" if self.rules is None else rules_hash(self.rules)

@@ -79,6 +79,8 @@ class Heuristics:
     bytes; 0 where that makes no difference."""
     bias_apart: bool = False
     """The library's convolutions have no bias: adding it is work that kernels can share."""
+    planes_last: bool = False
+    """The library's 16-bit convolutions want the channels of a point side by side."""
     scatter_choices: bool = False
     """The gradient of a choice among overlapping windows goes from each window to the element that
     it chose: less work than asking each element which windows chose it, but in serial runs."""

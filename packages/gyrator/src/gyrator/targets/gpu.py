@@ -96,6 +96,7 @@ class TritonDevice:
                 slack_bytes=1 << 22,
                 product_bytes=16 if self.libraries else 0,
                 bias_apart="cudnn" in self.libraries,
+                planes_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
             ),
         )

@@ -13,12 +13,15 @@ from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
 from gyrator_lowering.fx_passes.pad_products import pad_products
+from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
 from gyrator_lowering.fx_passes.split_bias import split_bias
 from gyrator_lowering.options import LoweringOptions
 
 GraphPass = Callable[[GraphModule], bool]
+
+NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 
 JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {"replace_random": replace_random, "remove_noop": remove_noop}
@@ -53,11 +56,18 @@ def run_passes(
 
 
 def prepare_joint(
-    gm: GraphModule, options: LoweringOptions, without: frozenset[str] = frozenset()
+    gm: GraphModule,
+    options: LoweringOptions,
+    without: frozenset[str] = frozenset(),
+    targets: Mapping[str, Target] = NO_TARGETS,
 ) -> tuple[str, ...]:
-    """Run `JOINT_PASSES` as `options` ask: `fallback_random` keeps ATen's random ops."""
+    """Run `JOINT_PASSES` as `options` ask, and `planes_last` for these targets.
+
+    `fallback_random` keeps ATen's random ops.
+    """
     skipped = without | {"replace_random"} if options.fallback_random else without
-    return run_passes(gm, JOINT_PASSES, skipped)
+    passes = {**JOINT_PASSES, "planes_last": lambda gm: planes_last(gm, targets)}
+    return run_passes(gm, passes, skipped)
 
 
 __all__ = [
@@ -68,6 +78,7 @@ __all__ = [
     "inline_higher_order",
     "pad_products",
     "passes_for",
+    "planes_last",
     "prepare_joint",
     "remove_noop",
     "replace_random",
