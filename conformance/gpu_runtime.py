@@ -229,10 +229,10 @@ for n in range(cycles):
         for _ in range(3):
             f(x)
     del f, session
-    gc.collect()
-    torch.cuda.synchronize()
     done = n + 1
     if n % 10 == 9:
+        gc.collect()
+        torch.cuda.synchronize()
         held.append((torch.cuda.mem_get_info()[0], torch.cuda.memory_allocated()))
 free = [f for f, _ in held]
 used = [u for _, u in held]

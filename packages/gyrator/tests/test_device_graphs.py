@@ -14,6 +14,7 @@ from gyrator.pipeline import Pipeline
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.graphs import MOST_ATTEMPTS, GraphMemory, GraphReplay
 from gyrator_runtime.host import at_home
@@ -34,7 +35,7 @@ def planned(function, *sizes):
     pipeline = Pipeline(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
     run_passes(graph, PASSES)
-    program = lower(graph, pipeline._lowering_options(), targets, default_table())
+    program = lower(graph, LoweringOptions(), targets, default_table())
     options = pipeline._scheduler_options()
     made = schedule(program, options, targets)
     return pipeline, made, plan_host(made, options, targets)

@@ -18,6 +18,7 @@ from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevi
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.progress import SilentProgress
@@ -53,7 +54,7 @@ def test_every_device_gets_kernels_and_a_host_program(device, arch):
     stages = Pipeline(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
     run_passes(graph, PASSES)
-    program = lower(graph, stages._lowering_options(), targets, default_table())
+    program = lower(graph, LoweringOptions(), targets, default_table())
     options = stages._scheduler_options()
     host = plan_host(schedule(program, options, targets), options, targets)
 

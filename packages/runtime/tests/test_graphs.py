@@ -235,3 +235,27 @@ def test_another_queue_has_recordings_of_its_own(monkeypatch):
     for _ in range(3):
         assert torch.equal(run(x)[0], x * 2)
     assert device.captures == 2
+
+
+def test_a_pool_without_graphs_is_left(monkeypatch):
+    """A device may have given its memory up, though somebody holds results in it."""
+    memory = GraphMemory()
+    (first, one), (second, two) = (build(lambda x: (x * 2,), memory=memory) for _ in range(2))
+    handles = []
+    for device in (one, two):
+        monkeypatch.setattr(device, "graph_pool", object)
+        take = device.capture
+        monkeypatch.setattr(
+            device,
+            "capture",
+            lambda run, take=take, **more: handles.append(more) or take(run, warm=False),
+        )
+    x = torch.randn(3)
+    for run in (first, second):
+        run(x)
+    held = first(x)
+    first.replay._forget()
+    assert torch.equal(second(x)[0], x * 2)
+    assert torch.equal(first(x)[0], x * 2)
+    a, b, c = (h["pool"] for h in handles)
+    assert a is not b and b is c and torch.equal(held[0], x * 2)

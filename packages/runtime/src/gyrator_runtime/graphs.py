@@ -48,9 +48,16 @@ class _Pool:
     """Memory that graphs of one queue of a device share, in the order of their recording."""
 
     handle: object
+    used: bool = False
+    """A graph was recorded in it."""
     _results: list["weakref.ref[_Results]"] = field(factory=list)
     _orphans: list[_Results] = field(factory=list)
     """Of graphs that are gone, while somebody holds them."""
+
+    @property
+    def deserted(self) -> bool:
+        """Whether all its graphs are gone: a device may then give the memory up."""
+        return self.used and all(r() is None for r in self._results)
 
     def add(self, results: _Results) -> None:
         """Note the results of the latest graph."""
@@ -94,8 +101,8 @@ class GraphMemory:
         """Return the pool for the recording of this number; made at the first call."""
         key = device.type, index, queue, number
         found = self._pools.get(key)
-        if found is None:
-            found = self._pools.setdefault(key, _Pool(device.graph_pool()))
+        if found is None or found.deserted:
+            found = self._pools[key] = _Pool(device.graph_pool())
         return found
 
     def leave(self, pool: _Pool) -> None:
@@ -220,6 +227,7 @@ class GraphReplay:
         def run() -> None:
             made[:] = self.plan(list(given))
 
+        pool.used = True
         try:
             replay = self.device.capture(run, warm=False, pool=pool.handle)
         except RuntimeError as error:
