@@ -20,7 +20,7 @@ from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, Launchable
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.loop.body import StoreMode
@@ -101,9 +101,11 @@ def _content_hash() -> str:
     return digest.hexdigest()
 
 
-def kernel_text(kernel: Kernel) -> str:
-    """Return the text of a kernel without its origins, which `read_kernel` reads."""
-    plain = evolve(kernel, origins=(), refusals=())
+def kernel_text(kernel: Launchable) -> str:
+    """Return the text of a kernel without its origins, which `read_launchable` reads."""
+    plain = evolve(kernel, origins=())
+    if isinstance(plain, Kernel):
+        plain = evolve(plain, refusals=())
     return "\n".join(show_kernel(plain, Writer())) + "\n"
 
 
@@ -111,8 +113,8 @@ def kernel_text(kernel: Kernel) -> str:
 class InterpretedKernel:
     """A kernel as a function of the calling convention; lives as long as the process."""
 
-    kernel: Kernel
-    run: Callable[[Kernel, dict[str, Array], dict[str, int]], None] = run_kernel
+    kernel: Launchable
+    run: Callable[[Any, dict[str, Array], dict[str, int]], None] = run_kernel
     """Runs the kernel on flat arrays and sizes by their names, in place."""
     _entry: Any = field(init=False)
 

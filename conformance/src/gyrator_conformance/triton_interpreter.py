@@ -28,9 +28,10 @@ from gyrator_conformance.interpreter import (
 )
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
+from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
@@ -46,7 +47,7 @@ _ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
 
 @frozen
 class InterpretedTriton:
-    """Kernels as Triton text with what running them takes. It implements `KernelBackend`."""
+    """Kernels as Triton text with what running them takes. It implements `TemplateBackend`."""
 
     name: str = "triton-interpreter"
     language: TritonBackend = field(factory=TritonBackend)
@@ -68,12 +69,37 @@ class InterpretedTriton:
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels, one unit in all."""
+        units = self.language.emit(kernels, facts, origins, target)
+        return self._unit("unit0", kernels, units, target)
+
+    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+        """Refuse what the Triton emitter refuses."""
+        return self.language.refuses_template(kernel, target)
+
+    def emit_templates(
+        self,
+        kernels: Sequence[TemplateKernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the templates' kernels, one unit in all."""
+        units = self.language.emit_templates(kernels, facts, origins, target)
+        return self._unit("templates0", kernels, units, target)
+
+    def _unit(
+        self,
+        name: str,
+        kernels: Sequence[Launchable],
+        units: Sequence[TranslationUnit],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
         if not kernels:
             return ()
         known = {k.name: k for k in kernels}
         rows: list[dict[str, object]] = []
         sources: list[KernelSource] = []
-        for unit in self.language.emit(kernels, facts, origins, target):
+        for unit in units:
             for source in unit.kernels:
                 kernel = known[source.kernel]
                 rows.append({
@@ -84,13 +110,13 @@ class InterpretedTriton:
                 })  # fmt: skip
                 sources.append(evolve(source, checks=CHECKS))
         text = json.dumps(rows, indent=1)
-        return (TranslationUnit("unit0", self.name, text, tuple(sources)),)
+        return (TranslationUnit(name, self.name, text, tuple(sources)),)
 
 
-def _blocks(kernel: Kernel, source: KernelSource, target: Target) -> dict[str, int]:
+def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[str, int]:
     """Return a configuration of small blocks: the interpreter folds element by element."""
     blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
-    if not kernel.inner:
+    if not isinstance(kernel, Kernel) or not kernel.inner:
         return blocks
     if "RBLOCK" in blocks and rblock(kernel, target.heuristics) is None:
         blocks["RBLOCK"] = min(blocks["RBLOCK"], 32)
@@ -118,7 +144,7 @@ def functions(text: str) -> Mapping[str, int]:
 def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
     made: dict[str, InterpretedKernel] = {}
     for row in json.loads(text):
-        (kernel,) = map(read_kernel, parse_lines(row["kernel"]))
+        (kernel,) = map(read_launchable, parse_lines(row["kernel"]))
         path = Path(_folder().name, f"k{sha256(row['text'].encode()).hexdigest()[:16]}.py")
         path.write_text(row["text"], encoding="utf-8")
         run = partial(_run, path, row["symbol"], row["blocks"])
@@ -130,7 +156,7 @@ def _run(
     path: Path,
     symbol: str,
     blocks: dict[str, int],
-    kernel: Kernel,
+    kernel: Launchable,
     arrays: dict[str, Array],
     sizes: dict[str, int],
 ) -> None:
@@ -163,6 +189,7 @@ def probe(config: Config) -> Target:
             ),
             sorts=False,
             scan_extent=_SCRATCH,
+            templates=frozenset(TemplateKind),
         ),
         heuristics=Heuristics(cores=132, scratch_bytes=_SCRATCH, points_abreast=32),
     )
