@@ -9,6 +9,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -186,24 +187,25 @@ def devices(clock: Clock, only: str) -> Iterator[Row]:
 
     def both(x: torch.Tensor) -> list[torch.Tensor]:
         y = (x @ x).sin() + 1
-        z = y.to("cuda:1")
+        z = y.to(f"cuda:{1 - x.get_device()}")
         z = (z @ z).cos() * 2
         return [y * 2, z, z.to(x.device) + y]
 
-    for current in (0, 1):
-        for place in (0, 1):
-            for name, function in (("one device", single), ("two devices", both)):
-                for graphs in (False, True):
-                    if clock.left < 10 or only not in name:
-                        continue
-                    row: Row = {"case": name, "current": current, "on": place, "graphs": graphs}
-                    yield _attempt(row, lambda f=function, r=row: _elsewhere(f, r))
+    forms = (("python", False), ("python", True), ("cpp", False))
+    programs = (("one device", single), ("two devices", both))
+    for (current, place), (name, function) in product(product((0, 1), (0, 1)), programs):
+        for wrapper, graphs in forms:
+            if clock.left < 10 or only not in name:
+                continue
+            row: Row = {"case": name, "current": current, "on": place, "graphs": graphs}
+            row["wrapper"] = wrapper
+            yield _attempt(row, lambda f=function, r=row: _elsewhere(f, r))
 
 
 def _elsewhere(function: Callable[[torch.Tensor], list[torch.Tensor]], row: Row) -> str:
     wrong = ""
     with torch.cuda.device(int(str(row["current"]))):
-        options = {"strict": True, "device_graphs": row["graphs"]}
+        options = {"strict": True, "device_graphs": row["graphs"], "wrapper": row["wrapper"]}
         with Session(options=options) as session, torch.no_grad():
             call = torch.compile(function, backend=session.backend)
             for _ in range(5):
