@@ -117,3 +117,17 @@ def test_a_budget_ends_before_what_would_not_end_in_time(monkeypatch: pytest.Mon
         done.append(item)
     assert done == [0, 1]  # 7 seconds are over, and the next could take 4
     assert len(list(autotune.Budget(0).each(range(5)))) == 5
+
+
+def test_tf32_is_for_those_who_allow_it(config: Config) -> None:
+    (definition, target) = discover(config)["cpu"]
+    able = evolve(target, capabilities=evolve(target.capabilities, tf32=True))
+    with Session(config=config, targets={"cpu": (definition, able)}) as session:
+        engine = session.engine(session.options)
+        exact = engine.identity
+        assert not engine.by_device["cpu"].capabilities.tf32
+        torch.set_float32_matmul_precision("high")
+        try:
+            assert engine.by_device["cpu"].capabilities.tf32 and engine.identity != exact
+        finally:
+            torch.set_float32_matmul_precision("highest")

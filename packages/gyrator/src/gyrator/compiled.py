@@ -47,8 +47,8 @@ class GraphCompiler(Protocol):
         ...
 
     @property
-    def libraries(self) -> Mapping[str, Target]:
-        """The targets whose libraries calls go to, by device type."""
+    def by_device(self) -> Mapping[str, Target]:
+        """The targets by device type, as torch's settings are now."""
         ...
 
     @property

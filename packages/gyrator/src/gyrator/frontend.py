@@ -186,7 +186,7 @@ class _Tracing:
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
         options = LoweringOptions(fallback_random=self.options.fallback_random)
-        prepare_joint(graph, options, targets=self.compile_graph.libraries)
+        prepare_joint(graph, options, targets=self.compile_graph.by_device)
 
     @property
     def front(self) -> CompiledGraph:

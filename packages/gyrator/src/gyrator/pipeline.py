@@ -51,7 +51,7 @@ class Pipeline:
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
     ) -> StoredProgram:
         """Compile the graph and store it under `key`."""
-        targets = {device: target for device, (_, target) in self.setting.targets.items()}
+        targets = self.setting.by_device
         rules = default_table() if self.setting.rules is None else self.setting.rules
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
@@ -143,7 +143,7 @@ class Pipeline:
         units: dict[str, tuple[TranslationUnit, ...]] = {}
         for part in programs(host):
             for device in dict.fromkeys(k.device.type for k in part.kernels):
-                definition, target = self.setting.targets[device]
+                (definition, _), target = self.setting.targets[device], targets[device]
                 for kernel in part.kernels:
                     if not isinstance(kernel, Kernel) or kernel.device.type != device:
                         continue

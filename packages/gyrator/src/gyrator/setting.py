@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from attrs import define, field, frozen
+import torch
+from attrs import define, evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.lazy import Shipped
@@ -62,19 +63,22 @@ class Setting:
     """What captured graphs share."""
 
     @property
-    def libraries(self) -> Mapping[str, Target]:
-        """The targets whose libraries calls go to, by device type; none if kernels do it all."""
-        if self.options.extern_kernels == "none":
-            return {}
-        return {device: target for device, (_, target) in self.targets.items()}
+    def by_device(self) -> Mapping[str, Target]:
+        """The targets by device type. Products of `f32` are rounded to TF32 if torch's are."""
+        rounded = torch.get_float32_matmul_precision() != "highest"
+        return {
+            device: target if rounded else _exact(target)
+            for device, (_, target) in self.targets.items()
+        }
 
     @property
     def identity(self) -> bytes:
         """Bytes that differ where the same graph may become another program."""
         rules = "ours" if self.rules is None else rules_hash(self.rules)
         parts = [repr(self.options.code_fields()), rules, _hash_of(self.wrapper)]
-        for device, (definition, target) in self.targets.items():
-            parts += [device, canonical(target), _hash_of(definition.kernels)]
+        targets = self.by_device
+        for device, (definition, _) in self.targets.items():
+            parts += [device, canonical(targets[device]), _hash_of(definition.kernels)]
         return "\n".join(parts).encode()
 
     @property
@@ -111,6 +115,12 @@ class Setting:
         from gyrator.wrappers.cpp import cpp_host  # C++ host programs alone need it
 
         return cpp_host(self.cache)
+
+
+def _exact(target: Target) -> Target:
+    if not target.capabilities.tf32:
+        return target
+    return evolve(target, capabilities=evolve(target.capabilities, tf32=False))
 
 
 def _hash_of(backend: KernelBackend | WrapperBackend) -> str:

@@ -38,7 +38,8 @@ class Capabilities:
     matrix_units: frozenset[DType] = frozenset()
     """Element types whose products kernels can leave to matrix units."""
     tf32: bool = False
-    """Products of `f32` may round their factors to 10 bits of mantissa, as those units do."""
+    """Those units take products of `f32` whose factors they round to 10 bits of mantissa, and the
+    caller allows that."""
     libraries: frozenset[str] = frozenset()
     """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, ..."""
 

@@ -64,6 +64,8 @@ class TritonDevice:
     """None where kernels can be written but nothing here launches them."""
     libraries: frozenset[str]
     graphs: bool = False
+    tf32: Callable[[str], bool] = lambda arch: False
+    """Whether the matrix units of an architecture take TF32."""
     shared: Callable[[str], int] = lambda arch: 0
     """Bytes that a program may share among its threads, by architecture; 0 if not known."""
 
@@ -83,6 +85,7 @@ class TritonDevice:
                 graphs=self.graphs,
                 templates=frozenset({"attention", "attention_gradients"}),
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
+                tf32=self.tf32(arch),
                 libraries=self.libraries,
             ),
             heuristics=Heuristics(
@@ -171,9 +174,13 @@ def _gcn_architecture(properties: Any) -> str:
     return str(properties.gcnArchName).partition(":")[0]
 
 
+def _capability(arch: str) -> int:
+    return int(arch.removeprefix("sm_").rstrip("abcdef_") or 0)
+
+
 def _nvidia_shared(arch: str) -> int:
     # CUDA C++ Programming Guide, technical specifications per compute capability.
-    capability = int(arch.removeprefix("sm_").rstrip("abcdef_") or 0)
+    capability = _capability(arch)
     sizes = {70: 96, 75: 64, 80: 163, 87: 163, 86: 99, 89: 99, 120: 99, 121: 99}
     return sizes.get(capability, 227 if capability >= 90 else 48) << 10
 
@@ -215,6 +222,7 @@ NVIDIA_GPU = TritonDevice(
     libraries=frozenset({"cublas", "cudnn"}),
     graphs=True,
     shared=_nvidia_shared,
+    tf32=lambda arch: _capability(arch) >= 80,
 )
 AMD_GPU = TritonDevice(
     name="hip",
@@ -229,6 +237,7 @@ AMD_GPU = TritonDevice(
     libraries=frozenset({"hipblas", "miopen"}),
     graphs=True,
     shared=_amd_shared,
+    tf32=lambda arch: arch == "gfx942",
 )
 INTEL_GPU = TritonDevice(
     name="xpu",
