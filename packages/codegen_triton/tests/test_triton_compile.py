@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from triton_corpus import corpus
+from triton_corpus import corpus, products
 from triton_harness import target
 
 from gyrator_codegen_triton.dtypes import POINTERS
@@ -14,6 +14,8 @@ from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
 
 KERNELS = {k.name: k for k in corpus()}
+PRODUCTS = {k.name for k in products()}
+"""Those that must use matrix units."""
 SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 """Kernels that are also compiled for sizes of 1, which Triton makes constants."""
 
@@ -27,6 +29,7 @@ def jobs_of(units):
                 "symbol": source.symbol,
                 "types": [POINTERS[b.dtype] for b in kernel.parameters],
                 "values": source.candidates[0].values,
+                "units": source.kernel in PRODUCTS,
             }
             yield job | {"types": job["types"] + ["i64"] * len(kernel.sizes)}
             if kernel.name in SPECIALIZED:

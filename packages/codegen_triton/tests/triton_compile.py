@@ -9,13 +9,16 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 TARGETS = {"sm_90": GPUTarget("cuda", 90, 32), "gfx942": GPUTarget("hip", "gfx942", 64)}
+TEXT = {"sm_90": "ptx", "gfx942": "amdgcn"}
+UNITS = ("wgmma.mma_async", "mma.sync", "v_mfma")
+"""Instructions of matrix units."""
 MACHINE_CODE = {"sm_90": "cubin", "gfx942": "hsaco"}
 
 
 def build(function, job, arch):
     """Return the size in bytes of the machine code."""
     values = dict(job["values"])
-    blocks = {n: v for n, v in values.items() if n in ("XBLOCK", "RBLOCK")}
+    blocks = {n: v for n, v in values.items() if n.endswith("BLOCK")}
     options = {n: v for n, v in values.items() if n not in blocks}
     for flag in ("enable_fp_fusion", "debug", "sanitize_overflow"):
         if flag in options:
@@ -28,6 +31,8 @@ def build(function, job, arch):
             signature[names[position]], constants[position,] = "constexpr", 1
     source = ASTSource(function, signature, constexprs=constants)
     compiled = triton.compile(source, target=TARGETS[arch], options=options)
+    if job["units"] and not any(word in compiled.asm[TEXT[arch]] for word in UNITS):
+        raise RuntimeError("no matrix unit is used")
     return len(compiled.asm[MACHINE_CODE[arch]])
 
 

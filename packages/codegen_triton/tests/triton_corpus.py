@@ -7,6 +7,7 @@ from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.loop.body import (
     Bind,
     Const,
+    IndexValue,
     Let,
     Load,
     Reduce,
@@ -25,6 +26,7 @@ from gyrator_testing.kernels.write import (
     F64,
     I0,
     I1,
+    I2,
     I32,
     I64,
     R0,
@@ -35,7 +37,7 @@ from gyrator_testing.kernels.write import (
     outer,
 )
 
-T0 = Sym("t0")
+I3, R2, T0 = Sym("i3"), Sym("r2"), Sym("t0")
 RESULTS = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}
 POSITIONS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 
@@ -165,6 +167,66 @@ def turned(name, m, n, dtype=F32):
     )  # fmt: skip
 
 
+def product(name, m, n, k, left="k,1", right="1,n", batches=0, dtype=F32, total=F32, before=None):
+    """z = x @ y + bias, rounded to `dtype`; `left` and `right` say which way the factors lie."""
+    m, n, k = expr(m), expr(n), expr(k)
+    x = k * I0 + R0 if left == "k,1" else m * R0 + I0
+    y = n * R0 + I1 if right == "1,n" else k * I1 + R0
+    z = n * I0 + I1
+    axes = [(I0, m), (I1, n)]
+    if batches:
+        x, y, z = x + m * k * I2, y + k * n * I2, z + m * n * I2
+        axes = [(I2, batches), *axes]
+    body = [Load("a", "x", x), Load("b", "y", y)]
+    if before:
+        body += [Let("c", before, ("a",), dtype), Let("d", before, ("b",), dtype)]
+    else:
+        body += [Let("c", "cast", ("a",), total), Let("d", "cast", ("b",), total)]
+    after = [
+        Load("e", "bias", I1),
+        Let("f", "cast", ("e",), total),
+        Let("g", "add", ("s", "f"), total),
+    ]
+    stored = "g"
+    if total is not dtype and total is F32:
+        after, stored = [*after, Let("h", "cast", ("g",), dtype)], "h"
+    return kernel(
+        name, axes, [(R0, k)],
+        [
+            inner(*body, Reduce(("s",), ReduceKind.DOT, ("c", "d"), total)),
+            outer(*after, Store("z", z, stored)),
+        ],
+        {"x": dtype, "y": dtype, "bias": dtype, "z": total if total is I32 else dtype},
+    )  # fmt: skip
+
+
+def convolved(name, batch, channels, side, filters, dtype=F32):
+    """A 3 by 3 convolution with a border of zeros; the channels of a point are side by side."""
+    at = I1 + R1 - 1, I2 + R2 - 1
+    plane = (expr(side) * at[0] + at[1]) * channels + R0
+    edge = [Const("low", 0, I64), Const("high", side, I64)]
+    for k, place in enumerate(at):
+        edge += [
+            IndexValue(f"p{k}", place, I64),
+            Let(f"l{k}", "ge", (f"p{k}", "low"), BOOL),
+            Let(f"h{k}", "lt", (f"p{k}", "high"), BOOL),
+            Let(f"m{k}", "bit_and", (f"l{k}", f"h{k}"), BOOL),
+        ]
+    body = [
+        *edge,
+        Let("m", "bit_and", ("m0", "m1"), BOOL),
+        Load("a", "x", plane + expr(side * side * channels) * I0, "m"),
+        Load("b", "w", ((expr(3) * I3 + R1) * 3 + R2) * channels + R0),
+        Reduce(("s",), ReduceKind.DOT, ("a", "b"), dtype),
+    ]
+    place = ((expr(side) * I0 + I1) * side + I2) * filters + I3
+    return kernel(
+        name, [(I0, batch), (I1, side), (I2, side), (I3, filters)],
+        [(R1, 3), (R2, 3), (R0, channels)],
+        [inner(*body), outer(Store("z", place, "s"))], {"x": dtype, "w": dtype, "z": dtype},
+    )  # fmt: skip
+
+
 def all_ops(dtype):
     """Every op that takes operands of `dtype`, each stored to a buffer of its own."""
     body, types = [], {"flag": BOOL, "power": I32}
@@ -196,6 +258,14 @@ def all_ops(dtype):
     return kernel(f"all_ops_{dtype.value}", [(I0, 128)], [], [outer(*body)], types)
 
 
+def products():
+    """Products that matrix units compute on every target."""
+    yield product("product", 512, 256, 512, dtype=DType.BF16)
+    yield product("product_f16", 100, 70, 90, dtype=DType.F16)
+    yield product("product_bytes", 128, 128, 128, dtype=DType.I8, total=I32)
+    yield product("product_any", S0, S1, Sym("s2"), dtype=DType.BF16)
+
+
 def corpus():
     """The kernels that are compiled for every target."""
     computed = (F32, F64, DType.BF16, I64, DType.U8)
@@ -214,6 +284,9 @@ def corpus():
     yield softmax("softmax_any", S0, S1)
     yield from (layer_norm("layer_norm", 512, 768), layer_norm("layer_norm_any", S0, S1))
     yield from (kept_row("kept_row", 64, 3, 50), through_memory("through_memory_any", S0, S1))
+    yield from products()
+    yield product("product_f32", 128, 64, 100)
+    yield convolved("convolved", 2, 16, 8, 16)
     yield from (gather("gather"), turned("turned", 512, 512), turned("turned_any", S0, S1))
     for kind in (ReduceKind.ARGMIN, ReduceKind.WELFORD, ReduceKind.ALL):
         yield rows(f"rows_{kind.value}", 128, 300, kind, BOOL if kind is ReduceKind.ALL else F32)

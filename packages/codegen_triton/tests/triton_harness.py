@@ -19,12 +19,17 @@ ATOMICS = frozenset(
 )
 
 
-def target(arch="sm_90", **heuristics):
+UNITS = frozenset({DType.F32, DType.F16, DType.BF16, DType.I8})
+
+
+def target(arch="sm_90", matrix_units=UNITS, **heuristics):
     return Target(
         device="cuda",
         arch=arch,
         kernel_backend="triton",
-        capabilities=Capabilities(dtypes=frozenset(NUMPY), atomics=ATOMICS),
+        capabilities=Capabilities(
+            dtypes=frozenset(NUMPY), atomics=ATOMICS, matrix_units=frozenset(matrix_units)
+        ),
         heuristics=Heuristics(**({"cores": 132} | heuristics)),
     )
 
@@ -51,12 +56,14 @@ class Library:
     def __call__(self, name, arrays, blocks=None, **sizes):
         """Run a kernel in place on flat arrays, with small blocks or those given."""
         kernel, source = self.kernels[name], self.sources[name]
-        values = {n: v for n, v in source.candidates[0].values if n in ("XBLOCK", "RBLOCK")}
+        values = {n: v for n, v in source.candidates[0].values if n.endswith("BLOCK")}
         # Small blocks: the interpreter folds element by element.
-        values["XBLOCK"] = 8 if kernel.inner else 64
+        values["XBLOCK"] = 16 if "KBLOCK" in values else 8 if kernel.inner else 64
         loops = not kernel.inner or rblock(kernel, self.target.heuristics) is None
         if "RBLOCK" in values and loops:
             values["RBLOCK"] = 16
+        if "KBLOCK" in values:
+            values |= {"RBLOCK": 16, "KBLOCK": 32}
         values |= blocks or {}
         for b in kernel.parameters:
             assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
