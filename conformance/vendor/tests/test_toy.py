@@ -12,7 +12,7 @@ import sys
 import pytest
 
 SCRIPT = r"""
-import json, sys, threading, types, warnings
+import copy, json, sys, threading, types, warnings
 import torch
 from gyrator.config import read_config
 from gyrator.session import Session
@@ -96,6 +96,11 @@ with Session(config=config, options={"strict": True}, observer=records.append) a
     for _ in range(20):
         g(t)
     report["leaked"] = runtime.toy_bytes_held(0) - held
+
+    # AOTAutograd copies graphs with their constants.
+    twisted = t.view(10, 100).t()
+    twin = copy.deepcopy(twisted)
+    report["copied"] = twin.stride() == (1, 100) and torch.equal(twin.cpu(), twisted.cpu())
 
     # Errors of indices are eager's.
     torch._dynamo.reset()
@@ -259,6 +264,10 @@ def test_kernels_run_on_the_current_stream_and_device(report):
 
 def test_memory_comes_back(report):
     assert report["leaked"] == 0
+
+
+def test_tensors_of_the_device_can_be_copied_deeply(report):
+    assert report["copied"] is True
 
 
 def test_a_bad_index_raises_what_eager_raises(report):

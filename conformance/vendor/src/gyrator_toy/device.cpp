@@ -150,6 +150,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("as_strided", at::native::as_strided_tensorimpl);
   m.impl("view", at::native::view);
   m.impl("resize_", at::native::resize_);
+  m.impl("set_.source_Storage", static_cast<at::Tensor &(*)(at::Tensor &, at::Storage)>(at::native::set_));
   m.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
   m.impl("_fused_sdp_choice", attention_in_parts);
   for (auto name : {"convolution", "convolution_backward"})
