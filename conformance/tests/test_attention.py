@@ -32,3 +32,14 @@ def test_attention_runs_in_kernels_made_from_templates(wrapper, monkeypatch) -> 
     torch.testing.assert_close(found.result, want)
     for t, leaf in zip(given, leaves, strict=True):
         torch.testing.assert_close(t.grad, leaf.grad)
+
+
+def test_what_the_template_refuses_is_a_call_of_the_library(monkeypatch) -> None:
+    monkeypatch.setenv("GYRATOR_TARGETS", "cpu-triton")
+    q = torch.randn(1, 1, 2, 520)
+    options = {"extern_kernels": "none", "strict": True, "cache": False}
+    found = explain(lambda q: F.scaled_dot_product_attention(q, q, q), q, options=options)
+    ((op, reason),) = found.unlowered
+    assert "flash_attention_for_cpu" in op
+    assert reason == "vectors of 520 numbers are not between 1 and 512 long"
+    torch.testing.assert_close(found.result, F.scaled_dot_product_attention(q, q, q))

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
+from attrs import evolve
 from rich.console import Console
 
 from gyrator_conformance.__main__ import main
@@ -81,6 +82,14 @@ def test_a_run_goes_on_where_an_earlier_one_stopped(tmp_path, capsys):
     first.write_text(as_json(held, ""))
     assert main([*chosen, "--resume", str(first), "--json", str(page)]) == 0
     assert read_json(page.read_text())[1] == held
+    others = tmp_path / "others.json"
+    failing = [evolve(held[0], status="fail", message="bad"), held[1]]
+    first.write_text(as_json(failing[:1], ""))
+    others.write_text(as_json(failing[1:], ""))
+    both = ["--resume", str(first), "--resume", str(others)]
+    assert main([*chosen, *both, "--seconds", "0", "--json", str(page)]) == 1
+    assert read_json(page.read_text())[1] == failing
+    assert "did not run" not in capsys.readouterr().out
     first.write_text(as_json(held, "").replace(versions()["torch"], "0.1"))
     assert main([*chosen, "--resume", str(first), "--seconds", "0"]) == 1
     assert "other versions" in capsys.readouterr().out

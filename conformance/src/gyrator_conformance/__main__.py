@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print("[red]no cell matches[/red]; --list shows all")
         return _USAGE
     earlier = _earlier(args.resume, cells, console)
-    left = [cell for cell in cells if cell not in earlier]
+    left = [cell for cell in cells if cell not in earlier or earlier[cell].status == "fail"]
     workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
     with _progress(console) as bar:
         task = bar.add_task("", total=len(left))
@@ -78,16 +78,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(bool(failed or unrun))
 
 
-def _earlier(path: Path | None, cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
-    """Return what an earlier run with the same versions found of these cells, failures left out."""
-    if path is None or not path.exists():
-        return {}
-    held, results = read_json(path.read_text())
-    if held != versions():
-        console.print(f"{path} holds for other versions: every cell runs again")
-        return {}
+def _earlier(paths: Sequence[Path], cells: Sequence[Cell], console: Console) -> dict[Cell, Result]:
+    """Return what earlier runs with the same versions found of these cells; later files win."""
     wanted = set(cells)
-    return {r.cell: r for r in results if r.cell in wanted and r.status != "fail"}
+    found: dict[Cell, Result] = {}
+    for path in paths:
+        if not path.exists():
+            continue
+        held, results = read_json(path.read_text())
+        if held == versions():
+            found |= {r.cell: r for r in results if r.cell in wanted}
+        else:
+            console.print(f"{path} holds for other versions: its cells run again")
+    return found
 
 
 class _Shown:
@@ -151,7 +154,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--limit", type=float, default=300.0, help="seconds that one cell may take")
     add("--jobs", type=_positive, default=1, help="worker processes side by side, default 1")
     add("--seconds", type=float, default=math.inf, help="start no other cell after this time")
-    add("--resume", type=Path, help="JSON of an earlier run: what passed there is taken over")
+    again = "JSON of an earlier run: only its failures run again; may be given several times"
+    add("--resume", type=Path, action="append", default=[], help=again)
     add("--list", action="store_true", help="name the cells and run none")
     return parser
 

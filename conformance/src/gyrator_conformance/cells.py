@@ -33,6 +33,7 @@ class Reason(StrEnum):
     TRAINING = "training"
     MEMORY = "memory"
     LIBRARY = "library"
+    TRACING = "tracing"
 
     @property
     def meaning(self) -> str:
@@ -54,6 +55,7 @@ _MEANINGS = {
     Reason.TRAINING: "the device is for inference only",
     Reason.MEMORY: "the model does not fit the device",
     Reason.LIBRARY: "the device has no library call for one of the operations",
+    Reason.TRACING: "PyTorch cannot trace one of the device's operations",
 }
 
 _MARKS = {
@@ -65,6 +67,7 @@ _MARKS = {
     Reason.TRAINING: "T",
     Reason.MEMORY: "M",
     Reason.LIBRARY: "L",
+    Reason.TRACING: "P",
 }
 
 

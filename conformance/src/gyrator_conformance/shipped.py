@@ -1,0 +1,17 @@
+"""What the targets that come with Gyrator cannot do, as their entry points name it."""
+
+from gyrator_conformance.cells import Excuse, Reason
+from gyrator_conformance.profiles import Profile
+
+FUSED_CELLS = Profile(
+    excuses=(
+        Excuse(
+            Reason.TRACING,
+            "the fused cell that PyTorch takes there (aten._thnn_fused_gru_cell) does not run with"
+            " fake tensors, so that Dynamo refuses the model",
+            models=frozenset({"gru"}),
+            shapes=frozenset({"dynamic"}),
+        ),
+    )
+)
+"""GPUs on which PyTorch runs recurrent cells as one kernel."""
