@@ -1,0 +1,43 @@
+"""Texts of kernels with stages and of templates."""
+
+import pytest
+from attrs import evolve
+
+from gyrator.emission import units_of
+from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.host.parse import parse
+
+TEXT = """\
+host.program 1 @p
+  parameter x tensor
+  kernel k0 on cuda:0 (i0 < 64)
+    parameter p0: f32[64] strides [1] on cuda:0
+    parameter p1: f32[64] strides [1] on cuda:0
+    outer
+      a = load p0[i0]
+      b: f32 = neg a
+      store p1[i0], b
+  kernel t0 on cuda:0 template attention (p0, p0, p0) -> (p1) with {scale=0.5, causal=true}
+    parameter p0: f32[1, 2, 4, 8] strides [64, 32, 8, 1] on cuda:0
+    parameter p1: f32[1, 2, 4, 8] strides [64, 32, 8, 1] on cuda:0
+  do
+    y = allocate f32[64] strides [1] on cuda:0
+    launch k0 (x, y)
+    return y
+"""
+
+
+def test_kernels_and_templates_are_written_for_their_device() -> None:
+    host, target = parse(TEXT), NVIDIA_GPU.target("sm_90", 132)
+    assert [k.kernel for u in units_of(host, TritonBackend(), target) for k in u.kernels] == [
+        "k0",
+        "t0",
+    ]
+    assert not units_of(host, TritonBackend(), evolve(target, device="xpu"))
+
+
+def test_a_language_without_templates_says_so() -> None:
+    with pytest.raises(TypeError, match=r"c\+\+ has no templates, and sm_90 offers them"):
+        units_of(parse(TEXT), CppBackend(), NVIDIA_GPU.target("sm_90", 132))
