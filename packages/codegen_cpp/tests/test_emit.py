@@ -117,6 +117,20 @@ def two_axes(name, m, n, k):
     )  # fmt: skip
 
 
+def two_passes(name, n, k):
+    """The sum of x[r0, r1], and the sum of squares of what exceeds a part of it."""
+    x = Load("a", "x", expr(k) * R0 + R1)
+    return kernel(
+        name, [], [(R0, n), (R1, k)],
+        [
+            inner(x, Reduce(("u",), ReduceKind.SUM, ("a",), F32)),
+            inner(x, Let("b", "sub", ("a", "u"), F32), Let("c", "mul", ("b", "b"), F32),
+                  Reduce(("v",), ReduceKind.SUM, ("c",), F32)),
+            outer(Store("y", expr(0), "u"), Store("z", expr(0), "v")),
+        ],
+    )  # fmt: skip
+
+
 TURNED = {
     f"turned_{d.value}_{m}_{n}": (d, m, n)
     for d, m, n in [(d, 37, 50) for d in NUMPY] + [(F32, 64, 64), (DType.BF16, 32, 48)]
@@ -141,6 +155,7 @@ def kernels():
     for dtype in (F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8):
         for mode in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL):
             yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
+    yield two_passes("two_passes", S0, 24)
     yield from (two_axes("two_axes", 9, 3, 50), two_axes("two_axes_any", S0, S1, 50))
 
 
@@ -230,6 +245,17 @@ def test_sums_are_as_exact_as_eager(library, direction):
 
     want = x.astype("d").sum(1 if direction == "rows" else 0)
     np.testing.assert_allclose(y, want, rtol=1.2e-7)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 700])
+def test_two_cascades_in_one_scope(library, rows):
+    x = (np.random.default_rng(5).random((rows, 24)) / (24 * rows or 1)).astype("f")
+    y, z = np.zeros(1, "f"), np.zeros(1, "f")
+
+    assert library("two_passes", {"x": x, "y": y, "z": z}, s0=rows) == 0
+
+    np.testing.assert_allclose(y, x.sum(dtype="d"), rtol=1e-6)
+    np.testing.assert_allclose(z, ((x.astype("d") - y) ** 2).sum(), rtol=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["rows", "columns"])

@@ -182,8 +182,9 @@ class _Folds:
     """Elements of the innermost loop between flushes; None for no cut."""
     ahead: Ahead
     """What is fetched for later."""
-    chain: int | None
-    """Turns of the innermost loop as a whole between flushes, where it is short."""
+    chain: tuple[str, int] | None
+    """A counter, and the turns of the innermost loop as a whole between flushes, where it is
+    short."""
 
 
 def _fold_stage(
@@ -208,7 +209,7 @@ def _fold_stage(
         _innermost(inside, last, body, folds, vector)
 
     if folds.chain is not None:
-        code.line("si64 chain = 0;")
+        code.line(f"si64 {folds.chain[0]} = 0;")
     nest(code, axes[:-1], innermost)
     for s in body:
         if isinstance(s, Reduce):
@@ -255,7 +256,7 @@ def _declare(
         cut = BLOCK
     elif flushes and (last is None or last > 2 * run_length):
         cut = run_length
-    chain = run_length if flushes and cut is None else None
+    chain = (code.frame.names.take("chain"), run_length) if flushes and cut is None else None
     return _Folds(simple, blocked, copies, cut, NOTHING, chain)
 
 
@@ -266,9 +267,10 @@ def _innermost(
     if folds.block is None or (span.exact is not None and span.exact <= folds.block):
         _span(code, axis, span, body, folds, vector)
         if folds.chain is not None:
-            code.line(f"chain += {span.high};")
-            with code.block(f"if (chain >= {folds.chain}) {{"):
-                code.line("chain = 0;")
+            counter, turns = folds.chain
+            code.line(f"{counter} += {span.high};")
+            with code.block(f"if ({counter} >= {turns}) {{"):
+                code.line(f"{counter} = 0;")
                 for fold in folds.simple.values():
                     fold.flush(code)
         return

@@ -210,6 +210,7 @@ class _Folds:
         for a in axes:
             rows *= extent_guess(a.extent) if static(a.extent) is not None else 1 << 20
         self._count = code.frame.names.take("row")
+        self._chain = code.frame.names.take("chain")
         self._folds = {
             s.names[0]: Fold(
                 code, s, 1, vector=code.frame.width > 1, across=False, cascade=rows > _CHAIN,
@@ -250,7 +251,7 @@ class _Folds:
             self._strip._each(start)
             code.line(f"si64 {self._count} = 0;")
         if self._flushes:
-            code.line("si64 chain = 0;")
+            code.line(f"si64 {self._chain} = 0;")
 
     def fetch(self, code: Code, offset: str) -> None:
         """Write the accumulators' way from the arrays to registers."""
@@ -283,8 +284,8 @@ class _Folds:
         """Write the flush of the cascaded sums where their chains have become long."""
         if not self._flushes:
             return
-        with code.block(f"if ((chain += {turn}) >= {_CHAIN}) {{"):
-            code.line("chain = 0;")
+        with code.block(f"if (({self._chain} += {turn}) >= {_CHAIN}) {{"):
+            code.line(f"{self._chain} = 0;")
             self._strip._each(self._flush)
 
     def _load_all(self, at: Code, cascaded: bool) -> None:
