@@ -125,6 +125,31 @@ def partitions(clock: Clock, only: str) -> Iterator[Row]:
                 continue
             row: Row = {"case": name, "training": training}
             yield _attempt(row, lambda f=function, r=row: _partitioned(f, w, r))
+    if clock.left > 20 and only in "random numbers":
+        yield _attempt({"case": "random numbers"}, _fresh_numbers)
+
+
+def _fresh_numbers() -> str:
+    """Each replay draws numbers of its own, and the same ones after the same seed."""
+
+    def drop(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x, 0.5, training=True)
+
+    x = torch.ones(10000, device=D)
+    with Session(options={"strict": True}) as session:
+        call = torch.compile(drop, backend=session.backend, mode="reduce-overhead")
+        for _ in range(3):
+            call(x)
+        draws = []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            draws += [call(x).clone() for _ in range(2)]
+    if not torch.equal(torch.stack(draws[:2]), torch.stack(draws[2:4])):
+        return "the same seed gives other numbers"
+    others = [(0, 1), (0, 4), (1, 5), (4, 5)]
+    if any(torch.equal(draws[a], draws[b]) for a, b in others):
+        return "a replay repeats the numbers of another"
+    return "" if all(abs(float(d.mean()) - 1) < 0.1 for d in draws) else "not half is dropped"
 
 
 def _partitioned(
