@@ -87,6 +87,8 @@ def test_defaults_are_left_out():
     assert parse_pipeline("fuse{}", TABLE) == (Fuse(),)
     assert parse_pipeline("fuse{ratio=2}", TABLE) == (Fuse(ratio=2.0),)
     assert type(parse_pipeline("fuse{ratio=2}", TABLE)[0].ratio) is float
+    assert parse_pipeline("fuse{ratio=inf}", TABLE) == (Fuse(ratio=float("inf")),)
+    assert parse_pipeline("fuse{ratio=-inf}", TABLE) == (Fuse(ratio=float("-inf")),)
 
 
 @given(

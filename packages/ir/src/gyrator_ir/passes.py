@@ -1,5 +1,6 @@
 """What a pass is, how a list of them runs, and how a list is written as text."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from enum import Enum
@@ -194,6 +195,8 @@ def _as(value: Any, wanted: Any) -> Any:
             return wanted(value)
         if wanted is float and type(value) is int:
             return float(value)
+        if wanted is float and value == "inf":  # it is read as a word
+            return math.inf
         if type(value) is wanted:
             return value
     raise ValueError(value)
