@@ -1,8 +1,12 @@
+import contextlib
+import types
+
 import pytest
 import torch
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime import device as module
+from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceError, cpu_isa
 
 
@@ -96,3 +100,52 @@ def test_no_graphs_on_the_cpu():
     with pytest.raises(UnsupportedError) as caught:
         cpu.capture(lambda: None)
     assert caught.value.diagnostic.code == "GY-DEVICE-002"
+
+
+class Torch:
+    """A module as torch has one for a kind of device, whose captures fail in the middle."""
+
+    class CUDAGraph:
+        pass
+
+    class Generator:
+        def __init__(self, state="capturing"):
+            self.state = state
+
+        def clone_state(self):
+            return Torch.Generator("plain")
+
+        def graphsafe_set_state(self, other):
+            self.state = other.state
+
+    def __init__(self):
+        self.stream = types.SimpleNamespace(device_index=0, name="caller's")
+        self.default_generators = [Torch.Generator()]
+        self.pools = []
+
+    def current_stream(self, index=0):
+        return self.stream
+
+    def set_stream(self, stream):
+        self.stream = stream
+
+    @contextlib.contextmanager
+    def graph(self, graph, pool, capture_error_mode):
+        self.pools.append(pool)
+        self.stream = types.SimpleNamespace(device_index=0, name="capture's")
+        yield  # torch leaves its stream where ending a capture fails
+
+
+def test_a_failed_capture_leaves_nothing_behind(monkeypatch):
+    torch_module = Torch()
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: torch_module)
+    facts = DeviceFacts(type="cpu", architecture=str, dtypes=frozenset(), graphs=True)
+    device = AcceleratorDevice(facts)
+
+    def run():
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    with pytest.raises(RuntimeError, match="not permitted"):
+        device.capture(run, warm=False, pool="shared")
+    assert torch_module.stream.name == "caller's" and torch_module.pools == ["shared"]
+    assert torch_module.default_generators[0].state == "plain"
