@@ -1,10 +1,14 @@
 """The border to sympy."""
 
+import math
+
 import pytest
 import sympy
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Sym, parse_cond, parse_expr
+from gyrator_ir.expr import Sym, evaluate, parse_cond, parse_expr
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy, from_sympy, to_sympy
 
 x, y = sympy.symbols("s0 s1", integer=True)
@@ -37,6 +41,8 @@ def function(name):
         (function("TruncToInt")(0.5 * function("ToFloat")(positive)), "s0 // 2"),
         (function("FloorToInt")(1.5 * function("ToFloat")(x)), "3*s0 // 2"),
         (function("CeilToInt")(0.25 * function("ToFloat")(x)), "(s0 + 3) // 4"),
+        (function("TruncToInt")(0.6 * function("ToFloat")(positive)), "3*s0 // 5"),
+        (function("CeilToInt")(0.3 * function("ToFloat")(positive)), "(3*s0 + 9) // 10"),
         (function("LShift")(x, 3), "8*s0"),
         (function("RShift")(x, 3), "s0 // 8"),
         (sympy.Mod(x, 4), "s0 % 4"),
@@ -51,6 +57,20 @@ def function(name):
 )
 def test_values_come_in(value, text):
     assert from_sympy(value) is parse_expr(text)
+
+
+@given(
+    st.fractions(0, 8, max_denominator=60).map(float),
+    st.one_of(st.integers(0, 10_000), st.integers(0, 1 << 34)),
+)
+def test_rounded_products_are_those_of_doubles(factor, size):
+    for name, rounded in (("FloorToInt", math.floor), ("CeilToInt", math.ceil)):
+        try:
+            found = from_sympy(function(name)(sympy.Float(factor) * function("ToFloat")(positive)))
+        except UnsupportedError:
+            continue
+        for n in (size, size - size % 60):
+            assert evaluate(found, {Sym("s0"): n}) == rounded(factor * n)
 
 
 def test_symbols_are_matched_by_object_name_or_function():
@@ -87,6 +107,8 @@ def test_conditions_come_in(value, text):
         function("FloorToInt")(x),
         function("TruncToInt")(0.5 * function("ToFloat")(x)),
         function("FloorToInt")(0.1 * function("ToFloat")(x)),
+        function("TruncToInt")(0.7 * function("ToFloat")(positive)),  # 0.7 * 90 is below 63
+        function("TruncToInt")(math.pi * function("ToFloat")(positive)),
         function("FloorToInt")(0.5 * function("ToFloat")(x) * function("ToFloat")(y)),
         function("LShift")(x, y),
         1 / x,

@@ -168,13 +168,15 @@ class _Importer:
         """Convert `FloorToInt`, `CeilToInt` or `TruncToInt` of a quotient or a scaled integer.
 
         The rounded quotient of doubles is the exact one while both are below 2**53. A product with
-        a short factor is exact while the integer is below 2**32.
+        a short factor is exact while the integer is below 2**32; see `_near` for others.
         """
         (inner,) = value.args
         if type(inner).__name__ == "IntTrueDiv":
             numbers, factor = inner.args, Fraction(1)
         else:
             numbers, factor = _scaled(inner)
+            if len(numbers) == 1 and abs(factor.numerator) >= 1 << 21 and numbers[0].is_nonnegative:
+                factor = _near(factor)
             if len(numbers) != 1 or abs(factor.numerator) >= 1 << 21:
                 raise _unsupported(value, f"{type(inner).__name__} is not integer arithmetic")
         kind = type(value).__name__
@@ -252,6 +254,20 @@ def _scaled(value: Any) -> tuple[tuple[Any, ...], Fraction]:
         else:
             return (), factor
     return tuple(numbers), factor
+
+
+def _near(factor: Fraction) -> Fraction:
+    """Return the short fraction p/q that a double stands for, where rounding hides the difference.
+
+    With c = p/q * (1 + d), the double of c*s lies so near to p*s/q that both have the same floor
+    and the same ceiling, unless p*s/q is an integer n. Then c*s = n + n*d, and that rounds to n
+    where abs(n*d) is at most half of the distance to the next double, so where abs(d) is at most
+    2**-54. It holds while p*s is below 2**52. Other factors are returned as they are.
+    """
+    short = factor.limit_denominator(1000)
+    if not 0 < short.numerator < 1 << 12:
+        return factor
+    return short if abs(factor / short - 1) <= Fraction(1, 1 << 54) else factor
 
 
 def _pair(build: Callable[[Expr, Expr], Expr]) -> Callable[[_Importer, Any], Expr]:
