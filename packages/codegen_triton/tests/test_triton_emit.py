@@ -40,7 +40,7 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
-from gyrator_testing.kernels.write import F32, F64, I0, I64, R0, S0, S1, inner, outer
+from gyrator_testing.kernels.write import F32, F64, I0, I1, I64, R0, S0, S1, inner, outer
 
 SIZES = ((0, 5), (1, 1), (3, 15), (2, 16), (5, 17), (3, 40))
 KINDS = [k for k in ReduceKind if k not in (ReduceKind.ANY, ReduceKind.ALL, ReduceKind.XOR)]
@@ -167,6 +167,28 @@ def test_rows_side_by_side_are_held_together():
     (unit,) = TritonBackend().emit([columns], ShapeFacts(), (), target())
     assert dict(unit.kernels[0].candidates[0].values)["XBLOCK"] >= 32
     assert "for start in tl.range" in unit.text
+
+
+def test_what_is_the_same_for_all_points_of_a_block_is_loaded_once(interpreter, text_folder):
+    at = (expr(70) * I0 + R0) * 96 + I1
+    columns = kernel(
+        "columns", [(I0, 3), (I1, 96)], [(R0, 70)],
+        [inner(Load("a", "x", at), Load("w", "w", 70 * I0 + R0), Let("b", "mul", ("a", "w"), F32),
+               Reduce(("c",), ReduceKind.SUM, ("b",), F32)),
+         outer(Store("y", 96 * I0 + I1, "c"))],
+    )  # fmt: skip
+    library = Library([columns], interpreter, text_folder)
+    source = library.sources["columns"]
+    assert "tl.load(w + (70*i0 + r), mask=r_mask" in source.text
+    # 32 points in a row have one weight, wherever they start: 96 is three times 32.
+    assert all(32 % dict(c.values)["XBLOCK"] == 0 for c in source.candidates)
+    rng = np.random.default_rng(8)
+    for block in (8, 32):
+        arrays = arrays_of(library, "columns", 3 * 70 * 96, rng)
+        want = {k: v.copy() for k, v in arrays.items()}
+        run_kernel(columns, want, {})
+        library("columns", arrays, blocks={"XBLOCK": block})
+        np.testing.assert_allclose(arrays["y"], want["y"], 2e-5, 2e-5)
 
 
 def test_local_stays_in_registers(library):

@@ -38,6 +38,8 @@ class Code:
     """What positions along each dimension are called."""
     blocks: tuple[str, str] = ("XBLOCK", "RBLOCK")
     """What the lengths of blocks along each dimension are called."""
+    still: frozenset[Sym] = frozenset()
+    """Axes that have one value in a block of points, see `shape.level`."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
@@ -88,7 +90,7 @@ class Code:
         e = self.form(e)
         x = r = False
         for s in e.free_symbols:
-            x |= s in self.flats[0].digits or s is self.flats[0].symbol
+            x |= (s in self.flats[0].digits and s not in self.still) or s is self.flats[0].symbol
             r |= s in self.flats[1].digits or s is self.flats[1].symbol
             value = self.bound.get(s)
             if value is not None:

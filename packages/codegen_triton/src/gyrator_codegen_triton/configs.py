@@ -13,9 +13,11 @@ from gyrator_codegen import extent_guess
 from gyrator_codegen_triton.shape import (
     contiguous_inside,
     inner_extent,
+    level,
     points,
     power_of_two,
     rblock,
+    sorts,
 )
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Numerics
@@ -44,6 +46,10 @@ def candidates(
     if tiled:
         shapes = _tiles(count, length, width)
         return tuple(_configuration(kernel, shape) for shape in shapes)
+    if sorts(kernel):
+        block = power_of_two(length)
+        shapes = tuple(_sorting(block, power_of_two(count)))
+        return tuple(_configuration(kernel, shape) for shape in shapes)
     along_inner = contiguous_inside(kernel)
     ranked = sorted(
         _shapes(kernel, heuristics, count, length, along_inner),
@@ -63,6 +69,13 @@ def _configuration(kernel: Kernel, shape: tuple[int, int, int]) -> Configuration
     if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
         values += [("debug", 1), ("sanitize_overflow", 0)]
     return Configuration(tuple(values))
+
+
+def _sorting(block: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """Yield shapes with few elements a thread in few warps: exchanges among these are the cost."""
+    for each in (8, 4, 16):
+        xblock = min(max(_LANES * each // block, 1), most)
+        yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
 
 
 def _tiles(count: int, length: int, width: int) -> tuple[tuple[int, int, int], ...]:
@@ -93,10 +106,11 @@ def _shapes(
                 yield from ((xblock, 1, warps) for warps in (4, 8) if xblock >= 32 * warps)
         return
     whole = rblock(kernel, heuristics)
+    most = power_of_two(min(count, level(kernel, heuristics) or count))
     blocks = (whole,) if whole is not None else (16, 64, 256, 1024, 2048, 4096)
     for block in blocks:
         for xblock in (1, 2, 4, 8, 16, 32, 64, 128):
-            if xblock > power_of_two(count) or (whole is None and block > power_of_two(length)):
+            if xblock > most or (whole is None and block > power_of_two(length)):
                 continue
             elements = xblock * block
             if elements > 8192 and xblock > 1:

@@ -7,8 +7,8 @@ from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
 from gyrator_codegen_triton.fold import Loop, reduce_block
-from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
-from gyrator_codegen_triton.shape import contiguous_inside, inner_extent, points, rblock
+from gyrator_codegen_triton.index import Flat, TritonPrinter, fits_32_bits, kernel_facts
+from gyrator_codegen_triton.shape import contiguous_inside, inner_extent, level, points, rblock
 from gyrator_codegen_triton.source import source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
@@ -43,6 +43,8 @@ def emit_kernel(
     persistent = tile is None and rblock(kernel, heuristics) is not None
     names = Names(RESERVED | {symbol})
     code = Code(kernel, known, Writer("    "), names, wide, persistent, tile is not None, flats)
+    if level(kernel, heuristics) and tile is None:
+        code.still = frozenset(a.symbol for a in kernel.axes[:-1])
     parameters = [names.stable(b.name) for b in kernel.parameters]
     sizes = [names.stable(s.name) for s in kernel.sizes]
     blocks = ["XBLOCK: tl.constexpr"] + (["RBLOCK: tl.constexpr"] if kernel.inner else [])
@@ -83,6 +85,8 @@ def _spaces(code: Code, total: Expr, extent: Expr) -> None:
     w.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
     used = _used(code)
+    if not code.still.isdisjoint(used):
+        w.line(f"first = {program} * XBLOCK + tl.arange(0, 1){column}")
     _digits(code, code.flats[0], used)
     if not kernel.inner:
         return
@@ -101,9 +105,15 @@ def _spaces(code: Code, total: Expr, extent: Expr) -> None:
 
 def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
     show = code.printer()
+
+    def first(symbol: Sym) -> str:
+        return "first" if symbol is flat.symbol else code.names.stable(symbol.name)
+
+    show_still = TritonPrinter(code.facts.nonnegative_division, first)
     for symbol in reversed(flat.digits):
         if symbol in used:
-            code.writer.line(f"{code.names.stable(symbol.name)} = {show(flat.digits[symbol])}")
+            text = (show_still if symbol in code.still else show)(flat.digits[symbol])
+            code.writer.line(f"{code.names.stable(symbol.name)} = {text}")
 
 
 def _stage(code: Code, stage: Stage) -> None:

@@ -7,6 +7,7 @@ from gyrator_ir.loop.body import Load, SortStep, Store
 from gyrator_ir.target import Heuristics
 
 _ELEMENT = 4  # bytes of what most rows hold
+_LEVEL = 32  # points that are enough for whole lines of memory
 _ABREAST = 64  # elements of a row where many rows are held at once
 SORTED = 1024
 """The longest row that a kernel sorts: the compiler takes ever longer for the networks."""
@@ -81,6 +82,22 @@ def contiguous_inside(kernel: Kernel) -> bool:
                         ) else 1  # fmt: skip
                         score += sign * weight * (kind is Access.UNIT)
     return score >= 0
+
+
+def level(kernel: Kernel, heuristics: Heuristics) -> int:
+    """Return the longest block of points that always lies within the last axis; 0 where blocks may
+    be of any length.
+
+    In such a block the other axes stand still: what is loaded by them alone is loaded once, not
+    for every point. That matters to loops which fold across what is consecutive.
+    """
+    if len(kernel.axes) < 2 or not kernel.inner or contiguous_inside(kernel):
+        return 0
+    extent = kernel.axes[-1].extent
+    if rblock(kernel, heuristics) is not None or not isinstance(extent, Const):
+        return 0
+    longest = extent.value & -extent.value
+    return longest if longest >= _LEVEL else 0
 
 
 def power_of_two(value: int) -> int:

@@ -236,7 +236,7 @@ RESERVED = frozenset(name for name, _ in _HELPERS) | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield True "
     "False None triton tl libdevice XBLOCK RBLOCK x r x_mask r_mask points extent start range "
-    "float int bool min max num_warps num_stages num_ctas grid warmup".split()
+    "first float int bool min max num_warps num_stages num_ctas grid warmup".split()
 )
 """Words that generated names must not be."""
 

@@ -79,8 +79,8 @@ class TritonDevice:
             capabilities=Capabilities(
                 dtypes=_ALL,
                 atomics=_ATOMICS,
-                sort_extent=1024,
-                scan_extent=_SCRATCH,
+                sort_extent=256,
+                scan_extent=4096,
                 streams=True,
                 graphs=self.graphs,
                 templates=frozenset({"attention", "attention_gradients"}),
