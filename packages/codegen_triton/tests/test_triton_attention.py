@@ -274,9 +274,9 @@ def test_addresses_have_64_bits_where_32_are_not_enough():
 
 
 def test_candidates_fit_the_shared_memory_and_the_work():
-    def blocks(shared, **sizes):
+    def blocks(shared, gradients=False, **sizes):
         wide = evolve(OFFERS, heuristics=evolve(OFFERS.heuristics, shared_bytes=shared))
-        kernel = Case(dtype=DType.BF16, query=128, value=128, **sizes).kernel()
+        kernel = Case(dtype=DType.BF16, query=128, value=128, **sizes).kernel(gradients)
         (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), wide)
         return [dict(c.values) for c in unit.kernels[0].candidates]
 
@@ -287,6 +287,9 @@ def test_candidates_fit_the_shared_memory_and_the_work():
     assert blocks(227 << 10, rows=1, columns=4096, heads=16, groups=16)[0]["XBLOCK"] == 16
     (least, *_) = blocks(1, rows=64, columns=64)
     assert least["XBLOCK"] == least["RBLOCK"] == 16
+    for c in blocks(227 << 10, gradients=True, rows=4096, columns=4096):
+        vectors = c["num_stages"] * c["XBLOCK"] + c["RBLOCK"]
+        assert vectors * 512 + 2 * c["XBLOCK"] * c["RBLOCK"] <= 227 << 10
 
 
 @pytest.mark.parametrize(
@@ -305,6 +308,15 @@ def test_refusals(case, said):
     assert found is not None and found.code == "GY-TRITON-007" and said in found.message
     bare = TritonBackend().refuses_template(CASES["plain"].kernel(), target())
     assert bare is not None and "offers no template" in bare.message
+
+
+def test_vectors_that_no_block_can_hold_are_refused():
+    kernel = Case(query=512, value=512).kernel(gradients=True)
+    for shared, said in ((99 << 10, "takes 132096 bytes of the 101376"), (227 << 10, "")):
+        bound = evolve(OFFERS, heuristics=evolve(OFFERS.heuristics, shared_bytes=shared))
+        found = TritonBackend().refuses_template(kernel, bound)
+        assert said in (found.message if found else "")
+        assert bool(found) == bool(said)
 
 
 def test_a_tensor_that_reads_other_bits_is_refused():

@@ -18,6 +18,8 @@ from gyrator_ir.target import Heuristics
 _LANES = 32  # threads of a warp, as far as choices go
 _REGISTERS = 230  # numbers that a thread holds without spilling, as measured on an H100
 _WAITING = MappingProxyType({1: 1.6, 2: 1.2})  # for loads, by stages
+_WAITING_GRADIENTS = MappingProxyType({1: 1.1, 2: 1.2})
+_GRADIENT_REGISTERS = 330  # two blocks of scores are alive in turn
 _WAITING_WIDE = MappingProxyType({1: 1.3, 3: 1.1})  # exact products take longer than loads
 _SHARED = 49152  # bytes of shared memory that any device gives a program
 _MOST = 4  # candidates of a kernel
@@ -50,14 +52,16 @@ _SHAPES = (
 device."""
 
 _GRADIENT_SHAPES = (
-    (64, 128, 8, 2),
-    (128, 64, 8, 2),
+    (128, 128, 8, 2),
+    (128, 64, 4, 2),
+    (64, 128, 4, 2),
     (64, 64, 4, 3),
     (64, 64, 4, 2),
-    (64, 64, 8, 2),
-    (32, 128, 4, 2),
+    (64, 64, 4, 1),
+    (64, 32, 4, 3),
+    (32, 128, 4, 3),
+    (32, 64, 4, 3),
     (32, 64, 4, 2),
-    (64, 32, 4, 2),
     (32, 32, 4, 2),
     (32, 32, 4, 1),
     (16, 16, 4, 1),
@@ -91,16 +95,18 @@ def candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration,
 
 def gradient_candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
     """Return configurations for the gradients, the best guess first."""
-    shared, both = heuristics.shared_bytes or _SHARED, problem.query + problem.value
-    fitting = [
-        shape
-        for shape in _GRADIENT_SHAPES
-        if max(shape[1] + shape[3] * shape[0], shape[0] + shape[3] * shape[1])
-        * both
-        * problem.width
-        <= shared
-    ]
-    return _ranked(fitting or [_GRADIENT_SHAPES[-1]], lambda shape: _gradient_price(shape, problem))
+    shared = heuristics.shared_bytes or _SHARED
+    fitting = [s for s in _GRADIENT_SHAPES if _gradient_bytes(s, problem) <= shared]
+    return _ranked(
+        fitting or [_GRADIENT_SHAPES[-1]], lambda shape: _gradient_price(shape, problem, shared)
+    )
+
+
+def _gradient_bytes(shape: Shape, problem: Problem) -> int:
+    """Return the shared memory of a program: its vectors, those it walks over, and weights."""
+    x, r, _, stages = shape
+    vectors = max(r + stages * x, x + stages * r) * (problem.query + problem.value)
+    return (vectors + x * r) * problem.width
 
 
 def _ranked(shapes: Sequence[Shape], price: Callable[[Shape], float]) -> tuple[Configuration, ...]:
@@ -110,21 +116,37 @@ def _ranked(shapes: Sequence[Shape], price: Callable[[Shape], float]) -> tuple[C
     )
 
 
-def _gradient_price(shape: Shape, problem: Problem) -> float:
+def _gradient_price(shape: Shape, problem: Problem, shared: int) -> float:
     x, r, warps, stages = shape
     rows, columns = max(problem.rows, 1), max(problem.columns, 1)
     work = (-(-rows // x) * x / rows) * (-(-columns // r) * r / columns)
     numbers = (r * (problem.query + problem.value) + 3 * x * r) / (_LANES * warps)
-    spilled = math.pow(max(1.0, numbers / _REGISTERS), 3)
+    spilled = math.pow(max(1.0, numbers / _GRADIENT_REGISTERS), 3)
     reread = (1 + 8 / x) * (1 + 8 / r)
-    return work * spilled * reread * _WAITING.get(stages, 1.0)
+    # Four warps of a matrix unit take 64 rows: queries for some programs, keys for others.
+    idle = math.sqrt(max(1.0, 16 * warps / x) * max(1.0, 16 * warps / r))
+    resident = shared // _gradient_bytes(shape, problem) * warps
+    lonely = math.sqrt(max(1.0, 8 / max(resident, 1)))
+    return work * spilled * reread * idle * lonely * _WAITING_GRADIENTS.get(stages, 1.0)
 
 
 def _fitting(problem: Problem, shared: int) -> Iterator[Shape]:
-    for x, r, warps, stages in _SHAPES:
-        held = x * problem.query + stages * r * (problem.query + problem.value)
-        if held * problem.width <= shared:
-            yield x, r, warps, stages
+    return (shape for shape in _SHAPES if _bytes(shape, problem) <= shared)
+
+
+def _bytes(shape: Shape, problem: Problem) -> int:
+    """Return the shared memory of a program: queries, and the keys and values under way."""
+    x, r, _, stages = shape
+    held = x * problem.query + stages * r * (problem.query + problem.value)
+    held += x * r if problem.width > 2 else 0  # exact products take weights from there
+    return held * problem.width
+
+
+def least_bytes(problem: Problem, gradients: bool) -> int:
+    """Return the shared memory of the smallest program."""
+    if gradients:
+        return _gradient_bytes(_GRADIENT_SHAPES[-1], problem)
+    return _bytes(_SHAPES[-1], problem)
 
 
 def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuristics) -> float:

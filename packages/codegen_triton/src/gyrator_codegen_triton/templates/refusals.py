@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 
+from gyrator_codegen_triton.templates.attention_configs import least_bytes
+from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ZERO, Const
+from gyrator_ir.expr import ZERO, Const, ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.target import Target
@@ -48,3 +50,9 @@ def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
             yield f"vectors of {length.value} numbers are not between 1 and {LONGEST_VECTOR} long"
     if ZERO in (q.shape[1], k.shape[1]):
         yield "attention without heads has no kernel"
+    shared = target.heuristics.shared_bytes
+    if shared:
+        gradients = kernel.kind is TemplateKind.ATTENTION_GRADIENTS
+        least = least_bytes(problem_of(kernel, ShapeFacts()), gradients)
+        if least > shared:
+            yield f"the least block takes {least} bytes of the {shared} that a program shares"
