@@ -4,10 +4,11 @@ from importlib.metadata import entry_points
 
 import pytest
 import torch
+from attrs import evolve
 
 from gyrator_conformance.cells import Cell, Excuse, Keyword, Reason, Selection, excuse_of
 from gyrator_conformance.models import all_models
-from gyrator_conformance.profiles import GROUP, UnknownTargetError, find_target
+from gyrator_conformance.profiles import GROUP, Profile, UnknownTargetError, find_target
 
 CELL = Cell("mlp", "pointwise", "cpu", "python", "static", "training", "float32")
 
@@ -71,6 +72,16 @@ def test_gpus_say_what_dynamo_does_not_trace_on_them(name):
     )
     assert excuse.reason is Reason.TRACING
     assert excuse.covers(dynamic) and not excuse.covers(static)
+
+
+def test_collectives_run_where_a_process_group_is_declared():
+    host = find_target("cpu")
+    assert host.group == "gloo" and not host.excuses
+    there = evolve(host, target=evolve(host.target, device="mydev"))
+    (excuse,) = there.excuses
+    assert excuse.reason is Reason.LIBRARY and excuse.families == {"collective"}
+    declared = evolve(there, profile=Profile(group="cpu:gloo,mydev:mycc"))
+    assert declared.group == "cpu:gloo,mydev:mycc" and not declared.excuses
 
 
 def test_targets_are_found_by_name():

@@ -15,7 +15,9 @@ from gyrator.config import Config, read_config
 from gyrator.targets import GROUP as TARGETS
 from gyrator.targets import OPTIONAL, TargetDefinition, discover
 from gyrator_conformance.cells import DTYPES, Excuse, Reason
+from gyrator_conformance.models.collective import HOST_GROUP
 from gyrator_ir.target import Target
+from gyrator_ir.types import Device
 
 GROUP = "gyrator_conformance.profiles"
 
@@ -34,6 +36,10 @@ class Profile:
     """Every excuse names a `Reason`; there are no others."""
     eager_device: str = ""
     """Where eager execution runs that is compared with; empty for the target's own device."""
+    group: str = ""
+    """The backend of process groups that carries messages from the device's memory and from the
+    host's, as `torch.distributed.init_process_group` takes it. Empty: `gloo` for a target of the
+    host, and none for others, where models of collectives then do not run."""
 
 
 @frozen(eq=False)
@@ -46,11 +52,21 @@ class Chosen:
     profile: Profile = field(factory=Profile)
 
     @property
+    def group(self) -> str:
+        """The backend of process groups that models of collectives use; empty for none."""
+        if self.profile.group or not Device(self.target.device).is_host:
+            return self.profile.group
+        return HOST_GROUP
+
+    @property
     def excuses(self) -> tuple[Excuse, ...]:
         """What the profile declares, and what follows from the target's own data."""
         kernels = self.target.capabilities.dtypes
         lacking = frozenset(d for d in DTYPES if _IR_NAMES[d] not in kernels)
         found = list(self.profile.excuses)
+        if not self.group:
+            note = "the target declares no process group that carries messages from its memory"
+            found.append(Excuse(Reason.LIBRARY, note, families=frozenset({"collective"})))
         if lacking:
             found.append(
                 Excuse(Reason.DTYPE, "kernels lack the element type", dtypes=frozenset(lacking))

@@ -15,6 +15,7 @@ from gyrator.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.cells import DTYPES, Cell
 from gyrator_conformance.models import Model
+from gyrator_conformance.models.collective import start_group
 from gyrator_conformance.profiles import Chosen
 
 Status = Literal["pass", "fail", "reason"]
@@ -76,6 +77,8 @@ class CellRunner:
         torch._dynamo.reset()
         self._records.clear()
         dtype, dynamic = DTYPES[cell.dtype], cell.shapes == "dynamic"
+        if model.family == "collective":
+            start_group(self.chosen.group)
         torch.manual_seed(self.seed)
         base = model.build().to(dtype).train(cell.mode == "training")
         device = self.chosen.target.device

@@ -1,6 +1,5 @@
 """Layers whose work is shared out over the processes of a group: here, one process."""
 
-import functools
 from typing import Any
 
 import torch
@@ -9,6 +8,9 @@ import torch.distributed._functional_collectives as collectives
 from torch import Tensor, nn
 
 from gyrator_conformance.models.model import Model, floats
+
+HOST_GROUP = "gloo"
+"""What carries messages from the host's memory."""
 
 
 def collective_models() -> tuple[Model, ...]:
@@ -25,16 +27,23 @@ def collective_models() -> tuple[Model, ...]:
     )
 
 
-@functools.cache
-def group_name() -> Any:
-    """Return the name of a group of this process alone, made once; gloo carries its messages.
+def start_group(backend: str) -> None:
+    """Make a group of this process alone, in the place of any that it has.
 
-    A group that the process has already is taken as it is.
+    `backend` is what `torch.distributed.init_process_group` takes, such as `gloo`.
     """
     torch_dist: Any = dist  # which does not tell type checkers of its stores
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    dist.init_process_group(backend, store=torch_dist.HashStore(), rank=0, world_size=1)
+
+
+def group_name() -> Any:
+    """Return the name of the process's group; without one, make one for the host's memory."""
     if not dist.is_initialized():
-        dist.init_process_group("gloo", store=torch_dist.HashStore(), rank=0, world_size=1)
-    return torch_dist.group.WORLD.group_name
+        start_group(HOST_GROUP)
+    assert dist.group.WORLD is not None
+    return dist.group.WORLD.group_name
 
 
 class TensorParallelMLP(nn.Module):

@@ -117,11 +117,6 @@ PROFILE = Profile(
             models=frozenset({"spectral-conv"}),
             modes=frozenset({"training"}),
         ),
-        Excuse(
-            Reason.LIBRARY,
-            "no library carries messages between processes from the device's memory",
-            families=frozenset({"collective"}),
-        ),
     )
 )
 """What the suite must not ask for. All else that kernels lack runs as ATen calls."""
