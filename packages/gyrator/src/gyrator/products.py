@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from attrs import evolve, field, frozen
@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune import Budget
-from gyrator.compiler import Engine
+from gyrator.compiled import GraphCompiler
 from gyrator.records import ignore_record
 from gyrator.setting import Setting
 from gyrator_lowering.rules.conv import CONVOLUTIONS
@@ -28,7 +28,8 @@ _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
 def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> frozenset[str]:
-    """Return the names of the products of a graph that generated kernels compute quicker.
+    """Return the names of the products of a graph that generated kernels compute quicker. `setting`
+    is a `GraphCompiler`.
 
     Each different product is measured alone, on data of its sizes, and the choice is stored. What
     the budget leaves unmeasured is the library's, and is measured the next time.
@@ -125,12 +126,8 @@ def _measured(node: Node, setting: Setting) -> str:
                 setting.options, extern_kernels=way, max_autotune=way == "none", strict=True,
                 wrapper="python", device_graphs=False, progress=False, autotune_seconds=0,
             )  # fmt: skip
-            engine = Engine(
-                options=options, config=setting.config, rules=setting.rules,
-                targets=setting.targets, wrappers=setting.wrappers, cache=setting.cache,
-                observer=ignore_record, loaders=setting.loaders,
-            )  # fmt: skip
-            runs[way] = _Run(engine, node, tensors)
+            one = evolve(setting, options=options, observer=ignore_record)
+            runs[way] = _Run(cast(GraphCompiler, one), node, tensors)
         return choose(
             runs, definition.device(target), samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS
         ).best
@@ -140,14 +137,14 @@ def _measured(node: Node, setting: Setting) -> str:
 class _Run:
     """One way to compute a product, compiled when it first runs."""
 
-    engine: Engine
+    compiler: GraphCompiler
     node: Node
     tensors: list[torch.Tensor]
     _compiled: list[Any] = field(factory=list)
 
     def __call__(self) -> Any:
         if not self._compiled:
-            self._compiled.append(self.engine.compile(_alone(self.node), "inference").call)
+            self._compiled.append(self.compiler.compile(_alone(self.node), "inference").call)
         return self._compiled[0](list(self.tensors))
 
 
