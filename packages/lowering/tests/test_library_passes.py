@@ -59,7 +59,7 @@ def operands(gm: Any) -> list[tuple[Any, Any]]:
     return found
 
 
-PRODUCTS = {
+PRODUCTS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "head": (lambda x, w: (x @ w.t(),), (drawn(64, 72), drawn(97, 72))),
     "depth": (lambda x, w: (x @ w,), (drawn(64, 67), drawn(67, 72))),
     "lying": (lambda g, x: (g.t() @ x,), (drawn(80, 67), drawn(80, 72))),
