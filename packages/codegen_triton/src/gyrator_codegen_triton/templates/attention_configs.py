@@ -106,6 +106,8 @@ def _gradient_bytes(shape: Shape, problem: Problem) -> int:
     """Return the shared memory of a program: its vectors, those it walks over, and weights."""
     x, r, _, stages = shape
     vectors = max(r + stages * x, x + stages * r) * (problem.query + problem.value)
+    if problem.width > 2:  # exact products take their left factors from there once more
+        vectors += max(x, r) * (problem.query + problem.value)
     return (vectors + x * r) * problem.width
 
 
@@ -138,7 +140,8 @@ def _bytes(shape: Shape, problem: Problem) -> int:
     """Return the shared memory of a program: queries, and the keys and values under way."""
     x, r, _, stages = shape
     held = x * problem.query + stages * r * (problem.query + problem.value)
-    held += x * r if problem.width > 2 else 0  # exact products take weights from there
+    if problem.width > 2:  # exact products take their left factors from there once more
+        held += x * (r + problem.query)
     return held * problem.width
 
 
