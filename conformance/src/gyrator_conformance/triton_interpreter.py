@@ -17,6 +17,7 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_conformance.interpreter import (
@@ -30,19 +31,15 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
 from gyrator_ir.kernel.parse import read_launchable
-from gyrator_ir.loop.body import StoreMode
-from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
-from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.target import Target
 from gyrator_ir.text.lines import parse_lines
-from gyrator_ir.types import HOST, DType
+from gyrator_ir.types import HOST
 from gyrator_testing.interp.dtypes import Array
-from gyrator_testing.triton import TYPES, InterpretedError, TritonInterpreter
+from gyrator_testing.triton import InterpretedError, TritonInterpreter
 
 NAME = "cpu-triton"
-_SCRATCH = 1 << 15
-_ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
 
 
 @frozen
@@ -176,22 +173,14 @@ def load(file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
 
 
 def probe(config: Config) -> Target:
-    """Describe the host as a GPU's kernels see it."""
-    return Target(
+    """Describe an H100 with the host's memory: what its kernels, fusion and passes would be."""
+    gpu = NVIDIA_GPU.target("sm_90", 132)
+    return evolve(
+        gpu,
         device=HOST,
         arch="triton-interpreter",
         kernel_backend="triton-interpreter",
-        wrapper_backends=("python", "fx", "cpp"),
-        capabilities=Capabilities(
-            dtypes=frozenset(TYPES),
-            atomics=frozenset(
-                (d, m) for d in _ORDERED for m in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX)
-            ),
-            sorts=False,
-            scan_extent=_SCRATCH,
-            templates=frozenset(TemplateKind),
-        ),
-        heuristics=Heuristics(cores=132, scratch_bytes=_SCRATCH, points_abreast=32),
+        capabilities=evolve(gpu.capabilities, streams=False, graphs=False),
     )
 
 
