@@ -95,6 +95,18 @@ def test_a_run_goes_on_where_an_earlier_one_stopped(tmp_path, capsys):
     assert "other versions" in capsys.readouterr().out
 
 
+def test_an_interrupted_run_keeps_what_it_found(tmp_path, monkeypatch):
+    def interrupted(cells, models, targets, workers, shown, seconds):
+        shown(Result(cell=cells[0], status="pass"))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gyrator_conformance.__main__.run_cells", interrupted)
+    page = tmp_path / "page.json"
+    with pytest.raises(KeyboardInterrupt):
+        main(["-k", "swiglu and static", "--dtypes", "float32", "--json", str(page)])
+    assert [r.status for r in read_json(page.read_text())[1]] == ["pass"]
+
+
 def test_junit_counts_failures_and_reasons():
     root = ET.fromstring(as_junit(RESULTS))
     counts = {s.get("name"): (s.get("tests"), s.get("failures"), s.get("skipped")) for s in root}

@@ -57,16 +57,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not cells:
         console.print("[red]no cell matches[/red]; --list shows all")
         return _USAGE
-    earlier = _earlier(args.resume, cells, console)
-    left = [cell for cell in cells if cell not in earlier or earlier[cell].status == "fail"]
+    known = _earlier(args.resume, cells, console)
+    left = [cell for cell in cells if cell not in known or known[cell].status == "fail"]
     workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
-    with _progress(console) as bar:
-        task = bar.add_task("", total=len(left))
-        shown = _Shown(console, bar, task, len(left))
-        ran = run_cells(left, models, targets, workers, shown, args.seconds)
-    known = earlier | {r.cell: r for r in ran}
-    results = [known[cell] for cell in cells if cell in known]
-    _write(args, results)
+    try:
+        with _progress(console) as bar:
+            task = bar.add_task("", total=len(left))
+            shown = _Shown(console, bar, task, len(left), known)
+            run_cells(left, models, targets, workers, shown, args.seconds)
+    finally:  # an interrupted run can be resumed
+        results = [known[cell] for cell in cells if cell in known]
+        _write(args, results)
     console.print(table(results))
     console.print(score_table(results))
     failed = [r for r in results if r.status == "fail"]
@@ -94,14 +95,18 @@ def _earlier(paths: Sequence[Path], cells: Sequence[Cell], console: Console) -> 
 
 
 class _Shown:
-    """Moves the bar, and writes a line for each failure as it comes."""
+    """Keeps results, moves the bar, and writes a line for each failure as it comes."""
 
-    def __init__(self, console: Console, bar: Progress, task: Any, total: int) -> None:
+    def __init__(
+        self, console: Console, bar: Progress, task: Any, total: int, known: dict[Cell, Result]
+    ) -> None:
         self._console, self._bar, self._task, self._total = console, bar, task, total
+        self._known = known
         self._done = 0
 
     def __call__(self, result: Result) -> None:
         self._done += 1
+        self._known[result.cell] = result
         self._bar.update(self._task, advance=1, description=result.cell.name)
         if result.status == "fail":
             self._console.print(f"[red]failed[/red] {result.cell.name}", highlight=False)
