@@ -4,11 +4,9 @@ from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs, sum_of
+from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs
 from gyrator_ir.loop.body import (
     Axis,
-    Bind,
-    IndexValue,
     Let,
     Load,
     Reduce,
@@ -22,12 +20,16 @@ from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
-from gyrator_scheduler.fusion.kernels import row_major
 from gyrator_scheduler.fusion.products import factors
+from gyrator_scheduler.passes.cutting import (
+    WORK_PER_CORE,
+    Partial,
+    neutral_outside,
+    overhanging,
+    row_major_place,
+)
 from gyrator_scheduler.passes.rewriting import each_subprogram
 
-WORK_PER_CORE = 4
-"""Parts for each thread, so that uneven threads even out."""
 _STEPS = 16
 """Folding so many times the points abreast takes a core long enough to share it: it has few of each
 point's elements in flight."""
@@ -72,15 +74,14 @@ class SplitReductions:
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with long folds in two steps."""
         program = each_subprogram(program, self.run)
-        splitter = _Splitter(self, program)
+        splitter = _Splitter(self, Partial(program.all_buffers))
         made: list[Operation] = []
         for op in program.operations:
             made.extend(splitter.split(op) if isinstance(op, Reduction) else (op,))
-        if not splitter.new:
+        new = tuple(splitter.partial.new)
+        if not new:
             return program
-        return evolve(
-            program, operations=tuple(made), buffers=program.buffers + tuple(splitter.new)
-        )
+        return evolve(program, operations=tuple(made), buffers=program.buffers + new)
 
 
 @frozen
@@ -155,14 +156,7 @@ class _Splitter:
     """Splits the reductions of one program and collects the buffers that takes."""
 
     options: SplitReductions
-    program: LoopProgram
-    new: list[Buffer] = field(factory=list)
-    taken: set[str] = field(factory=set)
-    buffers: dict[str, Buffer] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.buffers.update((b.name, b) for b in self.program.all_buffers)
-        self.taken.update(self.buffers)
+    partial: Partial
 
     def split(self, op: Reduction) -> list[Operation]:
         """Return the operations that replace a reduction."""
@@ -264,7 +258,7 @@ class _Splitter:
         return _Plan((), axis, Const(parts), length, first=True)
 
     def _device(self, op: Reduction) -> str:
-        return self.buffers[op.stores[0].buffer].device.type
+        return self.partial.buffers[op.stores[0].buffer].device.type
 
     def _numbers(self, op: Reduction) -> tuple[int, int, int, int]:
         """Return points, extent, cores and points abreast for an operation's device."""
@@ -278,16 +272,7 @@ class _Splitter:
 
     def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:
         """Return a new buffer with a place for every point of `axes`."""
-        like = self.buffers[op.stores[0].buffer]
-        name = f"{op.name}_part{n}"
-        while name in self.taken:
-            name += "_"
-        self.taken.add(name)
-        shape = tuple(a.extent for a in axes)
-        made = Buffer(name, op.reduce.dtype, like.device, shape, row_major(shape))
-        self.new.append(made)
-        self.buffers[name] = made
-        return made
+        return self.partial.make(f"{op.name}_part{n}", op.reduce.dtype, op.stores[0].buffer, axes)
 
     def _merged(
         self, op: Reduction, partial: list[Buffer], lines: tuple[Axis, ...], address: Expr
@@ -379,11 +364,6 @@ class _Kept:
         self.made.append(Pointwise(self.op.name, self.op.axes, (*body, *stores), self.op.origins))
 
 
-def row_major_place(axes: tuple[Axis, ...], b: Buffer) -> Expr:
-    """Return the address of the point of `axes` in a buffer."""
-    return sum_of(a.symbol * s for a, s in zip(axes, b.strides, strict=True))
-
-
 def _body(
     op: Reduction, plan: _Plan, moved: dict[Sym, Expr]
 ) -> tuple[list[Statement], tuple[str, ...]]:
@@ -392,49 +372,7 @@ def _body(
     if plan.axis is None or plan.whole:
         return [renamed(s, {}, moved) for s in op.body], op.reduce.args
     taken = {n for s in op.body for n in defined(s)}
-    here, end, inside, nothing = (fresh(n, taken) for n in ("here", "end", "inside", "nothing"))
-    body: list[Statement] = [
-        IndexValue(here, moved[plan.axis.symbol], DType.I64),
-        IndexValue(end, plan.axis.extent, DType.I64),
-        Let(inside, "lt", (here, end), DType.BOOL),
-    ]
-    for s in op.body:
-        if isinstance(s, (Load, Bind)):
-            mask = inside
-            if s.mask is not None:
-                mask = fresh("both", taken)
-                body.append(Let(mask, "bit_and", (inside, s.mask), DType.BOOL))
-            s = evolve(s, mask=mask)
-        body.append(renamed(s, {}, moved))
-    dtype = op.reduce.dtype
-    body.append(ConstValue(nothing, identity_of(op.reduce.kind, dtype), dtype))
-    args: list[str] = []
-    for arg in op.reduce.args:
-        args.append(fresh("part", taken))
-        body.append(Let(args[-1], "where", (inside, arg, nothing), dtype))
-    return body, tuple(args)
-
-
-def fresh(stem: str, taken: set[str]) -> str:
-    """Return a name like `stem` that is not taken, and take it."""
-    while stem in taken:
-        stem += "_"
-    taken.add(stem)
-    return stem
-
-
-def identity_of(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the value that a fold ignores."""
-    if dtype is DType.BOOL:
-        return kind in (ReduceKind.ALL, ReduceKind.MIN, ReduceKind.PROD)
-    if kind is ReduceKind.PROD:
-        return 1.0 if dtype.is_float else 1
-    if kind not in (ReduceKind.MIN, ReduceKind.MAX):
-        return 0.0 if dtype.is_float else 0
-    low = kind is ReduceKind.MAX
-    if dtype.is_float:
-        return float("-inf") if low else float("inf")
-    bits = dtype.size * 8
-    if dtype.is_signed:
-        return -(1 << (bits - 1)) if low else (1 << (bits - 1)) - 1
-    return 0 if low else (1 << bits) - 1
+    axis = plan.axis
+    body, inside = overhanging(op.body, moved, moved[axis.symbol], axis.extent, taken)
+    kind, dtype = op.reduce.kind, op.reduce.dtype
+    return body, neutral_outside(body, op.reduce.args, inside, kind, dtype, taken)

@@ -6,12 +6,11 @@ those; and the running fold inside of each part, which begins with what came bef
 
 from typing import ClassVar
 
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, frozen
 
 from gyrator_ir.expr import Const, Expr, Sym, ceildiv
 from gyrator_ir.loop.body import (
     Axis,
-    Bind,
     IndexValue,
     Let,
     Load,
@@ -21,20 +20,20 @@ from gyrator_ir.loop.body import (
     Statement,
     Store,
 )
-from gyrator_ir.loop.body import Const as ConstValue
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Reduction, Scan
+from gyrator_ir.loop.nodes import LoopProgram, Operation, Reduction, Scan
 from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
-from gyrator_scheduler.fusion.kernels import row_major
-from gyrator_scheduler.passes.rewriting import each_subprogram
-from gyrator_scheduler.passes.split_reductions import (
+from gyrator_scheduler.passes.cutting import (
     WORK_PER_CORE,
+    Partial,
     fresh,
-    identity_of,
+    neutral_outside,
+    overhanging,
     row_major_place,
 )
+from gyrator_scheduler.passes.rewriting import each_subprogram
 
 _CORES = 8
 """The phases read everything twice, which pays where so many cores share them."""
@@ -59,15 +58,14 @@ class SplitScans:
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with long scans in three steps."""
         program = each_subprogram(program, self.run)
-        splitter = _Splitter(dict(self.by_device), program)
+        splitter = _Splitter(dict(self.by_device), Partial(program.all_buffers))
         made: list[Operation] = []
         for op in program.operations:
             made.extend(splitter.split(op) if isinstance(op, Scan) else (op,))
-        if not splitter.new:
+        new = tuple(splitter.partial.new)
+        if not new:
             return program
-        return evolve(
-            program, operations=tuple(made), buffers=program.buffers + tuple(splitter.new)
-        )
+        return evolve(program, operations=tuple(made), buffers=program.buffers + new)
 
 
 @define(eq=False)
@@ -75,12 +73,7 @@ class _Splitter:
     """Splits the scans of one program and collects the buffers that takes."""
 
     numbers: dict[str, Heuristics]
-    program: LoopProgram
-    new: list[Buffer] = field(factory=list)
-    buffers: dict[str, Buffer] = field(factory=dict)
-
-    def __attrs_post_init__(self) -> None:
-        self.buffers.update((b.name, b) for b in self.program.all_buffers)
+    partial: Partial
 
     def split(self, op: Scan) -> list[Operation]:
         """Return the operations that replace a scan."""
@@ -94,7 +87,10 @@ class _Splitter:
         exact = line.extent * parts is op.inner.extent
         within = _Within(op, part.symbol * line.extent + step, exact)
         body, value = within.body, within.value
-        totals, sums = self._buffer(op, "total", axes), self._buffer(op, "before", axes)
+        totals, sums = (
+            self.partial.make(f"{op.name}_{what}", op.scan.dtype, op.stores[0].buffer, axes)
+            for what in ("total", "before")
+        )
         here = row_major_place(axes, totals)
         names, dtype = op.scan.names, op.scan.dtype
         fold = Reduction(
@@ -115,7 +111,7 @@ class _Splitter:
         return [fold, running, last]
 
     def _parts(self, op: Scan) -> int | None:
-        numbers = self.numbers.get(self.buffers[op.stores[0].buffer].device.type)
+        numbers = self.numbers.get(self.partial.buffers[op.stores[0].buffer].device.type)
         if numbers is None or numbers.cores < _CORES or op.scan.kind not in _FOLDS:
             return None
         points, extent = space(op.axes), guess(op.inner.extent)
@@ -129,17 +125,6 @@ class _Splitter:
                 if extent % exact == 0:
                     return exact
         return parts if parts > 1 else None
-
-    def _buffer(self, op: Scan, what: str, axes: tuple[Axis, ...]) -> Buffer:
-        like = self.buffers[op.stores[0].buffer]
-        name = f"{op.name}_{what}"
-        while name in self.buffers:
-            name += "_"
-        shape = tuple(a.extent for a in axes)
-        made = Buffer(name, op.scan.dtype, like.device, shape, row_major(shape))
-        self.new.append(made)
-        self.buffers[name] = made
-        return made
 
 
 class _Within:
@@ -167,22 +152,11 @@ class _Within:
         if exact:
             self.body = tuple(renamed(s, {}, self._moved) for s in op.body)
             return
-        here, end, inside, nothing, value = map(
-            self._fresh, ("here", "end", "inside", "nothing", "value")
-        )
-        body: list[Statement] = [
-            IndexValue(here, where, DType.I64),
-            IndexValue(end, op.inner.extent, DType.I64),
-            Let(inside, "lt", (here, end), DType.BOOL),
-        ]
-        for s in op.body:
-            if isinstance(s, (Load, Bind)):
-                s = evolve(s, mask=self._both(body, inside, s.mask))
-            body.append(renamed(s, {}, self._moved))
-        dtype = op.scan.dtype
-        body.append(ConstValue(nothing, identity_of(_FOLDS[op.scan.kind][0], dtype), dtype))
-        body.append(Let(value, "where", (inside, self.value, nothing), dtype))
-        self.body, self.value, self._inside = tuple(body), value, inside
+        end, taken = op.inner.extent, self._taken
+        body, self._inside = overhanging(op.body, self._moved, where, end, taken)
+        kind, dtype = _FOLDS[op.scan.kind][0], op.scan.dtype
+        (self.value,) = neutral_outside(body, (self.value,), self._inside, kind, dtype, taken)
+        self.body = tuple(body)
 
     @property
     def stores(self) -> tuple[Store, ...]:
@@ -219,10 +193,3 @@ class _Within:
 
     def _fresh(self, stem: str) -> str:
         return fresh(stem, self._taken)
-
-    def _both(self, body: list[Statement], inside: str, mask: str | None) -> str:
-        if mask is None:
-            return inside
-        name = self._fresh("both")
-        body.append(Let(name, "bit_and", (inside, mask), DType.BOOL))
-        return name
