@@ -12,41 +12,21 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import source_of, write_origins
-from gyrator_codegen_triton.templates.attention_configs import gradient_candidates
+from gyrator_codegen_triton.source import write_origins
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
-    problem_of,
     vector_of,
 )
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, to_python
-from gyrator_ir.kernel.nodes import TemplateKernel
+from gyrator_ir.expr import ONE, Expr, to_python
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelSource
-from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
 _LOG2E = math.log2(math.e)
 
 
-def emit_gradients(
-    kernel: TemplateKernel,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    target: Target,
-    symbol: str,
-) -> KernelSource:
-    """Return the kernel as a text that runs on its own."""
-    text = _Gradients(kernel, facts, target, symbol)
-    text.write(origins)
-    found = gradient_candidates(problem_of(kernel, facts), target.heuristics)
-    source, _ = source_of(kernel, symbol, text, facts, found)
-    return source
-
-
 @define(eq=False)
-class _Gradients(AttentionText):
+class GradientsKernel(AttentionText):
     """What is known while one kernel is written."""
 
     @property

@@ -13,6 +13,7 @@ from gyrator_codegen_triton.templates.attention_configs import Problem
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, sum_of
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import Literal, TensorRef
+from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
@@ -80,6 +81,10 @@ class AttentionText:
         tensors = (*self.kernel.inputs, *self.kernel.outputs)
         sizes = (*self.kernel.sizes, *(_span(t) for t in tensors))
         self.wide = not all(map(self._fits, sizes))
+
+    def write(self, origins: Sequence[Origin]) -> None:
+        """Write the kernel, headed by the source lines that it stands for."""
+        raise NotImplementedError
 
     def _fits(self, size: Expr) -> bool:
         low, high = self.facts.bounds(size)
