@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.body import Bind, Let, Statement, Store
 from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
 from gyrator_ir.target import Capabilities
@@ -15,6 +16,11 @@ def complete(offered: Capabilities) -> bool:
     """Whether nothing that `missing` looks for is lacking."""
     flags = (offered.reductions, offered.scans, offered.sorts, offered.indirect)
     return all(flags) and offered.device_checks and offered.random and not offered.ops_lacking
+
+
+def reaches(most: int, extent: Expr) -> bool:
+    """Whether a range is one that kernels take, which take constant ones up to `most`; 0: any."""
+    return not most or (isinstance(extent, Const) and extent.value <= most)
 
 
 def missing(operations: Iterable[Operation], offered: Callable[[str], Capabilities | None]) -> str:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from gyrator_ir.expr import Const
 from gyrator_ir.loop.body import ScanKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.capabilities import reaches
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -31,9 +31,7 @@ def running(kind: ScanKind) -> Rule:
 def _scans(b: LoopBuilder, x: TensorValue, dim: int, shared: bool) -> bool:
     """Whether the device's kernels fold along a dimension of `x`, by parts too if `shared`."""
     offered = b.targets[x.device.type].capabilities
-    extent = x.shape[dim]
-    short = isinstance(extent, Const) and extent.value <= offered.scan_extent
-    return offered.scans and (shared or short or not offered.scan_extent)
+    return offered.scans and (shared or reaches(offered.scan_extent, x.shape[dim]))
 
 
 def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.capabilities import reaches
 from gyrator_lowering.rules.extern import kept
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
@@ -39,9 +39,7 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
 def _sorts(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
     """Whether the device's kernels sort along a dimension of `x`."""
     offered = b.targets[x.device.type].capabilities
-    extent = x.shape[dim]
-    short = isinstance(extent, Const) and extent.value <= offered.sort_extent
-    return offered.sorts and (short or not offered.sort_extent)
+    return offered.sorts and reaches(offered.sort_extent, x.shape[dim])
 
 
 def register(table: TableBuilder) -> None:
