@@ -8,7 +8,7 @@ NumPy arrays. `GYRATOR_TARGETS=cpu-interpreter` puts it in the place of the C++ 
 import ctypes
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -197,8 +197,8 @@ def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
     return MappingProxyType(made)
 
 
-def load(file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
-    """Read kernels that a cache entry holds."""
+def load(functions: Functions, file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
+    """Read kernels that a cache entry holds, as `functions` reads a unit's text."""
     found = functions(file.read_text())
     return {s: found[s] for s in symbols}
 
@@ -235,6 +235,6 @@ TARGET = TargetDefinition(
     kernels=InterpreterBackend(),
     device=make_device,
     loader=make_loader,
-    load=load,
+    load=partial(load, functions),
     optional=True,
 )

@@ -25,6 +25,7 @@ from gyrator_conformance.interpreter import (
     InterpretedKernel,
     InterpreterLoader,
     kernel_text,
+    load,
     make_device,
 )
 from gyrator_ir.diagnostics import Diagnostic
@@ -166,12 +167,6 @@ def _run(
         raise (IndexError if "AssertionError" in str(error) else ValueError)(str(error)) from error
 
 
-def load(file: Path, symbols: Sequence[str]) -> Mapping[str, int]:
-    """Read kernels that a cache entry holds."""
-    found = functions(file.read_text())
-    return {s: found[s] for s in symbols}
-
-
 def probe(config: Config) -> Target:
     """Describe an H100 with the host's memory: what its kernels, fusion and passes would be."""
     gpu = NVIDIA_GPU.target("sm_90", 132)
@@ -196,6 +191,6 @@ TARGET = TargetDefinition(
     kernels=InterpretedTriton(),
     device=make_device,
     loader=make_loader,
-    load=load,
+    load=partial(load, functions),
     optional=True,
 )
