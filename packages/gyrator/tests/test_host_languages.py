@@ -64,6 +64,8 @@ def ops() -> Iterator[None]:
         lambda x, by, *, more=None: (x * by, [x + (more or 0), x.clone()]),
         "CompositeExplicitAutograd",
     )
+    lib.define("lacking(Tensor x, Tensor y) -> Tensor")
+    lib.impl("lacking", lambda x, y: x + 1 if y is None else x + y, "CompositeExplicitAutograd")
     for schema in LIBRARY.values():
         lib.define(schema)
     lib.impl("add_one_", lambda x: (x.add_(1), None)[1], "CompositeExplicitAutograd")
@@ -153,6 +155,7 @@ PROGRAMS: dict[str, str] = {
     extern hosttest.parts.default ([y, x], (s0), none) with {dim=1} -> ([pl, pr], (u0), none)
     extern hosttest.scaled.default (y, 2.5) with {more=3} -> (scaled, [more, same])
     extern hosttest.scaled.default (y, (s0)) -> (whole, none)
+    extern hosttest.lacking.default (y, none) -> (lacked)
     extern hosttest.add_one_.default (y)
     extern hosttest.two.default (y) -> (one, none)
     extern hosttest.two.default (y) -> (none, two)
@@ -164,7 +167,7 @@ PROGRAMS: dict[str, str] = {
     extern aten.index.Tensor (y, [none, t0]) -> (last)
     d = tma full [u0, 2] block [2, 2] bytes 8 stable
     triton mine grid [[s0]] {x=d} constants {N=3}
-    return a, pl, [pr, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, last
+    return a, pl, [pr, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, last, lacked
 """,
     # Streams, guards, ranges, branches, loops.
     "structure": """host.program 1 @main

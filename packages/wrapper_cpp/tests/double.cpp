@@ -130,6 +130,11 @@ AOTITorchError aoti_torch_new_tensor_handle(T* t, T** out) {
   *out = new T(*t);
   return 0;
 }
+AOTITorchError aoti_torch_new_uninitialized_tensor(T** out) {
+  MAY_FAIL;
+  *out = new T();
+  return 0;
+}
 AOTITorchError aoti_torch_get_data_ptr(T* t, void** out) {
   MAY_FAIL;
   *out = base(t);

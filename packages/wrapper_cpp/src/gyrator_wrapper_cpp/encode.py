@@ -123,6 +123,8 @@ class Encoder:
             case "Tensor":
                 if isinstance(value, h.Ref) and self.kinds[value.name] is Kind.TENSOR:
                     return f"gy::tensor(f.{self.kinds.member(value.name)})"
+                if value == Literal(None):
+                    return "gy::undefined()"
                 if isinstance(getattr(value, "value", value), Expr | int | float | complex):
                     raise InexpressibleError("a number as a tensor")
             case "int" | "SymInt":

@@ -64,6 +64,7 @@ int32_t aoti_torch_memory_format_preserve_format();
 
 AOTITorchError aoti_torch_delete_tensor_object(AtenTensorHandle);
 AOTITorchError aoti_torch_new_tensor_handle(AtenTensorHandle, AtenTensorHandle*);
+AOTITorchError aoti_torch_new_uninitialized_tensor(AtenTensorHandle*);
 AOTITorchError aoti_torch_get_data_ptr(AtenTensorHandle, void**);
 AOTITorchError aoti_torch_get_dim(AtenTensorHandle, int64_t*);
 AOTITorchError aoti_torch_get_sizes(AtenTensorHandle, int64_t** borrowed);

@@ -29,6 +29,12 @@ inline Slot real(double value) {
 inline Slot tensor(const Tensor& value) {
   return {reinterpret_cast<StableIValue>(value.new_handle()), drop_tensor};
 }
+// What an op takes where it asks for a tensor and is given none.
+inline Slot undefined() {
+  AtenTensorHandle made = nullptr;
+  check(aoti_torch_new_uninitialized_tensor(&made), "new_uninitialized_tensor");
+  return {reinterpret_cast<StableIValue>(made), drop_tensor};
+}
 inline Slot text(const char* value, size_t length) {
   StringHandle made = nullptr;
   check(torch_new_string_handle(value, length, &made), "new_string_handle");
