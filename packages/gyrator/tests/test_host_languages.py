@@ -155,7 +155,7 @@ PROGRAMS: dict[str, str] = {
     extern hosttest.parts.default ([y, x], (s0), none) with {dim=1} -> ([pl, pr], (u0), none)
     extern hosttest.scaled.default (y, 2.5) with {more=3} -> (scaled, [more, same])
     extern hosttest.scaled.default (y, (s0)) -> (whole, none)
-    extern hosttest.lacking.default (y, none) -> (lacked)
+    extern hosttest.lacking.default (y, none) -> (plus)
     extern hosttest.add_one_.default (y)
     extern hosttest.two.default (y) -> (one, none)
     extern hosttest.two.default (y) -> (none, two)
@@ -167,7 +167,7 @@ PROGRAMS: dict[str, str] = {
     extern aten.index.Tensor (y, [none, t0]) -> (last)
     d = tma full [u0, 2] block [2, 2] bytes 8 stable
     triton mine grid [[s0]] {x=d} constants {N=3}
-    return a, pl, [pr, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, last, lacked
+    return a, pl, [pr, (u0), none], y, one, two, o1, o2, full, scaled, more, same, whole, last, plus
 """,
     # Streams, guards, ranges, branches, loops.
     "structure": """host.program 1 @main
