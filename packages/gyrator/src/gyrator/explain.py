@@ -1,18 +1,20 @@
 """`gyrator.explain`: compile a function, run it once, and say what became of it."""
 
+from __future__ import annotations
+
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, frozen
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
 
 from gyrator.options import make_options
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 
 @frozen
@@ -41,12 +43,18 @@ class Explanation:
         return sum(len(g.kernels) for g in self.graphs)
 
     def __str__(self) -> str:
+        from rich.console import Console  # 0.04 s that only printing should pay
+
         console = Console(width=100, color_system=None)
         with console.capture() as captured:
             console.print(self.__rich__())
         return captured.get()
 
     def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
         summary = Table("graph", "ATen calls", "kernels", "launches", "extern calls", "from cache")
         for g in self.graphs:
             cells = (g.nodes, len(g.kernels), g.launches, len(g.externs))

@@ -1,9 +1,9 @@
 """Hashes of what can change generated code: our own source, and rules that a user added."""
 
 import hashlib
+import os
 from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -41,12 +41,17 @@ def product_hash() -> str:
     for package in _PACKAGES:
         spec = find_spec(package)
         for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            root = Path(folder)
-            for path in sorted(root.rglob("*")):
-                if path.suffix in (".py", ".h", ".cpp", ".c"):
-                    digest.update(str(path.relative_to(root)).encode())
-                    digest.update(path.read_bytes())
+            for path in _sources(folder):
+                digest.update(path.removeprefix(folder).encode())
+                with open(path, "rb", buffering=0) as source:
+                    digest.update(source.readall())
     return digest.hexdigest()
+
+
+def _sources(folder: str) -> list[str]:
+    """Return the source files below a folder. Not by pathlib, which takes several times as long."""
+    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if path.endswith((".py", ".h", ".cpp", ".c")))
 
 
 def rules_hash(table: "LoweringTable") -> str:

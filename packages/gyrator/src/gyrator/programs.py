@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from gyrator.compiled import Boxed
 from gyrator.device_graphs import NO_GRAPHS, GraphDevices, replayed
 from gyrator.records import GraphRecord, extern_records, kernel_records
+from gyrator_lowering.random_ops import LIBRARY, register_ops
 from gyrator_runtime.artifact import (
     NO_LOADERS,
     Artifact,
@@ -155,6 +156,8 @@ def _load(
         row["name"]: LoadedKernel(row["name"], addresses[row["symbol"]], _checks(row))
         for row in metadata["kernels"]
     }
+    if any(row["target"].startswith(f"{LIBRARY}.") for row in metadata["summary"]["externs"]):
+        register_ops()  # 0.05 s, of which a program without random numbers pays nothing
     keys = metadata["constants"]
     constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
     users = _launchers(metadata["user_kernels"])

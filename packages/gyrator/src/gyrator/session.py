@@ -20,7 +20,6 @@ from gyrator.records import Observer, ignore_record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.target import Target
-from gyrator_lowering.random_ops import register_ops
 from gyrator_runtime.cache import Cache
 
 if TYPE_CHECKING:
@@ -60,9 +59,6 @@ class Session:
     _asleep: tuple[TargetDefinition, ...] = ()
     _engines: dict[Options, Engine] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
-
-    def __attrs_post_init__(self) -> None:
-        register_ops()
 
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:

@@ -5,7 +5,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, natural
-from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.modes import Numerics
 
 
 class Failure(StrEnum):

@@ -3,7 +3,7 @@
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, natural
-from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.modes import StoreMode
 from gyrator_ir.types import DType
 
 

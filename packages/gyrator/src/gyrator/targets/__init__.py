@@ -106,8 +106,9 @@ def installed(
     """
     points = found
     if points is None:
-        asked = (e for e in entry_points(group=OPTIONAL) if e.name in config.targets)
-        points = (*entry_points(group=GROUP), *asked)
+        every = entry_points()  # reads the metadata of all that is installed
+        asked = (e for e in every.select(group=OPTIONAL) if e.name in config.targets)
+        points = (*every.select(group=GROUP), *asked)
     loaded: list[tuple[EntryPoint, TargetDefinition]] = []
     for point in sorted(points, key=lambda e: (e.name, e.value)):
         definition: Any = point.load()

@@ -8,7 +8,7 @@ from attrs import frozen
 from gyrator.config import Config
 from gyrator.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType

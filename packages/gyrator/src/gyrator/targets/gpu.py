@@ -17,7 +17,7 @@ from gyrator.config import Config
 from gyrator.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.modes import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts

@@ -33,6 +33,7 @@ from gyrator_ir.loop.nodes import (
     UserKernel,
 )
 from gyrator_ir.loop.rewrite import reads, writes
+from gyrator_ir.modes import Numerics as Numerics
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
 
@@ -67,15 +68,6 @@ class Local:
     name: str = field(validator=identifier)
     dtype: DType = field(validator=exactly(DType))
     extent: Expr = field(validator=instance_of(Expr))
-
-
-class Numerics(StrEnum):
-    """What a kernel's results promise."""
-
-    EAGER = "eager"
-    """Each ATen op's result is rounded to its dtype, as eager rounds it."""
-    FAST = "fast"
-    """Intermediate roundings may be skipped."""
 
 
 @frozen

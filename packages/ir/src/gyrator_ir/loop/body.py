@@ -13,17 +13,8 @@ from attrs import field, frozen
 from gyrator_ir.checks import a_tuple, bits, exactly, instance_of, one_of
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.loop.ops import OPS
+from gyrator_ir.modes import StoreMode as StoreMode
 from gyrator_ir.types import DType
-
-
-class StoreMode(StrEnum):
-    """How a store meets what is already there. All but `set` are atomic across points."""
-
-    SET = "set"
-    ADD = "add"
-    MUL = "mul"
-    MIN = "min"
-    MAX = "max"
 
 
 class ReduceKind(StrEnum):
