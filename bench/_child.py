@@ -21,6 +21,9 @@ Task = Callable[[dict[str, Any]], dict[str, Any]]
 def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, Any]:
     """Run a task in a fresh process whose compilers keep their caches in `caches`.
 
+    The process may write bytecode even where this one may not: a checkout's modules would otherwise
+    be compiled by Python in every process, unlike those that pip has installed.
+
     A task that fails gives `{"error": the last line of its output that names one}`, so that one
     unsupported model does not cost the rest of a long benchmark.
     """
@@ -28,6 +31,7 @@ def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, 
         "GYRATOR_CACHE_DIR": str(caches / "gyrator"),
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         result = Path(folder, "result.json")
         done = subprocess.run(
