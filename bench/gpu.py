@@ -14,15 +14,17 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
-from statistics import geometric_mean, median
+from statistics import geometric_mean
 from typing import Any
 
 import torch
 import transformers
 import triton
+from _clock import interleave
 from torch.profiler import ProfilerActivity, profile
 from triton.testing import do_bench
 
@@ -30,8 +32,12 @@ from gyrator import Session
 from gyrator.records import GraphRecord
 
 Inputs = dict[str, torch.Tensor]
+Run = Callable[[Inputs], torch.Tensor]
+Row = dict[str, Any]
 DEVICE = "cuda"
 ROUNDS = 12
+LEAST_SECONDS = 30.0
+"""What must be left of the time to start with another model."""
 
 
 def tokens(vocabulary: int, batch: int, length: int) -> Inputs:
@@ -89,8 +95,17 @@ MODELS: Mapping[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
 }
 
 
-def step_of(model: torch.nn.Module, call: Callable[..., Any], training: bool) -> Callable[..., Any]:
-    """Return what is timed: a forward pass, or forward and backward."""
+def prepared(name: str, training: bool) -> tuple[torch.nn.Module, Inputs, Row]:
+    """Return a model in bfloat16 with its inputs, and the row that names them."""
+    torch.manual_seed(0)
+    model, inputs = MODELS[name]()
+    model = model.bfloat16().to(DEVICE).train(training)
+    inputs = {k: v.bfloat16() if v.is_floating_point() else v for k, v in inputs.items()}
+    return model, inputs, {"model": name, "step": "training" if training else "inference"}
+
+
+def step_of(model: torch.nn.Module, call: Callable[..., Any], training: bool) -> Run:
+    """Return what is timed: a forward pass, or forward and backward; it gives the logits."""
 
     def infer(inputs: Inputs) -> Any:
         with torch.no_grad():
@@ -100,9 +115,53 @@ def step_of(model: torch.nn.Module, call: Callable[..., Any], training: bool) ->
         model.zero_grad(set_to_none=True)
         result = call(**inputs)
         result.loss.backward()
-        return result.logits
+        return result.logits.detach()
 
     return train if training else infer
+
+
+class Contest:
+    """Ways to run one model: compiled one after the other, then timed in turns.
+
+    Its `row` gets, for each way, `compile_s`, `difference` (of the logits from eager's, relative),
+    `ms`, `kernels_ms` (what the profiler saw on the device) and `longest`: kernels by their time.
+    """
+
+    def __init__(self, name: str, training: bool) -> None:
+        self.model, self.inputs, self.row = prepared(name, training)
+        self.training = training
+        self.runs = {"eager": step_of(self.model, self.model, training)}
+        self._exact = self.runs["eager"](self.inputs).double()
+
+    def compile(self, way: str, backend: Any) -> None:
+        """Compile a copy of the model."""
+        torch._dynamo.reset()
+        twin = deepcopy(self.model)
+        run = step_of(twin, torch.compile(twin, backend=backend), self.training)
+        start = time.perf_counter()
+        result = run(self.inputs)
+        torch.cuda.synchronize()
+        self.row[f"{way}_compile_s"] = round(time.perf_counter() - start, 2)
+        off = (result.double() - self._exact).norm() / self._exact.norm()
+        self.row[f"{way}_difference"] = float(off)
+        self.runs[way] = run
+
+    def time(self, longest: int = 16) -> dict[str, "Events"]:
+        """Time all ways; return what each but eager did on the device."""
+        times = interleave({way: partial(self._once, way) for way in self.runs}, ROUNDS, warm=3)
+        found: dict[str, Events] = {}
+        for way, taken in times.items():
+            self.row[f"{way}_ms"] = round(1e3 * taken["wall_median"], 3)
+            if way != "eager":
+                events = found[way] = device_events(self.runs[way], self.inputs)
+                self.row[f"{way}_kernels_ms"] = round(sum(us for _, _, us in events) / 1e3, 3)
+                rows = [[key[:60], count, round(us)] for key, count, us in events[:longest]]
+                self.row[f"{way}_longest"] = rows
+        return found
+
+    def _once(self, way: str) -> None:
+        self.runs[way](self.inputs)
+        torch.cuda.synchronize()
 
 
 Events = list[tuple[str, int, float]]
@@ -137,97 +196,78 @@ def kernel_table(events: Events, records: list[GraphRecord], copied: float) -> l
     ]
 
 
-def measure(name: str, training: bool, copied: float) -> dict[str, object]:
+def measure(name: str, training: bool, copied: float) -> Row:
     """Compile and time one model. `copied`: bytes a second of a copy."""
     records: list[GraphRecord] = []
     with Session(options={"strict": True}, observer=records.append) as session:
-        row = _measure(name, training, session, copied, records)
-    return row
+        contest = Contest(name, training)
+        contest.compile("inductor", "inductor")
+        contest.compile("gyrator", session.backend)
+        events = contest.time()
+        contest.row["gyrator_table"] = kernel_table(events["gyrator"], records, copied)
+    return contest.row
 
 
-def _measure(
-    name: str, training: bool, session: Session, copied: float, records: list[GraphRecord]
-) -> dict[str, object]:
-    torch.manual_seed(0)
-    model, inputs = MODELS[name]()
-    dtype = torch.bfloat16
-    model = model.to(dtype).to(DEVICE).train(training)
-    inputs = {k: v.to(dtype) if v.is_floating_point() else v for k, v in inputs.items()}
-    row: dict[str, object] = {"model": name, "step": "training" if training else "inference"}
-    runs = {"eager": step_of(model, model, training)}
-    results = {"eager": runs["eager"](inputs)}
-    for backend in ("inductor", "gyrator"):
-        torch._dynamo.reset()
-        twin = deepcopy(model)
-        chosen = session.backend if backend == "gyrator" else backend
-        run = step_of(twin, torch.compile(twin, backend=chosen), training)
-        start = time.perf_counter()
-        results[backend] = run(inputs)
-        torch.cuda.synchronize()
-        row[f"{backend}_compile_s"] = round(time.perf_counter() - start, 2)
-        runs[backend] = run
-    times: dict[str, list[float]] = {n: [] for n in runs}
-    for turn in range(ROUNDS + 3):
-        for n, run in runs.items():
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            run(inputs)
-            torch.cuda.synchronize()
-            if turn > 2:
-                times[n].append(1e3 * (time.perf_counter() - start))
-    for n, taken in times.items():
-        row[f"{n}_ms"] = round(median(taken), 3)
-        if n != "eager":
-            events = device_events(runs[n], inputs)
-            row[f"{n}_kernels_ms"] = round(sum(us for _, _, us in events) / 1e3, 3)
-            row[f"{n}_longest"] = [[key[:60], count, round(us)] for key, count, us in events[:16]]
-            if n == "gyrator":
-                row["gyrator_table"] = kernel_table(events, records, copied)
-            off = (results[n].double() - results["eager"].double()).norm()
-            row[f"{n}_difference"] = float(off / results["eager"].double().norm())
-    return row
-
-
-def main() -> int:
-    """Measure every model; print and store a table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", required=True, type=Path)
-    parser.add_argument("--seconds", type=float, default=300)
-    parser.add_argument("--only", default="")
-    args = parser.parse_args()
-    end = time.monotonic() + args.seconds
-    rows: list[dict[str, object]] = []
-    facts: dict[str, object] = {
+def facts() -> Row:
+    """Return the device and the versions."""
+    return {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "triton": triton.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
     }
+
+
+def collect(
+    cases: Iterable[tuple[str, bool]], one: Callable[[str, bool], Row], head: Row, path: Path,
+    seconds: float,
+) -> list[Row]:  # fmt: skip
+    """Measure models (name, training) while `seconds` last; print rows, and store them in `path`.
+
+    A model that fails has `wrong` in its row.
+    """
+    end = time.monotonic() + seconds
+    rows: list[Row] = []
+    for name, training in cases:
+        if time.monotonic() > end - LEAST_SECONDS:
+            break
+        try:
+            row = one(name, training)
+        except Exception as error:
+            row = {"model": name, "wrong": f"{type(error).__name__}: {str(error)[:600]}"}
+        rows.append(row)
+        shown = {k: v for k, v in row.items() if not k.endswith(("longest", "table"))}
+        print(json.dumps(shown), flush=True)
+        torch._dynamo.reset()
+        torch.cuda.empty_cache()
+        path.write_text(json.dumps({"facts": head, "rows": rows}, indent=1))
+    return rows
+
+
+def arguments(text: str | None, seconds: float) -> argparse.Namespace:
+    """Read a benchmark's command line."""
+    parser = argparse.ArgumentParser(description=text)
+    parser.add_argument("--out", required=True, type=Path)
+    parser.add_argument("--seconds", type=float, default=seconds)
+    parser.add_argument("--only", default="")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure every model; print and store a table."""
+    args = arguments(__doc__, 300)
     copied = copy_rate()
-    facts["copy_bytes_per_second"] = copied
-    for name in MODELS:
-        for training in (False, True):
-            if args.only not in name or time.monotonic() > end - 30:
-                continue
-            try:
-                row = measure(name, training, copied)
-            except Exception as error:
-                row = {"model": name, "wrong": f"{type(error).__name__}: {str(error)[:600]}"}
-            rows.append(row)
-            shown = {k: v for k, v in row.items() if not k.endswith(("longest", "table"))}
-            print(json.dumps(shown), flush=True)
-            torch._dynamo.reset()
-            torch.cuda.empty_cache()
-            text = json.dumps({"facts": facts, "rows": rows}, indent=1)
-            (args.out / "bench_gpu.json").write_text(text)
+    cases = [(name, t) for name in MODELS for t in (False, True) if args.only in name]
+    head = facts() | {"copy_bytes_per_second": copied}
+    one = partial(measure, copied=copied)
+    rows = collect(cases, one, head, args.out / "bench_gpu.json", args.seconds)
     good = [r for r in rows if "wrong" not in r]
     for what in ("ms", "kernels_ms", "compile_s"):
-        pairs = [(r[f"inductor_{what}"], r[f"gyrator_{what}"]) for r in good]
-        if pairs:
-            ratio = geometric_mean(float(str(a)) / float(str(b)) for a, b in pairs)
+        if good:
+            ratio = geometric_mean(r[f"inductor_{what}"] / r[f"gyrator_{what}"] for r in good)
             print(f"TorchInductor's {what} over Gyrator's, geometric mean: {ratio:.2f}")
-    return int(len(good) < len(rows))
+    return int(len(good) < len(cases))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,10 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +27,16 @@ import triton
 from attrs import evolve
 from gpu_cases import CASES, Case
 from gpu_runtime import devices, drops, memcheck, partitions, user_kernels
+from transformers import GPT2Config, GPT2LMHeadModel
 from triton.testing import do_bench
 
 from gyrator.accuracy import allowed_block_error, worst_error
-from gyrator.demo.models import WORKLOADS, inference, training_step
+from gyrator.demo.models import WORKLOADS, Workload, inference, training_step
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_runtime.accelerator import AcceleratorDevice
+from gyrator_runtime.profile import compare as compare_times
 
 Row = dict[str, object]
 DEVICE = "cuda"
@@ -282,118 +289,110 @@ def models(clock: Clock, only: str) -> Iterator[Row]:
 
 def interleaved(runs: tuple[Callable[..., object], ...], inputs: object) -> list[float]:
     """Return each run's median milliseconds, in turns."""
-    times: list[list[float]] = [[] for _ in runs]
-    for turn in range(13):
-        for k, run in enumerate(runs):
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            run(inputs)
-            torch.cuda.synchronize()
-            if turn > 2:
-                times[k].append(1e3 * (time.perf_counter() - start))
-    return [round(sorted(t)[len(t) // 2], 4) for t in times]
+    named = {str(k): partial(run, inputs) for k, run in enumerate(runs)}
+    times = compare_times(named, AcceleratorDevice(NVIDIA_GPU.facts), samples=10)
+    return [round(1e3 * t.median, 4) for t in times.values()]
 
 
-def peers(clock: Clock, only: str) -> Iterator[Row]:
-    """Compile and run time against TorchInductor, in the same run."""
-    for workload in WORKLOADS.values():
-        for step, runner in (("inference", inference), ("training", training_step)):
-            if clock.left < 60 or only not in workload.name:
-                continue
-            dtype = torch.bfloat16
-            torch.manual_seed(3)
-            model = workload.build(0.0).to(dtype).to(DEVICE).train(step == "training")
-            inputs = {
-                k: v.to(DEVICE, dtype) if v.is_floating_point() else v.to(DEVICE)
-                for k, v in workload.inputs(torch.Generator()).items()
-            }
-            row: Row = {"model": workload.name, "step": step}
-            runs = [runner(model, model)]
-            try:
-                for backend in ("inductor", "gyrator"):
-                    torch._dynamo.reset()
-                    twin = deepcopy(model)
-                    options = {"strict": True, "cache": False} if backend == "gyrator" else None
-                    run = runner(twin, torch.compile(twin, backend=backend, options=options))
-                    start = time.perf_counter()
-                    run(inputs)
-                    torch.cuda.synchronize()
-                    row[f"{backend}_compile_s"] = round(time.perf_counter() - start, 2)
-                    runs.append(run)
-                times = interleaved(tuple(runs), inputs)
-                row |= dict(zip(("eager_ms", "inductor_ms", "gyrator_ms"), times, strict=True))
-            except Exception as error:
-                row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
-            yield row
+def benchmark(clock: Clock, only: str) -> Iterator[Row]:
+    """Large models against TorchInductor: `bench/gpu.py`, in a process of its own."""
+    script = Path(__file__).parent.parent / "bench" / "gpu.py"
+    with TemporaryDirectory() as folder:
+        limits = ["--seconds", str(max(0.0, clock.left)), "--only", only]
+        command = [sys.executable, str(script), "--out", folder, *limits]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = Path(folder, "bench_gpu.json")
+        if found.exists():
+            yield from json.loads(found.read_text())["rows"]
+        else:
+            yield {"case": "benchmark", "wrong": done.stderr[-1500:]}
 
 
-def _held(outputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    return [t.clone() for t in outputs]
+def _small_gpt2(_dropout: float) -> torch.nn.Module:
+    config = GPT2Config(use_cache=False, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+    model: torch.nn.Module = GPT2LMHeadModel(config)
+    return model
+
+
+def _one_text(generator: torch.Generator) -> dict[str, torch.Tensor]:
+    ids = torch.randint(0, 50257, (1, 128), generator=generator)
+    return {"input_ids": ids, "labels": ids}
+
+
+REPLAYED = (
+    WORKLOADS["GPT-2"],
+    Workload("GPT-2 of 12 layers, one text", _small_gpt2, _one_text),
+    WORKLOADS["BERT"],
+    WORKLOADS["ResNet-18"],
+)
+"""Models whose launches take the host longer than the device."""
 
 
 def graphs(clock: Clock, only: str) -> Iterator[Row]:
     """Captured graphs: results of several calls stay apart, and time against TorchInductor."""
-    for name in ("GPT-2", "BERT", "ResNet-18"):
-        workload = WORKLOADS[name]
+    for workload in REPLAYED:
         for step, runner in (("inference", inference), ("training", training_step)):
-            if clock.left < 60 or only not in name:
+            if clock.left < 60 or only not in workload.name:
                 continue
-            torch.manual_seed(3)
-            torch._dynamo.reset()
-            row: Row = {"model": name, "step": step}
-            dtype = torch.bfloat16
-            model = workload.build(0.0).to(dtype).to(DEVICE).train(step == "training")
-            draws = [
-                {
-                    k: v.to(DEVICE, dtype) if v.is_floating_point() else v.to(DEVICE)
-                    for k, v in workload.inputs(torch.Generator().manual_seed(n)).items()
-                }
-                for n in range(5)
-            ]
-            runs = [runner(model, model)]
+            row: Row = {"model": workload.name, "step": step}
             try:
-                plain = deepcopy(model)
-                twin = deepcopy(model)
-                call = torch.compile(plain, backend="gyrator", options={"strict": True})
-                reference = runner(plain, call)
-                call = torch.compile(
-                    twin, backend="gyrator", options={"strict": True, "device_graphs": True}
-                )
-                run = runner(twin, call)
-                kept = []
-                for inputs in draws:
-                    got = run(inputs)
-                    kept.append((got, _held(reference(inputs))))
-                torch.cuda.synchronize()
-                # Gradients belong to the parameters, and are made anew by each step.
-                pairs = [
-                    (g, w) for got, want in kept for g, w in zip(got[:2], want[:2], strict=True)
-                ]
-                worst = max(
-                    float((g.double() - w.double()).norm() / (w.double().norm() + 1e-30))
-                    for g, w in pairs
-                )
-                row["difference"] = worst
-                if worst > (0.0 if step == "inference" else 1e-2):
-                    row["wrong"] = f"a result differs from that without graphs by {worst:.2e}"
-                runs += [reference, run]
-                torch._dynamo.reset()
-                peer = deepcopy(model)
-                call = torch.compile(peer, mode="reduce-overhead")
-                peer_run = runner(peer, call)
-
-                def marked(inputs: object, peer_run: Callable[..., object] = peer_run) -> object:
-                    torch.compiler.cudagraph_mark_step_begin()
-                    return peer_run(inputs)
-
-                runs.append(marked)
-                times = interleaved(tuple(runs), draws[0])
-                names = ("eager_ms", "gyrator_ms", "gyrator_graph_ms", "inductor_graph_ms")
-                row |= dict(zip(names, times, strict=True))
+                _replayed(workload, step, runner, row)
             except Exception as error:
                 row["wrong"] = f"{type(error).__name__}: {str(error)[:900]}"
                 row["trace"] = traceback.format_exc()[-1500:]
             yield row
+
+
+def _replayed(workload: Workload, step: str, runner: Callable[..., Any], row: Row) -> None:
+    torch.manual_seed(3)
+    torch._dynamo.reset()
+    model = workload.build(0.0).bfloat16().to(DEVICE).train(step == "training")
+    draws = [
+        {
+            k: v.to(DEVICE, torch.bfloat16) if v.is_floating_point() else v.to(DEVICE)
+            for k, v in workload.inputs(torch.Generator().manual_seed(n)).items()
+        }
+        for n in range(5)
+    ]
+    runs = [runner(model, model)]
+    for options in ({"strict": True}, {"strict": True, "device_graphs": True}):
+        twin = deepcopy(model)
+        runs.append(runner(twin, torch.compile(twin, backend="gyrator", options=options)))
+    worst = row["difference"] = _held_apart(runs[2], runs[1], draws)
+    if worst > (0.0 if step == "inference" else 1e-2):
+        row["wrong"] = f"a result differs from that without graphs by {worst:.2e}"
+    torch._dynamo.reset()
+    peer = deepcopy(model)
+    peer_run = runner(peer, torch.compile(peer, mode="reduce-overhead"))
+
+    def marked(inputs: object) -> object:
+        torch.compiler.cudagraph_mark_step_begin()
+        return peer_run(inputs)
+
+    times = interleaved((*runs, marked), draws[0])
+    names = ("eager_ms", "gyrator_ms", "gyrator_graph_ms", "inductor_graph_ms")
+    row |= dict(zip(names, times, strict=True))
+
+
+def _held_apart(
+    run: Callable[..., list[torch.Tensor]], reference: Callable[..., list[torch.Tensor]],
+    draws: list[dict[str, torch.Tensor]],
+) -> float:  # fmt: skip
+    """Return how far results that are held over several calls are from the reference's.
+
+    Only loss and logits are compared: gradients belong to the parameters, and each step makes them
+    anew.
+    """
+    kept = []
+    for inputs in draws:
+        got = run(inputs)
+        kept.append((got[:2], [t.clone() for t in reference(inputs)[:2]]))
+    torch.cuda.synchronize()
+    return max(
+        float((g.double() - w.double()).norm() / (w.double().norm() + 1e-30))
+        for pair in kept
+        for g, w in zip(*pair, strict=True)
+    )
 
 
 def _bandwidth_cases() -> Iterator[tuple[str, Callable[..., object], tuple[object, ...], int]]:
@@ -499,7 +498,7 @@ SECTIONS = {
     f.__name__: f
     for f in (
         ops, languages, random, processes, user_kernels, partitions, devices, models, graphs,
-        bandwidth, overhead, peers, drops, memcheck,
+        bandwidth, overhead, benchmark, drops, memcheck,
     )
 }  # fmt: skip
 

@@ -19,6 +19,9 @@ from gpu_kernels import LAUNCHES, Launching
 
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_runtime.accelerator import AcceleratorDevice
+from gyrator_runtime.profile import time_callable
 
 Row = dict[str, object]
 D = "cuda"
@@ -189,16 +192,8 @@ def _partitioned(
 
 
 def _milliseconds(run: Callable[[], object]) -> float:
-    for _ in range(5):
-        run()
-    times = []
-    for _ in range(20):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        run()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - start))
-    return round(sorted(times)[len(times) // 2], 4)
+    taken = time_callable(run, AcceleratorDevice(NVIDIA_GPU.facts), warmup=5)
+    return round(1e3 * taken.median, 4)
 
 
 def devices(clock: Clock, only: str) -> Iterator[Row]:
