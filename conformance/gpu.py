@@ -27,6 +27,7 @@ import triton
 from attrs import evolve
 from gpu_cases import CASES, Case
 from gpu_runtime import devices, drops, memcheck, partitions, user_kernels
+from gpu_tuning import precision, tuning
 from transformers import GPT2Config, GPT2LMHeadModel
 from triton.testing import do_bench
 
@@ -498,7 +499,7 @@ SECTIONS = {
     f.__name__: f
     for f in (
         ops, languages, random, processes, user_kernels, partitions, devices, models, graphs,
-        bandwidth, overhead, benchmark, drops, memcheck,
+        bandwidth, overhead, precision, tuning, benchmark, drops, memcheck,
     )
 }  # fmt: skip
 
