@@ -106,7 +106,8 @@ class Torch:
     """A module as torch has one for a kind of device, whose captures fail in the middle."""
 
     class CUDAGraph:
-        pass
+        def replay(self):
+            pass
 
     class Generator:
         def __init__(self, state="capturing"):
@@ -130,10 +131,13 @@ class Torch:
         self.stream = stream
 
     @contextlib.contextmanager
-    def graph(self, graph, pool, capture_error_mode):
+    def graph(self, graph, pool, stream, capture_error_mode):
         self.pools.append(pool)
-        self.stream = types.SimpleNamespace(device_index=0, name="capture's")
+        self.stream = stream
         yield  # torch leaves its stream where ending a capture fails
+
+    def Stream(self, index):  # as torch names it
+        return types.SimpleNamespace(device_index=index, name="capture's")
 
 
 def test_a_failed_capture_leaves_nothing_behind(monkeypatch):
@@ -149,3 +153,17 @@ def test_a_failed_capture_leaves_nothing_behind(monkeypatch):
         device.capture(run, warm=False, pool="shared")
     assert torch_module.stream.name == "caller's" and torch_module.pools == ["shared"]
     assert torch_module.default_generators[0].state == "plain"
+
+
+def test_each_device_is_captured_on_a_stream_of_its_own(monkeypatch):
+    torch_module = Torch()
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: torch_module)
+    facts = DeviceFacts(type="cpu", architecture=str, dtypes=frozenset(), graphs=True)
+    device = AcceleratorDevice(facts)
+    streams = []
+    for index in (0, 1, 0):
+        torch_module.stream = types.SimpleNamespace(device_index=index, name="caller's")
+        device.capture(lambda: streams.append(torch_module.stream), warm=False)
+
+    assert [s.device_index for s in streams] == [0, 1, 0]
+    assert streams[0] is streams[2]  # memory of one stream is used again only by that stream

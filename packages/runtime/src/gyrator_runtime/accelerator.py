@@ -91,6 +91,7 @@ class AcceleratorDevice(DeviceInterface):
     def __init__(self, facts: DeviceFacts) -> None:
         self._facts = facts
         self._module: Any = torch.get_device_module(facts.type)
+        self._capturing: dict[int, Any] = {}
 
     @property
     def type(self) -> str:
@@ -198,13 +199,22 @@ class AcceleratorDevice(DeviceInterface):
             module.current_stream().wait_stream(side)
         graph = module.CUDAGraph()
         stream = module.current_stream()
+        own = self._capturing_stream(stream.device_index)
         try:
-            with module.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with module.graph(graph, pool=pool, stream=own, capture_error_mode="thread_local"):
                 run()
         except RuntimeError:
             self._leave_capture(stream)
             raise
         return cast(Callable[[], None], graph.replay)
+
+    def _capturing_stream(self, index: int) -> Any:
+        """Return the stream that captures device `index`: what torch captures with, where it is
+        given none, is a stream of whichever device was captured first."""
+        found = self._capturing.get(index)
+        if found is None:
+            found = self._capturing[index] = self._module.Stream(index)
+        return found
 
     def _leave_capture(self, stream: Any) -> None:
         """Undo what torch leaves behind where a capture fails: its stream, and a generator that
