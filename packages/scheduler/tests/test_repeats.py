@@ -1,13 +1,20 @@
 """Repeated parts of a program become kernels once."""
 
+from itertools import permutations
+
+import pytest
+from scheduler_fuzz import random_program
 from scheduler_programs import Maker, target
 
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import Pointwise, Reduction
+from gyrator_scheduler.access import LOOPS
 from gyrator_scheduler.fusion.cluster import singleton
 from gyrator_scheduler.fusion.kernels import kernel_of
+from gyrator_scheduler.fusion.match import Refused, match
+from gyrator_scheduler.fusion.matches import Matches
 from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.options import SchedulerOptions
@@ -82,3 +89,19 @@ def test_a_kernel_is_made_once_for_clusters_that_differ_in_names_only() -> None:
     kernel(exp_x, wanted=False)
     assert made == [add_xy.name, add_xx.name, exp_x.name, exp_z.name, fold_0.name, fold_1.name,
                     exp_x.name]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_fits_is_what_fits_under_other_names(seed: int) -> None:
+    facts = ShapeFacts()
+    ranges, heuristics = Ranges(facts), target()["cpu"].heuristics
+    program = random_program(seed, 24)
+    loops = [op for op in program.operations if isinstance(op, LOOPS)]
+    matches = Matches()
+    met: set[str] = set()
+    for one, other in permutations(loops, 2):
+        expected = match(singleton(0, one), singleton(1, other), ranges, heuristics)
+        found = matches.match(singleton(0, one), singleton(1, other), ranges, heuristics)
+        assert found == expected
+        met.add(expected.reason if isinstance(expected, Refused) else "fits")
+    assert "fits" in met and any("{}" in reason for reason in met)

@@ -1,6 +1,6 @@
 """What an operation reads and writes, whatever its class."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
@@ -168,26 +168,47 @@ def defined_symbols(op: Operation) -> tuple[Sym, ...]:
 
 def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
     """Return what `op` touches. `shapes` gives the unbacked symbols in each buffer's shape."""
-    loop = isinstance(op, LOOPS)
-    arguments = () if loop else arguments_of(op)
     if isinstance(op, LOOPS):
-        body = statements_of(op)
-        reads = tuple(dict.fromkeys([s.buffer for s in body if isinstance(s, Load)]))
-        writes = tuple(dict.fromkeys([s.buffer for s in body if isinstance(s, Store)]))
-    elif isinstance(op, CollectiveWait):
+        reads, writes = _uses(op)
+        return Access(
+            reads, writes, _needs(_sized(op), (*reads, *writes), shapes) if shapes else ()
+        )
+    arguments = arguments_of(op)
+    if isinstance(op, CollectiveWait):
         reads, writes = (op.buffer,), (op.buffer,)
     else:
         reads = tuple(dict.fromkeys(r.buffer for r in refs_in(arguments)))
         writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
-    defines = () if loop else defined_symbols(op)
+    defines = defined_symbols(op)
     if not shapes:
         return Access(reads, writes, (), defines)
-    needs: dict[Sym, None] = {}
-    for node in _sized(op) if isinstance(op, LOOPS) else exprs_in(arguments):
-        needs.update((s, None) for s in node.free_symbols if s.kind is SymKind.UNBACKED)
-    for name in (*reads, *writes):
-        needs.update(dict.fromkeys(shapes.get(name, ())))
+    needs = _needs(exprs_in(arguments), (*reads, *writes), shapes)
     return Access(reads, writes, tuple(s for s in needs if s not in defines), defines)
+
+
+def _uses(op: LoopOperation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the buffers that a loop loads from and stores to, in order of first use."""
+    loaded: dict[str, None] = {}
+    stored: dict[str, None] = {}
+    for s in statements_of(op):
+        kind = type(s)
+        if kind is Load:
+            loaded[s.buffer] = None  # type: ignore[union-attr]
+        elif kind is Store:
+            stored[s.buffer] = None  # type: ignore[union-attr]
+    return tuple(loaded), tuple(stored)
+
+
+def _needs(
+    sized: Iterable[Expr | Cond], buffers: Iterable[str], shapes: Mapping[str, frozenset[Sym]]
+) -> tuple[Sym, ...]:
+    """Return the unbacked symbols in expressions and in the shapes of buffers."""
+    needs: dict[Sym, None] = {}
+    for node in sized:
+        needs.update((s, None) for s in node.free_symbols if s.kind is SymKind.UNBACKED)
+    for name in buffers:
+        needs.update(dict.fromkeys(shapes.get(name, ())))
+    return tuple(needs)
 
 
 def _sized(op: LoopOperation) -> Iterator[Expr]:

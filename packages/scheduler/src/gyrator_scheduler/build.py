@@ -130,6 +130,7 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
         [None if n in apart else context.heuristics(n) for n in range(count)],
         options,
         context.ranges,
+        context.repeats.matches,
     )
 
 

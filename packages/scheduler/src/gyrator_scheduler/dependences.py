@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 
 from attrs import frozen
 
@@ -59,9 +60,15 @@ def has_effects(op: Operation) -> bool:
         case Extern(target=target, results=results, mutates=mutates):
             if not results and not mutates:
                 return True
-            return any(word in target for word in _RANDOM_WORDS)
+            return _draws(target)
         case _:
             return False
+
+
+@lru_cache(1 << 10)
+def _draws(target: str) -> bool:
+    """Whether an op draws from a generator's stream, in a cache that nobody can observe."""
+    return any(word in target for word in _RANDOM_WORDS)
 
 
 def unbacked_shapes(buffers: Sequence[Buffer]) -> dict[str, frozenset[Sym]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from attrs import define, evolve, field
+from attrs import define, field
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
@@ -181,7 +181,8 @@ def with_reuse(
             else:
                 source = places.take(buffer, sizes[buffer.name])
             if source is not None:
-                result[b] = evolve(lives[b], reuses=source)
+                life = lives[b]
+                result[b] = Lifetime(life.buffer, life.first, life.last, source)
         for name in dying:
             places.give(buffers[name], sizes[name])
         for d in deaths.get(n, ()):

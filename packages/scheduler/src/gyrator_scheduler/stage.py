@@ -31,18 +31,19 @@ def schedule(
         SchedulerError: GY-SCHED-001, when a device has no target.
     """
     program = with_fallbacks(program, lambda kernel: not_offered(kernel, targets))
-    best: Schedule | None = None
+    best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     repeats = Repeats()
     for choice in choices(options):
         improved = run_passes(program, choice, targets, trace)
         made = build(improved, choice, targets, trace, limit, repeats)
-        if best is None or needs(made) < needs(best):
-            best = made
-        if limit is None or needs(best) <= limit:
+        needed = needs(made)
+        if best is None or needed < best[0]:
+            best = needed, made
+        if limit is None or best[0] <= limit:
             break
     assert best is not None
-    return best
+    return best[1]
 
 
 def plan_host(

@@ -100,14 +100,16 @@ class Kernel:
     @property
     def reads(self) -> tuple[str, ...]:
         """Buffers loaded from, in order of first use."""
-        return self._buffers_of(reads(s for stage in self.stages for s in stage.body))
+        return self._buffers_of(reads([s for stage in self.stages for s in stage.body]))
 
     @property
     def writes(self) -> tuple[str, ...]:
         """Buffers stored to, in order of first use."""
-        return self._buffers_of(writes(s for stage in self.stages for s in stage.body))
+        return self._buffers_of(writes([s for stage in self.stages for s in stage.body]))
 
     def _buffers_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not self.locals:
+            return names
         local = {scratch.name for scratch in self.locals}
         return tuple(n for n in names if n not in local)
 

@@ -63,12 +63,12 @@ def expressions(statement: AnyStatement) -> tuple[Expr, ...]:
 
 def reads(body: Iterable[AnyStatement]) -> tuple[str, ...]:
     """Return the buffers loaded from, in order of first use."""
-    return tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Load)))
+    return tuple(dict.fromkeys([s.buffer for s in body if type(s) is Load]))
 
 
 def writes(body: Iterable[AnyStatement]) -> tuple[str, ...]:
     """Return the buffers stored to, in order of first use."""
-    return tuple(dict.fromkeys(s.buffer for s in body if isinstance(s, Store)))
+    return tuple(dict.fromkeys([s.buffer for s in body if type(s) is Store]))
 
 
 def renamed(
@@ -144,8 +144,10 @@ def named(statement: S, names: tuple[str, ...]) -> S:
             return Let(names[0], op, args, dtype)  # type: ignore[return-value]
         case Load(_, buffer, index, mask):
             return Load(names[0], buffer, index, mask)  # type: ignore[return-value]
-        case Const() | IndexValue():
-            return evolve(statement, name=names[0])
+        case Const(_, value, dtype):
+            return Const(names[0], value, dtype)  # type: ignore[return-value]
+        case IndexValue(_, expr, dtype):
+            return IndexValue(names[0], expr, dtype)  # type: ignore[return-value]
         case Reduce() | ScanStep() | SortStep():
             return evolve(statement, names=names)
         case _:

@@ -63,6 +63,8 @@ class Cluster:
     after: dict[int, None] = field(factory=dict)
     refusals: dict[int, str] = field(factory=dict)
     """Reason by position of an operation in the other cluster."""
+    form: tuple[int, tuple[str, ...]] | None = None
+    """What `Matches` knows of it; None once it has changed."""
 
     @property
     def axes(self) -> tuple[Axis, ...]:
@@ -96,7 +98,7 @@ def singleton(index: int, op: Operation) -> Cluster:
     below = bool(inner)
     body = statements_of(op)
     c.size = len(body)
-    binds = any(isinstance(s, Bind) for s in body)
+    binds = False
     for s in body:
         match s:
             case Load(_, buffer, address):
@@ -111,6 +113,8 @@ def singleton(index: int, op: Operation) -> Cluster:
                 )  # fmt: skip
                 here = below and not isinstance(op, Reduction)
                 c.stores[buffer] = Written(address, here, plain)
+            case Bind():
+                binds = True
             case Reduce(kind=kind) if kind in ORDERED_KINDS:
                 c.ordered = True
             case _:
@@ -133,6 +137,7 @@ def moved(
             m.axes = {s: at(e) for s, e in m.axes.items()}
     if not (changed or inner):
         return
+    c.form = None
     for m in c.members:
         m.inner = m.inner or inner
     for buffer, found in c.loads.items():

@@ -9,7 +9,8 @@ from gyrator_ir.target import Heuristics
 from gyrator_scheduler.dependences import Dependences, Why
 from gyrator_scheduler.fusion.cluster import Cluster, moved, singleton
 from gyrator_scheduler.fusion.line import Line
-from gyrator_scheduler.fusion.match import Joint, Refused, match
+from gyrator_scheduler.fusion.match import Joint, Refused
+from gyrator_scheduler.fusion.matches import Matches
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.ranges import Ranges
 
@@ -32,8 +33,10 @@ def fuse(
     heuristics: Sequence[Heuristics | None],
     options: SchedulerOptions,
     ranges: Ranges,
+    matches: Matches,
 ) -> Fusion:
     """Put operations into clusters. `heuristics` has those of each loop's device, None for calls.
+    `matches` remembers which pairs fit, those of earlier calls for the same facts included.
 
     Greedy in program order: the operation, alone in a cluster, is joined with clusters that produce
     what it reads (the nearest first), then with clusters that read the same. Work per operation is
@@ -62,7 +65,7 @@ def fuse(
                 continue
             if line.clusters[theirs].call is not None or heuristics[other] is not given:
                 continue
-            _try(line, mine, theirs, given, options, ranges)
+            _try(line, mine, theirs, given, options, ranges, matches)
         for b in dependences.accesses[index].reads:
             recent = readers.setdefault(b, [])
             recent.append(index)
@@ -97,14 +100,15 @@ def _try(
     heuristics: Heuristics,
     options: SchedulerOptions,
     ranges: Ranges,
+    matches: Matches,
 ) -> None:
     """Join two clusters if that is legal and worth it; else note why not."""
     low, high = (a, b) if line.label(a) < line.label(b) else (b, a)
     first, second = line.clusters[low], line.clusters[high]
     line.steps += 1
-    joint = match(first, second, ranges, heuristics)
+    joint = matches.match(first, second, ranges, heuristics)
     if isinstance(joint, Refused):
-        _note(first, second, joint.reason)
+        _note(first, second, joint.text)
         return
     between = line.between(low, high, options.search_steps)
     if between is None:
@@ -132,6 +136,7 @@ def _join(line: Line, first: Cluster, second: Cluster, joint: Joint, ranges: Ran
         c.mutates and (bool(c.inner) or not joint.inner) for c in (first, second)
     )
     kept.points, kept.inner, kept.mutates = joint.points, joint.inner, mutates
+    kept.form = None
     kept.members.extend(gone.members)
     line.steps += len(gone.members)
     for b, found in gone.loads.items():

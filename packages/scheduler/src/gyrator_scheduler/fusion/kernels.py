@@ -1,6 +1,7 @@
 """Kernels from clusters: names, canonical symbols, parameters."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from attrs import evolve
 
@@ -93,12 +94,18 @@ def short_name(origins: Iterable[int], table: Sequence[Origin]) -> str:
     for row in origins:
         if row >= len(table):
             continue
-        parts = table[row].target.split(".")
-        word = parts[1] if len(parts) > 1 else parts[0]
-        word = "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in word).strip("_")
+        word = _word(table[row].target)
         if word and word not in words:
             words.append(word)
     return "_".join(words)
+
+
+@lru_cache(1 << 10)
+def _word(target: str) -> str:
+    """Return the name of an op as a word, in a cache that nobody can observe."""
+    parts = target.split(".")
+    word = parts[1] if len(parts) > 1 else parts[0]
+    return "".join(ch if ch.isalnum() and ch.isascii() else "_" for ch in word).strip("_")
 
 
 def numbered(number: int, words: str) -> str:

@@ -44,6 +44,13 @@ class Refused:
     """Two clusters stay apart."""
 
     reason: str
+    """A sentence, with `{}` for the buffer that it is about."""
+    buffer: str = ""
+
+    @property
+    def text(self) -> str:
+        """The reason in words."""
+        return self.reason.format(self.buffer)
 
 
 @frozen
@@ -64,13 +71,13 @@ def match(
 ) -> Joint | Refused:
     """Find a common space in which every value passed from `first` to `second` is passed at one
     point, trying the layouts of the buffers that both touch."""
-    problem = _never(first, second, heuristics)
-    if problem:
-        return Refused(problem)
+    never = _never(first, second, heuristics)
+    if never:
+        return Refused(never)
     swap = _keeps_axes(second, first)
     left, right = (second, first) if swap else (first, second)
     free = first_free(left.axes + right.axes)
-    problem = "the iteration spaces have different extents"
+    problem = Refused("the iteration spaces have different extents")
     for anchor in _anchors(first, second):
         pair = None if anchor is None else (anchor[::-1] if swap else anchor)
         refinement = _refined(left, right, pair, free)
@@ -78,7 +85,7 @@ def match(
             continue
         layout = _laid_out(left, right, refinement)
         if isinstance(layout, str):
-            problem = layout
+            problem = Refused(layout)
             continue
         maps = (refinement.right, refinement.left) if swap else (refinement.left, refinement.right)
         levels = (layout.left_inner, layout.right_inner)
@@ -89,7 +96,7 @@ def match(
         if conflict is None:
             return joint
         problem = conflict
-    return Refused(problem)
+    return problem
 
 
 def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | None:
@@ -224,7 +231,7 @@ def _laid_out(left: Cluster, right: Cluster, r: Refinement) -> _Layout | str:
     return "the points of the reduction are not the points of the other"
 
 
-def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> str | None:
+def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> Refused | None:
     """Return why memory forbids one kernel, or None."""
     axes = joint.points + joint.inner
 
@@ -235,23 +242,24 @@ def _conflict(first: Cluster, second: Cluster, joint: Joint, ranges: Ranges) -> 
     for b in _common(first.stores, second.loads):
         w = first.stores[b]
         if not w.plain:
-            return f"{b} is not simply set at each point before it is read"
+            return Refused("{} is not simply set at each point before it is read", b)
         place = at(w.address, joint.first)
         if any(at(e, joint.second) is not place for e in second.loads[b]):
-            return f"{b} is read at other points than those that write it"
+            return Refused("{} is read at other points than those that write it", b)
     for b in _common(second.stores, first.loads):
         w = second.stores[b]
         walked = w.inner or joint.second_inner or joint.first_inner or any(first.loads[b].values())
         if not w.plain or (joint.inner and walked):
-            return f"{b} is still read when it is overwritten"
+            return Refused("{} is still read when it is overwritten", b)
         place = at(w.address, joint.second)
         if any(at(e, joint.first) is not place for e in first.loads[b]):
-            return f"{b} is overwritten at other points than those that read it"
+            return Refused("{} is overwritten at other points than those that read it", b)
     for b in _common(first.stores, second.stores):
-        return f"both write {b}"
+        return Refused("both write {}", b)
     for c, becomes_inner in ((first, joint.first_inner), (second, joint.second_inner)):
         if joint.inner and c.mutates and (c.inner or becomes_inner):
-            return "one of them overwrites what it reads, and walks its axis more than once"
+            why = "one of them overwrites what it reads, and walks its axis more than once"
+            return Refused(why)
     return None
 
 
@@ -261,12 +269,12 @@ def _common(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
 
 def _unprofitable(
     first: Cluster, second: Cluster, joint: Joint, ranges: Ranges, heuristics: Heuristics
-) -> str | None:
+) -> Refused | None:
     """Return why one kernel would be slower than two, or None."""
     if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
         work = space(joint.points + joint.inner)
         if space(joint.points) < heuristics.cores and work > heuristics.parallel_grain:
-            return "the reduction has too few points to share the work among threads"
+            return Refused("the reduction has too few points to share the work among threads")
     if _common(first.stores, second.loads):
         return None
     axes = joint.points + joint.inner
@@ -283,7 +291,7 @@ def _unprofitable(
                     return None
                 if not joint.inner and len(here.free_symbols) and _most(here, axes):
                     return None
-    return "they share no data worth reading once"
+    return Refused("they share no data worth reading once")
 
 
 def _most(address: Expr, axes: tuple[Axis, ...]) -> bool:

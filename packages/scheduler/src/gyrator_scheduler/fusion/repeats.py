@@ -14,12 +14,15 @@ from gyrator_ir.loop.nodes import Buffer, LoopOperation
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.access import statements_of
 from gyrator_scheduler.fusion.cluster import Cluster
+from gyrator_scheduler.fusion.matches import Matches
 
 
 @define(eq=False)
 class Repeats:
     """Kernels by the structure of their clusters, for programs with the same facts and numerics."""
 
+    matches: Matches = field(factory=Matches)
+    """Which of those clusters fit together."""
     _shapes: dict[object, int] = field(factory=dict)
     """Bodies without names of buffers, numbered."""
     _known: dict[int, tuple[LoopOperation, int, tuple[str, ...]]] = field(factory=dict)

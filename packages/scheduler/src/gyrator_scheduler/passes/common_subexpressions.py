@@ -46,7 +46,9 @@ def _shared(op: LoopOperation) -> LoopOperation:
             assert isinstance(known, str)
             names[s.name] = known  # type: ignore[union-attr]  # stores have no key
     if isinstance(op, Reduction):
-        fold = evolve(op.reduce, args=tuple(names.get(a, a) for a in op.reduce.args))
+        fold = op.reduce
+        if names:
+            fold = evolve(fold, args=tuple(names.get(a, a) for a in fold.args))
         kept = live(body, fold.args)
         return op if kept == op.body else evolve(op, body=kept, reduce=fold)
     if isinstance(op, (Scan, Sort)):

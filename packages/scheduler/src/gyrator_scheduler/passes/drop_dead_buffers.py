@@ -66,7 +66,7 @@ class DropDeadBuffers:
 
 
 def _unbacked(size: Expr) -> bool:
-    return isinstance(size, Sym) and size.kind is SymKind.UNBACKED
+    return type(size) is Sym and size.kind is SymKind.UNBACKED
 
 
 def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:

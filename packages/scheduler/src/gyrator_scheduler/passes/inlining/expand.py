@@ -97,8 +97,7 @@ class _Expander:
             inner = self._step(s, frame)
             if inner is not None:
                 stack.append(inner)
-        op = self._finished(names)
-        return evolve(op, origins=tuple(sorted(self.origins)))
+        return self._finished(names, tuple(sorted(self.origins)))
 
     def _step(self, s: Statement, frame: _Frame) -> _Frame | None:
         """Copy one statement; return the frame to enter, if it loads an inlined value."""
@@ -200,14 +199,14 @@ class _Expander:
         self.made[frame.key] = value
         outer.names[frame.load.name] = value
 
-    def _finished(self, names: Mapping[str, str]) -> LoopOperation:
+    def _finished(self, names: Mapping[str, str], origins: tuple[int, ...]) -> LoopOperation:
         """Return the operation with the new body; a collective's results get names."""
         op = self.op
         if not isinstance(op, (Reduction, Scan, Sort)):
-            return evolve(op, body=live(self.body))
+            return evolve(op, body=live(self.body), origins=origins)
         step = collective_of(op)
         results = {n: f"c{i}" for i, n in enumerate(step.names)}
         stores = tuple(renamed(s, {**names, **results}, {}) for s in op.stores)
         step = evolve(step, names=tuple(results.values()), args=tuple(names[a] for a in step.args))
         body = live(self.body, (*step.args, *(n for s in stores for n in used(s))))
-        return with_collective(op, body, step, stores)
+        return evolve(with_collective(op, body, step, stores), origins=origins)
