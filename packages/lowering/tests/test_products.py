@@ -88,6 +88,10 @@ CONVOLUTIONS = {
     "dilated": (F.conv2d, (1, 2, 9, 8), (3, 2, 3, 2), {"dilation": (2, 3), "padding": 2}),
     "groups": (F.conv2d, (2, 6, 5, 5), (4, 3, 3, 3), {"groups": 2, "padding": 1, "stride": 2}),
     "depthwise": (F.conv2d, (2, 4, 5, 5), (4, 1, 3, 3), {"groups": 4, "padding": 1}),
+    "two a channel": (F.conv2d, (2, 3, 4, 5), (6, 1, 2, 3), {"groups": 3}),
+    "turned depthwise": (
+        F.conv_transpose2d, (2, 4, 4, 3), (4, 1, 3, 2), {"stride": 2, "groups": 4, "padding": 1},
+    ),
     "points": (F.conv2d, (2, 3, 4, 5), (4, 3, 1, 1), {}),
     "unbatched": (F.conv2d, (3, 6, 7), (4, 3, 3, 3), {}),
     "line": (F.conv1d, (2, 3, 9), (4, 3, 3), {"stride": 2, "padding": 1}),

@@ -18,6 +18,7 @@ from gyrator_codegen_triton.shape import (
     power_of_two,
     rblock,
     sorts,
+    stepped,
 )
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Numerics
@@ -50,6 +51,8 @@ def candidates(
         block = power_of_two(length)
         shapes = tuple(_sorting(block, power_of_two(count)))
         return tuple(_configuration(kernel, shape) for shape in shapes)
+    if stepped(kernel):
+        return tuple(_configuration(kernel, shape) for shape in _steps(count, heuristics))
     along_inner = contiguous_inside(kernel)
     ranked = sorted(
         _shapes(kernel, heuristics, count, length, along_inner),
@@ -69,6 +72,13 @@ def _configuration(kernel: Kernel, shape: tuple[int, int, int]) -> Configuration
     if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
         values += [("debug", 1), ("sanitize_overflow", 0)]
     return Configuration(tuple(values))
+
+
+def _steps(count: int, heuristics: Heuristics) -> Iterator[tuple[int, int, int]]:
+    """Yield shapes of one inner element at a time: few points a thread, and programs for all."""
+    most = max(power_of_two(count // max(2 * heuristics.cores, 1)), _LANES)
+    for xblock in dict.fromkeys(min(block, most) for block in (512, 256, 1024, 2048)):
+        yield xblock, 1, min(xblock // _LANES, 4)
 
 
 def _sorting(block: int, most: int) -> Iterator[tuple[int, int, int]]:

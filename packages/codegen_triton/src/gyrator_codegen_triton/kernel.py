@@ -8,7 +8,14 @@ from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.configs import candidates
 from gyrator_codegen_triton.fold import Loop, reduce_block
 from gyrator_codegen_triton.index import Flat, TritonPrinter, fits_32_bits, kernel_facts
-from gyrator_codegen_triton.shape import contiguous_inside, inner_extent, level, points, rblock
+from gyrator_codegen_triton.shape import (
+    contiguous_inside,
+    inner_extent,
+    level,
+    points,
+    rblock,
+    stepped,
+)
 from gyrator_codegen_triton.source import source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
@@ -198,6 +205,8 @@ def _pipelined(code: Code, stage: Stage) -> bool:
     body = stage.body
     read = {s.buffer for s in body if isinstance(s, Load)}
     if contiguous_inside(code.kernel) or any(isinstance(s, Bind) for s in body):
+        return False
+    if stepped(code.kernel):  # what it reads is at hand: neighbours have read it
         return False
     return len(read) <= _MOST_AHEAD and read.isdisjoint(writes(body))
 

@@ -2,8 +2,8 @@
 
 from gyrator_codegen import Access, lane_access
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ceildiv
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Load, SortStep, Store
+from gyrator_ir.kernel.nodes import Kernel, Level
+from gyrator_ir.loop.body import Bind, Load, Reduce, ReduceKind, ScanStep, SortStep, Store
 from gyrator_ir.target import Heuristics
 
 _ELEMENT = 4  # bytes of what most rows hold
@@ -11,6 +11,7 @@ _LEVEL = 32  # points that are enough for whole lines of memory
 _ABREAST = 64  # elements of a row where many rows are held at once
 SORTED = 1024
 """The longest row that a kernel sorts: the compiler takes ever longer for the networks."""
+_STEPS = 128  # inner elements of a fold that may be stepped through
 _KEPT = 4  # how much longer a row may be where a loop can't do it
 
 
@@ -44,12 +45,15 @@ def rblock(kernel: Kernel, heuristics: Heuristics) -> int | None:
     Rows of up to `heuristics.scratch_bytes` are held whole; those that a loop can't do, for they
     have a local, up to four times as much, and those to sort up to `SORTED` elements. Where
     elements are consecutive from point to point rather than along the row, a program holds many
-    rows at once, shorter ones. A kernel without inner axes has rows of one element.
+    rows at once, shorter ones; short folds of products are stepped through. A kernel without inner
+    axes has rows of one element.
     """
     extent = inner_extent(kernel)
     if not isinstance(extent, Const):
         return None
     bound = max(heuristics.scratch_bytes // _ELEMENT, 1024)
+    if stepped(kernel):
+        return None
     if sorts(kernel):
         bound = SORTED
     elif kernel.locals:
@@ -58,6 +62,23 @@ def rblock(kernel: Kernel, heuristics: Heuristics) -> int | None:
         bound = min(bound, _ABREAST)
     block = power_of_two(extent.value)
     return block if block <= bound else None
+
+
+def stepped(kernel: Kernel) -> bool:
+    """Say whether a loop takes one inner element of many points at a time.
+
+    That is best for a short fold of products across what is consecutive, as a convolution of each
+    channel alone is: what is read lies side by side, and the element's place is the same for all.
+    """
+    inside = [stage for stage in kernel.stages if stage.level is Level.INNER]
+    extent = inner_extent(kernel)
+    if kernel.locals or len(inside) != 1 or not kernel.inner or not isinstance(extent, Const):
+        return False
+    folds = [s for s in inside[0].body if isinstance(s, Reduce)]
+    dots = bool(folds) and all(s.kind is ReduceKind.DOT for s in folds)
+    others = any(isinstance(s, Store | SortStep | ScanStep | Bind) for s in inside[0].body)
+    short = 1 < extent.value <= _STEPS
+    return dots and short and not others and not contiguous_inside(kernel)
 
 
 def sorts(kernel: Kernel) -> bool:
@@ -94,7 +115,7 @@ def level(kernel: Kernel, heuristics: Heuristics) -> int:
     if len(kernel.axes) < 2 or not kernel.inner or contiguous_inside(kernel):
         return 0
     extent = kernel.axes[-1].extent
-    if rblock(kernel, heuristics) is not None or not isinstance(extent, Const):
+    if rblock(kernel, heuristics) is not None or not isinstance(extent, Const) or stepped(kernel):
         return 0
     longest = extent.value & -extent.value
     return longest if longest >= _LEVEL else 0

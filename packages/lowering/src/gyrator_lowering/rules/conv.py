@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from gyrator_ir.expr import ZERO, Expr, expr
+from gyrator_ir.expr import ONE, ZERO, Expr, expr
 from gyrator_ir.loop.body import ReduceKind
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.index import inside
@@ -25,7 +25,7 @@ from gyrator_lowering.rules.matmul import accumulated, either, summed
 from gyrator_lowering.rules.pool import expanded
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
 @frozen
@@ -55,12 +55,33 @@ class Window:
         strides = (*x.strides[:dim], step * each, step, *x.strides[dim + 1 :])
         return evolve(x, shape=shape, strides=strides)
 
+    def filters(self, b: LoopBuilder, weight: TensorValue) -> TensorValue:
+        """Return the weight as [group, out, in, window].
+
+        Where each channel is a group, nothing multiplies matrices: channels lie abreast then, and
+        so does the weight of each place in the window, in a copy if need be.
+        """
+        found = self.grouped(weight, 0)
+        if not self.depthwise(weight) or found.strides[0] == ONE:
+            return found
+        return b.copy(found, Spec(weight.dtype, weight.device, found.shape, abreast(found.shape)))
+
+    def depthwise(self, weight: TensorValue | Spec) -> bool:
+        """Whether each channel is convolved alone."""
+        return weight.shape[1] == ONE and weight.shape[0] == expr(self.groups) != ONE
+
     def read(self, ops: Tracer, x: TensorValue, lead: Index, at: Index) -> Value:
         """Read the larger plane, which is 0 outside."""
         index = (*lead, *at)
         padded = [len(lead) + d for d, p in enumerate(self.padding) if p != 0]
         mask = inside(ops, index, x.shape, padded)
         return ops.load(x, index) if mask is None else ops.masked_load(x, index, mask)
+
+
+def abreast(shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return strides with the first dimension consecutive, and the others as usual."""
+    rest = contiguous_strides((*shape[1:], shape[0]))
+    return (rest[-1], *rest[:-1])
 
 
 def gathered(
@@ -72,7 +93,7 @@ def gathered(
     bias: TensorValue | None = None,
 ) -> TensorValue:
     """Return the smaller side, from the larger one: a convolution."""
-    large, filters = window.grouped(x, 1), window.grouped(weight, 0)
+    large, filters = window.grouped(x, 1), window.filters(b, weight)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (n, g, o, *i), (c, *k) = index, rindex
@@ -92,7 +113,7 @@ def spread(
     bias: TensorValue | None = None,
 ) -> TensorValue:
     """Return the larger side, from the smaller one: a transposed convolution."""
-    small, filters = window.grouped(x, 1), window.grouped(weight, 0)
+    small, filters = window.grouped(x, 1), window.filters(b, weight)
 
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
         (n, g, c, *large), (o, *k) = index, rindex
@@ -122,17 +143,29 @@ def weights(
     """Return the gradient of the weight, from both sides."""
     mine, theirs = window.grouped(small, 1), window.grouped(large, 1)
 
+    alone = window.depthwise(out)
+    first = 3 if alone else 0
+
+    def turned(dims: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """Put channels that are convolved alone last: they lie abreast."""
+        return (*dims[first:], *dims[:first])
+
     def terms(ops: Tracer, index: Index, rindex: Index) -> tuple[Value, Value]:
-        (g, o, c, *k), (n, *i) = index, rindex
+        last = len(index) - first
+        (g, o, c, *k), (n, *i) = (*index[last:], *index[:last]), rindex
         value = window.read(ops, theirs, (n, g, c), window.larger(i, k))
         return ops.load(mine, (n, g, o, *i)), value
 
     def split(wide: TensorValue) -> TensorValue:
-        return window.grouped(wide, 0)
+        found = window.grouped(wide, 0)
+        return evolve(found, shape=turned(found.shape), strides=turned(found.strides))
 
-    shape = _grouped_shape(out, window, 0)
+    shape = turned(_grouped_shape(out, window, 0))
     inner = (small.shape[0], *small.shape[2:])
-    return summed(b, terms, shape, inner, out, accumulated(out.dtype), None, split)
+    dtype = accumulated(out.dtype)
+    sums = evolve(out, dtype=dtype, strides=abreast(out.shape)) if alone else out
+    made = summed(b, terms, shape, inner, sums, dtype, None, split)
+    return b.copy(made, out) if alone else made
 
 
 def _grouped_shape(out: Spec, window: Window, dim: int) -> tuple[Expr, ...]:

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym
-from gyrator_ir.loop.body import Axis, Bind, Let, Load, Store, StoreMode
+from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
+from gyrator_ir.loop.body import Axis, Bind, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
 from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
@@ -19,6 +19,8 @@ EXPENSIVE = 10
 """An op at least this dear is not computed more often than it was."""
 PADDED = 1.125
 """A reader with so many times the producer's points pads it: it computes little more."""
+LAID_OUT = 64
+"""A copy in another order is kept where a reader has so many times its points."""
 MAX_USES = 16
 """A value with more uses is stored."""
 Points = Mapping[Sym, Expr]
@@ -91,6 +93,8 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
         if not _worthwhile(mine, len(uses), repeats, cost):
             continue
         if mine.cost and any(_is_factor(op, operations[r.index]) for r in found):
+            continue
+        if any(_lies_better(op, store, operations[r.index]) for r in found):
             continue
         if (keep_memory or len(uses) > 1) and not _frees(
             mine, store.buffer, buffers, created, facts
@@ -226,6 +230,28 @@ def _is_factor(op: Pointwise, reader: Operation) -> bool:
     if not isinstance(reader, Reduction) or _repetition(op, reader) <= 1:
         return False
     return factors(reader) is not None
+
+
+def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
+    """Whether a reader meets each value of a copy many times, in the order in which the copy lies.
+
+    It is a fold of products that multiplies no matrices: its points read the factors abreast, and
+    what lies apart costs them a line of memory each.
+    """
+    loads = [s for s in op.body if isinstance(s, Load)]
+    if len(loads) != 1 or not isinstance(reader, Reduction):
+        return False
+    if reader.reduce.kind is not ReduceKind.DOT or factors(reader) is not None:
+        return False
+    moved = any(
+        _follows(store.index, a.symbol) and not _follows(loads[0].index, a.symbol) for a in op.axes
+    )
+    return moved and _repetition(op, reader) >= LAID_OUT
+
+
+def _follows(address: Expr, symbol: Sym) -> bool:
+    """Whether an address is consecutive along an axis."""
+    return symbol in address.free_symbols and subs(address, {symbol: symbol + 1}) - address is ONE
 
 
 def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
