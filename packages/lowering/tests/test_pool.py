@@ -73,6 +73,13 @@ def test_nan_wins_in_max_pool(check) -> None:
     check(lambda x: F.max_pool2d(x, 3, 1, 1), x)
 
 
+@pytest.mark.parametrize("dilation", [1, 2])
+def test_the_first_place_inside_is_that_of_a_window_of_the_lowest(check, dilation: int) -> None:
+    x = torch.full((1, 2, 8, 9), float("-inf"))
+    x[:, 1, ::3, 4:] = torch.randn(3, 5)
+    check.gradients(lambda x: F.max_pool2d(x, 3, 2, 1, dilation, return_indices=True), x)
+
+
 def test_symbolic_planes(check) -> None:
     check(
         lambda x: F.adaptive_avg_pool2d(x, 1),

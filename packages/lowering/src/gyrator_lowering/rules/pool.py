@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, product_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, mod, product_of
 from gyrator_ir.loop.body import Check, ReduceKind, StoreMode
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, unravel
@@ -91,17 +91,19 @@ def max_pool(rank: int) -> Rule:
                     if mask is None
                     else ops.masked_load(x, whole, mask, _lowest(x.dtype))
                 )
-                place = ops.index(_flat(at, plane)) if with_place else None
                 if value is None:
-                    value, where = new, place
+                    # Of a window whose elements are all the lowest, the first inside counts.
+                    first = [maximum(a, mod(a, Const(d))) for a, d in zip(at, spread, strict=True)]
+                    value = new
+                    where = ops.index(_flat(first, plane)) if with_place else None
                     continue
-                better = ops.gt(new, value)
+                if where is None:
+                    value = ops.maximum(value, new)
+                    continue
+                better = ops.gt(new, value)  # never so outside, where the lowest is read
                 if new.dtype.is_float:
                     better = better | ops.isnan(new)
-                if mask is not None:
-                    better = better & mask
-                if where is not None and place is not None:
-                    where = ops.where(better, place, where)
+                where = ops.where(better, ops.index(_flat(at, plane)), where)
                 value = ops.where(better, new, value)
             assert value is not None
             return value, where
