@@ -54,6 +54,10 @@ def _let(code: Code, s: Let) -> None:
     if varying and any(values[k].varying for k in uniform):
         _let_by_lane(code, s, types)
         return
+    if s.op == "where" and varying and not values[0].varying:
+        one, other = (code.operand(a, varying) for a in s.args[1:])
+        code.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
+        return
     args = tuple(code.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
     text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     code.define(s.name, text, s.dtype, varying)

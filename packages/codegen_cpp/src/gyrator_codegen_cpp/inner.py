@@ -162,10 +162,13 @@ def nonempty_test(code: Code, axes: tuple[Axis, ...]) -> str | None:
 def _copies(body: list[KernelStatement], extent: int | None, width: int) -> int:
     """Return how many vectors a turn of a reducing loop takes, a power of two: more hide the
     latency of cheap bodies, fewer keep the text small."""
-    if not any(isinstance(s, Reduce) for s in body):
+    folded = [s.dtype.size for s in body if isinstance(s, Reduce)]
+    if not folded:
         return 1
     price = work(body)
     copies = 4 if price <= 12 else 2 if price <= 40 else 1
+    if max(folded) > 4 and copies > 2:
+        copies = 2  # a vector of these is two registers, so two chains
     while extent is not None and copies > 1 and extent < copies * width:
         copies //= 2
     return copies

@@ -126,6 +126,15 @@ template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
   for (si32 j = 0; j < GY_LANES; j++) u[j] = p[j * stride];
   return gy_vload(u);
 }
+#if GY_ISA == 512
+#define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s], p[8 * s], p[9 * s], p[10 * s], p[11 * s], p[12 * s], p[13 * s], p[14 * s], p[15 * s]
+#else
+#define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s]
+#endif
+#define GY_X(n) GY_FN v##n gy_vload_strided(const s##n *p, si64 s) { return v##n{GY_EACH}; }
+GY_X(f32) GY_X(i32) GY_X(u32)
+#undef GY_X
+#undef GY_EACH
 #endif
 //% gy_store_strided
 template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) {
