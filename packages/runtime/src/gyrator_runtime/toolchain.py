@@ -44,6 +44,7 @@ BASE_FLAGS = (
 ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
     "avx512": (
         "-O2",
+        "-fno-tree-slp-vectorize",
         "-mavx512f",
         "-mavx512bw",
         "-mavx512dq",
@@ -53,12 +54,13 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
         "-mf16c",
         "-mprefer-vector-width=512",
     ),
-    "avx2": ("-O2", "-mavx2", "-mfma", "-mf16c"),
+    "avx2": ("-O2", "-fno-tree-slp-vectorize", "-mavx2", "-mfma", "-mf16c"),
     "plain": ("-O3",),
 }
 """What the compiler may use on each instruction set level (`CpuDevice.isa`), and how hard it tries:
 text that is written in vectors needs none of the loop transformations of -O3, which take up to half
-of the compile time, but for short loops over lanes being unrolled (`-fpeel-loops`)."""
+of the compile time, but for short loops over lanes being unrolled (`-fpeel-loops`), and no search
+for vectors in straight lines."""
 
 
 class ToolchainError(GyratorError):
