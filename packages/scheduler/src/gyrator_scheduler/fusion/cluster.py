@@ -128,9 +128,15 @@ def moved(
 ) -> None:
     """Rewrite a cluster's addresses for new axes; with `inner`, its members run at inner level."""
     changed = any(new is not old for old, new in mapping.items())
+    known: dict[Expr, Expr] = {}
 
     def at(e: Expr) -> Expr:
-        return ranges.simplify(subs(e, mapping), axes) if changed else e
+        if not changed:
+            return e
+        new = known.get(e)  # most buffers are touched at the same few addresses
+        if new is None:
+            new = known[e] = ranges.simplify(subs(e, mapping), axes)
+        return new
 
     if changed:
         for m in c.members:

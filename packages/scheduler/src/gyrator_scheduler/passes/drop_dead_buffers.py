@@ -1,12 +1,14 @@
 """`drop-dead-buffers`: remove what nobody reads."""
 
+from collections.abc import Iterable, Mapping
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.expr import Sym, SymKind
 from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.loop.nodes import (
+    Buffer,
     Extern,
     LoopOperation,
     LoopProgram,
@@ -35,9 +37,8 @@ class DropDeadBuffers:
         return each_subprogram(self._one(program), self.run)
 
     def _one(self, program: LoopProgram) -> LoopProgram:
-        created = {b.name for b in program.buffers}
+        created = {b.name: b for b in program.buffers}
         needed = {o.buffer for o in program.outputs if isinstance(o, TensorRef)}
-        telling = {b.name for b in program.buffers if any(map(_unbacked, b.shape))}
         kept: list[Operation] = []
         changed = False
         for op in reversed(program.operations):
@@ -49,14 +50,15 @@ class DropDeadBuffers:
                 if new is not None and new is not op:
                     found = access(new, {})
             elif isinstance(op, Extern) and not (has_effects(op) or op.mutates or found.defines):
-                new = None if (needed | telling).isdisjoint(found.writes) else op
+                unread = needed.isdisjoint(found.writes)
+                new = None if unread and not _tells(created, found.writes) else op
             changed = changed or new is not op
             if new is None:
                 continue
             needed.update(found.reads)
             needed.update(found.writes)
             kept.append(new)
-        if not changed and needed >= created:
+        if not changed and needed >= created.keys():
             return program
         return evolve(
             program,
@@ -65,8 +67,10 @@ class DropDeadBuffers:
         )
 
 
-def _unbacked(size: Expr) -> bool:
-    return type(size) is Sym and size.kind is SymKind.UNBACKED
+def _tells(buffers: Mapping[str, Buffer], names: Iterable[str]) -> bool:
+    """Whether a size of one of these buffers is a number that a call finds out."""
+    sizes = (e for name in names if name in buffers for e in buffers[name].shape)
+    return any(isinstance(e, Sym) and e.kind is SymKind.UNBACKED for e in sizes)
 
 
 def _without(op: LoopOperation, dead: set[str]) -> LoopOperation | None:
