@@ -37,12 +37,11 @@ def session_for(device: TritonDevice, arch: str) -> Session:
     return Session(targets={device.device: own, "cpu": (CPU, probe_cpu(read_config()))})
 
 
-@pytest.mark.parametrize(("device", "arch"), ARCHITECTURES, ids=lambda v: getattr(v, "name", v))
-def test_every_device_gets_kernels_and_a_host_program(device, arch):
+def planned(function, sizes, device, arch):
+    """Return the pipeline, the targets and the host program of a function of a device's tensors."""
     with FakeTensorMode():
-        sizes = ((64, 1000), (1000,))
         # Fake tensors of a device that this build of torch lacks cannot be made: the graph is.
-        graph = make_fx(normalise)(*(torch.empty(s, device="meta") for s in sizes))
+        graph = make_fx(function)(*(torch.empty(s, device="meta") for s in sizes))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     for node in graph.graph.nodes:
         value = node.meta.get("val", node.meta.get("tensor_meta"))
@@ -56,7 +55,12 @@ def test_every_device_gets_kernels_and_a_host_program(device, arch):
     run_passes(graph, PASSES)
     program = lower(graph, LoweringOptions(), targets, default_table())
     options = stages._scheduler_options()
-    host = plan_host(schedule(program, options, targets), options, targets)
+    return stages, targets, plan_host(schedule(program, options, targets), options, targets)
+
+
+@pytest.mark.parametrize(("device", "arch"), ARCHITECTURES, ids=lambda v: getattr(v, "name", v))
+def test_every_device_gets_kernels_and_a_host_program(device, arch):
+    stages, targets, host = planned(normalise, ((64, 1000), (1000,)), device, arch)
 
     units = stages._emit(host, targets)[device.device]
 
@@ -64,6 +68,15 @@ def test_every_device_gets_kernels_and_a_host_program(device, arch):
     assert {u.language for u in units} == {"triton"}
     assert text.count("@triton.jit") >= 2
     assert "p.launch(" in PythonWrapper().emit(host).text
+
+
+@pytest.mark.parametrize(("length", "kernels"), [(768, 1), (8192, 3)])
+def test_fewer_rows_than_cores_are_one_kernel_if_they_are_short(length, kernels):
+    def softmaxed(x, y):
+        return torch.softmax(x + y, -1)
+
+    _, _, host = planned(softmaxed, ((100, length), (100, length)), NVIDIA_GPU, "sm_90")
+    assert len(host.kernels) == kernels
 
 
 def test_devices_that_are_absent_serve_nothing(monkeypatch):

@@ -24,6 +24,9 @@ from gyrator_scheduler.ranges import Ranges
 
 MAX_ANCHORS = 4
 MAX_BUFFERS = 96
+LONG = 64
+"""A row with fewer elements than this, for each lane of a core, takes no longer than handing it to
+another kernel, which has more points to share it among."""
 
 
 @frozen
@@ -273,7 +276,8 @@ def _unprofitable(
     """Return why one kernel would be slower than two, or None."""
     if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
         work = space(joint.points + joint.inner)
-        if space(joint.points) < heuristics.cores and work > heuristics.parallel_grain:
+        few = space(joint.points) < heuristics.cores and work > heuristics.parallel_grain
+        if few and space(joint.inner) >= LONG * heuristics.points_abreast:
             return Refused("the reduction has too few points to share the work among threads")
     if _common(first.stores, second.loads):
         return None
