@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from types import ModuleType
 
 import pytest
@@ -190,9 +190,7 @@ def test_a_session_takes_in_a_device_once_it_is_used(advertised, monkeypatch) ->
 
     vendor = advertised("gyrator_vendor", probe=probe, asleep=lambda: asleep[0])
     points = (advertised("gyrator_host"), vendor)
-    monkeypatch.setattr(
-        "gyrator.targets.entry_points", lambda group: points if group == GROUP else ()
-    )
+    monkeypatch.setattr("gyrator.targets.entry_points", lambda: EntryPoints(points))
     with Session() as session:
         first = session.engine(session.options)
         assert list(session.targets) == ["cpu"]
