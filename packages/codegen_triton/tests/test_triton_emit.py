@@ -348,3 +348,18 @@ def test_refusals():
 def test_identity():
     assert TritonBackend().name == "triton"
     assert len(TritonBackend().content_hash) == 64
+
+
+def test_short_folds_across_what_is_consecutive_are_stepped_through():
+    body = inner(
+        Load("a", "x", 32 * I0 + I1 + 32 * R0),
+        Load("b", "w", 32 * R0 + I1),
+        Reduce(("f",), ReduceKind.DOT, ("a", "b"), F32),
+    )
+    after = outer(Store("y", 32 * I0 + I1, "f"))
+    k = kernel("channels", [(I0, 4096), (I1, 32)], [(R0, 9)], [body, after])
+    (unit,) = TritonBackend().emit([k], ShapeFacts(), (), target())
+    (source,) = unit.kernels
+    assert all(dict(c.values)["RBLOCK"] == 1 for c in source.candidates)
+    assert dict(source.candidates[0].values)["XBLOCK"] >= 256
+    assert "for start in range(0, extent, RBLOCK):" in source.text
