@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import nox
+
+# Tests start processes by the hundred, and uv installs without bytecode: where Python may not keep
+# what it compiled, each of them would compile torch anew, which takes seconds.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
