@@ -211,6 +211,7 @@ def pool():
 
 
 def test_units_are_compiled_once_and_stored(tmp_path, shared_cache, driver, monkeypatch):
+    monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # as on a user's machine
     arguments = tuple(KernelArgument(*a) for a in ARGUMENTS)
     candidates = (Configuration(JOB.values),)
     source = KernelSource("k0", "k0", TEXT, candidates=candidates, arguments=arguments)

@@ -1,7 +1,6 @@
 """One Triton kernel to machine code. Runs in worker processes: imports Triton, never torch."""
 
 import importlib
-import importlib.util
 import json
 import re
 import shutil
@@ -105,12 +104,11 @@ def _compile(job: Job, path: Path) -> Any:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    spec = importlib.util.spec_from_file_location(job.symbol, path)
-    if spec is None or spec.loader is None:
-        raise RuntimeError(f"{path} cannot be imported")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, job.symbol)
+    # Not imported: Python would leave bytecode in the folder, which holds what is stored. Triton
+    # finds the text by the name of its file.
+    names: dict[str, Any] = {"__name__": job.symbol, "__file__": str(path)}
+    exec(compile(job.text, path, "exec"), names)
+    function = names[job.symbol]
     values = dict(job.values)
     blocks = {n: v for n, v in values.items() if n in BLOCKS}
     options = {n: bool(v) if n in _FLAGS else v for n, v in values.items() if n not in blocks}
