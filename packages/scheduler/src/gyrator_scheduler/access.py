@@ -6,7 +6,7 @@ from attrs import frozen
 
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis, Load, Store
+from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -30,7 +30,7 @@ from gyrator_ir.loop.nodes import (
     UserTritonKernel,
     WhileOp,
 )
-from gyrator_ir.loop.rewrite import expressions
+from gyrator_ir.loop.rewrite import expressions, reads, writes
 
 LOOPS = (Pointwise, Scatter, Reduction, Scan, Sort)
 """Classes of the operations that become kernels."""
@@ -169,34 +169,21 @@ def defined_symbols(op: Operation) -> tuple[Sym, ...]:
 def access(op: Operation, shapes: dict[str, frozenset[Sym]]) -> Access:
     """Return what `op` touches. `shapes` gives the unbacked symbols in each buffer's shape."""
     if isinstance(op, LOOPS):
-        reads, writes = _uses(op)
-        return Access(
-            reads, writes, _needs(_sized(op), (*reads, *writes), shapes) if shapes else ()
-        )
+        body = statements_of(op)
+        loaded, stored = reads(body), writes(body)
+        needs = _needs(_sized(op), (*loaded, *stored), shapes) if shapes else ()
+        return Access(loaded, stored, needs)
     arguments = arguments_of(op)
     if isinstance(op, CollectiveWait):
-        reads, writes = (op.buffer,), (op.buffer,)
+        loaded, stored = (op.buffer,), (op.buffer,)
     else:
-        reads = tuple(dict.fromkeys(r.buffer for r in refs_in(arguments)))
-        writes = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
+        loaded = tuple(dict.fromkeys(r.buffer for r in refs_in(arguments)))
+        stored = tuple(dict.fromkeys((*results_of(op), *mutated_by(op))))
     defines = defined_symbols(op)
     if not shapes:
-        return Access(reads, writes, (), defines)
-    needs = _needs(exprs_in(arguments), (*reads, *writes), shapes)
-    return Access(reads, writes, tuple(s for s in needs if s not in defines), defines)
-
-
-def _uses(op: LoopOperation) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the buffers that a loop loads from and stores to, in order of first use."""
-    loaded: dict[str, None] = {}
-    stored: dict[str, None] = {}
-    for s in statements_of(op):
-        kind = type(s)
-        if kind is Load:
-            loaded[s.buffer] = None  # type: ignore[union-attr]
-        elif kind is Store:
-            stored[s.buffer] = None  # type: ignore[union-attr]
-    return tuple(loaded), tuple(stored)
+        return Access(loaded, stored, (), defines)
+    needs = _needs(exprs_in(arguments), (*loaded, *stored), shapes)
+    return Access(loaded, stored, tuple(s for s in needs if s not in defines), defines)
 
 
 def _needs(

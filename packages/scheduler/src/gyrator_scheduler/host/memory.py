@@ -10,6 +10,7 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.memory import bytes_of, touched
+from gyrator_scheduler.naming import fresh
 
 ALIGNMENT = 64
 
@@ -63,9 +64,7 @@ def place_in_pools(schedule: Schedule, targets: Mapping[str, Target]) -> Placeme
         kept = [(c, at) for c, at in zip(found, placed, strict=True) if at is not None]
         if len(kept) < 2:
             continue
-        name = f"pool{len(pools)}"
-        while name in taken:
-            name += "_"
+        name = fresh(f"pool{len(pools)}", taken)
         size = max(at + _aligned(c.bytes) for c, at in kept)
         first, last = min(c.first for c, _ in kept), max(c.last for c, _ in kept)
         pools.append(Pool(name, device, size, first, last))

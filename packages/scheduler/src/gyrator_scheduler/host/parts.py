@@ -20,6 +20,7 @@ from gyrator_ir.host.nodes import (
 )
 from gyrator_ir.host.walk import bound, free_names, freed, walk
 from gyrator_ir.kernel.nodes import Lifetime
+from gyrator_scheduler.naming import fresh
 
 
 @frozen
@@ -71,7 +72,7 @@ def partitioned(program: HostProgram, stretches: Sequence[Stretch]) -> HostProgr
         later = set(free_names(given[stretch.end :]))
         results = tuple(n for n in bound(body) if n in later and n not in freed(body))
         names = free_names(body)
-        name = _fresh(f"part{len(parts)}", taken)
+        name = fresh(f"part{len(parts)}", taken)
         parts.append(_part(program, name, body, names, results))
         out.append(CallPartition(name, tuple(Ref(n) for n in names), results))
         out += ended
@@ -120,10 +121,3 @@ def _renamed(instruction: Instruction, part: str) -> Instruction:
         case WithDevice(body=body) | ProfileRange(body=body):
             return evolve(instruction, body=tuple(_renamed(i, part) for i in body))
     return instruction
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name

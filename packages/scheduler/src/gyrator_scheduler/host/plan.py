@@ -33,6 +33,7 @@ from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
 from gyrator_scheduler.host.parts import Stretch, kept_apart, partitioned
 from gyrator_scheduler.memory import allocated, touched
+from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import buffers_of, captured_ranges
 from gyrator_scheduler.templates import template_kernel
@@ -230,11 +231,7 @@ class _Planner:
         return Launch(known.name, tensors, known.sizes)
 
     def _kernel_name(self, wanted: str) -> str:
-        name = self.stem + wanted
-        while name in self.kernel_names:
-            name += "_"
-        self.kernel_names.add(name)
-        return name
+        return fresh(self.stem + wanted, self.kernel_names)
 
     def _remark(self, node: ScheduleNode) -> str:
         """Return which operations, on which lines, a node came from."""

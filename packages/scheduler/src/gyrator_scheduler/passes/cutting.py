@@ -11,17 +11,10 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.rewrite import renamed
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.kernels import row_major
+from gyrator_scheduler.naming import fresh
 
 WORK_PER_CORE = 4
 """Parts for each thread, so that uneven threads even out."""
-
-
-def fresh(stem: str, taken: set[str]) -> str:
-    """Return a name like `stem` that is not taken, and take it."""
-    while stem in taken:
-        stem += "_"
-    taken.add(stem)
-    return stem
 
 
 class Partial:

@@ -25,10 +25,10 @@ from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
+from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.passes.cutting import (
     WORK_PER_CORE,
     Partial,
-    fresh,
     neutral_outside,
     overhanging,
     row_major_place,

@@ -9,6 +9,7 @@ from gyrator_ir.loop.body import Const, Let, Reduce, ReduceKind, Statement
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Pointwise, Reduction
 from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.types import DType
+from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.passes.rewriting import each_loop
 
 
@@ -50,16 +51,10 @@ def _results(fold: Reduce, taken: set[str]) -> tuple[list[Statement], dict[str, 
             ]
             return made, {fold.names[0]: arg}
         case ReduceKind.ONLINE_SOFTMAX:
-            zero = _fresh("difference", taken)
+            zero = fresh("difference", taken)
             return [
                 Let(zero, "sub", (arg, arg), dtype),
                 Let(fold.names[1], "exp", (zero,), dtype),
             ], {fold.names[0]: arg}
         case _:
             return [], {fold.names[0]: arg}
-
-
-def _fresh(stem: str, taken: set[str]) -> str:
-    while stem in taken:
-        stem += "_"
-    return stem

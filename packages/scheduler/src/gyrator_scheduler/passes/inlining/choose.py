@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
+from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of
 from gyrator_ir.loop.body import Axis, Bind, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
 from gyrator_ir.loop.ops import OPS
@@ -244,14 +244,10 @@ def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
     if reader.reduce.kind is not ReduceKind.DOT or factors(reader) is not None:
         return False
     moved = any(
-        _follows(store.index, a.symbol) and not _follows(loads[0].index, a.symbol) for a in op.axes
+        stride_of(store.index, a.symbol) is ONE and stride_of(loads[0].index, a.symbol) is not ONE
+        for a in op.axes
     )
     return moved and _repetition(op, reader) >= LAID_OUT
-
-
-def _follows(address: Expr, symbol: Sym) -> bool:
-    """Whether an address is consecutive along an axis."""
-    return symbol in address.free_symbols and subs(address, {symbol: symbol + 1}) - address is ONE
 
 
 def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
