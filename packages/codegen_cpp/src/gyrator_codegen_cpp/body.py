@@ -55,6 +55,7 @@ def _let(code: Code, s: Let) -> None:
         _let_by_lane(code, s, types)
         return
     if s.op == "where" and varying and not values[0].varying:
+        # A branch: nothing is spread over the lanes for it, and the compiler has less to simplify.
         one, other = (code.operand(a, varying) for a in s.args[1:])
         code.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
         return

@@ -167,8 +167,8 @@ def _copies(body: list[KernelStatement], extent: int | None, width: int) -> int:
         return 1
     price = work(body)
     copies = 4 if price <= 12 else 2 if price <= 40 else 1
-    if max(folded) > 4 and copies > 2:
-        copies = 2  # a vector of these is two registers, so two chains
+    if max(folded) > 4:
+        copies = min(copies, 2)  # a vector of these is two registers, so two chains
     while extent is not None and copies > 1 and extent < copies * width:
         copies //= 2
     return copies
