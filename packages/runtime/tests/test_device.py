@@ -140,12 +140,22 @@ class Torch:
         return types.SimpleNamespace(device_index=index, name="capture's")
 
 
-def test_a_failed_capture_leaves_nothing_behind(monkeypatch):
-    torch_module = Torch()
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: torch_module)
-    facts = DeviceFacts(type="cpu", architecture=str, dtypes=frozenset(), graphs=True)
-    device = AcceleratorDevice(facts)
+@pytest.fixture
+def torch_module(monkeypatch):
+    """Stand in for torch's module of a device that captures."""
+    found = Torch()
+    monkeypatch.setattr(torch, "get_device_module", lambda kind: found)
+    return found
 
+
+@pytest.fixture
+def device(torch_module):
+    """A device that torch drives, through that module."""
+    facts = DeviceFacts(type="cpu", architecture=str, dtypes=frozenset(), graphs=True)
+    return AcceleratorDevice(facts)
+
+
+def test_a_failed_capture_leaves_nothing_behind(torch_module, device):
     def run():
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -155,11 +165,7 @@ def test_a_failed_capture_leaves_nothing_behind(monkeypatch):
     assert torch_module.default_generators[0].state == "plain"
 
 
-def test_each_device_is_captured_on_a_stream_of_its_own(monkeypatch):
-    torch_module = Torch()
-    monkeypatch.setattr(torch, "get_device_module", lambda kind: torch_module)
-    facts = DeviceFacts(type="cpu", architecture=str, dtypes=frozenset(), graphs=True)
-    device = AcceleratorDevice(facts)
+def test_each_device_is_captured_on_a_stream_of_its_own(torch_module, device):
     streams = []
     for index in (0, 1, 0):
         torch_module.stream = types.SimpleNamespace(device_index=index, name="caller's")
