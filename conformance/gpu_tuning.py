@@ -3,9 +3,10 @@
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import torch
+from gpu_runtime import Clock
 
 from gyrator.session import Session
 from gyrator.targets.gpu import NVIDIA_GPU
@@ -16,15 +17,6 @@ Row = dict[str, Any]
 D = "cuda"
 SECONDS = 6
 """What `max_autotune` may take; less than measuring everything takes."""
-
-
-class Clock(Protocol):
-    """Says when time is up."""
-
-    @property
-    def left(self) -> float:
-        """Seconds left."""
-        ...
 
 
 def _gpt2_block() -> tuple[Callable[..., Any], tuple[torch.Tensor, ...]]:
