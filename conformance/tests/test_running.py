@@ -132,6 +132,29 @@ def test_workers_run_side_by_side_and_stop_when_time_is_up():
     assert run_cells(cells, models, targets, workers, seen.append, 0.0) == []
 
 
+def test_a_call_that_overwrites_what_the_one_before_gave_fails(runner):
+    class Careless(CellRunner):
+        def _session(self, cell, model):
+            class Backend:
+                def backend(self, gm, inputs):
+                    made = []
+
+                    def call(*args):
+                        results = [t.detach() for t in gm(*args)]
+                        if not made:
+                            made.extend(t.clone() for t in results)
+                        for old, new in zip(made, results, strict=True):
+                            old.copy_(new)
+                        return [t.detach() for t in made]
+
+                    return call
+
+            return Backend()
+
+    result = runner("cpu", Careless).run(cell("lora"), all_models()["lora"])
+    assert result.status == "fail" and result.error > result.bound
+
+
 def test_results_of_other_dtypes_or_shapes_fail(runner):
     class Rounded(CellRunner):
         def _session(self, cell, model):

@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shapes=args.shapes,
             modes=args.modes,
             dtypes=args.dtypes,
+            graphs=args.graphs,
             keyword=args.keyword,
         )
         cells = list(selection.cells(models.values()))
@@ -152,6 +153,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--modes", type=_names(both), default=both, help="inference, training")
     forms = ("static", "dynamic")
     add("--shapes", type=_names(forms), default=forms, help="static, dynamic")
+    whether = ("off", "on")
+    graphs = "replay graphs of the device: off, on, or both; default off"
+    add("--graphs", type=_names(whether), default=("off",), help=graphs)
     add("--json", type=Path, help="write results, scores and versions here")
     add("--junit", type=Path, help="write JUnit's XML here")
     add("--html", type=Path, help="write the matrix as a page here")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from itertools import product
 from types import MappingProxyType
 from typing import Literal
 
@@ -13,6 +14,7 @@ from gyrator_conformance.models import Model
 
 Shapes = Literal["static", "dynamic"]
 Mode = Literal["inference", "training"]
+Graphs = Literal["off", "on"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "float32": torch.float32,
@@ -34,6 +36,7 @@ class Reason(StrEnum):
     MEMORY = "memory"
     LIBRARY = "library"
     TRACING = "tracing"
+    GRAPHS = "graphs"
 
     @property
     def meaning(self) -> str:
@@ -56,6 +59,7 @@ _MEANINGS = {
     Reason.MEMORY: "the model does not fit the device",
     Reason.LIBRARY: "the device has no library call for one of the operations",
     Reason.TRACING: "PyTorch cannot trace one of the device's operations",
+    Reason.GRAPHS: "the device cannot capture graphs of its work",
 }
 
 _MARKS = {
@@ -68,6 +72,7 @@ _MARKS = {
     Reason.MEMORY: "M",
     Reason.LIBRARY: "L",
     Reason.TRACING: "P",
+    Reason.GRAPHS: "C",
 }
 
 
@@ -84,6 +89,7 @@ class Excuse:
     shapes: frozenset[str] = frozenset()
     modes: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
+    graphs: frozenset[str] = frozenset()
 
     def covers(self, cell: "Cell") -> bool:
         """Whether the excuse holds for a cell."""
@@ -94,6 +100,7 @@ class Excuse:
             (self.shapes, cell.shapes),
             (self.modes, cell.mode),
             (self.dtypes, cell.dtype),
+            (self.graphs, cell.graphs),
         )
         return all(not allowed or value in allowed for allowed, value in wanted)
 
@@ -109,11 +116,24 @@ class Cell:
     shapes: Shapes
     mode: Mode
     dtype: str
+    graphs: Graphs = "off"
+    """Whether work is captured as graphs of the device and replayed."""
+
+    @property
+    def column(self) -> tuple[str, ...]:
+        """Where the cell stands in a row of the matrix: all but the model."""
+        form = (self.shapes, self.mode, self.dtype)
+        return (self.target, self.host, *form)
+
+    @property
+    def host(self) -> str:
+        """`python`, or `python+graphs`: the host language, and whether graphs are replayed."""
+        return f"{self.wrapper}+graphs" if self.graphs == "on" else self.wrapper
 
     @property
     def name(self) -> str:
         """`cpu/python/mlp/static/training/float32`: what `-k` looks at."""
-        parts = (self.target, self.wrapper, self.model, self.shapes, self.mode, self.dtype)
+        parts = (self.target, self.host, self.model, self.shapes, self.mode, self.dtype)
         return "/".join(parts)
 
 
@@ -126,6 +146,7 @@ class Selection:
     shapes: tuple[Shapes, ...] = ("static", "dynamic")
     modes: tuple[Mode, ...] = ("inference", "training")
     dtypes: tuple[str, ...] = tuple(DTYPES)
+    graphs: tuple[Graphs, ...] = ("off",)
     keyword: str = ""
     """Words with `and`, `or`, `not` and brackets, as pytest's `-k`; a word matches a part of a
     cell's name or its family."""
@@ -135,18 +156,13 @@ class Selection:
         wanted = Keyword.read(self.keyword)
         listed = tuple(models)
         for target in self.targets:
-            for wrapper in self.wrappers:
+            for wrapper, graphs in product(self.wrappers, self.graphs):
                 for model in listed:
-                    for cell in self._forms(model, target, wrapper):
+                    names = (model.name, model.family, target, wrapper)
+                    for form in product(self.shapes, self.modes, self.dtypes):
+                        cell = Cell(*names, *form, graphs)
                         if wanted.matches(f"{cell.name}/{cell.family}"):
                             yield cell
-
-    def _forms(self, model: Model, target: str, wrapper: str) -> Iterator[Cell]:
-        for shapes in self.shapes:
-            for mode in self.modes:
-                for dtype in self.dtypes:
-                    names = (model.name, model.family, target, wrapper)
-                    yield Cell(*names, shapes, mode, dtype)
 
 
 def excuse_of(cell: Cell, model: Model, declared: Sequence[Excuse]) -> Excuse | None:

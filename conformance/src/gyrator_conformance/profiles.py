@@ -67,6 +67,9 @@ class Chosen:
         if not self.group:
             note = "the target declares no process group that carries messages from its memory"
             found.append(Excuse(Reason.LIBRARY, note, families=frozenset({"collective"})))
+        if not self.target.capabilities.graphs:
+            note = "the target declares no graphs"
+            found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
         if lacking:
             found.append(
                 Excuse(Reason.DTYPE, "kernels lack the element type", dtypes=frozenset(lacking))

@@ -35,7 +35,7 @@ class Score:
 
 
 def scores(results: Iterable[Result]) -> list[Score]:
-    """Return a score for each family, form, element type, host language, target, and in all."""
+    """Return a score for each family, each value of the other parts of a cell, and in all."""
     groups: dict[str, list[Result]] = {}
     for r in results:
         c = r.cell
@@ -45,12 +45,13 @@ def scores(results: Iterable[Result]) -> list[Score]:
             f"mode {c.mode}",
             f"dtype {c.dtype}",
             f"wrapper {c.wrapper}",
+            f"graphs {c.graphs}",
             f"target {c.target}",
             "in all",
         ):
             groups.setdefault(name, []).append(r)
-    kinds = {"family": 0, "shapes": 1, "mode": 2, "dtype": 3, "wrapper": 4, "target": 5, "in": 6}
-    order = sorted(groups, key=lambda name: kinds[name.partition(" ")[0]])
+    kinds = ("family", "shapes", "mode", "dtype", "wrapper", "graphs", "target", "in")
+    order = sorted(groups, key=lambda name: kinds.index(name.partition(" ")[0]))
     return [
         Score(name, *(sum(r.status == s for r in groups[name]) for s in ("pass", "fail", "reason")))
         for name in order
@@ -70,15 +71,15 @@ def versions() -> dict[str, str]:
 
 def table(results: Sequence[Result]) -> Table:
     """Return one row a model, one column a target and host language: passed of cells that ran."""
-    columns = sorted({(r.cell.target, r.cell.wrapper) for r in results})
+    columns = sorted({r.cell.column[:2] for r in results})
     shown = Table(title="Conformance: cells passed / run", header_style="bold")
     shown.add_column("model", overflow="fold")
     shown.add_column("family")
-    for target, wrapper in columns:
-        shown.add_column(f"{target}\n{wrapper}", justify="right")
+    for target, host in columns:
+        shown.add_column(f"{target}\n{host}", justify="right")
     for model in dict.fromkeys(r.cell.model for r in results):
         own = [r for r in results if r.cell.model == model]
-        row = [_count([r for r in own if (r.cell.target, r.cell.wrapper) == c]) for c in columns]
+        row = [_count([r for r in own if r.cell.column[:2] == c]) for c in columns]
         shown.add_row(model, own[0].cell.family, *row)
     return shown
 
@@ -147,12 +148,12 @@ def _finite(values: dict[str, Any]) -> dict[str, Any]:
 def as_junit(results: Sequence[Result]) -> str:
     """Return the results as JUnit's XML: a suite for each target and host language."""
     root = ET.Element("testsuites", name="gyrator-conformance")
-    for target, wrapper in sorted({(r.cell.target, r.cell.wrapper) for r in results}):
-        own = [r for r in results if (r.cell.target, r.cell.wrapper) == (target, wrapper)]
+    for target, host in sorted({r.cell.column[:2] for r in results}):
+        own = [r for r in results if r.cell.column[:2] == (target, host)]
         suite = ET.SubElement(
             root,
             "testsuite",
-            name=f"{target}.{wrapper}",
+            name=f"{target}.{host}",
             tests=str(len(own)),
             failures=str(sum(r.status == "fail" for r in own)),
             skipped=str(sum(r.status == "reason" for r in own)),
@@ -162,7 +163,7 @@ def as_junit(results: Sequence[Result]) -> str:
         for r in own:
             c = r.cell
             name = f"{c.shapes}-{c.mode}-{c.dtype}"
-            where = f"{target}.{wrapper}.{c.model}"
+            where = f"{target}.{host}.{c.model}"
             case = ET.SubElement(
                 suite, "testcase", classname=where, name=name, time=f"{r.seconds:.3f}"
             )
@@ -187,13 +188,8 @@ def as_html(results: Sequence[Result], command: str) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    columns = _unique(
-        (r.cell.target, r.cell.wrapper, r.cell.shapes, r.cell.mode, r.cell.dtype) for r in results
-    )
-    by_cell = {
-        (r.cell.model, r.cell.target, r.cell.wrapper, r.cell.shapes, r.cell.mode, r.cell.dtype): r
-        for r in results
-    }
+    columns = list(dict.fromkeys(r.cell.column for r in results))
+    by_cell = {(r.cell.model, *r.cell.column): r for r in results}
     families: dict[str, list[str]] = {}
     for r in results:
         names = families.setdefault(r.cell.family, [])
@@ -215,10 +211,6 @@ def as_html(results: Sequence[Result], command: str) -> str:
         failures=[r for r in results if r.status == "fail"],
         count=len(results),
     )
-
-
-def _unique(items: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    return list(dict.fromkeys(items))
 
 
 def _kind(score: Score) -> str:

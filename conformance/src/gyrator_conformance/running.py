@@ -35,6 +35,8 @@ class Result:
     bound: float = 0.0
     kernels: int = 0
     externs: int = 0
+    recorded: int = 0
+    """Graphs of the device that were recorded."""
     reason: str = ""
     """A `Reason`, of a cell that did not run."""
     message: str = ""
@@ -52,7 +54,7 @@ class CellRunner:
 
     def run(self, cell: Cell, model: Model) -> Result:
         """Run a cell. What it raises becomes a failure with its text."""
-        start = time.perf_counter()
+        start, before = time.perf_counter(), self._recorded()
         try:
             error, eager_error, bound = self._judge(cell, model)
         except Exception as raised:
@@ -70,6 +72,7 @@ class CellRunner:
             bound=bound,
             kernels=kernels,
             externs=externs,
+            recorded=self._recorded() - before,
             message="" if error <= bound else f"error {error:.3g} is above {bound:.3g}",
         )
 
@@ -89,25 +92,51 @@ class CellRunner:
         compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)
         eager, exact = deepcopy(base).to(eager_device), deepcopy(base).double()
         error = eager_error = 0.0
-        # Static programs are called twice: what a first call sets up must not show in a second.
-        for turn, n in enumerate(model.sizes if dynamic else (model.size, model.size)):
+        held: tuple[_Values, _Values, _Values] | None = None
+        for turn, n in enumerate(_sizes(cell, model)):
             generator = torch.Generator().manual_seed(1000 * self.seed + 7 * turn + 1)
             given = _cast(model.inputs(generator, n), dtype)
             true = _run(exact, exact, _cast(given, torch.float64), cell, turn)
             ours = _run(made, compiled, _moved(given, device), cell, turn)
             theirs = _run(eager, eager, _moved(given, eager_device), cell, turn)
-            found = _errors(ours, theirs, true)
-            error, eager_error = max(error, found[0]), max(eager_error, found[1])
+            called = ours, theirs, true
+            # A call leaves alone what the call before it gave, unless eager's does not.
+            for values in (held, called) if held else (called,):
+                found = _errors(*values)
+                error, eager_error = max(error, found[0]), max(eager_error, found[1])
+            held = called
         return error, eager_error, allowed_block_error(eager_error, dtype)
 
     def _session(self, cell: Cell, model: Model) -> Session:
-        key = f"{cell.wrapper} {sorted(model.options.items())}"
+        key = f"{cell.host} {sorted(model.options.items())}"
         if key not in self._sessions:
-            options = {"strict": True, "progress": False, "wrapper": cell.wrapper, **model.options}
+            options = {
+                "strict": True,
+                "progress": False,
+                "wrapper": cell.wrapper,
+                "device_graphs": cell.graphs == "on",
+                **model.options,
+            }
             self._sessions[key] = Session(
                 options=options, config=self.chosen.config, observer=self._records.append
             )
         return self._sessions[key]
+
+    def _recorded(self) -> int:
+        return sum(session.recorded_graphs for session in self._sessions.values())
+
+
+def _sizes(cell: Cell, model: Model) -> tuple[int, ...]:
+    """Return the size of each call.
+
+    Static programs are called twice: what a first call sets up must not show in a second. With
+    graphs, the first call runs without one, the next two record one each, since results of the call
+    before are held, and the others replay them.
+    """
+    graphs = cell.graphs == "on"
+    if cell.shapes == "dynamic":
+        return model.sizes * (2 if graphs else 1)
+    return (model.size,) * (5 if graphs else 2)
 
 
 def _cast(inputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
@@ -123,11 +152,11 @@ class _Values:
     """What one call gives."""
 
     results: list[Tensor]
-    """Floating results."""
+    """Floating results, where the call left them."""
     state: list[Tensor]
     """Floating buffers, which the model may have written."""
     others: list[Tensor]
-    """Integer and boolean ones, which must be equal to eager's."""
+    """Integer and boolean ones of both, which must be equal to eager's."""
     gradients: list[Tensor]
 
 
@@ -148,7 +177,7 @@ def _run(
         loss.backward()
         wanted = [*module.parameters(), *given]
         gradients = [t.grad for t in wanted if t.grad is not None]
-    here = [t.detach().cpu() for t in leaves]
+    here = [t.detach() for t in leaves]
     state = [b.detach().clone().cpu() for b in module.buffers()]
     return _Values(
         [t for t in here if t.is_floating_point()],
@@ -169,8 +198,9 @@ def _errors(ours: _Values, theirs: _Values, true: _Values) -> tuple[float, float
             found = f"{mine.dtype}{list(mine.shape)}, eager {other.dtype}{list(other.shape)}"
             raise AssertionError(f"a result is {found}")
     for mine, other in zip(ours.others, theirs.others, strict=True):
-        if not torch.equal(mine, other):
-            raise AssertionError(f"{int((mine != other).sum())} integers differ from eager's")
+        if not torch.equal(mine.cpu(), other.cpu()):
+            wrong = int((mine.cpu() != other.cpu()).sum())
+            raise AssertionError(f"{wrong} integers differ from eager's")
     return _worst(ours, true), _worst(theirs, true)
 
 
@@ -182,4 +212,5 @@ def _worst(values: _Values, true: _Values) -> float:
     """Return the largest error: of each result, of the state, and of the gradients."""
     together = (values.state, true.state), (values.gradients, true.gradients)
     errors = [worst_error(got, exact, single=0) for got, exact in together]
-    return max(worst_error(values.results, true.results, len(true.results)), *errors)
+    results = [t.cpu() for t in values.results]
+    return max(worst_error(results, true.results, len(true.results)), *errors)

@@ -106,6 +106,12 @@ class Session:
             self._cache = Cache(self.config.cache_root, self.config.cache_bytes)
         return self._cache
 
+    @property
+    def recorded_graphs(self) -> int:
+        """Device graphs that programs of this session have recorded (option `device_graphs`)."""
+        with self._lock:
+            return sum(engine.memory.recorded for engine in self._engines.values())
+
     def close(self) -> None:
         """Wait for builders and forget the engines. Compiled functions stay usable."""
         with self._lock:

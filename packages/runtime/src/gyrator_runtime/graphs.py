@@ -95,6 +95,8 @@ class GraphMemory:
 
     addresses: set[int] = field(factory=set)
     """Where results of graphs lie."""
+    recorded: int = 0
+    """Graphs that were recorded, those that are gone included."""
     _pools: dict[tuple[str, int, int, int], _Pool] = field(factory=dict)
 
     def pool(self, device: DeviceInterface, index: int, queue: int, number: int) -> _Pool:
@@ -245,6 +247,7 @@ class GraphReplay:
         uses = tuple(_uses(s) for s in storages)
         memory = _Results(storages, uses)
         pool.add(memory)
+        self.memory.recorded += 1
         self.memory.addresses.update(s.data_ptr() for s in storages)
         recording = _Recording(replay, pool, queue, places, addresses, results, memory)
         self._recordings.append(recording)
