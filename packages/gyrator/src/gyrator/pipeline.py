@@ -201,7 +201,8 @@ class Pipeline:
 
     def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:
         options = self.setting.options
-        graphs = options.device_graphs and options.wrapper == "python"
+        able = any(target.capabilities.graphs for _, target in self.setting.targets.values())
+        graphs = able and options.device_graphs and options.wrapper == "python"
         return SchedulerOptions(
             fusion=options.fusion,
             device_graphs=graphs,
