@@ -21,8 +21,6 @@ from gyrator_ir.types import Device
 
 GROUP = "gyrator_conformance.profiles"
 
-_IR_NAMES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
-
 
 class UnknownTargetError(LookupError):
     """No installed target has the name."""
@@ -61,8 +59,7 @@ class Chosen:
     @property
     def excuses(self) -> tuple[Excuse, ...]:
         """What the profile declares, and what follows from the target's own data."""
-        kernels = self.target.capabilities.dtypes
-        lacking = frozenset(d for d in DTYPES if _IR_NAMES[d] not in kernels)
+        lacking = frozenset(DTYPES) - {d.full_name for d in self.target.capabilities.dtypes}
         found = list(self.profile.excuses)
         if not self.group:
             note = "the target declares no process group that carries messages from its memory"

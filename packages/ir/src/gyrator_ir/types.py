@@ -30,6 +30,11 @@ class DType(StrEnum):
     C128 = "c128"
 
     @property
+    def full_name(self) -> str:
+        """What PyTorch, NumPy and `ml_dtypes` call it: `float32`, `float8_e4m3fn`."""
+        return _FULL_NAMES[self]
+
+    @property
     def size(self) -> int:
         """Bytes of one element."""
         return _SIZES[self]
@@ -65,6 +70,13 @@ class DType(StrEnum):
         return DType.F32 if self in _NARROW else self
 
 
+_FULL_NAMES = {
+    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
+    DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2",
+    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
+    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
+    DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128",
+}  # fmt: skip
 _SIZES = {
     DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.F8E4M3: 1, DType.F8E5M2: 1,
     DType.I64: 8, DType.I32: 4, DType.I16: 2, DType.I8: 1,

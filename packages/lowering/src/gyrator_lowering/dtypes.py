@@ -6,32 +6,14 @@ import torch
 
 from gyrator_ir.types import HOST, Device, DType
 
+TO_TORCH: MappingProxyType[DType, torch.dtype] = MappingProxyType(
+    {dtype: getattr(torch, dtype.full_name) for dtype in DType}
+)
+
 FROM_TORCH: MappingProxyType[torch.dtype, DType] = MappingProxyType(
-    {
-        torch.float64: DType.F64,
-        torch.float32: DType.F32,
-        torch.float16: DType.F16,
-        torch.bfloat16: DType.BF16,
-        torch.float8_e4m3fn: DType.F8E4M3,
-        torch.float8_e5m2: DType.F8E5M2,
-        torch.int64: DType.I64,
-        torch.int32: DType.I32,
-        torch.int16: DType.I16,
-        torch.int8: DType.I8,
-        torch.uint64: DType.U64,
-        torch.uint32: DType.U32,
-        torch.uint16: DType.U16,
-        torch.uint8: DType.U8,
-        torch.bool: DType.BOOL,
-        torch.complex64: DType.C64,
-        torch.complex128: DType.C128,
-    }
+    {theirs: ours for ours, theirs in TO_TORCH.items()}
 )
 """The element types that the IR knows; a tensor of another type stays in ATen."""
-
-TO_TORCH: MappingProxyType[DType, torch.dtype] = MappingProxyType(
-    {ours: theirs for theirs, ours in FROM_TORCH.items()}
-)
 
 
 def _promotions() -> dict[tuple[DType, DType], DType]:

@@ -5,13 +5,6 @@ from collections.abc import Iterable, Mapping
 from gyrator_ir.expr import CPrinter, Expr, ShapeFacts
 from gyrator_ir.types import Device, DType
 
-_DTYPES = {
-    DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
-    DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2",
-    DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
-    DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
-    DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128",
-}  # fmt: skip
 _DEVICES = frozenset({"cpu", "cuda", "meta", "xpu", "mps"})
 
 
@@ -44,7 +37,7 @@ def quoted(text: str) -> str:
 
 def dtype(value: DType) -> str:
     """Write the number that libtorch gives a dtype."""
-    return f"aoti_torch_dtype_{_DTYPES[value]}()"
+    return f"aoti_torch_dtype_{value.full_name}()"
 
 
 def device(value: Device) -> str:

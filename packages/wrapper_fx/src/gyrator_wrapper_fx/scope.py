@@ -19,25 +19,7 @@ from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.sizes import SizeBuilder
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
-    {
-        DType.F64: torch.float64,
-        DType.F32: torch.float32,
-        DType.F16: torch.float16,
-        DType.BF16: torch.bfloat16,
-        DType.F8E4M3: torch.float8_e4m3fn,
-        DType.F8E5M2: torch.float8_e5m2,
-        DType.I64: torch.int64,
-        DType.I32: torch.int32,
-        DType.I16: torch.int16,
-        DType.I8: torch.int8,
-        DType.U64: torch.uint64,
-        DType.U32: torch.uint32,
-        DType.U16: torch.uint16,
-        DType.U8: torch.uint8,
-        DType.BOOL: torch.bool,
-        DType.C64: torch.complex64,
-        DType.C128: torch.complex128,
-    }
+    {dtype: getattr(torch, dtype.full_name) for dtype in DType}
 )
 """torch's element types by their names in the text form of the IR."""
 

@@ -12,25 +12,7 @@ from gyrator_ir.types import DType
 Array = np.ndarray[Any, Any]
 
 NUMPY: Mapping[DType, np.dtype[Any]] = MappingProxyType(
-    {
-        DType.F64: np.dtype(np.float64),
-        DType.F32: np.dtype(np.float32),
-        DType.F16: np.dtype(np.float16),
-        DType.BF16: np.dtype(ml_dtypes.bfloat16),
-        DType.F8E4M3: np.dtype(ml_dtypes.float8_e4m3fn),
-        DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),
-        DType.I64: np.dtype(np.int64),
-        DType.I32: np.dtype(np.int32),
-        DType.I16: np.dtype(np.int16),
-        DType.I8: np.dtype(np.int8),
-        DType.U64: np.dtype(np.uint64),
-        DType.U32: np.dtype(np.uint32),
-        DType.U16: np.dtype(np.uint16),
-        DType.U8: np.dtype(np.uint8),
-        DType.BOOL: np.dtype(np.bool_),
-        DType.C64: np.dtype(np.complex64),
-        DType.C128: np.dtype(np.complex128),
-    }
+    {dtype: np.dtype(getattr(ml_dtypes, dtype.full_name, dtype.full_name)) for dtype in DType}
 )
 """The NumPy type of each element type; those NumPy lacks come from `ml_dtypes`."""
 
