@@ -4,6 +4,7 @@ import importlib.metadata
 
 import pytest
 import torch
+from attrs import evolve
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -15,7 +16,7 @@ from gyrator.targets import GROUP, LoaderContext
 from gyrator.targets.cpu import CPU
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevice
-from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.options import LoweringOptions
@@ -77,6 +78,28 @@ def test_fewer_rows_than_cores_are_one_kernel_if_they_are_short(length, kernels)
 
     _, _, host = planned(softmaxed, ((100, length), (100, length)), NVIDIA_GPU, "sm_90")
     assert len(host.kernels) == kernels
+
+
+def test_compilers_start_before_the_graph_is_traced():
+    started = []
+
+    class Loader:
+        def warm(self, count):
+            started.append(count)
+
+    own = evolve(NVIDIA_GPU.definition(), loader=lambda target, context: Loader())
+    session = Session(targets={"cuda": (own, NVIDIA_GPU.target("sm_90", 132))})
+    session.engine(Options()).prepare(("cuda", "elsewhere"), 20)
+    assert started == [3]
+
+
+def test_a_compiler_that_is_missing_is_told_of_when_it_is_needed():
+    def nothing(target, context):
+        raise GyratorError(Diagnostic("GY-BUILD-005", "no compiler"))
+
+    own = evolve(MTIA.definition(), loader=nothing)
+    session = Session(targets={"mtia": (own, MTIA.target("mtia2", 1))})
+    session.engine(Options()).prepare(("mtia",), 20)
 
 
 def test_devices_that_are_absent_serve_nothing(monkeypatch):

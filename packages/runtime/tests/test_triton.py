@@ -7,6 +7,7 @@ device. Kernels are compiled for a real one.
 import ctypes
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -262,3 +263,13 @@ def _children(word: str) -> list[str]:
         ("ps", "-o", "args=", "--ppid", mine), capture_output=True, text=True, check=False
     )
     return [line for line in listed.stdout.splitlines() if word in line]
+
+
+def test_a_worker_does_not_read_all_of_triton_to_name_what_it_makes():
+    text = (
+        "from gyrator_runtime.triton.compile import import_compiler; import_compiler();"
+        "import builtins; del builtins.open;"
+        "from triton.runtime.cache import triton_key; print(triton_key())"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
+    assert done.stdout.strip(), done.stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
@@ -54,6 +54,10 @@ class GraphCompiler(Protocol):
     @property
     def identity(self) -> bytes:
         """Bytes that differ where the same graph may become another program."""
+        ...
+
+    def prepare(self, devices: Iterable[str], calls: int) -> None:
+        """Start what compiling a graph of so many calls on these devices will need."""
         ...
 
     def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:

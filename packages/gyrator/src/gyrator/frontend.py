@@ -51,6 +51,8 @@ class Frontend:
 
         from gyrator_lowering.decompositions import default_decompositions
 
+        calls = len(gm.graph.nodes) - len(inputs)
+        self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         tracing = _Tracing(self.compiler, self.options)
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,

@@ -1,6 +1,5 @@
 """Every stage in order, on one screen (`Pipeline.build`): an ATen graph to a stored program."""
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,7 +14,7 @@ from gyrator.products import quicker_in_kernels
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
-from gyrator.targets import Building, KernelLoader, LoaderContext
+from gyrator.targets import Building
 from gyrator.tracing import Trace
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import TemplateBackend, WrapperBackend
@@ -34,7 +33,6 @@ from gyrator_lowering.fx_passes import passes_for, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
-from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import schedule
@@ -121,7 +119,7 @@ class Pipeline:
             no_cpp("there is no C++ compiler")
             return self.setting.wrappers["python"].emit(host), {}
         building[HOST] = builder.submit(
-            emitted.units, self.setting.cache, self.setting.options.threads, self._progress()
+            emitted.units, self.setting.cache, self.setting.options.threads, self.setting.progress()
         )
         return emitted, calling(host, emitted)
 
@@ -161,34 +159,20 @@ class Pipeline:
         building: dict[str, Building] = {}
         for device, part in units.items():
             definition, target = self.setting.targets[device]
-            building[device] = self._loader(target).submit(part)
+            building[device] = self.setting.loader(target).submit(part)
             if not self.setting.options.max_autotune:
                 continue
             variants = [Variant(part, building[device])]
             for other in definition.variants(target)[1:]:
                 text = units_of(host, definition.kernels, other)
-                variants.append(Variant(text, self._loader(other).submit(text)))
+                variants.append(Variant(text, self.setting.loader(other).submit(text)))
             for others in alternatives(part):
-                variants.append(Variant(others, self._loader(target).submit(others)))
+                variants.append(Variant(others, self.setting.loader(target).submit(others)))
             if len(variants) > 1:
                 runner = self.setting.runner()
                 interface = definition.device(target)
                 building[device] = tune(host, variants, interface, device, runner, budget)
         return building
-
-    def _loader(self, target: Target) -> KernelLoader:
-        if target not in self.setting.loaders:
-            definition, _ = self.setting.targets[target.device]
-            context = LoaderContext(
-                cache=self.setting.cache,
-                progress=self._progress(),
-                threads=self.setting.options.threads,
-            )
-            self.setting.loaders[target] = definition.loader(target, context)
-        return self.setting.loaders[target]
-
-    def _progress(self) -> ProgressReporter:
-        return make_progress(sys.stderr) if self.setting.options.progress else SilentProgress()
 
     def _lowering_options(self, gm: torch.fx.GraphModule, budget: Budget) -> LoweringOptions:
         options = self.setting.options

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,21 @@ from gyrator.options import Options
 from gyrator.product import canonical, rules_hash
 from gyrator.programs import Running, host_runner
 from gyrator.records import Observer
-from gyrator.targets import KernelLoader, TargetDefinition
+from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator_ir.backend import KernelBackend, WrapperBackend
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.native import Runner
+from gyrator_runtime.progress import ProgressReporter, SilentProgress, make_progress
 
 if TYPE_CHECKING:
     from gyrator.wrappers.cpp import CppHost
     from gyrator_lowering.table import LoweringTable
+
+_CALLS_A_KERNEL = 8
+"""Calls of Dynamo's graph for a kernel that has to be built, at the least."""
 
 
 @define
@@ -91,6 +97,33 @@ class Setting:
     def runner(self) -> Runner:
         """Return what runs host programs in this process."""
         return host_runner(self.cache)
+
+    def loader(self, target: Target) -> KernelLoader:
+        """Return what builds a target's kernels, opened at the first call.
+
+        GyratorError where the target's compiler is missing.
+        """
+        if target not in self.loaders:
+            definition, _ = self.targets[target.device]
+            context = LoaderContext(
+                cache=self.cache, progress=self.progress(), threads=self.options.threads
+            )
+            self.loaders[target] = definition.loader(target, context)
+        return self.loaders[target]
+
+    def progress(self) -> ProgressReporter:
+        """Return what tells the user how far a build is."""
+        return make_progress(sys.stderr) if self.options.progress else SilentProgress()
+
+    def prepare(self, devices: Iterable[str], calls: int) -> None:
+        """Start the compilers that a graph of so many calls on these devices will need."""
+        for device in devices:
+            if device not in self.targets:
+                continue
+            with contextlib.suppress(GyratorError):  # is raised again where there is a kernel
+                loader = self.loader(self.targets[device][1])
+                if isinstance(loader, WarmLoader):
+                    loader.warm(-(-calls // _CALLS_A_KERNEL))
 
     def running(self) -> Running:
         """Return how loaded programs run."""

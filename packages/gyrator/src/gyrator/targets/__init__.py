@@ -9,7 +9,7 @@ A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.ta
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from attrs import field, frozen
 
@@ -58,6 +58,15 @@ class KernelLoader(Protocol):
 
     def submit(self, units: Sequence[TranslationUnit]) -> Building:
         """Start building."""
+        ...
+
+
+@runtime_checkable
+class WarmLoader(Protocol):
+    """A loader whose compilers take a while to start; may be another method of a `KernelLoader`."""
+
+    def warm(self, count: int) -> None:
+        """Start compilers for about so many kernels, which will be submitted soon."""
         ...
 
 

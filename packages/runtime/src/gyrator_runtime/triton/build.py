@@ -113,6 +113,10 @@ class TritonBuilder:
             warp=self.language.warp,
         )
 
+    def warm(self, count: int) -> None:
+        """Start processes for so many kernels, which come soon, so that importing overlaps."""
+        self.pool.warm(count)
+
     def submit(self, units: Sequence[TranslationUnit]) -> TritonBuild:
         """Start compiling; kernels that the cache has start no process."""
         missing: list[tuple[KernelSource, Job, CacheKey]] = []

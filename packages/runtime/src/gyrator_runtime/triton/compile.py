@@ -16,6 +16,7 @@ BLOCKS = ("XBLOCK", "YBLOCK", "RBLOCK", "KBLOCK")
 """Entries of a configuration that are constants of the text; the others are compiler options."""
 
 _FLAGS = frozenset({"enable_fp_fusion", "debug", "sanitize_overflow"})
+_COMPILER = ("triton.compiler.compiler", "triton.runtime.cache")
 _SCRATCH = ("global_scratch_size", "profile_scratch_size")
 
 
@@ -69,8 +70,16 @@ def read_facts(data: bytes) -> Facts:
 
 
 def import_compiler() -> None:
-    """Import Triton, which takes a while, before there is work."""
-    importlib.import_module("triton.compiler")
+    """Import Triton, which takes a while, before there is work. For processes that only compile.
+
+    Triton names what it caches by a hash of its own files, half a gigabyte that each process would
+    read before its first kernel. A job's cache is a folder of its own, and needs no such name.
+    """
+    modules = [importlib.import_module(name) for name in _COMPILER]
+    importlib.import_module("triton.experimental.gluon")  # else with the first kernel
+    for module in modules:
+        if hasattr(module, "triton_key"):
+            setattr(module, "triton_key", lambda: "of one job")  # noqa: B010
 
 
 def compile_job(job: Job, folder: Path) -> None:
