@@ -1,5 +1,7 @@
 """What the targets that come with Gyrator cannot do, as their entry points name it."""
 
+from attrs import evolve
+
 from gyrator_conformance.cells import Excuse, Reason
 from gyrator_conformance.profiles import Profile
 
@@ -15,3 +17,6 @@ FUSED_CELLS = Profile(
     )
 )
 """GPUs on which PyTorch runs recurrent cells as one kernel."""
+
+CUDA = evolve(FUSED_CELLS, group="cpu:gloo,cuda:nccl")
+"""NVIDIA's GPUs, whose builds of PyTorch have NCCL."""
