@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of
-from gyrator_ir.loop.body import Axis, Bind, Let, Load, ReduceKind, Store, StoreMode
+from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of, subs
+from gyrator_ir.loop.body import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
 from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
@@ -13,7 +13,7 @@ from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.fusion.products import factors
 from gyrator_scheduler.memory import guessed_bytes
 from gyrator_scheduler.passes.inlining.solve import solve
-from gyrator_scheduler.ranges import Ranges
+from gyrator_scheduler.ranges import Ranges, divides
 
 EXPENSIVE = 10
 """An op at least this dear is not computed more often than it was."""
@@ -182,10 +182,22 @@ def _uses(
             around = (*around, *(Axis(s.symbol, s.size) for s in bound))
         for address in r.addresses:
             points = solve(store.index, op.axes, address, around, ranges)
-            if points is None:
+            if points is None or not _plain(op, address, points):
                 return None
             uses[r.index, address] = points
     return uses
+
+
+def _plain(op: Pointwise, address: Expr, points: Points) -> bool:
+    """Whether a use divides for the producer's points only where its own address does.
+
+    A view that merges axes divides where the producer's operands lie otherwise than its result.
+    """
+    if divides(address) or not any(map(divides, points.values())):
+        return True
+    indices = (s.index for s in op.body if isinstance(s, Load))
+    places = (s.expr for s in op.body if isinstance(s, IndexValue))
+    return not any(divides(subs(e, points)) for e in (*indices, *places))
 
 
 def _covered(

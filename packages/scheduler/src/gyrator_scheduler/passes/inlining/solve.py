@@ -2,7 +2,19 @@
 
 from collections.abc import Sequence
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, ge, linear, lt
+from gyrator_ir.expr import (
+    ONE,
+    ZERO,
+    Const,
+    Expr,
+    ShapeFacts,
+    Sym,
+    floordiv,
+    ge,
+    linear,
+    lt,
+    mod,
+)
 from gyrator_ir.expr.division import extract_multiples
 from gyrator_ir.loop.body import Axis
 from gyrator_scheduler.fusion.axes import guess
@@ -20,7 +32,9 @@ def solve(
 
     The producer stores at `stored` for points of `axes`; the reader loads at `loaded` for points of
     `around`. The address is taken apart by strides, largest first; that every part lies within its
-    axis is proved, which makes the answer the right one, stores being to distinct places.
+    axis is proved, which makes the answer the right one, stores being to distinct places. Where a
+    part may be longer than its axis, as in a view that merges axes, the rest of it counts whole
+    steps of the next one.
     """
     if loaded is stored and _same_axes(axes, around):
         return {a.symbol: a.symbol for a in axes}
@@ -32,7 +46,8 @@ def solve(
         return None
     rest = loaded - base
     result: dict[Sym, Expr] = {}
-    for a in sorted(axes, key=lambda a: -guess(strides[a.symbol])):
+    ordered = sorted(axes, key=lambda a: -guess(strides[a.symbol]))
+    for a in ordered:
         stride = strides[a.symbol]
         if a.extent is ONE or stride is ZERO:
             result[a.symbol] = ZERO
@@ -42,17 +57,29 @@ def solve(
     if rest is not ZERO:
         return None
     facts = ranges.under(around)
-    for a in axes:
+    whole = [a for a in ordered if a.extent is not ONE and strides[a.symbol] is not ZERO]
+    for larger, a in zip(reversed(whole[:-1]), reversed(whole[1:]), strict=True):
         value = result[a.symbol]
-        if value is ZERO or _walks(value, a, around):
+        if _lies_within(value, a, around, facts):
             continue
-        if isinstance(value, Const) and isinstance(a.extent, Const):
-            if 0 <= value.value < a.extent.value:
-                continue
+        if strides[larger.symbol] is not strides[a.symbol] * a.extent:
             return None
-        if not (facts.known(ge(value, 0)) and facts.known(lt(value, a.extent))):
+        if not facts.known(ge(value, 0)):
             return None
-    return result
+        result[a.symbol] = mod(value, a.extent)
+        result[larger.symbol] = result[larger.symbol] + floordiv(value, a.extent)
+    if all(_lies_within(result[a.symbol], a, around, facts) for a in axes):
+        return result
+    return None
+
+
+def _lies_within(value: Expr, axis: Axis, around: Sequence[Axis], facts: ShapeFacts) -> bool:
+    """Whether a value is proved to be an index of an axis."""
+    if value is ZERO or _walks(value, axis, around):
+        return True
+    if isinstance(value, Const) and isinstance(axis.extent, Const):
+        return 0 <= value.value < axis.extent.value
+    return facts.known(ge(value, 0)) and facts.known(lt(value, axis.extent))
 
 
 def _same_axes(axes: Sequence[Axis], around: Sequence[Axis]) -> bool:
