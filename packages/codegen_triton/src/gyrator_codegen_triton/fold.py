@@ -183,13 +183,13 @@ class Loop:
             case ReduceKind.WELFORD:
                 self._welford(code, args[0], keep)
             case ReduceKind.ONLINE_SOFTMAX:
-                more = code.names.take(f"{s.names[0]}_more")
-                w.line(f"{more} = gy_maximum({acc[0]}, {args[0]})")
-                # Equal infinities have no difference.
-                old = f"libdevice.exp(tl.where({acc[0]} == {more}, 0.0, {acc[0]} - {more}))"
-                new = f"libdevice.exp(tl.where({args[0]} == {more}, 0.0, {args[0]} - {more}))"
-                keep(acc[1], f"{acc[1]} * {old} + {new}")
-                keep(acc[0], more)
+                apart, power = (code.names.take(f"{s.names[0]}_{n}") for n in ("apart", "power"))
+                # Equal infinities have no difference. One of the two scales is 1.
+                w.line(f"{apart} = tl.where({args[0]} == {acc[0]}, 0.0, {args[0]} - {acc[0]})")
+                w.line(f"{power} = libdevice.exp(-tl.abs({apart}))")
+                sums = f"{acc[1]} * {power} + 1.0", f"{acc[1]} + {power}"
+                keep(acc[1], f"tl.where({apart} > 0, {sums[0]}, {sums[1]})")
+                keep(acc[0], f"gy_maximum({acc[0]}, {args[0]})")
             case _:
                 keep(acc[0], f"{_FOLDS[s.kind]}({acc[0]}, {args[0]})")
 
