@@ -120,22 +120,27 @@ class _Recording:
     pool: _Pool
     queue: int
     """Whose work is in order with what else uses the pool."""
-    places: tuple[torch.Tensor | None, ...]
-    """Where inputs are copied to; None for those used where they are."""
+    places: tuple[tuple[int, torch.Tensor], ...]
+    """Inputs that are copied, and where to; the others are used where they are."""
+    fixed: tuple[int, ...]
+    """The others."""
     addresses: tuple[int, ...]
+    """Where the others are."""
     results: tuple[Any, ...]
     """Tensors of the graph's memory, numbers, or `_Input`."""
     memory: _Results
 
+    def fits(self, addresses: tuple[int, ...]) -> bool:
+        """Whether inputs at these addresses may be used, or copied, by this graph."""
+        return _picked(addresses, self.fixed) == self.addresses
+
     def run(self, inputs: list[torch.Tensor], mutated: frozenset[int]) -> tuple[Any, ...]:
         """Copy what has to be, replay, and hand out the results."""
-        for place, given in zip(self.places, inputs, strict=True):
-            if place is not None:
-                place.copy_(given)
+        for k, place in self.places:
+            place.copy_(inputs[k])
         self.replay()
-        for k in mutated:
-            place = self.places[k]
-            if place is not None:
+        for k, place in self.places if mutated else ():
+            if k in mutated:
                 inputs[k].copy_(place)
         return tuple(_handed(r, inputs) for r in self.results)
 
@@ -172,27 +177,30 @@ class GraphReplay:
 
     def __call__(self, args: list[Any]) -> Any:
         """Run the program, by a graph where that is possible; empties `args`."""
-        tensors = all(isinstance(a, torch.Tensor) for a in args)
-        if self._refused or not tensors or self.device.capturing():
+        if self._refused or self.device.capturing():
             return self.plan(args)
-        addresses = tuple(a.data_ptr() for a in args)
+        try:
+            addresses = tuple(map(torch.Tensor.data_ptr, args))
+        except TypeError:  # not a tensor
+            return self.plan(args)
         first, last = self._last is None, self._last or addresses
         self._last = addresses
-        known = self.memory.addresses
-        moved = {k for k, (a, b) in enumerate(zip(addresses, last, strict=True)) if a != b}
-        moved -= self._moving
-        # Results of other graphs come at one of a few addresses: each gets a recording.
-        moved = {k for k in moved if addresses[k] not in known}
-        if any(last[k] in known for k in moved):
-            return self.plan(args)
-        if moved:
-            self._moving |= moved
-            self._forget()  # they take what moves for fixed
+        if addresses != last:
+            known = self.memory.addresses
+            moved = {k for k, (a, b) in enumerate(zip(addresses, last, strict=True)) if a != b}
+            moved -= self._moving
+            # Results of other graphs come at one of a few addresses: each gets a recording.
+            moved = {k for k in moved if addresses[k] not in known}
+            if any(last[k] in known for k in moved):
+                return self.plan(args)
+            if moved:
+                self._moving |= moved
+                self._forget()  # they take what moves for fixed
         if first:
             return self.plan(args)
         queue = self.device.queue(self.index)
         for recording in self._recordings:
-            fits = recording.queue == queue and self._fits(recording, addresses)
+            fits = recording.queue == queue and recording.fits(addresses)
             if fits and recording.pool.allows(recording.memory):
                 inputs = list(args)
                 args.clear()
@@ -200,10 +208,6 @@ class GraphReplay:
         if len(self._recordings) >= MOST_RECORDINGS or self._attempts >= MOST_ATTEMPTS:
             return self.plan(args)
         return self._record(args, addresses, queue)
-
-    def _fits(self, recording: _Recording, addresses: tuple[int, ...]) -> bool:
-        pairs = zip(recording.places, recording.addresses, addresses, strict=True)
-        return all(place is not None or a == b for place, a, b in pairs)
 
     def _forget(self) -> None:
         left = [(r.pool, r.memory) for r in self._recordings]
@@ -220,10 +224,10 @@ class GraphReplay:
         pool = self.memory.pool(self.device, self.index, queue, len(self._recordings))
         inputs = list(args)
         args.clear()
-        places = tuple(
-            _twin(value) if k in self._moving else None for k, value in enumerate(inputs)
-        )
-        given = [v if p is None else p for v, p in zip(inputs, places, strict=True)]
+        places = tuple((k, _twin(inputs[k])) for k in sorted(self._moving))
+        given = list(inputs)
+        for k, place in places:
+            given[k] = place
         made: list[Any] = []
 
         def run() -> None:
@@ -249,9 +253,17 @@ class GraphReplay:
         pool.add(memory)
         self.memory.recorded += 1
         self.memory.addresses.update(s.data_ptr() for s in storages)
-        recording = _Recording(replay, pool, queue, places, addresses, results, memory)
+        fixed = tuple(k for k in range(len(inputs)) if k not in self._moving)
+        at = _picked(addresses, fixed)
+        recording = _Recording(replay, pool, queue, places, fixed, at, results, memory)
         self._recordings.append(recording)
         return recording.run(inputs, self.mutated)
+
+
+def _picked(values: tuple[int, ...], places: tuple[int, ...]) -> tuple[int, ...]:
+    if len(places) == len(values):
+        return values
+    return tuple(map(values.__getitem__, places))
 
 
 def _warn_uncaptured(error: RuntimeError) -> None:
