@@ -27,6 +27,7 @@ from gyrator_ir.source import Configuration
 from gyrator_ir.target import Heuristics
 
 _LANES = 32  # threads of a warp, as far as choices go
+_THREADS = 2048  # of a core, at most
 _COMPUTED = 4  # bytes of a narrow element once it is computed on
 _MOST = 5  # candidates of a kernel
 _POINTS = 1 << 20  # what an unknown number of points is taken for
@@ -146,7 +147,10 @@ def _price(
     if loop:
         waste = 1 + (waste - 1) / 4  # most of what lies beyond the end is not read
     # A loop waits for each block; one that folds across has a few of each point's elements.
-    wanted = (32 if rows else 64) if loop or length == 1 else 16
+    wanted: float = (32 if rows else 64) if loop or length == 1 else 16
+    if length == 1:
+        # Few points are all in flight at once, and what counts is how long one thread takes.
+        wanted = min(wanted, max(count * width / (heuristics.cores * _THREADS), 8))
     narrow = math.sqrt(max(1.0, wanted * threads / (elements * width)))
     held = elements * max(width, _COMPUTED) / threads
     crowded = max(1.0, held / (128 if loop and not rows else 64))
