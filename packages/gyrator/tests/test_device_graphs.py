@@ -7,7 +7,7 @@ from test_gpu_targets import session_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator.autotune import alternatives
+from gyrator.autotune import Chosen, Memory, Variant, alternatives
 from gyrator.device_graphs import capturable, replayed
 from gyrator.options import Options
 from gyrator.pipeline import Pipeline
@@ -16,6 +16,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
+from gyrator_runtime.cache import Cache
 from gyrator_runtime.graphs import MOST_ATTEMPTS, GraphMemory, GraphReplay
 from gyrator_runtime.host import at_home
 from gyrator_scheduler.stage import plan_host, schedule
@@ -75,6 +76,32 @@ def test_every_candidate_of_a_kernel_is_measured_once():
             firsts = [v[n].kernels[k].candidates[0] for v in variants]
             assert set(firsts) == set(kernel.candidates)
             assert {v[n].kernels[k].text for v in variants} == {kernel.text}
+
+
+def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
+    """Also where another program has it under another name, and not where sizes differ."""
+    targets = {"cuda": NVIDIA_GPU.target("sm_90", 132)}
+    cache = Cache(tmp_path)
+
+    def kernels(function, size):
+        pipeline, _, host = planned(function, size)
+        units = pipeline._emit(host, targets)["cuda"]
+        return Memory(cache, b"", host), units, [k for u in units for k in u.kernels]
+
+    memory, units, (kernel,) = kernels(lambda x: x.softmax(-1), (640, 1000))
+    variants = [Variant(v, None) for v in (units, *alternatives(units))]
+    assert memory.applied(units) == tuple(units)
+    memory.add(Chosen(tuple(variants), {kernel.symbol: 2}, frozenset()))
+    assert memory.applied(units) == tuple(units)
+    memory.add(Chosen(tuple(variants), {kernel.symbol: 2}, frozenset({kernel.symbol})))
+
+    for size, best in ((640, 1), (641, len(kernel.candidates))):
+        memory, units, all_ = kernels(lambda x: (x.sum(0), x.softmax(-1)), (size, 1000))
+        again = next(k for k in all_ if "softmax" in k.symbol)
+        assert again.text != kernel.text
+        found = [k for u in memory.applied(units) for k in u.kernels if k.symbol == again.symbol]
+        assert len(found[0].candidates) == best
+        assert best > 1 or found[0].candidates == (again.candidates[2],)
 
 
 @pytest.fixture

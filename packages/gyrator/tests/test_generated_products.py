@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
 from gyrator import autotune, products
 from gyrator.config import Config
 from gyrator.records import GraphRecord
+from gyrator.regions import Region, regions
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_ir.types import DType
@@ -81,21 +84,21 @@ def test_the_quicker_is_taken_and_remembered(
 ) -> None:
     measured: list[str] = []
 
-    def measure(node: torch.fx.Node, _: object) -> str:
-        measured.append(str(node.target))
+    def measure(region: Region, *_: object) -> str:
+        measured.extend(str(n.target) for n in region.nodes)
         return best
 
     monkeypatch.setattr(products, "_measured", measure)
     side = 12 if best == "none" else 13
     x, y = torch.randn(4, side), torch.randn(side, side)
-    for extra in (1.0, 2.0):  # two graphs with one product
+    for extra in (1.0, 2.0):  # two graphs with one product, and what follows it
         records: list[GraphRecord] = []
         torch._dynamo.reset()
         with _tuned(config, records.append) as session:
-            fn = torch.compile(lambda a, b, e=extra: a @ b + e, backend=session.backend)
-            torch.testing.assert_close(fn(x, y), x @ y + extra)
+            fn = torch.compile(lambda a, b, e=extra: (a * e) @ b + 3, backend=session.backend)
+            torch.testing.assert_close(fn(x, y), (x * extra) @ y + 3)
         assert bool(records[0].externs) == (best == "library")
-    assert measured == ["aten.mm.default"]
+    assert measured == ["aten.mm.default", "aten.add.Tensor"]
 
 
 def test_products_are_run_to_be_measured(config: Config) -> None:
@@ -106,6 +109,43 @@ def test_products_are_run_to_be_measured(config: Config) -> None:
         fn = torch.compile(lambda a, b: torch.addmm(b[0], a, b), backend=session.backend)
         torch.testing.assert_close(fn(x, y), torch.addmm(y[0], x, y))
     assert len(found) == 1
+
+
+def _is_mm(node: torch.fx.Node) -> bool:
+    return str(node.target) == "aten.mm.default"
+
+
+def test_products_are_measured_with_all_that_may_be_fused_to_them() -> None:
+    def block(x: Any, gate: Any, up: Any, down: Any) -> tuple[Any, Any]:
+        y = F.silu(x @ gate) * (x @ up)
+        z = x + y @ down
+        values, places = z.max(-1)
+        return z, values + places
+
+    with FakeTensorMode():
+        sizes = ((4, 6), (6, 8), (6, 8), (8, 6))
+        graph = make_fx(block)(*(torch.empty(s) for s in sizes)).graph
+
+    first, last = regions(graph, _is_mm, _is_mm)
+    assert [len(r.products) for r in (first, last)] == [2, 1]
+    assert [str(n.target) for n in first.results] == ["aten.mul.Tensor"]
+    assert sum(map(_is_mm, last.nodes)) == 1 and len(last.results) == 2
+    assert {str(n.target) for n in last.nodes} >= {"aten.add.Tensor", "aten.max.dim"}
+    assert first.signature() != last.signature()
+
+    x, gate, up = torch.randn(4, 6), torch.randn(6, 8), torch.randn(6, 8)
+    assert [n.name for n in first.inputs] == ["x_1", "gate_1", "up_1"]
+    torch.testing.assert_close(first.alone()(x, gate, up), (F.silu(x @ gate) * (x @ up),))
+
+
+def test_sizes_that_change_and_draws_are_not_measured() -> None:
+    def drawn(x: Any, y: Any) -> Any:
+        return (x @ y).bernoulli(0.5).relu()
+
+    for mode, function in (("symbolic", lambda x, y: (x @ y).relu()), ("real", drawn)):
+        graph = make_fx(function, tracing_mode=mode)(torch.empty(3, 4), torch.empty(4, 5)).graph
+        (found,) = regions(graph, _is_mm, _is_mm)
+        assert [str(n.target) for n in found.nodes] == ["aten.mm.default"]
 
 
 def test_a_budget_ends_before_what_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:

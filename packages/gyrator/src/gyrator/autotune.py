@@ -1,5 +1,6 @@
 """`max_autotune`: build each kernel for every target its device runs, and keep the quickest."""
 
+import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,13 +12,15 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gyrator.targets import Building
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Launchable
-from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.source import Configuration, KernelSource, TranslationUnit
 from gyrator_runtime.artifact import Library
+from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, Runner, launch_of
 from gyrator_runtime.tuning import choose
 
+_FILE = "choice.json"
 _SAMPLES = 9
 _SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
 
@@ -29,6 +32,12 @@ class Budget:
     seconds: float
     _start: float = field(factory=lambda: time.monotonic())
     _longest: float = 0.0
+
+    @property
+    def left(self) -> int:
+        """Whole seconds left, 1 at least, for a budget within this one; 0 for as many as it
+        takes."""
+        return max(int(self.seconds - self._passed()), 1) if self.seconds else 0
 
     def spent(self) -> bool:
         """Whether nothing more may begin: what took longest so far would not end in time."""
@@ -62,6 +71,8 @@ class Chosen:
     variants: tuple[Variant, ...]
     winners: Mapping[str, int]
     """Which variant has a symbol's quickest function."""
+    measured: frozenset[str]
+    """Symbols whose functions were measured."""
 
     def libraries(self) -> tuple[Library, ...]:
         """Return every library that holds a winner, with those symbols only."""
@@ -113,21 +124,81 @@ def tune(
     """
     tables = [variants[0].building.addresses()]
     tables += [v.building.addresses() for v in budget.each(variants[1:])]
-    symbols = {k.kernel: k.symbol for v in variants for u in v.units for k in u.kernels}
+    written = [{k.kernel: k for u in v.units for k in u.kernels} for v in variants[: len(tables)]]
     # Kernels of subprograms are not measured.
     winners = {k.symbol: 0 for u in variants[0].units for k in u.kernels}
+    measured: set[str] = set()
+    here = [k for k in host.kernels if k.device.type == device_type]
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
-        for kernel in budget.each([k for k in host.kernels if k.device.type == device_type]):
-            symbol = symbols[kernel.name]
+        for kernel in budget.each([k for k in here if len(_distinct(written, k.name)) > 1]):
+            symbol = written[0][kernel.name].symbol
             tensors = _arguments(kernel, host, device_type)
             runs = {
-                number: _run(kernel, host, table[symbol], tensors, runner)
-                for number, table in enumerate(tables)
+                number: _run(kernel, host, tables[number][symbol], tensors, runner)
+                for number in _distinct(written, kernel.name)
             }
             chosen = choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS)
             winners[symbol] = chosen.best
-    return Chosen(tuple(variants), winners)
+            measured.add(symbol)
+    return Chosen(tuple(variants), winners, frozenset(measured))
+
+
+def _distinct(written: Sequence[Mapping[str, KernelSource]], name: str) -> tuple[int, ...]:
+    """Return the variants in which a kernel is another than in those before."""
+    found: dict[tuple[str, Configuration | None], int] = {}
+    for number, sources in enumerate(written):
+        source = sources[name]
+        found.setdefault((source.text, next(iter(source.candidates), None)), number)
+    return tuple(found.values())
+
+
+@frozen
+class Memory:
+    """Which configuration was each kernel's quickest, for programs that have the same kernel.
+
+    Args:
+        cache: where it is stored.
+        by: bytes that differ where the same text may become another kernel.
+        host: the program whose kernels are looked up.
+    """
+
+    cache: Cache
+    by: bytes
+    host: HostProgram
+
+    def applied(self, units: Sequence[TranslationUnit]) -> tuple[TranslationUnit, ...]:
+        """Return the units, kernels that were measured before with their winner alone."""
+        return tuple(evolve(u, kernels=tuple(map(self._chosen, u.kernels))) for u in units)
+
+    def add(self, chosen: Chosen) -> None:
+        """Store what was measured; all variants are of one target."""
+        for source in (k for u in chosen.variants[0].units for k in u.kernels):
+            if source.symbol in chosen.measured and (key := self._key(source)) is not None:
+                number = chosen.winners[source.symbol]
+                best = number if number < len(source.candidates) else 0
+                self.cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
+
+    def _chosen(self, source: KernelSource) -> KernelSource:
+        key = self._key(source) if len(source.candidates) > 1 else None
+        entry = None if key is None else self.cache.get(key)
+        if entry is None:
+            return source
+        best = json.loads(entry.read(_FILE))["best"]
+        return evolve(source, candidates=(source.candidates[best],))
+
+    def _key(self, source: KernelSource) -> CacheKey | None:
+        """Return the key of a kernel, whatever it is called; None for one of a subprogram."""
+        kernel = next((k for k in self.host.kernels if k.name == source.kernel), None)
+        if kernel is None:
+            return None
+        lines = source.text.replace(source.symbol, "kernel").splitlines()
+        text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        hint = self.host.facts.hint
+        sizes = [[hint(e) for e in (*p.shape, *p.strides)] for p in kernel.parameters]
+        sizes.append([hint(s) for s in kernel.sizes])
+        form = repr((source.arguments, source.candidates, sizes))
+        return make_key("tuned", {"text": text.encode(), "form": form.encode(), "by": self.by})
 
 
 def _run(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
-from gyrator.autotune import Budget, Variant, alternatives, tune
+from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
 from gyrator.device_graphs import uncaptured, with_graphs
 from gyrator.emission import units_of
@@ -159,19 +159,26 @@ class Pipeline:
         building: dict[str, Building] = {}
         for device, part in units.items():
             definition, target = self.setting.targets[device]
-            building[device] = self.setting.loader(target).submit(part)
+            loader = self.setting.loader(target)
             if not self.setting.options.max_autotune:
+                building[device] = loader.submit(part)
                 continue
-            variants = [Variant(part, building[device])]
-            for other in definition.variants(target)[1:]:
+            memory = Memory(self.setting.cache, loader.identity, host)
+            part = memory.applied(part)
+            variants = [Variant(part, loader.submit(part))]
+            others = definition.variants(target)[1:]
+            for other in others:
                 text = units_of(host, definition.kernels, other)
                 variants.append(Variant(text, self.setting.loader(other).submit(text)))
-            for others in alternatives(part):
-                variants.append(Variant(others, self.setting.loader(target).submit(others)))
+            variants += [Variant(more, loader.submit(more)) for more in alternatives(part)]
+            building[device] = variants[0].building
             if len(variants) > 1:
                 runner = self.setting.runner()
                 interface = definition.device(target)
-                building[device] = tune(host, variants, interface, device, runner, budget)
+                chosen = tune(host, variants, interface, device, runner, budget)
+                if not others:
+                    memory.add(chosen)
+                building[device] = chosen
         return building
 
     def _lowering_options(self, gm: torch.fx.GraphModule, budget: Budget) -> LoweringOptions:

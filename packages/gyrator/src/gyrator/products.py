@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import operator
-from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
 from attrs import evolve, field, frozen
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune import Budget
 from gyrator.compiled import GraphCompiler
 from gyrator.records import ignore_record
+from gyrator.regions import Region, regions
 from gyrator.setting import Setting
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
@@ -24,6 +23,8 @@ from gyrator_runtime.tuning import choose
 _FILE = "choice.json"
 _SAMPLES = 9
 _SAMPLE_SECONDS = 2e-4
+_GAIN = 1.03
+"""How much quicker kernels must be to be taken: measurements differ by as much."""
 _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
@@ -31,28 +32,34 @@ def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> fro
     """Return the names of the products of a graph that generated kernels compute quicker. `setting`
     is a `GraphCompiler`.
 
-    Each different product is measured alone, on data of its sizes, and the choice is stored. What
-    the budget leaves unmeasured is the library's, and is measured the next time.
+    Products are measured with what follows them (`regions`), both ways as they will run, on data of
+    their sizes, and the choice is stored. What the budget leaves unmeasured is the library's, and
+    is measured the next time.
     """
-    alike: dict[str, list[Node]] = {}
-    for node in gm.graph.nodes:
-        if _measurable(node, setting):
-            alike.setdefault(_signature(node), []).append(node)
+    alike: dict[str, list[Region]] = {}
+    for region in regions(gm.graph, lambda n: _measurable(n, setting), _is_dense):
+        alike.setdefault(region.signature(), []).append(region)
     chosen: set[str] = set()
     unknown: list[tuple[str, CacheKey]] = []
-    for signature, nodes in alike.items():
+    for signature, found in alike.items():
         key = make_key("products", {"product": signature.encode(), "by": setting.identity})
         entry = setting.cache.get(key)
         if entry is None:
             unknown.append((signature, key))
         elif json.loads(entry.read(_FILE))["best"] == "none":
-            chosen.update(n.name for n in nodes)
+            chosen.update(n.name for region in found for n in region.products)
     for signature, key in budget.each(unknown):
-        best = _measured(alike[signature][0], setting)
+        best = _measured(alike[signature][0], setting, budget)
         setting.cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
         if best == "none":
-            chosen.update(n.name for n in alike[signature])
+            chosen.update(n.name for region in alike[signature] for n in region.products)
     return frozenset(chosen)
+
+
+def _is_dense(node: Node) -> bool:
+    """Whether a node is a product, or attention, which libraries compute too."""
+    name = str(node.target)
+    return node.op == "call_function" and (name in _DENSE or "scaled_dot_product" in name)
 
 
 def _measurable(node: Node, setting: Setting) -> bool:
@@ -71,80 +78,43 @@ def _measurable(node: Node, setting: Setting) -> bool:
     return bool(tensors)
 
 
-def _signature(node: Node) -> str:
-    """Return text that two nodes share if they compute the same on tensors of the same form."""
-
-    def shown(value: Any) -> Any:
-        if isinstance(value, Node):
-            t = value.meta["val"]
-            return t.dtype, tuple(t.shape), tuple(t.stride()), str(t.device)
-        if isinstance(value, (list, tuple)):
-            return [shown(v) for v in value]
-        return value
-
-    kwargs = {k: shown(v) for k, v in node.kwargs.items()}
-    return repr((str(node.target), shown(node.args), kwargs, _places(node)))
-
-
-def _places(node: Node) -> tuple[int, ...]:
-    """Return which of several results are read."""
-    if not isinstance(node.meta.get("val"), (list, tuple)):
-        return ()
-    users = (u for u in node.users if u.target is operator.getitem)
-    return tuple(sorted({int(u.args[1]) for u in users}))  # type: ignore[arg-type]
-
-
-def _alone(node: Node) -> GraphModule:
-    """Return a graph of this node alone; its inputs are the node's, in order."""
-    graph = Graph()
-    inputs: dict[Node, Node] = {}
-    for k, given in enumerate(node.all_input_nodes):
-        inputs[given] = graph.placeholder(f"given{k}")
-        inputs[given].meta = dict(given.meta)
-    made = graph.node_copy(node, inputs.__getitem__)
-    results: Sequence[Node] = [made]
-    if places := _places(node):
-        results = []
-        for place in places:
-            one = graph.call_function(operator.getitem, (made, place))
-            one.meta["val"] = node.meta["val"][place]
-            results.append(one)
-    graph.output(tuple(results))
-    return GraphModule(torch.nn.Module(), graph)
-
-
-def _measured(node: Node, setting: Setting) -> str:
-    """Time a product in the library and in kernels; return which is quicker."""
-    device = node.all_input_nodes[0].meta["val"].device.type
+def _measured(region: Region, setting: Setting, budget: Budget) -> str:
+    """Time a region with the library's products and with kernels; return which is quicker."""
+    device = region.inputs[0].meta["val"].device.type
     definition, target = setting.targets[device]
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
-        tensors = [_like(n.meta["val"]) for n in node.all_input_nodes]
+        tensors = [_like(n.meta["val"]) for n in region.inputs]
         runs: dict[str, Any] = {}
         for way in ("library", "none"):
             options = evolve(
                 setting.options, extern_kernels=way, max_autotune=way == "none", strict=True,
-                wrapper="python", device_graphs=False, progress=False, autotune_seconds=0,
+                wrapper="python", device_graphs=False, progress=False,
+                autotune_seconds=budget.left,
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
-            runs[way] = _Run(cast(GraphCompiler, one), node, tensors)
-        return choose(
+            runs[way] = _Run(cast(GraphCompiler, one), region, tensors)
+        found = choose(
             runs, definition.device(target), samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS
-        ).best
+        )
+        if "library" not in found.timings or found.best == "library":
+            return found.best
+        gained = found.timings["library"].median / found.timings["none"].median
+        return "none" if gained >= _GAIN else "library"
 
 
 @frozen(eq=False)
 class _Run:
-    """One way to compute a product, compiled when it first runs."""
+    """One way to compute a region, compiled when it first runs."""
 
     compiler: GraphCompiler
-    node: Node
+    region: Region
     tensors: list[torch.Tensor]
     _compiled: list[Any] = field(factory=list)
 
     def __call__(self) -> Any:
         if not self._compiled:
-            self._compiled.append(self.compiler.compile(_alone(self.node), "inference").call)
+            self._compiled.append(self.compiler.compile(self.region.alone(), "inference").call)
         return self._compiled[0](list(self.tensors))
 
 
