@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
@@ -86,12 +87,36 @@ def convnext() -> tuple[torch.nn.Module, Inputs]:
     return model, {"pixel_values": pixels, "labels": labels}
 
 
+class Labelled(torch.nn.Module):
+    """A classifier of images as one of transformers': it gives logits, and a loss for labels."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, pixel_values: torch.Tensor, labels: torch.Tensor
+    ) -> transformers.modeling_outputs.ImageClassifierOutput:
+        """Classify images. `pixel_values`: f[n, 3, h, w]; `labels`: i64[n]."""
+        logits = self.model(pixel_values)
+        loss = torch.nn.functional.cross_entropy(logits, labels)
+        return transformers.modeling_outputs.ImageClassifierOutput(loss=loss, logits=logits)
+
+
+def timm_convnext() -> tuple[torch.nn.Module, Inputs]:
+    """ConvNeXt-T of timm, which keeps its own form of the same network."""
+    timm = import_module("timm")  # is not everywhere that the other models are
+    _, inputs = convnext()
+    return Labelled(timm.create_model("convnext_tiny", pretrained=False)), inputs
+
+
 MODELS: Mapping[str, Callable[[], tuple[torch.nn.Module, Inputs]]] = {
     "BERT-base": bert,
     "GPT-2": gpt2,
     "Llama-4x2048": llama,
     "ResNet-50": resnet50,
     "ConvNeXt-T": convnext,
+    "ConvNeXt-T of timm": timm_convnext,
 }
 
 

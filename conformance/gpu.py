@@ -396,10 +396,15 @@ def _held_apart(
     )
 
 
+_OPERAND = 1 << 28
+"""Bytes of a large tensor, in either type and in the copy that they are compared with."""
+
+
 def _bandwidth_cases() -> Iterator[tuple[str, Callable[..., object], tuple[object, ...], int]]:
-    n, rows = 1 << 26, 1 << 14
+    rows = 1 << 14
     for dtype in (torch.float32, torch.bfloat16):
         size = dtype.itemsize
+        n = _OPERAND // size
         name = str(dtype).removeprefix("torch.")
         x = torch.randn(n, device=DEVICE).to(dtype)
         y = torch.randn(n, device=DEVICE).to(dtype)
@@ -433,9 +438,9 @@ def bandwidth(clock: Clock, only: str) -> Iterator[Row]:
     def seconds(run: Callable[[], object]) -> float:
         return float(do_bench(run, warmup=10, rep=40, return_mode="median")) / 1e3
 
-    a = torch.randn(1 << 26, device=DEVICE)
+    a = torch.randn(_OPERAND // 4, device=DEVICE)
     b = torch.empty_like(a)
-    copied = 2 * a.numel() * 4 / seconds(lambda: b.copy_(a))
+    copied = 2 * _OPERAND / seconds(lambda: b.copy_(a))
     yield {"case": "copy", "bytes_per_second": copied}
     for name, run, inputs, moved in _bandwidth_cases():
         if clock.left < 10 or only not in name:
