@@ -152,3 +152,11 @@ def test_higher_order_ops_are_inlined(check) -> None:
     for got, expected in zip(gm(x), want, strict=True):
         torch.testing.assert_close(got, expected)
     lower(gm, LoweringOptions(), check.targets)
+
+
+def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
+    fn = lambda x: (x + 1, x + 1, (x + 1).t(), (x + 2).view(-1), (x + 2)[0])  # noqa: E731
+    gm = check.trace(fn, (torch.randn(2, 3),))
+    run_passes(gm, PASSES)
+    results = gm(torch.randn(2, 3))
+    assert len({r.untyped_storage().data_ptr() for r in results}) == len(results)

@@ -1,5 +1,6 @@
 """`cse`: equal pure calls are made once."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -22,10 +23,12 @@ def cse(gm: GraphModule) -> bool:
     Calls that draw random numbers, write to arguments or have effects stay, also those that bind
     the symbol of a size that values decide: each has a symbol of its own. So does everything
     in a graph that writes to an input before its end: a read before and a read after are not equal.
+    Two calls whose memory the graph returns both stay too: eager returns two tensors there, and a
+    caller may write to one of them.
     """
     nodes = list(gm.graph.nodes)
     seen: dict[Any, Node] = {}
-    results = {a for n in nodes if n.op == "output" for a in n.all_input_nodes}
+    returned = _returned(nodes)
     changed = False
     for node in nodes:
         if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
@@ -37,11 +40,32 @@ def cse(gm: GraphModule) -> bool:
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         earlier = seen.setdefault(key, node)
-        if earlier is not node and not (earlier in results and node in results):
+        if earlier is not node and not (earlier in returned and node in returned):
             node.replace_all_uses_with(earlier)
             gm.graph.erase_node(node)
             changed = True
     return changed
+
+
+def _returned(nodes: list[Node]) -> set[Node]:
+    """Return the nodes whose memory the graph returns, as it is or through views."""
+    returned: set[Node] = set()
+    for node in reversed(nodes):
+        if node.op == "output":
+            returned.update(node.all_input_nodes)
+        elif node in returned and node.op == "call_function":
+            returned.update(_shared(node))
+    return returned
+
+
+def _shared(node: Node) -> Iterable[Node]:
+    """Return the arguments that share memory with what a node returns."""
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload):
+        return node.all_input_nodes  # an item of a tuple, or a call of which nothing is known
+    info = info_of(op)
+    places = {p for p in (*info.views, *info.results_written) if p is not None}
+    return [a for p in places if p < len(node.args) and isinstance(a := node.args[p], Node)]
 
 
 def _pure(op: torch._ops.OpOverload) -> bool:
