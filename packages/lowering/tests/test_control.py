@@ -8,17 +8,20 @@ from torch._functorch.aot_autograd import make_boxed_func
 from gyrator_ir.loop.nodes import CallOp, CondOp, ScalarRead, WhileOp
 from gyrator_ir.loop.verify import verify
 from gyrator_lowering import LoweringOptions, lower
+from gyrator_lowering.fx_passes import hold_carried, run_passes
 from gyrator_testing.interp.loop import run_loop
 
 
 def compiled(check, fn, programs):
     def compiler(gm, _):
+        run_passes(gm, {"hold_carried": hold_carried})
         program = verify(lower(gm, LoweringOptions(), check.targets))
         programs.append(program)
 
         def run(*given):
             arrays = [g.detach().numpy() if isinstance(g, torch.Tensor) else g for g in given]
-            return [torch.from_numpy(v) for v in run_loop(program, arrays, externs=check.externs)]
+            results = run_loop(program, arrays, externs=check.externs)
+            return [v if isinstance(v, int) else torch.from_numpy(v) for v in results]
 
         return make_boxed_func(run)
 
@@ -101,3 +104,42 @@ def test_slices_whose_bounds_values_decide(check) -> None:
             for got, want in zip(run(*given), fn(*given), strict=True):
                 torch.testing.assert_close(got, want)
     assert any(getattr(o, "target", "") == "aten.sym_size.int" for o in programs[0].operations)
+
+
+def test_a_branch_inside_of_a_branch(check) -> None:
+    def inner(x):
+        return torch.cond(x[0] > 0, lambda y: y + 1, lambda y: y - 1, (x,))
+
+    def fn(x):
+        return torch.cond(x.sum() > 0, inner, lambda x: x * 2, (x,))
+
+    programs = []
+    run = compiled(check, fn, programs)
+    for first in (1.0, -1.0):
+        x = torch.tensor([first, 3.0, -1.0])
+        torch.testing.assert_close(run(x), fn(x))
+    (outer,) = (p for p in programs[0].subprograms if p.subprograms)
+    names = [p.name for p in (*programs[0].subprograms, *outer.subprograms)]
+    assert len(set(names)) == len(names)
+
+
+def test_a_loop_carries_an_integer(check) -> None:
+    def fn(x):
+        return torch.while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2 + i), (0, x))
+
+    x = torch.randn(4)
+    n, got = compiled(check, fn, [])(x)
+    assert n == 3
+    torch.testing.assert_close(got, fn(x)[1])
+
+
+def test_an_assertion_about_a_float(check) -> None:
+    def fn(x, n):
+        torch._check(n.item() / 3 > 0, lambda: "not positive")
+        return x + 1
+
+    x = torch.randn(4)
+    run = compiled(check, fn, [])
+    torch.testing.assert_close(run(x, torch.tensor(2.0)), x + 1)
+    with pytest.raises(RuntimeError, match=r"positive|assertion"):
+        run(x, torch.tensor(-2.0))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from attrs import evolve, frozen
 
@@ -22,6 +25,13 @@ class Engine(Setting):
 
     def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         """Return a callable for the graph: compiled, or eager with a warning where that fails."""
+        places = _hold_results(gm)
+        compiled = self._compile_or_run(gm, phase)
+        if not places:
+            return compiled
+        return CompiledGraph(_reading(compiled.call, places))
+
+    def _compile_or_run(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         try:
             return self._compile(gm, phase)
         except Exception as error:
@@ -94,6 +104,33 @@ class Engine(Setting):
             "product": product_hash().encode(),
         }
         return make_key("programs", fields)
+
+
+def _hold_results(gm: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Let a graph return tensors where it returned run-time floats and conditions; return their
+    places."""
+    (results,) = gm.graph.output_node().args
+    if not any(
+        isinstance(getattr(r, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
+        for r in (results if isinstance(results, tuple | list) else (results,))
+    ):
+        return ()
+    from gyrator_lowering.fx_passes import hold_results  # a warm start hardly ever needs it
+
+    return hold_results(gm)
+
+
+def _reading(run: Boxed, places: tuple[int, ...]) -> Boxed:
+    """Return a callable that reads the numbers out of those results that hold one."""
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        results = list(run(args))
+        for place in places:
+            results[place] = results[place].item()
+        return results
+
+    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    return call
 
 
 def _check_negation(gm: torch.fx.GraphModule) -> None:

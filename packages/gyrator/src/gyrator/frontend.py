@@ -37,7 +37,8 @@ class Frontend:
         return self._compile(gm, inputs)
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        key = self._key(gm, inputs) if self.options.cache else None
+        known = self.options.cache and isinstance(gm, torch.fx.GraphModule)
+        key = self._key(gm, inputs) if known else None
         compiled = None if key is None else self._find(key)
         if compiled is None:
             compiled = self._trace(gm, inputs, key)
@@ -51,7 +52,8 @@ class Frontend:
 
         from gyrator_lowering.decompositions import default_decompositions
 
-        calls = len(gm.graph.nodes) - len(inputs)
+        # Torch wraps a graph that takes lists: what it wraps is what calls something.
+        calls = len(getattr(gm, "gm", gm).graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         tracing = _Tracing(self.compiler, self.options)
         compiled: Callable[..., Any] = aot_module_simplified(

@@ -145,6 +145,8 @@ def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
         layout = f"{tuple(value.shape)} {value.stride()}"
         lines.append(f"{value.dtype} {value.device} {layout} {flags}")
     for device in sorted({v.device.type for v in inputs}):
+        if not torch.amp.is_autocast_available(device):
+            continue
         lines.append(f"{torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}")
     return "\n".join(lines).encode()
 

@@ -23,6 +23,8 @@ class Regions:
 
     b: LoopBuilder
     lower: Lower
+    stem: str = "region"
+    """With what names begin; a region inside of a region has a name of its own."""
     programs: dict[int, LoopProgram] = field(factory=dict)
 
     def call(self, node: Node, args: list[Any]) -> Any:
@@ -101,7 +103,7 @@ class Regions:
         found = self.programs.get(id(module))
         if found is None:
             key = str(place.target) if isinstance(place, Node) else str(place)
-            name = f"region{len(self.programs)}"
+            name = f"{self.stem}{len(self.programs)}"
             found = self.programs[id(module)] = self.lower(module, name, f"{key}.")
         return found.name
 

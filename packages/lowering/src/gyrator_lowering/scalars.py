@@ -1,20 +1,28 @@
 """Run-time floats and booleans: computed inside the kernels that use them."""
 
 from collections.abc import Mapping
+from functools import reduce
+from operator import and_, or_
 from typing import Any
 
 import sympy
+import torch
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.types import DType
+from gyrator_ir.types import Device, DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import ScalarValue
 from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
 
 _UNARY = {
     "OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_exp": "exp", "OpaqueUnaryFn_log": "log",
     "OpaqueUnaryFn_sin": "sin", "OpaqueUnaryFn_cos": "cos", "OpaqueUnaryFn_tanh": "tanh",
     "OpaqueUnaryFn_log2": "log2", "OpaqueUnaryFn_sinh": "sinh", "OpaqueUnaryFn_cosh": "cosh",
+}  # fmt: skip
+_RELATIONS = {
+    "Equality": "eq", "Unequality": "ne", "LessThan": "le", "StrictLessThan": "lt",
+    "GreaterThan": "ge", "StrictGreaterThan": "gt",
 }  # fmt: skip
 _BINARY = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "PowByNatural": "pow"}
 
@@ -24,8 +32,9 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
 
     `leaves` gives the values of symbols that were read from tensors.
     """
-    node = fake.node
-    expression = node.expr
+    expression = fake.node.expr
+    if isinstance(fake, torch.SymBool):
+        return ScalarValue(DType.BOOL, lambda ops: _bool(b, ops, expression, leaves))
 
     def trace(ops: Tracer) -> Value:
         return _float(b, ops, expression, leaves)
@@ -34,6 +43,36 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
         number = float(expression)
         return ScalarValue(DType.F64, lambda ops: ops.const(number, DType.F64))
     return ScalarValue(DType.F64, trace)
+
+
+def tensor_of(b: LoopBuilder, value: ScalarValue, device: Device) -> TensorValue:
+    """Return a number that is known at run time as a 0-d tensor of its type."""
+    return b.pointwise(lambda ops, _: value.trace(ops), Spec(value.dtype, device, (), ()))
+
+
+def _bool(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]) -> Value:
+    if e in leaves:
+        return ops.cast(leaves[e].trace(ops), DType.BOOL)
+    if e in (sympy.true, sympy.false):
+        return ops.const(e == sympy.true, DType.BOOL)
+    name = type(e).__name__
+    if name in _RELATIONS:
+        left, right = (_float(b, ops, a, leaves) for a in e.args)
+        return ops.let(_RELATIONS[name], left, right)
+    parts = [_bool(b, ops, a, leaves) for a in e.args]
+    if name == "Not":
+        return ~parts[0]
+    if name in ("And", "Or"):
+        return reduce(and_ if name == "And" else or_, parts)
+    raise _unknown(b, "condition", e)
+
+
+def _unknown(b: LoopBuilder, what: str, e: sympy.Basic) -> UnsupportedError:
+    return b.unsupported(
+        "GY-LOWER-008",
+        f"the run-time {what} {e} cannot be computed in a kernel",
+        help="the graph runs in eager mode; compute on the tensor, before the number is read",
+    )
 
 
 def _float(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]) -> Value:
@@ -64,8 +103,4 @@ def _float(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, Sca
         return total
     if name == "Pow":
         return ops.pow(args[0], args[1])
-    raise b.unsupported(
-        "GY-LOWER-008",
-        f"the run-time float {e} cannot be computed in a kernel",
-        help="the graph runs in eager mode; compute on the tensor, before the number is read",
-    )
+    raise _unknown(b, "float", e)

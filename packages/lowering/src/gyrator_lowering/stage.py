@@ -4,16 +4,18 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
+import sympy
 import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
     AssertCond,
     Buffer,
     Constant,
+    Extern,
     Input,
     Literal,
     LoopProgram,
@@ -23,6 +25,7 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
 )
 from gyrator_ir.target import Target
+from gyrator_ir.types import Device
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
@@ -32,7 +35,7 @@ from gyrator_lowering.ops import Ops
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.origins import Locator
 from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.scalars import scalar_of
+from gyrator_lowering.scalars import scalar_of, tensor_of
 from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.user_kernels import Launches, is_launch
@@ -99,6 +102,7 @@ class _Lowering:
         b = self.b
         inner = _Lowering.of(gm, evolve(b.options, name=name), b.targets, self.table)
         inner.prefix = self.prefix + path
+        inner.regions.stem = f"{name}_region"
         return inner.run()
 
     def run(self) -> LoopProgram:
@@ -231,7 +235,7 @@ class _Lowering:
                 return None
             if target is torch.ops.aten._assert_scalar.default:
                 return self._assertion(node)
-            if _is_size(fake) and target not in _READS:
+            if _is_size(fake) and not self._reads(target, fake):
                 return self._scalar(node, fake)
             return self._op(node, target)
         if _is_size(fake):
@@ -263,6 +267,15 @@ class _Lowering:
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         return self.ops.lower(op, args, kwargs)
 
+    def _reads(self, op: torch._ops.OpOverload, fake: Any) -> bool:
+        """Whether an op gives a number that is known only once it ran."""
+        if op in _READS:
+            return True
+        if not isinstance(fake, torch.SymInt):
+            return False
+        size = self.b.symbols.size(fake)
+        return isinstance(size, Sym) and size.kind is SymKind.UNBACKED and size not in self.b.known
+
     def _assertion(self, node: Node) -> None:
         """Check a condition on sizes at run time."""
         condition, message = node.args[:2]
@@ -277,6 +290,17 @@ class _Lowering:
             return
         if self.b.symbols.defined & given.node.expr.free_symbols:
             return  # about the offset of a slice, which is kept inside of the tensor
+        value = self.env[condition] if isinstance(condition, Node) else None
+        if isinstance(value, ScalarValue) and not _on_integers(given.node.expr):
+            held = tensor_of(self.b, value, Device("cpu"))
+            call = (held.ref, Literal(str(message)))
+            self.b.operations.append(
+                Extern(
+                    self.b.op_name(), "aten._assert_async.msg", call, (), (),
+                    reason="an assertion about a run-time float", origins=self.b.origin,
+                )
+            )  # fmt: skip
+            return
         self.b.operations.append(
             AssertCond(
                 self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
@@ -305,6 +329,15 @@ _FACTS = frozenset(
 )
 """Ops that only tell the frontend something."""
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
+
+
+def _on_integers(condition: Any) -> bool:
+    """Whether a condition compares integers: all that sizes and integers read from tensors are."""
+    return all(
+        side.is_integer
+        for relation in condition.atoms(sympy.core.relational.Relational)
+        for side in relation.args
+    )
 
 
 def _is_size(fake: Any) -> bool:

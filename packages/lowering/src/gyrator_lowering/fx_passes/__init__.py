@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
+from gyrator_lowering.fx_passes.numbers import hold_carried, hold_results
 from gyrator_lowering.fx_passes.pad_products import pad_products
 from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
@@ -29,7 +30,12 @@ JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
 """Passes over a joint graph (or the forward graph of inference), before it is partitioned."""
 
 PASSES: Mapping[str, GraphPass] = MappingProxyType(
-    {"inline_higher_order": inline_higher_order, "remove_noop": remove_noop, "cse": cse}
+    {
+        "inline_higher_order": inline_higher_order,
+        "hold_carried": hold_carried,
+        "remove_noop": remove_noop,
+        "cse": cse,
+    }
 )
 """Passes over a graph that is about to be lowered."""
 
@@ -75,6 +81,8 @@ __all__ = [
     "PASSES",
     "GraphPass",
     "cse",
+    "hold_carried",
+    "hold_results",
     "inline_higher_order",
     "pad_products",
     "passes_for",

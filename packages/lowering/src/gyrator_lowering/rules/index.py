@@ -276,7 +276,7 @@ def roll(
     b: LoopBuilder, x: TensorValue, shifts: Sequence[Any], dims: Sequence[int] = ()
 ) -> TensorValue:
     """`x` shifted round along the given dimensions."""
-    if x.ndim == 0:
+    if x.ndim == 0 or ZERO in x.shape:
         return b.copy(x, b.out)
     if not dims:
         return _rolled_flat(b, x, b.symbols.size(shifts[0] if shifts else 0))

@@ -12,7 +12,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, dims_of
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import as_bool, power
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -170,6 +170,8 @@ def extreme(kind: ReduceKind) -> Rule:
     boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
 
     def rule(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
+        if ZERO in x.shape and not dim:
+            raise LeftToAten  # which raises: there is no extreme of nothing
         chosen = boolean if x.dtype is DType.BOOL else kind
         return reduced(b, chosen, x, dims_of(dim, x.ndim))
 

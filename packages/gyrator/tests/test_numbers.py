@@ -1,0 +1,83 @@
+"""Numbers that are known at run time, as results, in loops and in assertions; numbers as tensors.
+
+Sessions are strict: a graph that ran eagerly would raise.
+"""
+
+import torch
+
+from gyrator.session import Session
+
+
+def compiled(session: Session, function, **options):  # type: ignore[no-untyped-def]
+    return torch.compile(function, backend=session.backend, fullgraph=True, **options)
+
+
+def test_results_that_are_conditions_and_floats(session: Session) -> None:
+    def f(x: torch.Tensor) -> tuple[object, ...]:
+        n = x.shape[0]
+        return x + 1, n > 2, n / 2, n * 2, not (n > 3 and x.shape[1] < 9)
+
+    g = compiled(session, f, dynamic=True)
+    for n in (5, 3):
+        x = torch.randn(n, 4)
+        want, got = f(x), g(x)
+        torch.testing.assert_close(got[0], want[0])
+        assert got[1:] == want[1:] and list(map(type, got)) == list(map(type, want))
+
+
+def test_a_loop_with_a_counter(session: Session) -> None:
+    def f(x: torch.Tensor):  # type: ignore[no-untyped-def]
+        return torch.while_loop(lambda i, x: i < 5, lambda i, x: (i + 1, x * 2), (0, x))
+
+    x = torch.randn(4)
+    n, got = compiled(session, f)(x)
+    assert n == 5
+    torch.testing.assert_close(got, x * 32)
+
+
+def test_a_number_of_an_op_of_the_users(session: Session) -> None:
+    @torch.library.custom_op("gyrator_numbers::count", mutates_args=())
+    def count(x: torch.Tensor) -> int:
+        return int((x > 0).sum())
+
+    @count.register_fake
+    def _(x):  # type: ignore[no-untyped-def]
+        return torch.library.get_ctx().new_dynamic_size()
+
+    x = torch.tensor([1.0, -1.0, 2.0])
+    torch.testing.assert_close(compiled(session, lambda x: x + count(x))(x), x + 2)
+
+
+def test_the_gradient_of_a_product_with_a_complex_number(session: Session) -> None:
+    leaves = [torch.randn(4, 2).requires_grad_() for _ in range(2)]
+    with torch.no_grad():
+        leaves[1].copy_(leaves[0])
+    f = lambda x: torch.view_as_complex(x) * (2 + 1j)  # noqa: E731
+    for function, x in zip((f, compiled(session, f)), leaves, strict=True):
+        function(x).abs().sum().backward()
+    torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+
+
+def test_inputs_in_lists_reach_the_compiler(session: Session) -> None:
+    m = torch.nn.Linear(3, 3)
+    x = torch.randn(2, 3)
+
+    def train(x: torch.Tensor) -> None:
+        m(x).sin().sum().backward()
+
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(train, backend=session.backend)(x)
+    got, m.weight.grad = m.weight.grad, None
+    train(x)
+    torch.testing.assert_close(got, m.weight.grad)
+
+
+def test_equal_results_are_tensors_of_their_own(session: Session) -> None:
+    f = lambda x: (x + 1, x + 1, (x + 1).t(), torch.zeros(3), torch.zeros(3))  # noqa: E731
+    x = torch.randn(2, 3)
+    for result in (compiled(session, f)(x), compiled(session, f)(x.clone().requires_grad_())):
+        with torch.no_grad():
+            for part in result:
+                part.zero_()
+                part.add_(1)
+        assert all((part == 1).all() for part in result)
