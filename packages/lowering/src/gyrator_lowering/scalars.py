@@ -9,11 +9,10 @@ import sympy
 import torch
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.types import Device, DType
+from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import ScalarValue
 from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 _UNARY = {
     "OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_exp": "exp", "OpaqueUnaryFn_log": "log",
@@ -43,11 +42,6 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
         number = float(expression)
         return ScalarValue(DType.F64, lambda ops: ops.const(number, DType.F64))
     return ScalarValue(DType.F64, trace)
-
-
-def tensor_of(b: LoopBuilder, value: ScalarValue, device: Device) -> TensorValue:
-    """Return a number that is known at run time as a 0-d tensor of its type."""
-    return b.pointwise(lambda ops, _: value.trace(ops), Spec(value.dtype, device, (), ()))
 
 
 def _bool(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]) -> Value:

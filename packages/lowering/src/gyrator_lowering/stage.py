@@ -4,7 +4,6 @@ import operator
 from collections.abc import Mapping
 from typing import Any
 
-import sympy
 import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
@@ -15,7 +14,6 @@ from gyrator_ir.loop.nodes import (
     AssertCond,
     Buffer,
     Constant,
-    Extern,
     Input,
     Literal,
     LoopProgram,
@@ -25,7 +23,6 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
 )
 from gyrator_ir.target import Target
-from gyrator_ir.types import Device
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
@@ -35,7 +32,7 @@ from gyrator_lowering.ops import Ops
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.origins import Locator
 from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.scalars import scalar_of, tensor_of
+from gyrator_lowering.scalars import scalar_of
 from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.user_kernels import Launches, is_launch
@@ -290,17 +287,6 @@ class _Lowering:
             return
         if self.b.symbols.defined & given.node.expr.free_symbols:
             return  # about the offset of a slice, which is kept inside of the tensor
-        value = self.env[condition] if isinstance(condition, Node) else None
-        if isinstance(value, ScalarValue) and not _on_integers(given.node.expr):
-            held = tensor_of(self.b, value, Device("cpu"))
-            call = (held.ref, Literal(str(message)))
-            self.b.operations.append(
-                Extern(
-                    self.b.op_name(), "aten._assert_async.msg", call, (), (),
-                    reason="an assertion about a run-time float", origins=self.b.origin,
-                )
-            )  # fmt: skip
-            return
         self.b.operations.append(
             AssertCond(
                 self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
@@ -329,15 +315,6 @@ _FACTS = frozenset(
 )
 """Ops that only tell the frontend something."""
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
-
-
-def _on_integers(condition: Any) -> bool:
-    """Whether a condition compares integers: all that sizes and integers read from tensors are."""
-    return all(
-        side.is_integer
-        for relation in condition.atoms(sympy.core.relational.Relational)
-        for side in relation.args
-    )
 
 
 def _is_size(fake: Any) -> bool:

@@ -12,8 +12,8 @@ from torch.fx import GraphModule
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
-from gyrator_lowering.fx_passes.numbers import hold_carried, hold_results
-from gyrator_lowering.fx_passes.pad_products import pad_products
+from gyrator_lowering.fx_passes.numbers import hold_numbers, hold_results
+from gyrator_lowering.fx_passes.pad_products import kernel_products, pad_products
 from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
@@ -32,7 +32,7 @@ JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
 PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {
         "inline_higher_order": inline_higher_order,
-        "hold_carried": hold_carried,
+        "hold_numbers": hold_numbers,
         "remove_noop": remove_noop,
         "cse": cse,
     }
@@ -81,9 +81,10 @@ __all__ = [
     "PASSES",
     "GraphPass",
     "cse",
-    "hold_carried",
+    "hold_numbers",
     "hold_results",
     "inline_higher_order",
+    "kernel_products",
     "pad_products",
     "passes_for",
     "planes_last",

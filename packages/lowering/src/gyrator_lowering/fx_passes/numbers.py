@@ -1,9 +1,10 @@
-"""Run-time numbers where programs take tensors only: results of graphs, and what loops carry."""
+"""Run-time numbers where programs take tensors only: results, assertions, and what loops carry."""
 
 import operator
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
+import sympy
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
@@ -39,14 +40,36 @@ def hold_results(gm: GraphModule) -> tuple[int, ...]:
     return places
 
 
-def hold_carried(gm: GraphModule) -> bool:
-    """Let loops and branches pass run-time numbers as 0-d tensors, in place; return whether any
-    did."""
+def hold_numbers(gm: GraphModule) -> bool:
+    """Let loops and branches pass run-time numbers as 0-d tensors, and assert of such what is
+    asserted about floats, in place; return whether any did."""
     changed = False
     for node in list(gm.graph.nodes):
-        if node.op == "call_function" and getattr(node.target, "__name__", "") in _LOOPS:
+        if node.target is aten._assert_scalar.default:
+            changed |= _hold_assertion(gm.graph, node)
+        elif node.op == "call_function" and getattr(node.target, "__name__", "") in _LOOPS:
             changed |= _hold_loop(gm, node)
     return changed
+
+
+def _hold_assertion(graph: Graph, node: Node) -> bool:
+    condition, message = node.args[:2]
+    fake = condition.meta.get("val") if isinstance(condition, Node) else None
+    if not isinstance(fake, torch.SymBool) or _on_integers(fake.node.expr):
+        return False
+    with graph.inserting_before(node):
+        graph.call_function(aten._assert_async.msg, (_held(graph, condition), message))
+    graph.erase_node(node)
+    return True
+
+
+def _on_integers(condition: Any) -> bool:
+    """Whether a condition compares integers, as sizes and integers read from tensors are."""
+    return all(
+        side.is_integer
+        for relation in condition.atoms(sympy.core.relational.Relational)
+        for side in relation.args
+    )
 
 
 def _hold_loop(gm: GraphModule, node: Node) -> bool:
@@ -55,7 +78,7 @@ def _hold_loop(gm: GraphModule, node: Node) -> bool:
     regions = [_module(gm, place) for place in node.args[0 if loop else 1 : 2 if loop else 3]]
     if not all(isinstance(region, GraphModule) for region in regions):
         return False
-    changed = sum(hold_carried(region) for region in regions) > 0  # all of them
+    changed = sum(hold_numbers(region) for region in regions) > 0  # all of them
     if loop:
         carried: Any = node.args[2]
         numbers = [k for k, v in enumerate(carried) if _dtype(v) is not None]
