@@ -5,9 +5,17 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from gyrator_ir.target import Capabilities, Heuristics, Target
-from gyrator_lowering.fx_passes import pad_products, passes_for, planes_last, split_bias
+from gyrator_ir.types import DType
+from gyrator_lowering.fx_passes import (
+    kernel_products,
+    pad_products,
+    passes_for,
+    planes_last,
+    split_bias,
+)
 
 aten = torch.ops.aten
 BF16 = torch.bfloat16
@@ -94,6 +102,28 @@ def test_other_products_stay(check: Any, x: torch.Tensor, y: torch.Tensor) -> No
     least = 1 if x.shape[0] == 3 or x.dtype is not BF16 or y.shape[1] == 96 else 1 << 30
     assert not pad_products(gm, WANTED, least)
     assert not pad_products(gm, OTHERS, 1)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "kept"),
+    [
+        (drawn(64, 72), drawn(97, 72).t(), True),
+        (drawn(64, 72), drawn(72, 97), False),  # the factor's rows are not whole vectors
+        (drawn(64, 67), drawn(97, 67).t(), False),  # nor are those of both
+        (drawn(67, 72).t(), drawn(97, 67).t(), False),
+        (drawn(4096, 8192), drawn(97, 8192).t(), False),  # long: copies matter less
+    ],
+)
+def test_short_products_of_which_only_the_result_is_odd_are_for_kernels(
+    check: Any, x: torch.Tensor, y: torch.Tensor, kept: bool
+) -> None:
+    able = targets(product_bytes=16)
+    capabilities = evolve(able["cpu"].capabilities, matrix_units=frozenset({DType.BF16}))
+    able = {"cpu": evolve(able["cpu"], capabilities=capabilities)}
+    gm = check.trace(lambda a, b: a @ b, (x, y))
+    assert bool(kernel_products(gm, able, 1)) is kept
+    assert not kernel_products(gm, WANTED, 1)
+    assert pad_products(gm, able, 1) is not kept
 
 
 def convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:

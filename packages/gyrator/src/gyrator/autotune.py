@@ -22,6 +22,8 @@ from gyrator_runtime.tuning import choose
 
 _FILE = "choice.json"
 _SAMPLES = 9
+_GAIN = 1.02
+"""How much quicker than the first a candidate must be: measurements differ by as much."""
 _SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
 
 
@@ -139,7 +141,9 @@ def tune(
                 for number in _distinct(written, kernel.name)
             }
             chosen = choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS)
-            winners[symbol] = chosen.best
+            first = chosen.timings.get(0)
+            if first is None or first.median >= _GAIN * chosen.timings[chosen.best].median:
+                winners[symbol] = chosen.best
             measured.add(symbol)
     return Chosen(tuple(variants), winners, frozenset(measured))
 

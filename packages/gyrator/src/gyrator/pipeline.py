@@ -29,7 +29,7 @@ from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import passes_for, run_passes
+from gyrator_lowering.fx_passes import kernel_products, passes_for, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
@@ -183,11 +183,15 @@ class Pipeline:
 
     def _lowering_options(self, gm: torch.fx.GraphModule, budget: Budget) -> LoweringOptions:
         options = self.setting.options
-        measured = options.max_autotune and options.extern_kernels == "library"
+        generated: frozenset[str] = frozenset()
+        if self._calls_libraries():
+            generated = kernel_products(gm, self.setting.by_device)
+            if options.max_autotune:
+                generated |= quicker_in_kernels(gm, self.setting, budget)
         return LoweringOptions(
             fallback_random=options.fallback_random,
             extern_kernels=options.extern_kernels,
-            generated=quicker_in_kernels(gm, self.setting, budget) if measured else frozenset(),
+            generated=generated,
         )
 
     def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:
