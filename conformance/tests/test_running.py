@@ -155,6 +155,21 @@ def test_a_call_that_overwrites_what_the_one_before_gave_fails(runner):
     assert result.status == "fail" and result.error > result.bound
 
 
+def test_an_interrupt_ends_a_run_at_once_and_keeps_what_was_found():
+    def shown(result):
+        seen.append(result)
+        raise KeyboardInterrupt
+
+    models, targets = all_models(), {"cpu": find_target("cpu")}
+    seen = []
+    endless = "import time\nwhile True: time.sleep(1)"
+    workers = [Worker(1e6, command=(sys.executable, "-c", text)) for text in (PATIENT, endless)]
+    with pytest.raises(KeyboardInterrupt):
+        run_cells([cell("mlp"), cell("cnn"), cell("vit")], models, targets, workers, shown)
+    assert len(seen) == 1 and seen[0].status == "pass"
+    assert all(worker._process is None for worker in workers)
+
+
 def test_results_of_other_dtypes_or_shapes_fail(runner):
     class Rounded(CellRunner):
         def _session(self, cell, model):

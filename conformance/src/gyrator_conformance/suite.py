@@ -12,7 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import MappingProxyType
 from typing import IO, Any
 
@@ -58,6 +58,11 @@ class Worker:
         self.close()
         why = f"took more than {self.limit:.0f} s" if slow else f"crashed: {self._end(process)}"
         return Result(cell=cell, status="fail", seconds=seconds, message=why)
+
+    def kill(self) -> None:
+        """End the process from another thread: `run` then returns."""
+        if (process := self._process) is not None:
+            process.kill()
 
     def close(self) -> None:
         """End the process."""
@@ -123,7 +128,7 @@ def run_cells(
     end = time.monotonic() + seconds
     cells = list(cells)
     found: dict[Cell, Result] = {}
-    alone = threading.Lock()
+    alone, stopped = threading.Lock(), threading.Event()
     groups: dict[tuple[str, str, str], list[Cell]] = {}
     for cell in cells:
         groups.setdefault((cell.target, cell.wrapper, cell.model), []).append(cell)
@@ -137,9 +142,11 @@ def run_cells(
                 except IndexError:
                     return
                 for cell in group:
-                    if time.monotonic() >= end:
+                    if stopped.is_set() or time.monotonic() >= end:
                         return
                     result = _result(cell, models, targets, worker)
+                    if stopped.is_set():
+                        return
                     with alone:
                         found[cell] = result
                         shown(result)
@@ -152,9 +159,10 @@ def run_cells(
             for future in running:
                 future.result()
         except BaseException:
-            waiting.clear()
-            for worker in workers:
-                worker.close()
+            stopped.set()
+            while wait(running, timeout=0.1).not_done:  # one may just start its process
+                for worker in workers:
+                    worker.kill()
             raise
     return [found[cell] for cell in cells if cell in found]
 
