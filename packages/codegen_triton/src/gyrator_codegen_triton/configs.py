@@ -27,6 +27,7 @@ from gyrator_ir.source import Configuration
 from gyrator_ir.target import Heuristics
 
 _LANES = 32  # threads of a warp, as far as choices go
+_LEAST_SIDE = 16  # of a tile: 32 bytes of narrow elements
 _THREADS = 2048  # of a core, at most
 _COMPUTED = 4  # bytes of a narrow element once it is computed on
 _MOST = 5  # candidates of a kernel
@@ -46,7 +47,7 @@ def candidates(
     count = max(_guess(points(kernel), facts, _POINTS), 1)
     length = max(_guess(inner_extent(kernel), facts, 1024), 1)
     if tiled:
-        shapes = _tiles(count, length, width)
+        shapes = _tiles(count, length, width, heuristics.cores)
         return tuple(_configuration(kernel, shape) for shape in shapes)
     if sorts(kernel):
         block = power_of_two(length)
@@ -89,12 +90,19 @@ def _sorting(block: int, most: int) -> Iterator[tuple[int, int, int]]:
         yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
 
 
-def _tiles(count: int, length: int, width: int) -> tuple[tuple[int, int, int], ...]:
-    """Return tiles whose sides are whole lines of memory, of not much more than the space."""
+def _tiles(count: int, length: int, width: int, cores: int) -> tuple[tuple[int, int, int], ...]:
+    """Return tiles whose sides are whole lines of memory, of not much more than the space.
+
+    Of a small space, tiles for all cores: then what counts is how long one takes.
+    """
     side = 32 if width >= 4 else 64
-    wanted = ((side, side, 4), (side, 2 * side, 8), (2 * side, side, 8), (2 * side, 2 * side, 8))
+    while side > _LEAST_SIDE and -(-count // side) * -(-length // side) < cores:
+        side //= 2
+    warps = 4 if side >= 32 else 2
+    wanted = ((side, side, warps), (side, 2 * side, 8), (2 * side, side, 8))
     most = power_of_two(count), power_of_two(length)
-    return tuple(dict.fromkeys((min(a, most[0]), min(b, most[1]), w) for a, b, w in wanted))
+    tiles = (*wanted, (2 * side, 2 * side, 8))
+    return tuple(dict.fromkeys((min(a, most[0]), min(b, most[1]), w) for a, b, w in tiles))
 
 
 def _guess(e: Expr, facts: ShapeFacts, otherwise: int) -> int:
