@@ -7,7 +7,7 @@ from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.nodes import DeviceCopy, Extern
+from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, each
@@ -153,7 +153,7 @@ class Ops:
                 self.b.op_name(),
                 "aten.clone.default",
                 (value.ref,),
-                (),
+                (("memory_format", TypeArg("memory_format", "contiguous_format")),),
                 (result.buffer,),
                 reason="kernels read elements of the stored size only",
                 origins=self.b.origin,
