@@ -333,3 +333,14 @@ def test_lowering_is_deterministic(check) -> None:
     fn = lambda x: (x.softmax(-1) @ x.t()).sum()  # noqa: E731
     first, second = (show(check.lower(fn, (torch.randn(4, 5),))) for _ in range(2))
     assert first == second
+
+
+def test_counting_to_integers_cuts_bounds_first(check) -> None:
+    check(lambda: torch.arange(2.1, -2.9, -1.0, dtype=torch.int64))
+    check(lambda: torch.arange(0.1, -7.9, -4.0, dtype=torch.int32))
+
+
+def test_repeating_and_rolling_nothing(check) -> None:
+    x = torch.zeros(0, 3)
+    program = check(lambda x: (x.repeat(2, 2), x.repeat(1, 0, 3), x.roll(1), x.roll(1, 0)), x)
+    assert not any(isinstance(op, Extern) for op in program.operations)

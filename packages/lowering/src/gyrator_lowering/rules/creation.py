@@ -68,9 +68,14 @@ def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
 
 
 def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
-    """`start + step * i`; in `i64` for integers, in `f64` otherwise, as eager computes it."""
+    """`start + step * i`; in `i64` for integers, in `f64` otherwise, as eager computes it.
+
+    Eager cuts bounds to integers before it counts in integers.
+    """
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     out = b.out
+    if not out.dtype.is_float:
+        start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)):
         first, stride = b.symbols.size(start), b.symbols.size(step)
         return b.pointwise(

@@ -264,6 +264,8 @@ def flip(b: LoopBuilder, x: TensorValue, dims: Sequence[int]) -> TensorValue:
 def repeat(b: LoopBuilder, x: TensorValue, times: Sequence[Any]) -> TensorValue:
     """`x` again and again along each dimension."""
     lead = len(times) - x.ndim
+    if ZERO in x.shape:
+        return b.pointwise(lambda ops, _: ops.const(0, x.dtype))
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         at = [i % s if s is not ONE else ZERO for i, s in zip(index[lead:], x.shape, strict=True)]
