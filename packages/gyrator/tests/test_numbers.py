@@ -91,3 +91,15 @@ def test_parts_of_complex_numbers_that_lie_apart(session: Session) -> None:
         return torch.view_as_real(x * 1)[..., 0].exp() + 1
 
     torch.testing.assert_close(compiled(session, f)(x), f(x))
+
+
+def test_a_size_that_is_guarded_to_be_one_is_broadcast(session: Session) -> None:
+    """Torch broadcasts `s0//2` where that is 1, and guards on it: another size compiles anew."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        half = x.view(2, -1)
+        return half + y, torch.where(y > 0, half, y), (y - half).mean(1), half.sum(1)
+
+    g = compiled(session, f, dynamic=True)
+    for given in ((torch.randn(2), torch.randn(2, 3)), (torch.randn(6), torch.randn(2, 3))):
+        torch.testing.assert_close(g(*given), f(*given))

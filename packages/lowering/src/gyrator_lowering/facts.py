@@ -5,7 +5,7 @@ from typing import Any
 import sympy
 
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_lowering.symbols import Symbols
+from gyrator_lowering.symbols import Symbols, hints_of
 
 _UNBOUNDED = 1 << 62
 
@@ -23,16 +23,10 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
         bounds = environment.var_to_range.get(symbol)
         if bounds is not None:
             facts = facts.with_range(ours, _finite(bounds.lower), _finite(bounds.upper))
-        hint = _hints(environment).get(symbol)
+        hint = hints_of(environment).get(symbol)
         if hint is not None and getattr(hint, "is_Integer", isinstance(hint, int)):
             facts = facts.with_hint(ours, int(hint))
     return facts
-
-
-def _hints(environment: Any) -> Any:
-    """Return the example value of each symbol; torch renamed the table in 2.11."""
-    found = getattr(environment, "backed_var_to_val", None)
-    return environment.var_to_val if found is None else found
 
 
 def _finite(bound: Any) -> int | None:

@@ -11,6 +11,12 @@ from gyrator_ir.expr import Const, Expr
 from gyrator_ir.expr.sympy_bridge import from_sympy
 
 
+def hints_of(environment: Any) -> Any:
+    """Return the example value of each symbol of a `ShapeEnv`; torch renamed the table in 2.11."""
+    found = getattr(environment, "backed_var_to_val", None)
+    return environment.var_to_val if found is None else found
+
+
 @define
 class Symbols:
     """Translates sizes of one graph. Each sympy expression is translated once."""
@@ -38,8 +44,25 @@ class Symbols:
         """Return a sympy expression over torch's size symbols as an expression of the IR."""
         found = self._memo.get(given)
         if found is None:
-            found = self._memo[given] = Const(int(given)) if given.is_Integer else from_sympy(given)
+            found = self._memo[given] = self._translated(given)
         return found
+
+    def _translated(self, given: Any) -> Expr:
+        if given.is_Integer:
+            return Const(int(given))
+        return Const(1) if self._is_one(given) else from_sympy(given)
+
+    def _is_one(self, given: Any) -> bool:
+        """Whether torch guards that an expression is 1, on which it broadcasts: `s0//2`, say."""
+        if given.is_Symbol or self.environment is None:
+            return False
+        hints = hints_of(self.environment)
+        if any(symbol not in hints for symbol in given.free_symbols):
+            return False
+        if given.xreplace(hints) != 1:
+            return False
+        known = self.environment._maybe_evaluate_static(sympy.Eq(given, 1))
+        return known is not None and bool(known)
 
     def define(self, symbol: sympy.Symbol, value: Expr) -> None:
         """Let a symbol stand for an expression from now on."""
