@@ -61,7 +61,8 @@ class Symbols:
             return False
         if given.xreplace(hints) != 1:
             return False
-        known = self.environment._maybe_evaluate_static(sympy.Eq(given, 1))
+        equal: Any = sympy.Eq(given, 1)  # type: ignore[no-untyped-call]
+        known = self.environment._maybe_evaluate_static(equal)
         return known is not None and bool(known)
 
     def define(self, symbol: sympy.Symbol, value: Expr) -> None:
