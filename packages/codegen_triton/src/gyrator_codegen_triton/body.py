@@ -1,5 +1,6 @@
 """Straight-line statements: loads, values of the op table, checked indices and stores."""
 
+from gyrator_codegen import Access, lane_access
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import EMITTERS
@@ -16,6 +17,7 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.types import DType
 
+_VECTOR = 16
 _MIRROR = {StoreMode.ADD: "tl.atomic_add", StoreMode.MIN: "tl.atomic_min"} | {
     StoreMode.MAX: "tl.atomic_max"
 }
@@ -86,8 +88,9 @@ def _load(code: Code, s: Load) -> None:
         x, r = x or mask.x, r or mask.r
     if code.inner and not r and not _has_elements(code):
         r = True  # without elements, nothing may be read
-    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
     valid = _mask(code, x, r, None if mask is None else mask.text)
+    x = x or _shared(code, s, r)
+    pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
     if valid:
         zero = "False" if _dtype(code, s.buffer) is DType.BOOL else "0"
         text = f"tl.load({pointer}, mask={valid}, other={zero})"
@@ -96,6 +99,19 @@ def _load(code: Code, s: Load) -> None:
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
     if code.persistent or not code.inner:
         code.loaded[key] = code.values[s.name]
+
+
+def _shared(code: Code, s: Load, r: bool) -> bool:
+    """Whether to load for each point what all points share, as a norm's weights are.
+
+    A block of one row is spread over all threads, an element each, and Triton then spreads the
+    other rows in the same way: it moves them through shared memory, and does what there is one of a
+    row in each thread. Loaded for each point, it lies as they do, in vectors.
+    """
+    if not (r and code.inner and code.along):
+        return False
+    last = code.kernel.inner[-1].symbol
+    return lane_access(s.index, last, _VECTOR, frozenset()).kind is Access.UNIT
 
 
 def barrier(code: Code) -> None:

@@ -40,6 +40,8 @@ class Code:
     """What the lengths of blocks along each dimension are called."""
     still: frozenset[Sym] = frozenset()
     """Axes that have one value in a block of points, see `shape.level`."""
+    along: bool = False
+    """Rows lie in one block each, and consecutive in memory."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)

@@ -50,6 +50,7 @@ def emit_kernel(
     persistent = tile is None and rblock(kernel, heuristics) is not None
     names = Names(RESERVED | {symbol})
     code = Code(kernel, known, Writer("    "), names, wide, persistent, tile is not None, flats)
+    code.along = persistent and contiguous_inside(kernel)
     if level(kernel, heuristics) and tile is None:
         code.still = frozenset(a.symbol for a in kernel.axes[:-1])
     parameters = [names.stable(b.name) for b in kernel.parameters]
