@@ -219,7 +219,7 @@ def test_sizes_that_a_call_finds_out_are_bound_before_they_are_used() -> None:
     u0 = Sym("u0", SymKind.UNBACKED)
     chosen = m.buffer("chosen", (u0,))
     m.operations.append(Extern("find", "test.find.default", (m.ref(x),), (), (chosen.name,)))
-    found = planned(verify_loop(m.program(m.pointwise("exp", "chosen"))), size_asserts=True)
+    found = planned(verify_loop(m.program(m.pointwise("exp", "chosen"))))  # a user's op: checked
     call, bind, check = found[:3]
     assert isinstance(call, ExternCall) and bind == BindSize(u0, "chosen", 0)
     assert check == AssertSizeStride("chosen", (u0,), chosen.strides, "test.find.default")

@@ -52,7 +52,7 @@ class SchedulerOptions:
     uncaptured: frozenset[str] = field(default=frozenset(), validator=exactly(frozenset))
     """Ops that no graph may capture, by their names in `Extern.target`."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
-    """Check sizes and strides of what extern calls return."""
+    """Check sizes and strides of what ATen's calls return; those of other libraries' always are."""
     nan_asserts: bool = field(default=False, validator=exactly(bool))
     """Check every tensor that a kernel or call writes for NaN and infinity."""
     profile: bool = field(default=False, validator=exactly(bool))

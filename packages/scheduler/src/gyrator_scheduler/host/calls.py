@@ -43,6 +43,9 @@ from gyrator_scheduler.access import results_of
 from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
 
+_LIBRARIES = frozenset({"aten", "prims", "gyrator"})
+"""Whose ops return what their schemas and meta functions say."""
+
 
 def calls(
     node: CallOperation,
@@ -108,6 +111,11 @@ def _extern(node: Extern, names: Names, before: list[Instruction], work: list[In
     args = _values(node.args, names, before)
     kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
     work.append(ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names))
+
+
+def is_foreign(node: object) -> bool:
+    """Whether a node calls an op of the user's, whose word on what it returns may be wrong."""
+    return isinstance(node, Extern) and node.target.partition(".")[0] not in _LIBRARIES
 
 
 def assertions(node: CallOperation, buffers: Mapping[str, Buffer]) -> list[Instruction]:

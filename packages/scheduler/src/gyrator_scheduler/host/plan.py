@@ -27,7 +27,7 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
-from gyrator_scheduler.host.calls import assertions, calls
+from gyrator_scheduler.host.calls import assertions, calls, is_foreign
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
@@ -179,7 +179,8 @@ class _Planner:
             self.bound.update(defined_symbols(node))
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
-        if self.options.size_asserts and not isinstance(node, Kernel | Template):
+        checked = self.options.size_asserts or is_foreign(node)
+        if checked and not isinstance(node, Kernel | Template):
             # Sizes are bound outside of what work may be wrapped in, for others need them.
             (after or work).extend(assertions(node, self.buffers))
         if self.options.nan_asserts:
