@@ -117,3 +117,14 @@ def test_an_op_whose_fake_function_is_wrong_raises(session: Session) -> None:
 
     with pytest.raises(AssertionError, match="turned"):
         compiled(session, lambda x: turned(x) * 2)(torch.randn(3, 4))
+
+
+def test_slices_are_written_at_places_counted_from_the_end(session: Session) -> None:
+    def f(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        row, part = torch.zeros(6), torch.ones_like(x[k:])
+        return x.select_scatter(row, 0, k), x.slice_scatter(part, 0, k), x[:, k:] + 1
+
+    g = compiled(session, f, dynamic=True)
+    x = torch.randn(5, 6)
+    for k in (3, -2, -5, 4, 0):
+        torch.testing.assert_close(g(x, k), f(x, k))

@@ -8,6 +8,7 @@ from attrs import evolve
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, SymKind, le, lt, maximum, minimum
 from gyrator_ir.loop.nodes import AssertCond, Extern, Literal
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.facts import facts_of
 from gyrator_lowering.values import TensorValue
 
 _BIG = 1 << 62
@@ -24,7 +25,7 @@ def bind_symbols(b: LoopBuilder, op: str, args: list[Any], base: torch.Tensor, f
     d = (args[1] if len(args) > 1 else 0) % x.ndim
     n = x.shape[d]
     if op == "aten.select.int":
-        start = _wrapped(b, args[2], n)
+        start = wrapped(b, args[2], n)
         for inside in (le(ZERO, start), lt(start, n)):
             message = "select(): index out of range"
             b.operations.append(AssertCond(b.op_name(), inside, message, b.origin))
@@ -41,17 +42,19 @@ def _bounds(b: LoopBuilder, args: list[Any], n: Expr) -> tuple[Expr, Expr]:
     """Return where a slice starts, and its size."""
     given = [*args[2:], None, None, None]
     first, last, step = given[0], given[1], b.symbols.size(1 if given[2] is None else given[2])
-    start = maximum(ZERO, minimum(n, _wrapped(b, 0 if first is None else first, n)))
-    end = n if last is None else maximum(start, minimum(n, _wrapped(b, last, n)))
+    start = maximum(ZERO, minimum(n, wrapped(b, 0 if first is None else first, n)))
+    end = n if last is None else maximum(start, minimum(n, wrapped(b, last, n)))
     size = end - start
     return start, size if step is ONE else (size + step - 1) // step
 
 
-def _wrapped(b: LoopBuilder, given: Any, n: Expr) -> Expr:
+def wrapped(b: LoopBuilder, given: Any, n: Expr) -> Expr:
     """Return a place counted from the start; the sign of a symbol shows in a floor division."""
     place = b.symbols.size(given)
     if isinstance(place, Const):
         return n if place.value >= _BIG else place if place.value >= 0 else place + n
+    if facts_of(b.symbols).known_nonnegative(place):
+        return place
     return place - n * (place // _BIG)
 
 

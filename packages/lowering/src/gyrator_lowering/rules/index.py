@@ -5,10 +5,12 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
 from gyrator_ir.loop.body import Check
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
+from gyrator_lowering.facts import facts_of
+from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
@@ -224,30 +226,22 @@ def constant_pad(b: LoopBuilder, x: TensorValue, pad: Sequence[Any], value: Any 
     return b.pointwise(body, out)
 
 
-def slice_range(b: LoopBuilder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr] | None:
-    """Return a slice's bounds inside [0, size], or None where they are not decided yet."""
-    bounds: list[Expr] = []
-    for given, missing in ((start, ZERO), (end, size)):
-        if given is None:
-            bounds.append(missing)
-            continue
-        value = b.symbols.size(given)
-        if type(value) is not Const:
-            bounds.append(value)
-            continue
-        if type(size) is not Const:
-            if value.value >= 1 << 62:
-                bounds.append(size)
-            elif value.value < 0:
-                bounds.append(size + value)
-            elif value is ZERO:
-                bounds.append(value)
-            else:
-                bounds.append(value)
-            continue
-        n = value.value + size.value if value.value < 0 else value.value
-        bounds.append(Const(min(max(n, 0), size.value)))
-    return bounds[0], bounds[1]
+def slice_range(b: LoopBuilder, size: Expr, start: Any, end: Any) -> tuple[Expr, Expr]:
+    """Return a slice's bounds: where it starts in [0, size], and what it ends before."""
+    low = ZERO if start is None else _bound(b, size, start)
+    high = size if end is None else _bound(b, size, end)
+    return low, high
+
+
+def _bound(b: LoopBuilder, size: Expr, given: Any) -> Expr:
+    """Return a bound that may be counted from the end, and may lie outside."""
+    place = wrapped(b, given, size)
+    if type(place) is Const and type(size) is Const:
+        return Const(min(max(place.value, 0), size.value))
+    if place is ZERO or place is size:
+        return place
+    facts = facts_of(b.symbols)
+    return place if facts.known_nonnegative(place) else maximum(ZERO, place)
 
 
 def flip(b: LoopBuilder, x: TensorValue, dims: Sequence[int]) -> TensorValue:

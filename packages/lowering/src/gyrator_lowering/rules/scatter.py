@@ -9,6 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
+from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
@@ -332,9 +333,7 @@ def _in_slice(
     step: Any,
 ) -> tuple[Value | None, tuple[Expr, ...]]:
     """Return whether a point lies in a slice of `size` along `d`, and its place in the slice."""
-    bounds = slice_range(b, size, start, end)
-    assert bounds is not None
-    low, high = bounds
+    low, high = slice_range(b, size, start, end)
     stride = b.symbols.size(step)
     i = index[d]
     mask: Value | None = None
@@ -375,18 +374,13 @@ def _at(ops: Tracer, i: Expr, place: Expr) -> Value:
     return ops.eq(ops.index(i), ops.index(place))
 
 
-def _place(b: LoopBuilder, at: Any, size: Expr) -> Expr:
-    place = b.symbols.size(at)
-    return size + place if type(place) is Const and place.value < 0 else place
-
-
 def select_scatter(
     b: LoopBuilder, x: TensorValue, source: TensorValue, dim: int, at: Any
 ) -> TensorValue:
     """`x` with one slice of size 1 replaced by `source`."""
     out = b.out
     d = dim % x.ndim
-    place = _place(b, at, x.shape[d])
+    place = wrapped(b, at, x.shape[d])
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         mask = _at(ops, index[d], place)
@@ -402,7 +396,7 @@ def select_backward(
 ) -> TensorValue:
     """Zeros with `grad` in one slice of size 1."""
     d = dim % len(sizes)
-    place = _place(b, at, b.symbols.size(sizes[d]))
+    place = wrapped(b, at, b.symbols.size(sizes[d]))
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
         rest = (*index[:d], *index[d + 1 :])
