@@ -335,3 +335,10 @@ def test_addcmul_addcdiv_lerp(check) -> None:
         y,
         z,
     )
+
+
+def test_the_next_narrow_float(check) -> None:
+    x = torch.tensor([1.0, -1.0, 0.0, float("inf"), -float("inf"), 3.5]).bfloat16()
+    y = torch.tensor([2.0, 2.0, -2.0, 0.0, 0.0, 3.5]).bfloat16()
+    check(torch.nextafter, x, y, externs=("aten.nextafter.default",), rtol=0, atol=0)
+    check(torch.nextafter, x.float(), y.float(), rtol=0, atol=0)

@@ -110,3 +110,12 @@ def test_max_unpool(check, rank: int) -> None:
     outside = torch.full_like(places, 4**rank)
     with pytest.raises(RuntimeError, match="out of bounds"):
         check._run(program, lambda *_: [], (values, outside), True, None, None)
+
+
+def test_integers_are_resized_as_eager_rounds(check) -> None:
+    x = torch.randint(0, 256, (1, 3, 5, 5), dtype=torch.uint8)
+    check(
+        lambda x: F.interpolate(x, size=(7, 7), mode="bilinear"),
+        x,
+        externs=("aten.upsample_bilinear2d.default",),
+    )

@@ -184,8 +184,10 @@ def _neighbours(
 
 
 def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: Any) -> TensorValue:
-    """`upsample_bilinear2d`."""
+    """`upsample_bilinear2d`; ATen resizes integers with weights in fixed point."""
     out = b.out
+    if not out.dtype.is_float:
+        raise LeftToAten
     dtype = out.dtype.compute
     given = list(scales) + [None] * (2 - len(scales))
 

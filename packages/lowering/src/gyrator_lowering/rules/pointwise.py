@@ -23,7 +23,7 @@ UNARY_FLOAT = (
 """Ops that turn integers into floats and are rows of the op table."""
 
 COMPARISONS = "eq ne lt le gt ge"
-FLOAT_BINARY = "atan2 hypot copysign nextafter"
+FLOAT_BINARY = "atan2 hypot copysign"
 
 
 def elementwise(
@@ -473,6 +473,13 @@ def signbit(b: LoopBuilder, x: TensorValue) -> TensorValue:
     return elementwise(b, lambda ops, p: ops.lt(p, 0), (x,), x.dtype)
 
 
+def nextafter(b: LoopBuilder, x: TensorValue, towards: TensorValue) -> TensorValue:
+    """The next number from `x`; of narrow floats, which kernels widen, ATen knows it."""
+    if b.out.dtype.is_narrow_float:
+        raise LeftToAten
+    return elementwise(b, _row("nextafter"), (x, towards))
+
+
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op in UNARY_FLOAT.split():
@@ -483,6 +490,7 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten.{op}.default", f"aten.{op}.Tensor", f"aten.{op}.Scalar")(
             simple(_row(op), 2)
         )
+    table.rule("aten.nextafter.default")(nextafter)
     for op in ("floor", "ceil", "trunc"):
         table.rule(f"aten.{op}")(unchanged_for_integers(op))
     for op in ("maximum", "minimum", "fmax", "fmin"):
