@@ -47,6 +47,21 @@ def test_a_program_on_one_device_can_be_captured():
     assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": []}
 
 
+def test_results_that_are_no_tensors_do_not_divide_a_program():
+    """As the gradients of what needs none."""
+    device, records = GraphHost(), []
+    x, w = torch.randn(4, 6, requires_grad=True), torch.randn(6, 6)
+    step = lambda x, w: torch.relu(x @ w).sin().sum()  # noqa: E731
+    with graph_session(device) as session:
+        session.observer = records.append
+        call = torch.compile(step, backend=session.backend, mode="reduce-overhead")
+        for _ in range(4):
+            (got,), (want,) = (torch.autograd.grad(f(x, w), x) for f in (call, step))
+            torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
+    assert device.captures >= 2 and device.replays >= device.captures
+    assert len(records) == 2 and not any("call_partition(" in r.host_text for r in records)
+
+
 def test_what_is_written_to_is_known():
     _, made, host = planned(lambda x, w: (w.copy_(x.sum(0)), x + 1), (64, 100), (100,))
     assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": [1]}

@@ -45,7 +45,7 @@ def capturable(
     Its sizes are constants, all it touches lies on one device, and nothing waits for the host, as
     the ops that are `unsafe` do.
     """
-    from gyrator_ir.loop.nodes import Extern, TensorInput, TensorRef
+    from gyrator_ir.loop.nodes import Extern, Literal, TensorInput, TensorRef
     from gyrator_scheduler.memory import touched
 
     given = [i.buffer if isinstance(i, TensorInput) else None for i in schedule.inputs]
@@ -55,7 +55,7 @@ def capturable(
     whole = all(p.capturable for p in schedule.partitions) and schedule.nodes
     unsafe_calls = any(isinstance(n, Extern) and n.target in unsafe for n in schedule.nodes)
     sized = any(e.free_symbols for b in buffers for e in (*b.shape, *b.strides))
-    plain = None not in given and all(isinstance(o, TensorRef) for o in schedule.outputs)
+    plain = None not in given and all(isinstance(o, TensorRef | Literal) for o in schedule.outputs)
     if not whole or unsafe_calls or sized or not plain or len(devices) != 1 or host.subprograms:
         return None
     written = {name for node in schedule.nodes for name in touched(node)[1]}
