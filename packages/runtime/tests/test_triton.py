@@ -5,6 +5,7 @@ device. Kernels are compiled for a real one.
 """
 
 import ctypes
+import gc
 import os
 import subprocess
 import sys
@@ -103,7 +104,8 @@ def driver(library, monkeypatch):
     ctypes.memset(_address(found, "gy_log"), 0, 512)
     for flag in ("gy_fail", "gy_lost"):
         ctypes.c_int.in_dll(found.library, flag).value = 0
-    return found
+    yield found
+    gc.collect()  # kernels are unloaded while nothing has to be waited for
 
 
 def _address(driver, name):
