@@ -1,5 +1,8 @@
 """Construction, substitution, text and compilation keep the value."""
 
+import re
+
+import pytest
 import sympy
 from expr_strategies import (
     SYMBOLS,
@@ -22,6 +25,7 @@ from gyrator_ir.expr import (
     holds,
     is_affine,
     linear,
+    mod,
     parse_cond,
     parse_expr,
     rebuild,
@@ -200,6 +204,20 @@ def test_a_polynomial_is_one_object_whatever_the_order(monomials, random):
 
     assert expected is build(shuffled)
     assert expected - build(shuffled) is parse_expr("0")
+
+
+@pytest.mark.parametrize("divisor", ["2147483647", "s1"])
+def test_remainders_of_remainders_stay_within_64_bits(divisor):
+    """Kernels compute in 64 bits: coefficients must not multiply from one to the next."""
+    value, divisor, chain = 12345, parse_expr(divisor), parse_expr("s0")
+    env = dict(zip(SYMBOLS, (value, 2147483647), strict=False))
+    for _ in range(8):
+        chain, value = mod(chain * 48271, divisor), value * 48271 % 2147483647
+        assert evaluate(chain, env) == value
+        assert all(int(n) < 1 << 32 for n in re.findall("[0-9]+", to_text(chain)))
+    assert mod(mod(parse_expr("3*i0"), parse_expr("64")) * 4, parse_expr("16")) is parse_expr(
+        "4*((3*i0) % 4)"
+    )
 
 
 @some

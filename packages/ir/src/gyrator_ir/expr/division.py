@@ -38,6 +38,9 @@ from gyrator_ir.expr.nodes import (
     raw_pair,
 )
 
+_LARGE = 1 << 31
+"""Coefficients below this, times an index or a size, stay within 64 bits."""
+
 
 def _zero_divisor() -> Exception:
     return expr_error(
@@ -175,9 +178,19 @@ def _core_remainder(a: Expr, c: int) -> Expr:
     if whole is not None:
         return add(a, Const(-whole * c))
     for term, k in terms:
-        if type(term) is Mod and exact_quotient(term.b, Const(c)) is not None:
+        if type(term) is Mod and _dissolves(term, k, Const(c)):
             return mod(add(a, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), Const(c))
     return raw_pair(Mod, a, Const(c))  # type: ignore[no-any-return]
+
+
+def _dissolves(term: Mod, k: int, b: Expr) -> bool:
+    """Whether `term`, of which a sum has `k`, may lose its `%` in a remainder of the sum by `b`.
+
+    What is computed must not grow with every remainder that is taken of another one.
+    """
+    if exact_quotient(term.b, b) is None:
+        return False
+    return k in (1, -1) or all(abs(n * k) < _LARGE for _, n in terms_of(term.a)[0])
 
 
 def _own_quotient(terms: tuple[tuple[Expr, int], ...], const: int, c: int) -> int | None:
@@ -235,7 +248,7 @@ def _symbolic_remainder(a: Expr, b: Expr) -> Expr:
     if common is not ONE:
         return mul(common, mod(rest, divisor))
     for term, k in terms_of(rest)[0]:
-        if type(term) is Mod and exact_quotient(term.b, b) is not None:
+        if type(term) is Mod and _dissolves(term, k, b):
             return mod(add(rest, mul(Const(k), add(term.a, mul(MINUS_ONE, term)))), b)
     return raw_pair(Mod, rest, divisor)  # type: ignore[no-any-return]
 
