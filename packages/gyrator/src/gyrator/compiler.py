@@ -108,16 +108,20 @@ class Engine(Setting):
 
 def _hold_results(gm: torch.fx.GraphModule) -> tuple[int, ...]:
     """Let a graph return tensors where it returned run-time floats and conditions; return their
-    places."""
+    places. Integers stay: programs return those."""
     (results,) = gm.graph.output_node().args
-    if not any(
-        isinstance(getattr(r, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
-        for r in (results if isinstance(results, tuple | list) else (results,))
-    ):
+    if not isinstance(results, tuple | list):
         return ()
-    from gyrator_lowering.fx_passes import hold_results  # a warm start hardly ever needs it
+    places = tuple(
+        place
+        for place, result in enumerate(results)
+        if isinstance(getattr(result, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
+    )
+    if places:
+        from gyrator_lowering.fx_passes import hold_results  # a warm start hardly ever needs it
 
-    return hold_results(gm)
+        hold_results(gm, places)
+    return places
 
 
 def _reading(run: Boxed, places: tuple[int, ...]) -> Boxed:

@@ -19,25 +19,13 @@ _TYPES = (
 _LOOPS = ("cond", "while_loop")
 
 
-def hold_results(gm: GraphModule) -> tuple[int, ...]:
-    """Let a graph return its run-time floats and conditions as 0-d tensors, in place.
+def hold_results(gm: GraphModule, places: Iterable[int]) -> None:
+    """Let a graph return the run-time numbers at these places as 0-d tensors, in place.
 
-    Integers stay: programs return those. Returns the places of what the caller has to read.
+    The caller has to read them.
     """
-    output = gm.graph.output_node()
-    (given,) = output.args
-    if not isinstance(given, (tuple, list)):
-        return ()
-    places = tuple(
-        place
-        for place, item in enumerate(given)
-        if isinstance(item, Node)
-        and isinstance(item.meta.get("val"), (torch.SymFloat, torch.SymBool))
-    )
-    if places:
-        _hold(gm.graph, output, given, places)
-        gm.recompile()
-    return places
+    _hold_numbers(gm, places)
+    gm.recompile()
 
 
 def hold_numbers(gm: GraphModule) -> bool:
@@ -121,24 +109,20 @@ def _kind(fake: Any) -> torch.dtype | None:
     return next((dtype for kind, dtype in _TYPES if isinstance(fake, kind)), None)
 
 
+def _results(gm: GraphModule) -> list[Any]:
+    (given,) = gm.graph.output_node().args
+    return list(given) if isinstance(given, (tuple, list)) else [given]
+
+
 def _numbers(region: GraphModule) -> tuple[int, ...]:
-    (given,) = region.graph.output_node().args
-    items = given if isinstance(given, (tuple, list)) else (given,)
-    return tuple(k for k, item in enumerate(items) if _dtype(item) is not None)
+    return tuple(k for k, item in enumerate(_results(region)) if _dtype(item) is not None)
 
 
 def _hold_numbers(region: GraphModule, places: Iterable[int]) -> None:
-    output = region.graph.output_node()
-    (given,) = output.args
-    items = given if isinstance(given, (tuple, list)) else (given,)
-    _hold(region.graph, output, items, places)
-
-
-def _hold(graph: Graph, output: Node, given: Sequence[Any], places: Iterable[int]) -> None:
-    items = list(given)
-    with graph.inserting_before(output):
+    output, items = region.graph.output_node(), _results(region)
+    with region.graph.inserting_before(output):
         for place in places:
-            items[place] = _held(graph, items[place])
+            items[place] = _held(region.graph, items[place])
     output.args = (tuple(items) if isinstance(output.args[0], (tuple, list)) else items[0],)
 
 
