@@ -40,6 +40,9 @@ def test_choose_takes_the_quickest_and_says_who_failed():
     assert chosen.best == "quick"
     assert set(chosen.timings) == {"slow", "quick"}
     assert chosen.failures == {"bad": "RuntimeError: too much shared memory"}
+    two = {"slow": lambda: [work @ work for _ in range(20)], "quick": lambda: None}
+    assert choose(two, CpuDevice(), samples=3, gain=1e9).best == "slow"
+    assert choose({"bad": fail, **two}, CpuDevice(), samples=3, gain=1e9).best == "quick"
     with pytest.raises(ValueError, match="no candidate runs"):
         choose({"bad": fail}, CpuDevice())
 

@@ -140,10 +140,9 @@ def tune(
                 number: _run(kernel, host, tables[number][symbol], tensors, runner)
                 for number in _distinct(written, kernel.name)
             }
-            chosen = choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS)
-            first = chosen.timings.get(0)
-            if first is None or first.median >= _GAIN * chosen.timings[chosen.best].median:
-                winners[symbol] = chosen.best
+            winners[symbol] = choose(
+                runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
+            ).best
             measured.add(symbol)
     return Chosen(tuple(variants), winners, frozenset(measured))
 

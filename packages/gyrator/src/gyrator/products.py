@@ -94,13 +94,10 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
             runs[way] = _Run(cast(GraphCompiler, one), region, tensors)
-        found = choose(
-            runs, definition.device(target), samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS
-        )
-        if "library" not in found.timings or found.best == "library":
-            return found.best
-        gained = found.timings["library"].median / found.timings["none"].median
-        return "none" if gained >= _GAIN else "library"
+        interface = definition.device(target)
+        return choose(
+            runs, interface, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
+        ).best
 
 
 @frozen(eq=False)

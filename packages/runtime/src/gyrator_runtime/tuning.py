@@ -26,11 +26,12 @@ def choose(
     *,
     samples: int = 10,
     sample_seconds: float = 0.0,
+    gain: float = 1.0,
 ) -> Choice[Candidate]:
     """Run all candidates in turn and return the one of least median time; ties go to the first.
 
-    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. ValueError
-    where none runs.
+    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. The first
+    candidate is taken unless it takes `gain` times as long as the best. ValueError where none runs.
     """
     works: dict[str, Candidate] = {}
     failures: dict[Candidate, str] = {}
@@ -48,4 +49,7 @@ def choose(
     timed = compare(runs, device, samples=samples, seconds=sample_seconds)
     timings = {c: timed[n] for n, c in works.items()}
     best = min(timings, key=lambda c: timings[c].median)
+    first = next(iter(candidates))
+    if first in timings and timings[first].median < gain * timings[best].median:
+        best = first
     return Choice(best, timings, failures)
