@@ -14,10 +14,11 @@ never given up.
 
 import weakref
 from collections.abc import Callable, Sequence
+from operator import attrgetter, le
 from typing import Any
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.warn import warn
@@ -28,6 +29,9 @@ MOST_RECORDINGS = 4
 """Graphs of one program that are kept at a time."""
 MOST_ATTEMPTS = 8
 """Recordings after which a program whose inputs keep moving runs without a graph."""
+_uses = torch._C._storage_Use_Count
+_handed = attrgetter("data")
+"""A new tensor of the same memory, as `detach` gives, with a version counter of its own."""
 
 
 @frozen(eq=False)
@@ -35,12 +39,14 @@ class _Results:
     """Storages that a graph writes its results to."""
 
     storages: tuple[torch.UntypedStorage, ...]
+    keys: tuple[int, ...]
+    """Of the storages, for torch."""
     uses: tuple[int, ...]
     """References to each storage while nobody holds a result."""
 
     def free(self) -> bool:
         """Whether nobody holds a result of an earlier call."""
-        return all(_uses(s) <= n for s, n in zip(self.storages, self.uses, strict=True))
+        return all(map(le, map(_uses, self.keys), self.uses))
 
 
 @define(eq=False)
@@ -83,7 +89,7 @@ class _Pool:
     def retire(self, results: _Results) -> None:
         """Note that the graph with these results is gone, and nothing but `results` refers to them
         on its part."""
-        left = _Results(results.storages, (1,) * len(results.storages))
+        left = evolve(results, uses=(1,) * len(results.uses))
         if not left.free():
             self._orphans.append(left)
         self._results = [r for r in self._results if r() not in (None, results)]
@@ -126,8 +132,10 @@ class _Recording:
     """The others."""
     addresses: tuple[int, ...]
     """Where the others are."""
-    results: tuple[Any, ...]
-    """Tensors of the graph's memory, numbers, or `_Input`."""
+    tensors: tuple[torch.Tensor, ...]
+    """Results in the graph's memory."""
+    others: tuple[tuple[int, Any], ...]
+    """The other results, numbers or `_Input`, and their places among all."""
     memory: _Results
 
     def fits(self, addresses: tuple[int, ...]) -> bool:
@@ -142,7 +150,10 @@ class _Recording:
         for k, place in self.places if mutated else ():
             if k in mutated:
                 inputs[k].copy_(place)
-        return tuple(_handed(r, inputs) for r in self.results)
+        results: list[Any] = list(map(_handed, self.tensors))
+        for k, other in self.others:
+            results.insert(k, inputs[other.number] if isinstance(other, _Input) else other)
+        return tuple(results)
 
 
 @frozen
@@ -242,20 +253,21 @@ class GraphReplay:
             _warn_uncaptured(error)
             self.memory.leave(pool)
             return self.plan(inputs)
-        results = tuple(_noted(r, given) for r in made)
+        results = [(k, _noted(r, given)) for k, r in enumerate(made)]
         made.clear()
-        storages = _storages(results)
-        if set(map(_key, storages)) & {_key(v.untyped_storage()) for v in given}:
+        tensors = tuple(r for _, r in results if isinstance(r, torch.Tensor))
+        others = tuple((k, r) for k, r in results if not isinstance(r, torch.Tensor))
+        results.clear()
+        memory = _results(tensors)
+        if set(memory.keys) & {_key(v.untyped_storage()) for v in given}:
             self._refused = True  # a result is a view of an argument
             return self.plan(inputs)
-        uses = tuple(_uses(s) for s in storages)
-        memory = _Results(storages, uses)
         pool.add(memory)
         self.memory.recorded += 1
-        self.memory.addresses.update(s.data_ptr() for s in storages)
+        self.memory.addresses.update(s.data_ptr() for s in memory.storages)
         fixed = tuple(k for k in range(len(inputs)) if k not in self._moving)
         at = _picked(addresses, fixed)
-        recording = _Recording(replay, pool, queue, places, fixed, at, results, memory)
+        recording = _Recording(replay, pool, queue, places, fixed, at, tensors, others, memory)
         self._recordings.append(recording)
         return recording.run(inputs, self.mutated)
 
@@ -284,24 +296,11 @@ def _noted(result: Any, given: Sequence[Any]) -> Any:
     return result
 
 
-def _handed(result: Any, inputs: Sequence[torch.Tensor]) -> Any:
-    if isinstance(result, torch.Tensor):
-        return result.detach()
-    return inputs[result.number] if isinstance(result, _Input) else result
-
-
-def _storages(results: Sequence[Any]) -> tuple[torch.UntypedStorage, ...]:
-    found: dict[int, torch.UntypedStorage] = {}
-    for result in results:
-        if isinstance(result, torch.Tensor):
-            storage = result.untyped_storage()
-            found.setdefault(_key(storage), storage)
-    return tuple(found.values())
+def _results(tensors: Sequence[torch.Tensor]) -> _Results:
+    """Note the storages of results, while nobody else holds any."""
+    found = {_key(s): s for s in (t.untyped_storage() for t in tensors)}
+    return _Results(tuple(found.values()), tuple(found), tuple(map(_uses, found)))
 
 
 def _key(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
-
-
-def _uses(storage: torch.UntypedStorage) -> int:
-    return int(torch._C._storage_Use_Count(storage._cdata))
