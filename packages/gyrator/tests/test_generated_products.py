@@ -151,12 +151,61 @@ def test_sizes_that_change_and_draws_are_not_measured() -> None:
 def test_a_budget_ends_before_what_would_not_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(autotune.time, "monotonic", lambda: now[0])
+    budget = autotune.Budget(10)
+    now[0] += 100.0  # no part of what is measured
     done = []
-    for item, takes in autotune.Budget(10).each(enumerate((3.0, 4.0, 1.0, 1.0))):
+    for item, takes in budget.each(enumerate((3.0, 4.0, 1.0, 1.0))):
         now[0] += takes
         done.append(item)
-    assert done == [0, 1]  # 7 seconds are over, and the next could take 4
-    assert len(list(autotune.Budget(0).each(range(5)))) == 5
+    assert done == [0, 1] and budget.left == 3.0  # the next could take 4
+    assert not list(budget.each([1], expected=3.5))
+    assert len(list(autotune.Budget(0).each(range(5), expected=9.0))) == 5
+
+
+class _Slow:
+    """Builds nothing in time."""
+
+    identity = b"slow"
+
+    def __init__(self, now: list[float]) -> None:
+        self.now = now
+        self.waited: list[float] = []
+
+    def submit(self, units: object) -> "_Slow":
+        return self
+
+    def within(self, seconds: float) -> dict[str, int]:
+        self.waited.append(seconds)
+        self.now[0] += seconds
+        return {}
+
+    def only(self, symbols: object) -> object:
+        raise AssertionError("nothing of it was chosen")
+
+    libraries = addresses = only
+
+
+def test_a_build_that_takes_too_long_is_not_waited_for(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(autotune.time, "monotonic", lambda: now[0])
+    slow = _Slow(now)
+    (definition, target) = discover(config)["cpu"]
+    other = evolve(target, heuristics=evolve(target.heuristics, vector_bytes=16))
+    one = evolve(
+        definition,
+        variants=lambda target: (target, other),
+        loader=lambda t, context: slow if t == other else definition.loader(t, context),
+    )
+    options = {"strict": True, "progress": False, "max_autotune": True, "autotune_seconds": 10}
+    x = torch.randn(100)
+    for _ in range(2):  # the second time from the cache
+        torch._dynamo.reset()
+        with Session(options=options, config=config, targets={"cpu": (one, target)}) as session:
+            call = torch.compile(lambda x: x.sin() + 1, backend=session.backend)
+            torch.testing.assert_close(call(x), x.sin() + 1)
+    assert slow.waited == [5.0]
 
 
 def test_tf32_is_for_those_who_allow_it(config: Config) -> None:

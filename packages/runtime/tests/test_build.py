@@ -259,6 +259,22 @@ def test_submit_does_not_wait(tmp_path, toolchain):
     builder.close()
 
 
+def test_what_is_built_in_time_can_be_had_without_the_rest(tmp_path, toolchain):
+    gate = tmp_path / "gate"
+    script = f'while [ ! -e {gate} ]; do sleep 0.02; done; exec {toolchain.command[0]} "$@"'
+    builder = Builder(fake(tmp_path, script), Cache(tmp_path / "c"), "plain", jobs=1)
+    gate.touch()
+    builder.submit([fill(1)]).result()
+    gate.unlink()
+
+    handle = builder.submit([fill(n) for n in (1, 2, 3)])
+    assert list(handle.within(0.1)) == ["gy_fill1"]
+    assert list(handle.only({"gy_fill1"}).result()) == ["gy_fill1"]
+    gate.touch()
+    assert sorted(handle.within(60)) == ["gy_fill1", "gy_fill2"]  # the third was given up
+    builder.close()
+
+
 def test_interrupt_kills_the_compilers_and_leaves_nothing(tmp_path):
     # A real SIGINT, in a process of its own, while its compiler sleeps.
     script = compiler_script(tmp_path, f"echo $$ > {tmp_path}/pid; echo half > $6; sleep 600")

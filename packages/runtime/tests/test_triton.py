@@ -6,21 +6,25 @@ device. Kernels are compiled for a real one.
 
 import ctypes
 import gc
+import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
-from attrs import evolve
+from attrs import asdict, evolve
 
+from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource, TranslationUnit
 from gyrator_runtime.build import BuildError
+from gyrator_runtime.cache import Cache
 from gyrator_runtime.native import Buffer, PlanProgram, SizeArg, launch_of
 from gyrator_runtime.triton.binary import Binary, pack, unpack
 from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
-from gyrator_runtime.triton.compile import Facts, Job
+from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job
 from gyrator_runtime.triton.driver import NVIDIA, open_driver
 from gyrator_runtime.triton.grid import grid_of
 from gyrator_runtime.triton.launch import DeviceKernel
@@ -235,6 +239,38 @@ def test_units_are_compiled_once_and_stored(tmp_path, shared_cache, driver, monk
 
     monkeypatch.setattr(subprocess, "Popen", start)
     assert list(builder.submit((unit,)).addresses()) == ["k0"]
+
+
+def test_kernels_that_are_built_in_time_can_be_had_without_the_rest(tmp_path, driver, monkeypatch):
+    names = ("early", "wrong", "late", "never")
+    language = Language(backend="cuda", code="cubin", arch="90", warp=32, version="any")
+    builder = TritonBuilder(language, Cache(tmp_path), lambda: driver, jobs=1)
+    gate = threading.Event()
+
+    def run(job, folder):
+        if job.symbol == "wrong":
+            raise BuildError(Diagnostic("GY-BUILD-002", "refused"))
+        if job.symbol == "late":
+            gate.wait()
+        (folder / CODE).write_bytes(b"code")
+        (folder / FACTS).write_text(json.dumps(asdict(BINARY.facts)))
+
+    monkeypatch.setattr(builder.pool, "run", run)
+    monkeypatch.setattr(builder.pool, "warm", lambda count: None)
+    arguments = tuple(KernelArgument(*a) for a in ARGUMENTS)
+    candidates = (Configuration(JOB.values),)
+    texts = {n: TEXT.replace("k0", n) for n in names}
+    sources = [
+        KernelSource(n, n, texts[n], candidates=candidates, arguments=arguments) for n in names
+    ]
+    build = builder.submit([TranslationUnit("unit0", "triton", TEXT, tuple(sources))])
+
+    assert list(build.within(0.2)) == ["early"]
+    (library,) = build.only({"early"}).libraries()
+    assert library.symbols == ("early",)
+    gate.set()
+    assert list(build.within(60)) == ["early", "late"]  # the last was given up
+    builder.close()
 
 
 def test_a_refused_text_says_what_triton_said(tmp_path, pool):

@@ -1,15 +1,17 @@
 """`max_autotune`: build each kernel for every target its device runs, and keep the quickest."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from attrs import define, evolve, field, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.targets import Building
+from gyrator.targets import Building, PartialBuilding
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.source import Configuration, KernelSource, TranslationUnit
@@ -27,35 +29,45 @@ _GAIN = 1.02
 _SAMPLE_SECONDS = 2e-4  # a device's queue takes a while to start
 
 
+def _limit(seconds: float) -> float:
+    return seconds or math.inf
+
+
 @define
 class Budget:
-    """Seconds that measuring may take, from now; 0 for as many as it takes."""
+    """Seconds that measuring one graph may take; 0 for as many as it takes."""
 
-    seconds: float
-    _start: float = field(factory=lambda: time.monotonic())
-    _longest: float = 0.0
+    seconds: float = field(converter=_limit)
+    _used: float = 0.0
+    _since: float | None = None
 
     @property
-    def left(self) -> int:
-        """Whole seconds left, 1 at least, for a budget within this one; 0 for as many as it
-        takes."""
-        return max(int(self.seconds - self._passed()), 1) if self.seconds else 0
+    def left(self) -> float:
+        """Seconds left."""
+        running = 0.0 if self._since is None else time.monotonic() - self._since
+        return max(self.seconds - self._used - running, 0.0)
 
-    def spent(self) -> bool:
-        """Whether nothing more may begin: what took longest so far would not end in time."""
-        return bool(self.seconds) and self._passed() + self._longest > self.seconds
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what a `with` block takes."""
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._used += time.monotonic() - self._since
+            self._since = None
 
-    def each(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield items until the budget is spent."""
-        for item in items:
-            if self.spent():
+    def each(self, items: Iterable[Any], expected: float = 0.0) -> Iterator[Any]:
+        """Yield items, and count what is done with them, as long as another may end in time: the
+        first in `expected` seconds, the others in the most that one took."""
+        longest = 0.0
+        for number, item in enumerate(items):
+            before = self.left
+            if before <= (longest if number else expected):
                 return
-            before = self._passed()
-            yield item
-            self._longest = max(self._longest, self._passed() - before)
-
-    def _passed(self) -> float:
-        return time.monotonic() - self._start
+            with self.running():
+                yield item
+            longest = max(longest, before - self.left)
 
 
 @frozen(eq=False)
@@ -74,22 +86,35 @@ class Chosen:
     winners: Mapping[str, int]
     """Which variant has a symbol's quickest function."""
     measured: frozenset[str]
-    """Symbols whose functions were measured."""
+    """Symbols all of whose functions were measured."""
 
     def libraries(self) -> tuple[Library, ...]:
         """Return every library that holds a winner, with those symbols only."""
         found: list[Library] = []
-        for number, variant in enumerate(self.variants):
-            for library in variant.building.libraries():
-                kept = tuple(s for s in library.symbols if self.winners[s] == number)
+        for building, winners in self._parts():
+            for library in building.libraries():
+                kept = tuple(s for s in library.symbols if s in winners)
                 if kept:
                     found.append(evolve(library, symbols=kept))
         return tuple(found)
 
     def addresses(self) -> Mapping[str, KernelFunction]:
         """Return the winners' functions by symbol."""
-        tables = [v.building.addresses() for v in self.variants]
-        return {symbol: tables[number][symbol] for symbol, number in self.winners.items()}
+        found: dict[str, KernelFunction] = {}
+        for building, winners in self._parts():
+            table = building.addresses()
+            found |= {symbol: table[symbol] for symbol in winners}
+        return found
+
+    def _parts(self) -> Iterator[tuple[Building, frozenset[str]]]:
+        """Yield the builds that have winners, and those: the others may never be done."""
+        for number, variant in enumerate(self.variants):
+            winners = frozenset(s for s, n in self.winners.items() if n == number)
+            if winners:
+                building = variant.building
+                if isinstance(building, PartialBuilding):
+                    building = building.only(winners)
+                yield building, winners
 
 
 def alternatives(
@@ -122,11 +147,16 @@ def tune(
 ) -> Chosen:
     """Time every kernel of each variant in turn, on data of the sizes that the program expects.
 
-    What the budget leaves unmeasured stays as in the first variant.
+    Waiting for the variants may take half of the budget. What it leaves unmeasured, and what cannot
+    be built, stays as in the first variant.
     """
     tables = [variants[0].building.addresses()]
-    tables += [v.building.addresses() for v in budget.each(variants[1:])]
-    written = [{k.kernel: k for u in v.units for k in u.kernels} for v in variants[: len(tables)]]
+    with budget.running():
+        reserve = 0.0 if math.isinf(budget.left) else budget.left / 2
+        for variant in variants[1:]:
+            tables.append(_functions(variant.building, max(budget.left - reserve, 0.0)))
+        complete = budget.left > reserve
+    written = [{k.kernel: k for u in v.units for k in u.kernels} for v in variants]
     # Kernels of subprograms are not measured.
     winners = {k.symbol: 0 for u in variants[0].units for k in u.kernels}
     measured: set[str] = set()
@@ -135,16 +165,23 @@ def tune(
     with _disable_current_modes():
         for kernel in budget.each([k for k in here if len(_distinct(written, k.name)) > 1]):
             symbol = written[0][kernel.name].symbol
+            numbers = _distinct(written, kernel.name)
+            built = [n for n in numbers if symbol in tables[n]]
             tensors = _arguments(kernel, host, device_type)
-            runs = {
-                number: _run(kernel, host, tables[number][symbol], tensors, runner)
-                for number in _distinct(written, kernel.name)
-            }
+            runs = {n: _run(kernel, host, tables[n][symbol], tensors, runner) for n in built}
             winners[symbol] = choose(
                 runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
             ).best
-            measured.add(symbol)
+            if complete or len(built) == len(numbers):
+                measured.add(symbol)
     return Chosen(tuple(variants), winners, frozenset(measured))
+
+
+def _functions(building: Building, seconds: float) -> Mapping[str, KernelFunction]:
+    """Return what a variant has built after so many seconds, if it can be left at that."""
+    if isinstance(building, PartialBuilding):
+        return building.within(seconds)
+    return building.addresses()
 
 
 def _distinct(written: Sequence[Mapping[str, KernelSource]], name: str) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, cast
 
 import torch
@@ -25,6 +26,8 @@ _SAMPLES = 9
 _SAMPLE_SECONDS = 2e-4
 _GAIN = 1.03
 """How much quicker kernels must be to be taken: measurements differ by as much."""
+_EXPECTED = 2.0
+"""Seconds that compiling and measuring one region both ways may take."""
 _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
@@ -48,7 +51,7 @@ def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> fro
             unknown.append((signature, key))
         elif json.loads(entry.read(_FILE))["best"] == "none":
             chosen.update(n.name for region in found for n in region.products)
-    for signature, key in budget.each(unknown):
+    for signature, key in budget.each(unknown, _EXPECTED):
         best = _measured(alike[signature][0], setting, budget)
         setting.cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
         if best == "none":
@@ -90,7 +93,7 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             options = evolve(
                 setting.options, extern_kernels=way, max_autotune=way == "none", strict=True,
                 wrapper="python", device_graphs=False, progress=False,
-                autotune_seconds=budget.left,
+                autotune_seconds=0 if math.isinf(budget.left) else max(int(budget.left), 1),
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
             runs[way] = _Run(cast(GraphCompiler, one), region, tensors)

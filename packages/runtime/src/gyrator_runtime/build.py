@@ -8,14 +8,16 @@ private temporary folder, so Ctrl-C or kill -9 leaves nothing half-written.
 import contextlib
 import ctypes
 import errno
+import math
 import os
 import signal
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 
@@ -26,6 +28,8 @@ from gyrator_runtime.toolchain import Toolchain
 
 LIBRARY = "kernels.so"
 SOURCE = "kernels.cpp"
+
+Made = TypeVar("Made")
 
 _TAIL_LINES = 15
 
@@ -81,6 +85,28 @@ class BuiltUnit:
         return self.entry.file(LIBRARY)
 
 
+def wait_for(
+    futures: Sequence["Future[Any]"], progress: ProgressReporter, seconds: float = math.inf
+) -> None:
+    """Wait for builds, so long at most, and say how far they are."""
+    end = time.monotonic() + seconds
+    pending = {f for f in futures if not f.done()}
+    progress.start("compiling kernels", len(futures))
+    progress.advance(len(futures) - len(pending))
+    try:
+        while pending and (left := end - time.monotonic()) > 0:
+            ended, pending = wait(pending, timeout=min(left, 0.1), return_when=FIRST_COMPLETED)
+            progress.advance(len(ended))
+    finally:
+        progress.finish()
+
+
+def finished(futures: Iterable["Future[Made]"]) -> list["Future[Made]"]:
+    """Return the builds that are done without errors, and give up those that have not begun."""
+    ended = [f for f in futures if not f.cancel() and f.done()]
+    return [f for f in ended if f.exception() is None]
+
+
 class BuildHandle:
     """Units being built. Of use in the process that submitted them and in its forks."""
 
@@ -104,28 +130,36 @@ class BuildHandle:
 
         KeyboardInterrupt ends the compilers of this builder before it is passed on.
         """
-        if os.getpid() != self._pid:
-            # The threads that work on our futures stayed in the parent.
-            again = self._builder.submit(self._units)
-            self._futures, self._pid = again._futures, again._pid
-        report = progress or self._builder.progress
-        pending = {f for f in self._futures if not f.done()}
-        report.start("compiling kernels", len(self._futures))
-        report.advance(len(self._futures) - len(pending))
+        self._after_fork()
         try:
-            while pending:
-                finished, pending = wait(pending, timeout=0.1, return_when=FIRST_COMPLETED)
-                report.advance(len(finished))
+            wait_for(self._futures, progress or self._builder.progress)
         except BaseException:
             self._builder.cancel()
             raise
-        finally:
-            report.finish()
         return tuple(f.result() for f in self._futures)
+
+    def within(self, seconds: float) -> dict[str, int]:
+        """Wait so long at most, give up what has not begun by then, and load what is built."""
+        self._after_fork()
+        wait_for(self._futures, self._builder.progress, seconds)
+        return load_units([f.result() for f in finished(self._futures)])
+
+    def only(self, symbols: Collection[str]) -> "BuildHandle":
+        """Return the handle of the units with these kernels."""
+        self._after_fork()
+        pairs = zip(self._units, self._futures, strict=True)
+        chosen = [(u, f) for u, f in pairs if not set(symbols).isdisjoint(u.symbols)]
+        return BuildHandle(self._builder, tuple(u for u, _ in chosen), [f for _, f in chosen])
 
     def result(self, progress: ProgressReporter | None = None) -> dict[str, int]:
         """Wait, load, and return the address of each kernel by its symbol."""
         return load_units(self.built(progress))
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            # The threads that work on our futures stayed in the parent.
+            again = self._builder.submit(self._units)
+            self._futures, self._pid = again._futures, again._pid
 
 
 class Builder:

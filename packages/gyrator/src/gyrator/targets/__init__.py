@@ -6,7 +6,7 @@ A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.ta
     mydev = "gyrator_mydev:TARGET"
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
@@ -45,6 +45,20 @@ class Building(Protocol):
 
     def addresses(self) -> Mapping[str, KernelFunction]:
         """Wait, load, and return each kernel's function by its symbol."""
+        ...
+
+
+@runtime_checkable
+class PartialBuilding(Protocol):
+    """Units being built of which parts can be had; may be further methods of a `Building`."""
+
+    def within(self, seconds: float) -> Mapping[str, KernelFunction]:
+        """Wait so long at most, give up what has not begun by then, and return the functions of
+        the kernels that are built, by symbol. Those that cannot be built are left out."""
+        ...
+
+    def only(self, symbols: Collection[str]) -> Building:
+        """Return the build of these kernels."""
         ...
 
 

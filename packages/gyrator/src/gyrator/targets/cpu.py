@@ -1,7 +1,7 @@
 """The CPU: C++ kernels with vector extensions, built by the machine's own compiler."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from attrs import frozen
 
@@ -61,6 +61,12 @@ class _Building:
 
     def addresses(self) -> Mapping[str, int]:
         return self.handle.result()
+
+    def within(self, seconds: float) -> Mapping[str, int]:
+        return self.handle.within(seconds)
+
+    def only(self, symbols: Collection[str]) -> "_Building":
+        return _Building(self.handle.only(symbols))
 
 
 @frozen(eq=False)

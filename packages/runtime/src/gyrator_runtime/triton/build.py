@@ -1,14 +1,16 @@
 """Units of Triton text to built and loaded kernels: one job a kernel, in parallel, cached."""
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.artifact import Library
+from gyrator_runtime.build import finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.native.program import DeviceLaunch
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
@@ -41,28 +43,17 @@ class TritonBuild:
         self,
         builder: "TritonBuilder",
         units: tuple[TranslationUnit, ...],
-        futures: list[tuple[KernelSource, Job, "Future[Entry]"]],
+        sources: dict["Future[Entry]", tuple[KernelSource, Job]],
     ) -> None:
         self._builder = builder
         self._units = units
-        self._futures = futures
+        self._sources = sources
         self._pid = os.getpid()
 
     def binaries(self) -> tuple[Binary, ...]:
         """Wait; BuildError for the first kernel that failed."""
-        if os.getpid() != self._pid:
-            again = self._builder.submit(self._units)
-            self._futures, self._pid = again._futures, again._pid
-        report = self._builder.progress
-        report.start("compiling kernels", len(self._futures))
-        made: list[Binary] = []
-        try:
-            for source, job, future in self._futures:
-                made.append(_binary(source, job, future.result()))
-                report.advance(1)
-        finally:
-            report.finish()
-        return tuple(made)
+        self._wait()
+        return tuple(_binary(*self._sources[f], f.result()) for f in self._sources)
 
     def libraries(self) -> tuple[Library, ...]:
         """Wait, and return what a cache entry holds."""
@@ -73,8 +64,37 @@ class TritonBuild:
 
     def addresses(self) -> Mapping[str, DeviceLaunch]:
         """Wait, and return what launches each kernel, by its symbol."""
+        return self._launches(self.binaries())
+
+    def within(self, seconds: float) -> Mapping[str, DeviceLaunch]:
+        """Wait so long at most, give up what has not begun by then, and return what launches the
+        kernels that are built."""
+        self._wait(seconds)
+        made = finished(tuple(self._sources))
+        return self._launches([_binary(*self._sources[f], f.result()) for f in made])
+
+    def only(self, symbols: Collection[str]) -> "TritonBuild":
+        """Return the build of these kernels."""
+        self._after_fork()
+        units = tuple(
+            evolve(u, kernels=tuple(k for k in u.kernels if k.symbol in symbols))
+            for u in self._units
+        )
+        sources = {f: s for f, s in self._sources.items() if s[0].symbol in symbols}
+        return TritonBuild(self._builder, units, sources)
+
+    def _wait(self, seconds: float = math.inf) -> None:
+        self._after_fork()
+        wait_for(tuple(self._sources), self._builder.progress, seconds)
+
+    def _after_fork(self) -> None:
+        if os.getpid() != self._pid:
+            again = self._builder.submit(self._units)
+            self._sources, self._pid = again._sources, again._pid
+
+    def _launches(self, binaries: Iterable[Binary]) -> Mapping[str, DeviceLaunch]:
         driver = self._builder.driver()
-        return {b.symbol: DeviceKernel(driver, b) for b in self.binaries()}
+        return {b.symbol: DeviceKernel(driver, b) for b in binaries}
 
 
 class TritonBuilder:
@@ -120,7 +140,7 @@ class TritonBuilder:
     def submit(self, units: Sequence[TranslationUnit]) -> TritonBuild:
         """Start compiling; kernels that the cache has start no process."""
         missing: list[tuple[KernelSource, Job, CacheKey]] = []
-        futures: list[tuple[KernelSource, Job, Future[Entry]]] = []
+        sources: dict[Future[Entry], tuple[KernelSource, Job]] = {}
         for unit in units:
             for source in unit.kernels:
                 job = self.job(source)
@@ -131,12 +151,12 @@ class TritonBuilder:
                     continue
                 ready: Future[Entry] = Future()
                 ready.set_result(entry)
-                futures.append((source, job, ready))
+                sources[ready] = source, job
         if missing:
             self.pool.warm(len(missing))
         for source, job, key in missing:
-            futures.append((source, job, self.pool.executor().submit(self._build, job, key)))
-        return TritonBuild(self, tuple(units), futures)
+            sources[self.pool.executor().submit(self._build, job, key)] = source, job
+        return TritonBuild(self, tuple(units), sources)
 
     def close(self) -> None:
         """Wait for running jobs and end the workers. The builder stays usable."""
