@@ -47,6 +47,29 @@ def test_choose_takes_the_quickest_and_says_who_failed():
         choose({"bad": fail}, CpuDevice())
 
 
+@pytest.mark.parametrize("able", [True, False])
+def test_candidates_are_measured_as_graphs_where_those_can_be_captured(able):
+    class Graphs(CpuDevice):
+        captured = 0
+
+        def supports_graphs(self):
+            return True
+
+        def capture(self, run, *, warm=True, pool=None):
+            if not able:
+                raise RuntimeError("it waits for the host")
+            Graphs.captured += 1
+            run()
+            return run
+
+    calls = []
+    work = torch.randn(300, 300)
+    two = {"slow": lambda: [work @ work for _ in range(20)], "quick": lambda: calls.append(0)}
+    assert choose(two, Graphs(), samples=3, sample_seconds=1e-3).best == "quick"
+    assert Graphs.captured == (2 if able else 0)
+    assert len(calls) > 3
+
+
 def test_kernel_times_have_names(runner, kernels):
     launch = Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (4, 1), name="axpy")
     plan = runner.plan(PlanProgram(2, 2, (launch,), timed=True))

@@ -83,10 +83,11 @@ def _measurable(node: Node, setting: Setting) -> bool:
 
 def _measured(region: Region, setting: Setting, budget: Budget) -> str:
     """Time a region with the library's products and with kernels; return which is quicker."""
-    device = region.inputs[0].meta["val"].device.type
-    definition, target = setting.targets[device]
+    device = region.inputs[0].meta["val"].device
+    definition, target = setting.targets[device.type]
+    interface = definition.device(target)
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
-    with _disable_current_modes():
+    with _disable_current_modes(), interface.guard(device.index or 0):
         tensors = [_like(n.meta["val"]) for n in region.inputs]
         runs: dict[str, Any] = {}
         for way in ("library", "none"):
@@ -97,7 +98,6 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
             runs[way] = _Run(cast(GraphCompiler, one), region, tensors)
-        interface = definition.device(target)
         return choose(
             runs, interface, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
         ).best

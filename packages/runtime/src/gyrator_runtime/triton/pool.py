@@ -117,15 +117,13 @@ def _ask(worker: "subprocess.Popen[str]", job: Job, folder: Path) -> str | None:
 
 
 def _end(worker: "subprocess.Popen[str]") -> None:
+    """End a worker that has no job: one may still be importing the compiler."""
+    worker.kill()
     for pipe in (worker.stdin, worker.stdout):
         if pipe is not None:
             with contextlib.suppress(OSError):
                 pipe.close()
-    try:
-        worker.wait(timeout=5)
-    except subprocess.TimeoutExpired:
-        worker.kill()
-        worker.wait()
+    worker.wait()
 
 
 def _failed(job: Job, answer: str) -> BuildError:
