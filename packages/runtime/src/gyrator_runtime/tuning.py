@@ -35,8 +35,8 @@ def choose(
 ) -> Choice[Candidate]:
     """Run all candidates in turn and return the one of least median time; ties go to the first.
 
-    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. On a device with
-    graphs they are captured, so that what counts is the device's time and not the host's. The first
+    A candidate that raises is left out; short ones repeat to fill `sample_seconds`. A device with
+    graphs captures them, so that what counts is its own time and not the host's. The first
     candidate is taken unless it takes `gain` times as long as the best. ValueError where none runs.
     """
     works: dict[str, Candidate] = {}
