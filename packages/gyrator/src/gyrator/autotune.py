@@ -20,7 +20,7 @@ from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, Runner, launch_of
-from gyrator_runtime.tuning import choose
+from gyrator_runtime.tuning import Candidate, choose
 
 _FILE = "choice.json"
 _SAMPLES = 9
@@ -169,9 +169,7 @@ def tune(
             built = [n for n in numbers if symbol in tables[n]]
             tensors = _arguments(kernel, host, device_type)
             runs = {n: _run(kernel, host, tables[n][symbol], tensors, runner) for n in built}
-            winners[symbol] = choose(
-                runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
-            ).best
+            winners[symbol] = quickest(runs, device, _GAIN)
             if complete or len(built) == len(numbers):
                 measured.add(symbol)
     return Chosen(tuple(variants), winners, frozenset(measured))
@@ -191,6 +189,24 @@ def _distinct(written: Sequence[Mapping[str, KernelSource]], name: str) -> tuple
         source = sources[name]
         found.setdefault((source.text, next(iter(source.candidates), None)), number)
     return tuple(found.values())
+
+
+def quickest(
+    runs: Mapping[Candidate, Callable[[], object]], device: DeviceInterface, gain: float
+) -> Candidate:
+    """Return the candidate of least time, the first unless it takes `gain` times as long."""
+    return choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=gain).best
+
+
+def remember(cache: Cache, key: CacheKey, best: int | str) -> None:
+    """Store what was the quickest."""
+    cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
+
+
+def remembered(cache: Cache, key: CacheKey) -> Any:
+    """Return what was stored as the quickest; None for nothing."""
+    entry = cache.get(key)
+    return None if entry is None else json.loads(entry.read(_FILE))["best"]
 
 
 @frozen
@@ -217,14 +233,13 @@ class Memory:
             if source.symbol in chosen.measured and (key := self._key(source)) is not None:
                 number = chosen.winners[source.symbol]
                 best = number if number < len(source.candidates) else 0
-                self.cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
+                remember(self.cache, key, best)
 
     def _chosen(self, source: KernelSource) -> KernelSource:
         key = self._key(source) if len(source.candidates) > 1 else None
-        entry = None if key is None else self.cache.get(key)
-        if entry is None:
+        best = None if key is None else remembered(self.cache, key)
+        if best is None:
             return source
-        best = json.loads(entry.read(_FILE))["best"]
         return evolve(source, candidates=(source.candidates[best],))
 
     def _key(self, source: KernelSource) -> CacheKey | None:

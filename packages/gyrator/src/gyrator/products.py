@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any, cast
 
@@ -11,7 +10,7 @@ from attrs import evolve, field, frozen
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.autotune import Budget
+from gyrator.autotune import Budget, quickest, remember, remembered
 from gyrator.compiled import GraphCompiler
 from gyrator.records import ignore_record
 from gyrator.regions import Region, regions
@@ -19,11 +18,7 @@ from gyrator.setting import Setting
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
 from gyrator_runtime.cache import CacheKey, make_key
-from gyrator_runtime.tuning import choose
 
-_FILE = "choice.json"
-_SAMPLES = 9
-_SAMPLE_SECONDS = 2e-4
 _GAIN = 1.03
 """How much quicker kernels must be to be taken: measurements differ by as much."""
 _EXPECTED = 2.0
@@ -46,14 +41,14 @@ def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> fro
     unknown: list[tuple[str, CacheKey]] = []
     for signature, found in alike.items():
         key = make_key("products", {"product": signature.encode(), "by": setting.identity})
-        entry = setting.cache.get(key)
-        if entry is None:
+        best = remembered(setting.cache, key)
+        if best is None:
             unknown.append((signature, key))
-        elif json.loads(entry.read(_FILE))["best"] == "none":
+        elif best == "none":
             chosen.update(n.name for region in found for n in region.products)
     for signature, key in budget.each(unknown, _EXPECTED):
         best = _measured(alike[signature][0], setting, budget)
-        setting.cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
+        remember(setting.cache, key, best)
         if best == "none":
             chosen.update(n.name for region in alike[signature] for n in region.products)
     return frozenset(chosen)
@@ -98,9 +93,7 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
             runs[way] = _Run(cast(GraphCompiler, one), region, tensors)
-        return choose(
-            runs, interface, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=_GAIN
-        ).best
+        return quickest(runs, interface, _GAIN)
 
 
 @frozen(eq=False)
