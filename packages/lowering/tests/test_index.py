@@ -80,6 +80,9 @@ def test_embedding_gather_select(check) -> None:
     check.gradients(lambda i, t: F.embedding(i, t), ids, table.bfloat16(), rtol=3e-2, atol=3e-2)
     x = torch.randn(4, 5)
     check.gradients(lambda x, i: torch.gather(x, 1, i), x, torch.randint(0, 5, (3, 2)))
+    none = torch.empty(0, dtype=torch.int64)
+    to_aten = ("aten.gather.default", "aten.scatter.value")
+    check(lambda x, i: (x.gather(1, i), x.scatter(1, i, 2.0)), x, none, externs=to_aten)
     check.gradients(lambda x, i: x.index_select(1, i), x, torch.tensor([3, 1, 1]))
     check(lambda x, i: torch.take(x, i), x, torch.tensor([[3, -1], [19, 0]]))
     with pytest.raises(IndexError):

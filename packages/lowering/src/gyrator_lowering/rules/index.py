@@ -46,8 +46,8 @@ def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) 
 
 
 def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any) -> TensorValue:
-    """`x[..., places[i], ...]` along one dimension."""
-    if x.ndim == 0 or places.ndim == 0:
+    """`x[..., places[i], ...]` along one dimension. An empty `places` may have any shape: ATen's."""
+    if x.ndim == 0 or places.ndim != x.ndim:
         raise LeftToAten
     d = dim % x.ndim
 

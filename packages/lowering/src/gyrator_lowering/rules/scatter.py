@@ -183,7 +183,7 @@ def scatter_into(
 
     `first`, a number, is stored there before, so that the elements of `x` do not take part.
     """
-    if x.ndim == 0 or places.ndim == 0:
+    if x.ndim == 0 or places.ndim != x.ndim:
         raise LeftToAten
     out = b.out
     result = accumulator(b, x, out, mode)
