@@ -46,7 +46,7 @@ def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) 
 
 
 def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any) -> TensorValue:
-    """`x[..., places[i], ...]` along one dimension. An empty `places` may have any shape: ATen's."""
+    """`x[..., places[i], ...]` along one dimension. An empty `places` has any shape."""
     if x.ndim == 0 or places.ndim != x.ndim:
         raise LeftToAten
     d = dim % x.ndim
