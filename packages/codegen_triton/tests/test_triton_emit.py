@@ -59,7 +59,7 @@ def kernels():
     for kind in ScanKind:
         yield scan(f"scan_{kind.value}", 2, 19, kind)
         yield scan(f"scan_back_{kind.value}", 2, 19, kind, reverse=True)
-    for dtype in (F32, I64):
+    for dtype in (F32, F64, I64):
         yield from (histogram(f"histogram_{dtype.value}_{m.value}", dtype, m) for m in MODES)
 
 
@@ -223,6 +223,20 @@ def test_histogram(library, dtype, mode):
         "z": rng.integers(-9, 9, 5).astype(NUMPY[dtype]),
     }
     check(library, f"histogram_{dtype.value}_{mode.value}", arrays, s0=70)
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("mode", [StoreMode.MIN, StoreMode.MAX])
+def test_a_nan_of_either_sign_stays_in_a_scatter(library, dtype, mode):
+    kind, nan = NUMPY[dtype], np.nan
+    arrays = {
+        "at": np.array([0, 1, 2, 2, 3, 3, 4, 4, 0, 1]),
+        "x": np.array([1, -1, nan, 1, -nan, -1, -nan, 2, -3, 3], kind),
+        "z": np.array([nan, -nan, 1, -1, -nan], kind),
+    }
+    assert list(np.signbit(arrays["z"])) == [False, True, False, True, True]
+    check(library, f"histogram_{dtype.value}_{mode.value}", arrays, s0=10)
+    assert np.isnan(arrays["z"]).all()
 
 
 def test_golden_text():

@@ -185,10 +185,24 @@ def _store(code: Code, s: Store) -> None:
         code.writer.line(f"tl.store({pointer}, {text}, mask={valid})")
     else:
         function = _MIRROR[s.mode]
+        if value.dtype.is_float and s.mode is not StoreMode.ADD:
+            text = _sticky(s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text)
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
     code.dirty.add(s.buffer)
     for key in [k for k in code.loaded if k[0] == s.buffer]:
         del code.loaded[key]
+
+
+def _sticky(mode: StoreMode, dtype: DType, old: str, new: str) -> str:
+    """Return what a minimum or maximum of floats is given, so that a NaN stays.
+
+    Atomics compare floats as integers: positive NaNs lie above all numbers, negative ones below.
+    Where either is a NaN, the one at the right end is given. The first to reach an element has seen
+    what was there before; what it leaves, none of the others can replace.
+    """
+    word = "tl.int64" if dtype is DType.F64 else "tl.int32"
+    most = (1 << (8 * dtype.size - 1)) - 1
+    return f"gy_sticky_nan({old}, {new}, {most if mode is StoreMode.MAX else -1}, {word})"
 
 
 def _keep(code: Code, name: str, value: Value, mask: Value | None) -> None:

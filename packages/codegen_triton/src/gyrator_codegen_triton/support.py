@@ -62,6 +62,13 @@ _HELPERS: tuple[tuple[str, str], ...] = (
 """,
     ),
     (
+        "gy_sticky_nan",
+        """(a, b, nan: tl.constexpr, word: tl.constexpr):
+    bits = tl.where((a != a) | (b != b), nan, b.to(word, bitcast=True))
+    return bits.to(b.dtype, bitcast=True)
+""",
+    ),
+    (
         "gy_float_to_u64",
         """(a):
     return tl.where(a < 0, a.to(tl.int64).to(tl.uint64), a.to(tl.uint64))
