@@ -34,7 +34,12 @@ FUNCTIONS = {
         x, size=(11, 5), mode="bilinear", align_corners=True
     ),
     "pixel_shuffle": lambda x: F.pixel_shuffle(x, 2),
+    "adaptive_max_even": lambda x: F.adaptive_max_pool2d(x, (4, 3)),
+    "adaptive_max_uneven": lambda x: F.adaptive_max_pool2d(x, (5, 7), return_indices=True),
     "unfold": lambda x: F.unfold(x, 3),
+    "unfold_patches": lambda x: F.unfold(x, (2, 3), stride=(2, 3)),
+    "unfold_padded": lambda x: F.unfold(x, (3, 2), padding=(2, 1), stride=(2, 1)),
+    "unfold_dilated": lambda x: F.unfold(x, 2, dilation=(1, 2), padding=1),
 }
 
 
@@ -52,6 +57,19 @@ def test_planes(check, name: str, dtype: torch.dtype) -> None:
 def test_channels_last(check, name: str) -> None:
     x = torch.randn(2, 4, 8, 9).to(memory_format=torch.channels_last)
     check(FUNCTIONS[name], x)
+
+
+def test_fold(check) -> None:
+    x = torch.randn(2, 15, 12).transpose(1, 2)
+    check.gradients(lambda x: F.fold(x, (7, 9), (2, 3), stride=2, padding=(0, 1)), x)
+    check.gradients(lambda x: F.fold(x, (8, 9), (2, 1)), torch.randn(6, 63))
+    check.gradients(lambda x: F.fold(x, (4, 6), 2, stride=2), torch.randn(2, 8, 6))
+    check.gradients(lambda x: F.fold(x, 7, 7), torch.randn(2, 98, 1))
+    check(
+        lambda x: F.unfold(x, 3, padding=1),
+        torch.randn(2, 3, 5, 6),
+        other=(torch.randn(2, 3, 9, 7),),
+    )
 
 
 def test_lines_and_volumes(check) -> None:

@@ -21,6 +21,7 @@ from gyrator_lowering.rules import (
     scatter,
     softmax,
     sort,
+    unfold,
     view,
 )
 from gyrator_lowering.table import LoweringTable, TableBuilder
@@ -38,6 +39,7 @@ FAMILIES = (
     index.register,
     random.register,
     pool.register,
+    unfold.register,
     pad.register,
     scan.register,
     sort.register,

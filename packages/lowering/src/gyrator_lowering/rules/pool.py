@@ -1,6 +1,6 @@
 """Pooling windows, and their gradients."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, mod, product_of
@@ -70,51 +70,117 @@ def max_pool(rank: int) -> Rule:
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
         if not _known(window, step, pad, spread) or len(_offsets(window)) > 256:
             raise LeftToAten
-        out, out_places = b.outs
-        assert out is not None and out_places is not None
         lead = x.ndim - rank
-        plane = x.shape[lead:]
         padded = any(pad) or ceil
         dims = list(range(lead, x.ndim))
 
-        def best(
-            ops: Tracer, index: Sequence[Expr], with_place: bool
-        ) -> tuple[Value, Value | None]:
-            value: Value | None = None
-            where: Value | None = None
+        def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
             for offset in _offsets(window):
                 at = _places(index[lead:], offset, step, pad, spread)
-                whole = (*index[:lead], *at)
-                mask = inside(ops, whole, x.shape, dims) if padded else None
-                new = ops.wide(
-                    ops.load(x, whole)
-                    if mask is None
-                    else ops.masked_load(x, whole, mask, _lowest(x.dtype))
-                )
-                if value is None:
-                    # Of a window whose elements are all the lowest, the first inside counts.
-                    first = [maximum(a, mod(a, Const(d))) for a, d in zip(at, spread, strict=True)]
-                    value = new
-                    where = ops.index(_flat(first, plane)) if with_place else None
-                    continue
-                if where is None:
-                    value = ops.maximum(value, new)
-                    continue
-                better = ops.gt(new, value)  # never so outside, where the lowest is read
-                if new.dtype.is_float:
-                    better = better | ops.isnan(new)
-                where = ops.where(better, ops.index(_flat(at, plane)), where)
-                value = ops.where(better, new, value)
-            assert value is not None
-            return value, where
+                mask = inside(ops, (*index[:lead], *at), x.shape, dims) if padded else None
+                yield at, mask
 
-        if 1 not in b.used_results:
-            return b.pointwise(lambda ops, i: best(ops, i, with_place=False)[0], out), None
+        def first(at: Sequence[Expr]) -> list[Expr]:
+            # Of a window whose elements are all the lowest, the first inside counts.
+            return [maximum(a, mod(a, Const(d))) for a, d in zip(at, spread, strict=True)]
 
-        def both(ops: Tracer, index: Sequence[Expr]) -> list[Value]:
-            return [v for v in best(ops, index, with_place=True) if v is not None]
+        return _largest(b, x, rank, places, first)
 
-        return b.pointwise_many(both, (out, out_places))
+    return rule
+
+
+Place = tuple[Sequence[Expr], Value | None]
+"""An element of a window: where it lies in the plane, and whether it does; None where surely."""
+
+
+def _largest(
+    b: LoopBuilder,
+    x: TensorValue,
+    rank: int,
+    places: Callable[[Tracer, Sequence[Expr]], Iterator[Place]],
+    first: Callable[[Sequence[Expr]], Sequence[Expr]],
+) -> tuple[TensorValue, TensorValue | None]:
+    """Return the largest element of each window, and its place in the plane if that is used.
+
+    `places` gives a window's elements; `first` the place to name where all are the lowest, from
+    that of the first element.
+    """
+    out, out_places = b.outs
+    assert out is not None and out_places is not None
+    lead = x.ndim - rank
+    plane = x.shape[lead:]
+
+    def best(ops: Tracer, index: Sequence[Expr], with_place: bool) -> tuple[Value, Value | None]:
+        value: Value | None = None
+        where: Value | None = None
+        for at, mask in places(ops, index):
+            whole = (*index[:lead], *at)
+            new = ops.wide(
+                ops.load(x, whole)
+                if mask is None
+                else ops.masked_load(x, whole, mask, _lowest(x.dtype))
+            )
+            if value is None:
+                value = new
+                where = ops.index(_flat(first(at), plane)) if with_place else None
+                continue
+            if where is None:
+                value = ops.maximum(value, new)
+                continue
+            better = ops.gt(new, value)  # never so outside, where the lowest is read
+            if new.dtype.is_float:
+                better = better | ops.isnan(new)
+            where = ops.where(better, ops.index(_flat(at, plane)), where)
+            value = ops.where(better, new, value)
+        assert value is not None
+        return value, where
+
+    if 1 not in b.used_results:
+        return b.pointwise(lambda ops, i: best(ops, i, with_place=False)[0], out), None
+
+    def both(ops: Tracer, index: Sequence[Expr]) -> list[Value]:
+        return [v for v in best(ops, index, with_place=True) if v is not None]
+
+    values, at = b.pointwise_many(both, (out, out_places))
+    return values, at
+
+
+def adaptive_max_pool(rank: int) -> Rule:
+    """Return the rule of `adaptive_max_pool<rank>d`: values, and places in the input plane."""
+
+    def rule(b: LoopBuilder, x: TensorValue, size: Any) -> Any:
+        out, _ = b.outs
+        assert out is not None
+        lead = x.ndim - rank
+        plane, wanted = x.shape[lead:], out.shape[lead:]
+        if not all(type(n) is Const for n in (*plane, *wanted)):
+            raise LeftToAten
+        longest = [_longest(n, w) for n, w in zip(plane, wanted, strict=True)]
+        window = [n.value for n in longest if isinstance(n, Const)]
+        if len(_offsets(window)) > UNROLLED:
+            raise LeftToAten
+
+        def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
+            starts, ends = _edges(index[lead:], plane, wanted)
+            for offset in _offsets(window):
+                at = [start + k for start, k in zip(starts, offset, strict=True)]
+                mask: Value | None = None
+                for i, end, n, w in zip(at, ends, plane, wanted, strict=True):
+                    if (n % w) is not ZERO:
+                        low = ops.lt(ops.index(i), ops.index(end))
+                        mask = low if mask is None else mask & low
+                yield at, mask
+
+        return _largest(b, x, rank, places, lambda at: at)
+
+    return rule
+
+
+def adaptive_max_pool_backward(rank: int) -> Rule:
+    """Return the rule of the gradient: each window gives to the element that it chose."""
+
+    def rule(b: LoopBuilder, grad: TensorValue, x: TensorValue, places: TensorValue) -> TensorValue:
+        return _scatter_gradient(b, grad, x, places, rank)
 
     return rule
 
@@ -253,12 +319,12 @@ def avg_pool(rank: int) -> Rule:
             n = _divisor(index[lead:], x.shape[lead:], window, step, pad, ceil, count_include_pad)
             return total / operand(ops, divisor if divisor is not None else n, (), dtype)
 
-        return _windowed(b, window, out, dtype, term, scale)
+        return windowed(b, window, out, dtype, term, scale)
 
     return rule
 
 
-def _windowed(
+def windowed(
     b: LoopBuilder,
     window: Sequence[int],
     out: Spec,
@@ -362,7 +428,7 @@ def avg_pool_backward(rank: int) -> Rule:
             value = ops.cast(ops.load(grad, whole, mask), dtype) / size
             return value if mask is None else ops.where(mask, value, 0.0)
 
-        return _windowed(b, reach, out, dtype, term, lambda _, __, total: total)
+        return windowed(b, reach, out, dtype, term, lambda _, __, total: total)
 
     return rule
 
@@ -456,7 +522,7 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
             value = ops.cast(ops.load(grad, whole, mask), dtype) / operand(ops, n, (), dtype)
             return value if mask is None else ops.where(mask, value, 0.0)
 
-        return _windowed(b, reach, out, dtype, term, lambda _, __, total: total)
+        return windowed(b, reach, out, dtype, term, lambda _, __, total: total)
 
     return rule
 
@@ -504,6 +570,10 @@ def register(table: TableBuilder) -> None:
     for rank in (2, 3):
         table.rule(f"aten.max_pool{rank}d_with_indices.default")(max_pool(rank))
         table.rule(f"aten.max_pool{rank}d_with_indices_backward.default")(max_pool_backward(rank))
+        table.rule(f"aten.adaptive_max_pool{rank}d.default")(adaptive_max_pool(rank))
+        table.rule(f"aten.adaptive_max_pool{rank}d_backward.default")(
+            adaptive_max_pool_backward(rank)
+        )
         table.rule(f"aten._adaptive_avg_pool{rank}d.default")(adaptive_avg_pool(rank))
         table.rule(f"aten._adaptive_avg_pool{rank}d_backward.default")(
             adaptive_avg_pool_backward(rank)
