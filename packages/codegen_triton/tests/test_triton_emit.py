@@ -8,6 +8,7 @@ from triton_build import kernel
 from triton_corpus import (
     POSITIONS,
     RESULTS,
+    T0,
     gather,
     histogram,
     kept_row,
@@ -25,6 +26,7 @@ from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.loop.body import (
+    Bind,
     Const,
     Let,
     Load,
@@ -59,6 +61,12 @@ def kernels():
     for kind in ScanKind:
         yield scan(f"scan_{kind.value}", 2, 19, kind)
         yield scan(f"scan_back_{kind.value}", 2, 19, kind, reverse=True)
+    yield kernel(
+        "counted", [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(5)), Const("b", 1.0, F32),
+               Store("z", T0, "b", StoreMode.ADD))],
+        {"at": I64, "z": F32},
+    )  # fmt: skip
     for dtype in (F32, F64, I64):
         yield from (histogram(f"histogram_{dtype.value}_{m.value}", dtype, m) for m in MODES)
 
@@ -223,6 +231,11 @@ def test_histogram(library, dtype, mode):
         "z": rng.integers(-9, 9, 5).astype(NUMPY[dtype]),
     }
     check(library, f"histogram_{dtype.value}_{mode.value}", arrays, s0=70)
+
+
+def test_the_same_number_is_added_everywhere(library):
+    arrays = {"at": np.arange(70) % 4, "z": np.zeros(5, np.float32)}
+    check(library, "counted", arrays, s0=70)
 
 
 @pytest.mark.parametrize("dtype", [F32, F64])

@@ -50,6 +50,16 @@ def _valued(block: Any) -> Any:
     return TensorHandle(block.data.view(ml_dtypes.bfloat16).astype(np.float32), tl.float32)
 
 
+_PLAIN_ATOMIC = InterpreterBuilder.create_atomic_rmw
+
+
+def _atomic(self: Any, op: Any, *blocks: Any) -> Any:
+    """Lay blocks out in full; the interpreter reads beyond the end of one that repeats."""
+    pointers, values, mask, *rest = blocks
+    whole = (TensorHandle(np.ascontiguousarray(b.data), b.dtype) for b in (pointers, values, mask))
+    return _PLAIN_ATOMIC(self, op, *whole, *rest)
+
+
 class _Pointer:
     """An array that Triton's interpreter takes for a tensor in host memory."""
 
@@ -104,7 +114,9 @@ def run(modules: dict[str, ModuleType], request: tuple[Any, ...]) -> list[Array]
     grid = make_grid(*sizes, *(blocks[n] for n in wanted if n in blocks))
     pointers = [_Pointer(a, t) for a, t in zip(arrays, types, strict=True)]
     if grid[0]:
-        patches: dict[str, Any] = {"cast_impl": _cast, "create_dot": _dot}
+        patches: dict[str, Any] = {
+            "cast_impl": _cast, "create_dot": _dot, "create_atomic_rmw": _atomic,
+        }  # fmt: skip
         with np.errstate(all="ignore"), patch.multiple(InterpreterBuilder, **patches):
             getattr(module, symbol)[grid](*pointers, *sizes, **blocks)
     return list(arrays)
