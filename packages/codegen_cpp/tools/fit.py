@@ -209,6 +209,17 @@ def _erfinv_of_w(w: mp.mpf) -> mp.mpf:
     return x / y
 
 
+def _lgamma_near_2(t: mp.mpf) -> mp.mpf:
+    """log gamma(2 + t) / t."""
+    return mp.loggamma(2 + t) / t if t else 1 - mp.euler
+
+
+def _lgamma_tail(u: mp.mpf) -> mp.mpf:
+    """x times the rest of Stirling's formula at x = 1 / sqrt(u)."""
+    x = 1 / mp.sqrt(u)
+    return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
+
+
 def targets() -> Iterator[Fit]:
     """All fits, float32 ones first."""
     f32, f64 = np.float32, np.float64
@@ -281,6 +292,36 @@ def targets() -> Iterator[Fit]:
         lambda u: 1 / _erfinv_of_w((u + 3) ** 2),
         f64,
     )
+    yield from _wide_targets()
+
+
+def _wide_targets() -> Iterator[Fit]:
+    """What float64 results need: errors far below 2^-53 of the result."""
+    f64 = np.float64
+    half_ln2 = mp.log(2) / 2 * mp.mpf("1.01")
+    quarter = mp.pi / 4 * mp.mpf("1.001")
+    z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
+    zero = mp.mpf("1e-12")
+    yield Fit("exp_wide", _exp_tail, -half_ln2, half_ln2, 10, lambda r: r * r, f64)
+    yield Fit("log_wide", _log_s, zero, z_log, 6, lambda z: z, f64)
+    yield Fit("sin_wide", _odd_tail(mp.sin), zero, quarter**2, 5, lambda z: z, f64)
+    yield Fit("cos_wide", _cos_tail, zero, quarter**2, 5, lambda z: z * z, f64)
+    # t runs over x in [0.9, 6]
+    yield Fit(
+        "erfcx_wide",
+        _erfcx_of_t,
+        mp.mpf("-0.471"),
+        mp.mpf("0.415"),
+        18,
+        lambda t: 1 / _erfcx_of_t(t),
+        f64,
+    )
+    yield Fit("erf_wide", lambda z: _erf_over_x(z) - 1, zero, mp.mpf(1), 12, _one, f64)
+    half = mp.mpf("0.5")
+    yield Fit(
+        "lgamma_near_2", _lgamma_near_2, -half, half, 18, lambda t: 1 / _lgamma_near_2(t), f64
+    )
+    yield Fit("lgamma_tail", _lgamma_tail, zero, 1 / mp.mpf("12.25"), 10, _one, f64)
 
 
 def main(names: list[str]) -> None:

@@ -17,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "prelude"))
 
 from prelude_harness import Library, build, elementwise, float32_patterns, runnable_isas, ulps
 
+from gyrator_codegen_cpp.ops import function
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.types import DType
 
 NAMES = """exp exp2 expm1 sigmoid log log2 log10 log1p tanh sinh cosh asinh acosh atanh erf erfc
 erfinv sin cos tan asin acos atan sqrt rsqrt reciprocal lgamma digamma""".split()
@@ -60,8 +62,8 @@ def main(arguments: list[str]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         for name in arguments[1:] or NAMES:
-            call = f"gy_{name}(a)"
-            body = elementwise("f32", call, "f32", "f32") + elementwise("f64", call, "f64", "f64")
+            calls = {t: f"{function(name, DType(t))}(a)" for t in ("f32", "f64")}
+            body = "".join(elementwise(t, call, t, t) for t, call in calls.items())
             low, high = (1.0, 9.0) if name == "acosh" else (0.01, 0.99)
             x = rng.uniform(low, high, 4096).astype(np.float32)
             cells = []

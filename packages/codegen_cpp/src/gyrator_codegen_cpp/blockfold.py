@@ -10,6 +10,7 @@ import math
 from gyrator_codegen import Access, lane_slope
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.fold import only_live
+from gyrator_codegen_cpp.ops import function
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import ONE, Expr, Sym
 from gyrator_ir.loop.body import Reduce, ReduceKind
@@ -45,6 +46,7 @@ class BlockFold:
         self._nonempty = nonempty
         self._block = block
         self._welford = reduce.kind is ReduceKind.WELFORD
+        self._exp = function("exp", reduce.dtype)
         take = code.frame.names.take
         first = reduce.names[0]
         self.row = take(f"{first}_row")
@@ -133,7 +135,7 @@ class BlockFold:
             code.line(f"{total} = {only_live(f'gy_add({total}, gap)', total, code.live)};")
             new = f"gy_mad(gap, gap, {acc})"
         else:
-            code.line(f"const v{lane} part = gy_exp({given} - middle);")
+            code.line(f"const v{lane} part = {self._exp}({given} - middle);")
             if self._keeps:
                 code.line(f"gy_store({self._place(code, low)}, part);")
             new = f"gy_add({acc}, part)"
@@ -166,7 +168,8 @@ class BlockFold:
         if not self._welford:
             nothing = code.constant(-math.inf, DType.F64, varying=False)
             with code.block(f"if (higher != {nothing}) {{"):
-                scale = f"(sf64)gy_exp((s{lane_type(self.reduce.dtype)})({self._a} - higher))"
+                apart = f"(s{lane_type(self.reduce.dtype)})({self._a} - higher)"
+                scale = f"(sf64){self._exp}({apart})"
                 code.line(f"{self._b} = {self._b} * ({self._b} == 0 ? 0.0 : {scale}) + {total};")
                 code.line(f"{self._a} = higher;")
             return

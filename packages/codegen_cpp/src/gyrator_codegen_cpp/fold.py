@@ -10,7 +10,7 @@ from attrs import frozen
 
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.code import Code
-from gyrator_codegen_cpp.ops import cast
+from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import Reduce, ReduceKind
@@ -207,17 +207,20 @@ class Fold:
             code.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
 
     def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
+        # Of the two exponentials that the sum takes, that of the larger's difference is one.
         word = self._type(self.reduce.dtype)
         nothing = self._constant(code, -math.inf, self.reduce.dtype)
         wide = self._type(DType.F64)
-        zero = self._constant(code, 0, DType.F64)
+        zero, one = (self._constant(code, n, DType.F64) for n in (0, 1))
         with code.block("{"):
             code.line(f"const {word} higher = gy_maximum({top}, {x});")
-            scale, part = (
-                cast(f"gy_exp({a} - higher)", self.reduce.dtype, DType.F64) for a in (top, x)
-            )
-            code.line(f"const {wide} more = gy_mad({total}, {scale}, {part});")
-            # Nothing but minus infinity so far: the differences would be NaN.
+            dtype = self.reduce.dtype
+            exp = function("exp", dtype.compute)
+            part = cast(f"{exp}(gy_neg(gy_abs({top} - {x})))", dtype, DType.F64)
+            code.line(f"const {wide} part = {part};")
+            sums = f"gy_mad({total}, part, {one}), gy_add({total}, part)"
+            code.line(f"const {wide} more = gy_select(gy_gt({x}, {top}), {sums});")
+            # Nothing but minus infinity so far: the difference would be NaN.
             code.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
             code.line(f"{top} = higher;")
 
@@ -288,10 +291,10 @@ class Fold:
     def _finish_softmax(self, code: Code, varying: bool) -> None:
         dtype, names = self.reduce.dtype, self.reduce.names
         code.define(names[0], self._acc[0], dtype, varying)
-        nothing = self._constant(code, -math.inf, dtype)
+        endless = self._constant(code, math.inf, dtype)
         nan = self._constant(code, math.nan, dtype)
         if self._nonempty is not None:
             nan = f"({self._nonempty} ? {nan} : {self._constant(code, 0, dtype)})"
         total = cast(self._second[0], DType.F64, dtype)
-        text = f"gy_select(gy_eq({self._acc[0]}, {nothing}), {nan}, {total})"
+        text = f"gy_select(gy_eq(gy_abs({self._acc[0]}), {endless}), {nan}, {total})"
         code.define(names[1], text, dtype, varying)

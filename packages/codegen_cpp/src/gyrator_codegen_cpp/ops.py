@@ -13,9 +13,27 @@ Emit = Callable[[tuple[str, ...], tuple[DType, ...], DType, str], str]
 """(operand texts, their types, type of the result, `s` or `v`) -> text of the result."""
 
 
-def _call(function: str) -> Emit:
+_WIDE = frozenset("exp exp2 expm1 sigmoid log log2 log10 log1p sin cos tan tanh erf".split())
+
+
+def function(op: str, dtype: DType) -> str:
+    """Return the prelude's function for the op of this name, for operands of `dtype`.
+
+    What is long in float64 has a name of its own there: float32 kernels do without its text.
+    """
+    return f"gy_{op}_f64" if dtype is DType.F64 and op in _WIDE else f"gy_{op}"
+
+
+def _named(op: str) -> Emit:
     def emit(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-        return f"{function}({', '.join(args)})"
+        return f"{function(op, types[0] if types else dtype)}({', '.join(args)})"
+
+    return emit
+
+
+def _call(name: str) -> Emit:
+    def emit(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
+        return f"{name}({', '.join(args)})"
 
     return emit
 
@@ -91,7 +109,7 @@ _SAME_NAME = """
 
 
 def _table() -> Mapping[str, Emit]:
-    table: dict[str, Emit] = {name: _call(f"gy_{name}") for name in _SAME_NAME}
+    table: dict[str, Emit] = {name: _named(name) for name in _SAME_NAME}
     table |= {
         "mod": _mod,
         "rem": _rem,

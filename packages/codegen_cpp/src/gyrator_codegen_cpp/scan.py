@@ -8,7 +8,7 @@ import math
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.code import Code
 from gyrator_codegen_cpp.fold import identity
-from gyrator_codegen_cpp.ops import cast
+from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scalars import lane_type
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep
@@ -84,7 +84,8 @@ class Scanner:
             code.line(f"const {word} less = gy_minimum({self._acc}, {x});")
             # Two equal infinities have no difference.
             same = f"gy_eq(more, less) & gy_eq(gy_abs(more), {infinite})"
-            total = "more + gy_log1p(gy_exp(less - more))"
+            exp, log1p = function("exp", self._dtype), function("log1p", self._dtype)
+            total = f"more + {log1p}({exp}(less - more))"
             code.line(f"{self._acc} = gy_select({same}, more, {total});")
 
     def _position_step(self, code: Code, x: str) -> None:

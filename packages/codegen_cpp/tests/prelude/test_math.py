@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from prelude_harness import build, elementwise, float32_patterns, same_bits, specials, ulps
 
+from gyrator_codegen_cpp.ops import function
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.types import DType
 
 # The largest error in units of the last place, with FMA and without: docs/vector-math.md.
 BOUNDS = {
@@ -100,8 +102,8 @@ POSITIVE = {"log", "log2", "log10", "rsqrt"}
 
 
 def unary(name: str) -> str:
-    call = f"gy_{name}(a)"
-    return elementwise("f32", call, "f32", "f32") + elementwise("f64", call, "f64", "f64")
+    single, double = (f"{function(name, dtype)}(a)" for dtype in (DType.F32, DType.F64))
+    return elementwise("f32", single, "f32", "f32") + elementwise("f64", double, "f64", "f64")
 
 
 def widen(x: np.ndarray) -> np.ndarray:
@@ -161,6 +163,58 @@ def test_both_precisions_agree_with_mpmath(name, isa, folder):
     # lgamma and digamma cross zero, where a relative bound cannot hold
     absolute = np.abs(wide - reference) < 4e-15 if name in {"lgamma", "digamma"} else False
     assert ((error < 1.5e-15) | absolute).all(), (x[np.argmax(error)], error.max())
+
+
+WIDE_RANGES = {
+    "exp": (-745.0, 709.7),
+    "exp2": (-1074.0, 1023.9),
+    "expm1": (-45.0, 709.7),
+    "sigmoid": (-740.0, 45.0),
+    "log": (5e-324, 1e3),
+    "log2": (5e-324, 1e3),
+    "log10": (5e-324, 1e3),
+    "log1p": (-1.0, 1e3),
+    "tanh": (-22.0, 22.0),
+    "erf": (-6.5, 6.5),
+    "sin": (-9.9e8, 9.9e8),
+    "cos": (-9.9e8, 9.9e8),
+    "tan": (-9.9e8, 9.9e8),
+}
+
+
+def wide_points(low: float, high: float) -> np.ndarray:
+    """Points over a range, around 0 and 1, of all exponents, and near multiples of pi/2."""
+    rng = np.random.default_rng(11)
+    parts = [rng.uniform(low, high, 60), rng.uniform(-1, 1, 60), rng.normal(1, 0.3, 60)]
+    parts += [np.exp(rng.uniform(-740, 6, 40)), -np.exp(rng.uniform(-740, 6, 40))]
+    parts += [np.rint(rng.uniform(-1e4, 1e4, 30)) * (np.pi / 2), rng.normal(0, 9, 60)]
+    parts += [np.array([5e-324, -5e-324, 2.3e-308, -2.2e-308, 1e-20, 1e9, 2e9, -1e22, 0.95, 1.05])]
+    x = np.concatenate(parts)
+    return x[(x > low) & (x < high) | (high > 1e8)]
+
+
+@pytest.mark.parametrize("name", WIDE_RANGES)
+def test_float64_of_vectors_is_within_one_unit(name, vector_isa, folder):
+    library = build(unary(name), vector_isa, folder)
+    x = wide_points(*WIDE_RANGES[name])
+    got = library.map("f64_v", "f64", x)
+    with mpmath.workdps(360 if WIDE_RANGES[name][1] > 1e8 else 60):
+        exact = [MP[name](mpmath.mpf(float(v))) for v in x]
+        for v, g, e in zip(x, got, exact, strict=True):
+            exponent = mpmath.frexp(e)[1] if e else -1074
+            unit = mpmath.ldexp(1, max(int(exponent) - 53, -1074))
+            assert abs(mpmath.mpf(float(g)) - e) <= unit, (v, g, e)
+    assert same_bits(got, library.map("f64_s", "f64", x)).all()
+
+
+@pytest.mark.parametrize("name", WIDE_RANGES)
+def test_float64_ends_are_the_c_library_s(name, vector_isa, folder):
+    x = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -1.0, -1.5, 1.0, 5e-324, 1.8e308, -1.8e308])
+    got = build(unary(name), vector_isa, folder).map("f64_v", "f64", x)
+    want = build(unary(name), Isa.PLAIN, folder).map("f64_s", "f64", x)
+    odd = ~np.isfinite(want) | (want == 0)
+    assert same_bits(got, want)[odd].all(), (x, got, want)
+    assert (np.isfinite(got) & (got != 0) == ~odd).all()
 
 
 @pytest.mark.parametrize(

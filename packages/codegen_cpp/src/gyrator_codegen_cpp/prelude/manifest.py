@@ -31,6 +31,7 @@ _HEADERS = (
     "exp",
     "log",
     "tanh",
+    "wide",
     "erf",
     "trig",
     "atrig",

@@ -35,7 +35,7 @@ template <class T> GY_FN T gy_erf_f(T x) {
   return gy_sel(a < 0.925f, small, gy_copysign(large, x));
 }
 GY_VIA_F32(gy_erf)
-GY_PER_LANE(gy_erf, __builtin_erf(x))
+sf64 gy_erf(sf64) = delete;
 //% gy_erfc : gy_erfc_large_d
 template <class T> GY_FN T gy_erfc_d(T x) {
   T a = gy_abs(x), large = gy_erfc_large_d(a);
@@ -66,11 +66,11 @@ GY_VIA_F64(gy_erfinv)
 static __attribute__((noinline)) sf64 gy_erfinv_one(sf64 x) {
   sf64 a = __builtin_fabs(x);
   if (!(a < 1)) return gy_erfinv_d(x);
-  sf64 w = -gy_log((1 - a) * (1 + a)), y = gy_erfinv_d(a);
-  if (w > 16) y = gy_sqrt(w - 0.5 * gy_log(3.141592653589793 * w));
+  sf64 w = -gy_log_f64((1 - a) * (1 + a)), y = gy_erfinv_d(a);
+  if (w > 16) y = gy_sqrt(w - 0.5 * gy_log_f64(3.141592653589793 * w));
   for (si32 i = 0; i < 3; i++) {
     sf64 error = a < 0.5 ? __builtin_erf(y) - a : (1 - a) - __builtin_erfc(y);
-    sf64 step = error / (1.1283791670955126 * gy_exp(-y * y));
+    sf64 step = error / (1.1283791670955126 * gy_exp_f64(-y * y));
     y -= step / (1 + y * step);
   }
   return __builtin_copysign(y, x);

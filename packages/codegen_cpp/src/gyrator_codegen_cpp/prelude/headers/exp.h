@@ -27,7 +27,7 @@ template <class T> GY_FN T gy_exp_f(T x) {
   return gy_scale_f(p + 1.0f, t - 12582912.0f, gy_bits(t) - 0x4b400000);
 }
 GY_VIA_F32(gy_exp)
-GY_PER_LANE(gy_exp, __builtin_exp(x))
+sf64 gy_exp(sf64) = delete;
 //% gy_exp2 : gy_exp_d
 template <class T> GY_FN T gy_exp2_f(T x) {
   x = gy_lower(gy_raise(x, T{} - 151.0f), T{} + 129.0f);
@@ -39,20 +39,14 @@ template <class T> GY_FN T gy_exp2_d(T x) {
   return gy_exp_d(x * 0.6931471805599453);
 }
 GY_VIA_F32(gy_exp2)
-GY_PER_LANE(gy_exp2, __builtin_exp2(x))
+sf64 gy_exp2(sf64) = delete;
 //% gy_expm1 : gy_expm1_d
 GY_VIA_F64(gy_expm1)
-GY_PER_LANE(gy_expm1, __builtin_expm1(x))
+sf64 gy_expm1(sf64) = delete;
 //% gy_sigmoid : gy_exp_d gy_sigmoid_f
 template <class T> GY_FN T gy_sigmoid_d(T x) { return 1.0 / (gy_exp_d(-x) + 1.0); }
 GY_VIA_F32(gy_sigmoid)
-GY_FN sf64 gy_sigmoid(sf64 x) { return 1.0 / (1.0 + gy_exp(-x)); }
-#if GY_VEC
-GY_FN vf64 gy_sigmoid(vf64 x) {
-  vf64 e = gy_exp(-x);
-  return vf64{1.0 / (e.lo + 1.0), 1.0 / (e.hi + 1.0)};
-}
-#endif
+sf64 gy_sigmoid(sf64) = delete;
 //% gy_sigmoid_f
 // 1 / (1 + exp(-x)): with exp(-x) = 2^n (1 + p), numerator and denominator are divided by 2^max(n, 0);
 // the denominator is kept in two parts and the quotient corrected once.

@@ -19,21 +19,21 @@ template <class T> GY_FN T gy_log_f(T x) {
   return gy_log_ends(x, gy_mad(e, T{} + 0.693147182f, f + y));
 }
 GY_VIA_F32(gy_log)
-GY_PER_LANE(gy_log, __builtin_log(x))
+sf64 gy_log(sf64) = delete;
 //% gy_log2
 template <class T> GY_FN T gy_log2_d(T x) {
   T e, m = gy_log_parts_d(x, e);
   return gy_log_ends(x, gy_mad(gy_log_m_d(m - 1.0), T{} + 1.4426950408889634, e));
 }
 GY_VIA_F64(gy_log2)
-GY_PER_LANE(gy_log2, __builtin_log2(x))
+sf64 gy_log2(sf64) = delete;
 //% gy_log10
 template <class T> GY_FN T gy_log10_d(T x) {
   T e, m = gy_log_parts_d(x, e);
   return gy_log_ends(x, gy_mad(e, T{} + 0.3010299956639812, gy_log_m_d(m - 1.0) * 0.4342944819032518));
 }
 GY_VIA_F64(gy_log10)
-GY_PER_LANE(gy_log10, __builtin_log10(x))
+sf64 gy_log10(sf64) = delete;
 //% gy_log1p_d
 template <class T> GY_FN T gy_log1p_d(T x) {
   T u = x + 1.0, e, m = gy_log_parts_d(u, e);
@@ -42,4 +42,4 @@ template <class T> GY_FN T gy_log1p_d(T x) {
 }
 //% gy_log1p : gy_log1p_d
 GY_VIA_F64(gy_log1p)
-GY_PER_LANE(gy_log1p, __builtin_log1p(x))
+sf64 gy_log1p(sf64) = delete;

@@ -48,7 +48,7 @@ template <class T> GY_FN T gy_sin_d(T x) {
   return gy_sel(x == 0, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
 }
 GY_TRIG(gy_sin, __builtin_sin(x))
-GY_PER_LANE(gy_sin, __builtin_sin(x))
+sf64 gy_sin(sf64) = delete;
 //% gy_cos
 template <class T> GY_FN T gy_cos_d(T x) {
   T s, c;
@@ -56,7 +56,7 @@ template <class T> GY_FN T gy_cos_d(T x) {
   return gy_flip_sign(gy_sel((i & 1) != 0, s, c), i + 1);
 }
 GY_TRIG(gy_cos, __builtin_cos(x))
-GY_PER_LANE(gy_cos, __builtin_cos(x))
+sf64 gy_cos(sf64) = delete;
 //% gy_tan
 template <class T> GY_FN T gy_tan_d(T x) {
   T s, c;
@@ -65,4 +65,4 @@ template <class T> GY_FN T gy_tan_d(T x) {
   return gy_sel(x == 0, x, gy_sel(odd, -c, s) / gy_sel(odd, s, c));
 }
 GY_TRIG(gy_tan, __builtin_tan(x))
-GY_PER_LANE(gy_tan, __builtin_tan(x))
+sf64 gy_tan(sf64) = delete;

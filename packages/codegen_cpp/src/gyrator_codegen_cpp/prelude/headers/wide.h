@@ -1,0 +1,261 @@
+//% GY_WIDE
+// float64 overloads of a kernel gy_##name##_w of one double or half a vector of them. Without FMA the C library is called.
+#if GY_ISA == 0
+#define GY_WIDE(name) GY_FN sf64 gy_##name##_f64(sf64 x) { return __builtin_##name(x); }
+#else
+#define GY_WIDE(name) \
+  static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x) { return gy_##name##_w(x); } \
+  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { return gy_##name##_w(x); } \
+  GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); } \
+  GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; }
+#endif
+//% gy_sum_w gy_any_sum_w gy_clamp_w
+// a + b and what the sum lost; gy_sum_w is for |a| >= |b| or a == 0.
+template <class T> GY_FN T gy_sum_w(T a, T b, T &lost) {
+  T s = a + b;
+  lost = (a - s) + b;
+  return s;
+}
+template <class T> GY_FN T gy_any_sum_w(T a, T b, T &lost) {
+  T s = a + b, t = s - a;
+  lost = (a - (s - t)) + (b - t);
+  return s;
+}
+template <class T> GY_FN T gy_clamp_w(T x, sf64 low, sf64 high) { return gy_lower(gy_raise(x, T{} + low), T{} + high); }
+//% gy_quotient_w
+// (a + b) / (d + f) for b, f small: the quotient of the large parts, corrected once.
+template <class T> GY_FN T gy_quotient_w(T a, T b, T d, T f) {
+  T y = 1.0 / d, q = a * y;
+  return gy_mad(gy_mad(-q, d, a) + gy_mad(-q, f, b), y, q);
+}
+//% gy_power_w : gy_pow2_bits
+// 2^n for -1022 <= n <= 1023, and p * 2^n with one rounding for |n| <= 2044.
+template <class T> GY_FN T gy_power_w(T n) { return gy_scale_bits(T{} + 1.0, gy_pow2_bits(n + 6755399441055744.0)); }
+template <class T> GY_FN T gy_scale_w(T p, T n) {
+  T h = gy_mad(n, T{} + 0.5, T{} + 6755399441055744.0) - 6755399441055744.0;
+  return p * gy_power_w(h) * gy_power_w(n - h);
+}
+#if GY_ISA == 512 && !defined(__clang__)
+GY_FN gy_hf64 gy_scale_w(gy_hf64 p, gy_hf64 n) { return __builtin_ia32_scalefpd512_mask(p, n, p, (su8)-1, 4); }
+#endif
+//% gy_exp_reduced_w
+// exp(r + e) = 1 + r + the result for |r| <= ln(2) / 2 and e far smaller.
+template <class T> GY_FN T gy_exp_reduced_w(T r, T e) {
+  T q = gy_poly(r, 2.092793036717549e-09, 2.511343727695741e-08, 2.755722991134869e-07, 2.7557230819226314e-06,
+    2.4801587378197918e-05, 0.00019841269900457611, 0.0013888888888855854, 0.008333333333315377, 0.041666666666666734,
+    0.16666666666666685, 0.5);
+  return gy_mad(r * r, q, gy_mad(e, r, e));
+}
+//% gy_exp_split_w
+// x + y = n ln(2) + r + e; the product of n and the upper part of ln(2) is exact, and so is its difference from x.
+template <class T> GY_FN T gy_exp_split_w(T x, T y, T &r, T &e) {
+  T n = gy_mad(x, T{} + 1.4426950408889634, T{} + 6755399441055744.0) - 6755399441055744.0;
+  T a = gy_mad(n, T{} - 0.6931471803691238, x);
+  r = gy_mad(n, T{} - 1.9082149292705877e-10, a);
+  e = gy_mad(n, T{} - 1.9082149292705877e-10, a - r) + y;
+  return n;
+}
+//% gy_exp_parts_w
+// exp(x + y) = 2^n (h + l); the result is n.
+template <class T> GY_FN T gy_exp_parts_w(T x, T y, T &h, T &l) {
+  T r, e, n = gy_exp_split_w(x, y, r, e), p = gy_exp_reduced_w(r, e);
+  h = gy_sum_w(T{} + 1.0, r, l);
+  l = l + p;
+  return n;
+}
+//% gy_exp_f64 : GY_WIDE
+template <class T> GY_FN T gy_exp_w(T x) {
+  T h, l, n = gy_exp_parts_w(gy_clamp_w(x, -746.0, 710.0), T{}, h, l);
+  return gy_scale_w(h + l, n);
+}
+GY_WIDE(exp)
+//% gy_exp2_f64 : GY_WIDE
+template <class T> GY_FN T gy_exp2_w(T x) {
+  x = gy_clamp_w(x, -1080.0, 1030.0);
+  T n = (x + 6755399441055744.0) - 6755399441055744.0, f = x - n, r = f * 0.6931471805599453;
+  T e = gy_mad(f, T{} + 2.3190468138462996e-17, gy_mad(f, T{} + 0.6931471805599453, -r));
+  T l, p = gy_exp_reduced_w(r, e), h = gy_sum_w(T{} + 1.0, r, l);
+  return gy_scale_w(h + (l + p), n);
+}
+GY_WIDE(exp2)
+//% gy_expm1_parts_w
+// (exp(x) - 1) / 2 = h + l, for x from -40 to 710.
+template <class T> GY_FN T gy_expm1_parts_w(T x, T &l) {
+  T r, e, n = gy_exp_split_w(x, T{}, r, e), p = gy_exp_reduced_w(r, e);
+  T s = gy_power_w(n - 1.0), k, m, a = gy_sum_w(s, T{} - 0.5, k);
+  T h = gy_any_sum_w(a, s * r, m);
+  l = gy_mad(s, p, k + m);
+  return h;
+}
+//% gy_expm1_f64 : GY_WIDE
+template <class T> GY_FN T gy_expm1_w(T x) {
+  T l, h = gy_expm1_parts_w(gy_clamp_w(x, -40.0, 710.0), l);
+  return gy_sel(gy_abs(x) < 1e-20, x, (h + l) * 2.0);
+}
+GY_WIDE(expm1)
+//% gy_sigmoid_f64 : GY_WIDE
+#if GY_ISA == 0
+GY_FN sf64 gy_sigmoid_f64(sf64 x) { return 1.0 / (1.0 + __builtin_exp(-x)); }
+#else
+// With E = exp(-|x|) it is 1 / (1 + E), or E / (1 + E) below 0.
+template <class T> GY_FN T gy_sigmoid_w(T x) {
+  T h, l, n = gy_exp_parts_w(gy_raise(-gy_abs(x), T{} - 746.0), T{}, h, l), lost;
+  T e = gy_scale_w(gy_sum_w(h, l, l), n);
+  l = gy_scale_w(l, n);
+  T d = gy_sum_w(T{} + 1.0, e, lost);
+  auto below = x < 0;
+  return gy_quotient_w(gy_sel(below, e, T{} + 1.0), gy_sel(below, l, T{}), d, lost + l);
+}
+GY_WIDE(sigmoid)
+#endif
+//% gy_tanh_f64 : GY_WIDE
+template <class T> GY_FN T gy_tanh_w(T x) {
+  T a = gy_lower(gy_abs(x), T{} + 20.0), l, lost;
+  T h = gy_expm1_parts_w(a + a, l);
+  h = gy_sum_w(h, l, l);
+  T d = gy_any_sum_w(h, T{} + 1.0, lost);
+  return gy_sel(gy_abs(x) < 1e-20, x, gy_copysign(gy_quotient_w(h, l, d, lost + l), x));
+}
+GY_WIDE(tanh)
+//% gy_log_m_w
+// log(1 + f) = h + l for 1 + f in [sqrt(1/2), sqrt(2)].
+template <class T> GY_FN T gy_log_m_w(T f, T &l) {
+  T s = f / (f + 2.0), z = s * s, half = f * f * 0.5;
+  T p = gy_poly(z, 0.14811576956973746, 0.15312565983875137, 0.18183619149817362, 0.22222197584054626,
+    0.28571428751336414, 0.3999999999937783, 0.666666666666674);
+  T h = gy_sum_w(f, -half, l);
+  l = gy_mad(s, gy_mad(z, p, half), l);
+  return h;
+}
+//% gy_log_split_w : gy_log_parts_d
+// x = 2^e (1 + f) for any positive x.
+template <class T> GY_FN T gy_log_split_w(T x, T &e) {
+  auto tiny = x < 2.2250738585072014e-308;
+  T f = gy_log_parts_d(gy_sel(tiny, x * 18014398509481984.0, x), e) - 1.0;
+  e = gy_sel(tiny, e - 54.0, e);
+  return f;
+}
+//% gy_log_sum_w
+// e ln(2) + log(1 + f) + c, c small.
+template <class T> GY_FN T gy_log_sum_w(T e, T f, T c) {
+  T l, lost, h = gy_log_m_w(f, l);
+  h = gy_sum_w(e * 0.6931471803691238, h, lost);
+  return h + (lost + (l + gy_mad(e, T{} + 1.9082149292705877e-10, c)));
+}
+//% gy_log_f64 : GY_WIDE
+template <class T> GY_FN T gy_log_w(T x) {
+  T e, f = gy_log_split_w(x, e);
+  return gy_log_ends(x, gy_log_sum_w(e, f, T{}));
+}
+GY_WIDE(log)
+//% gy_log1p_f64 : GY_WIDE
+template <class T> GY_FN T gy_log1p_w(T x) {
+  T c, u = gy_any_sum_w(T{} + 1.0, x, c), e, f = gy_log_split_w(u, e);
+  auto near = e == 0;
+  T r = gy_log_sum_w(e, gy_sel(near, x, f), gy_sel(near, T{}, c / u));
+  return gy_sel(x == 0, x, gy_log_ends(u, r));
+}
+GY_WIDE(log1p)
+//% gy_log_base_w
+// e u + log(1 + f) b for b in two parts, u too.
+template <class T> GY_FN T gy_log_base_w(T x, sf64 b, sf64 c, sf64 u, sf64 v) {
+  T e, f = gy_log_split_w(x, e), l, lost, h = gy_log_m_w(f, l);
+  T p = h * b;
+  l = gy_mad(l, T{} + b, gy_mad(h, T{} + c, gy_mad(h, T{} + b, -p)));
+  h = gy_sum_w(e * u, p, lost);
+  return gy_log_ends(x, h + (lost + gy_mad(e, T{} + v, l)));
+}
+//% gy_log2_f64 : GY_WIDE
+template <class T> GY_FN T gy_log2_w(T x) { return gy_log_base_w(x, 1.4426950408889634, 2.0355273740931033e-17, 1.0, 0.0); }
+GY_WIDE(log2)
+//% gy_log10_f64 : GY_WIDE
+template <class T> GY_FN T gy_log10_w(T x) {
+  return gy_log_base_w(x, 0.4342944819032518, 1.098319650216765e-17, 0.30102999566383914, 1.42050232272661e-13);
+}
+GY_WIDE(log10)
+//% gy_trig_parts_w
+// x = i pi/2 + r + e: the difference from the first part of pi/2 is exact for |x| < 1e9. Then the sine
+// and the cosine of r + e in two parts, and i as an integer with only its two lowest bits meaningful.
+template <class T> GY_FN auto gy_trig_parts_w(T x, T &s, T &sl, T &c, T &cl) {
+  T t = gy_mad(x, T{} + 0.6366197723675814, T{} + 6755399441055744.0), n = t - 6755399441055744.0;
+  T a = gy_mad(n, T{} - 1.5707963267948966, x), b = n * -6.123233995736766e-17, e;
+  T r = gy_any_sum_w(a, b, e);
+  e = gy_mad(n, T{} + 1.4973849048591698e-33, e + gy_mad(n, T{} - 6.123233995736766e-17, -b));
+  T z = r * r, half = z * -0.5, lost;
+  T p = gy_poly(z, 1.5896500386409638e-10, -2.505075318224346e-08, 2.755731366151056e-06, -0.00019841269829723584,
+    0.008333333333322313, -0.16666666666666632);
+  s = gy_sum_w(r, gy_mad(r * z, p, gy_mad(e, half, e)), sl);
+  T q = gy_poly(z, -1.1359452623531947e-11, 2.0875719643264413e-09, -2.7557314326729696e-07, 2.4801587289397674e-05,
+    -0.0013888888888873997, 0.0416666666666666);
+  T w = gy_sum_w(T{} + 1.0, half, lost);
+  T low = gy_mad(gy_mad(r, r, -z), T{} - 0.5, gy_mad(z * z, q, gy_mad(-r, e, lost)));
+  c = gy_sum_w(w, low, cl);
+  return gy_bits(t);
+}
+//% GY_WIDE_TRIG : gy_trig_parts_w gy_flip_sign
+// Beyond 1e9 the C library is called lane by lane.
+#if GY_ISA == 0
+#define GY_WIDE_TRIG(name) GY_FN sf64 gy_##name##_f64(sf64 x) { return __builtin_##name(x); }
+#else
+#if GY_ISA == 512
+typedef long long gy_q64 __attribute__((vector_size(64)));
+GY_FN su32 gy_bits_of_lanes(gy_hi64 m) { return (su8)__builtin_ia32_cvtq2mask512((gy_q64)m); }
+#else
+GY_FN su32 gy_bits_of_lanes(gy_hi64 m) { return (su32)__builtin_ia32_movmskpd256((gy_hf64)m); }
+#endif
+#define GY_WIDE_TRIG(name) \
+  static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x) { return gy_abs(x) < 1e9 ? gy_##name##_w(x) : __builtin_##name(x); } \
+  static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { \
+    su32 far = gy_bits_of_lanes((gy_hi64)~(gy_abs(x) < 1e9)); \
+    gy_hf64 r = gy_##name##_w(x); \
+    if (__builtin_expect(far != 0, 0)) { \
+      sf64 t[GY_LANES / 2], u[GY_LANES / 2]; \
+      gy_stu(t, x); \
+      gy_stu(u, r); \
+      for (; far; far &= far - 1) u[__builtin_ctz(far)] = __builtin_##name(t[__builtin_ctz(far)]); \
+      r = gy_ldu<gy_hf64>(u); \
+    } \
+    return r; \
+  } \
+  GY_FN sf64 gy_##name##_f64(sf64 x) { return gy_##name##_one(x); } \
+  GY_FN vf64 gy_##name##_f64(vf64 x) { return vf64{gy_##name##_half(x.lo), gy_##name##_half(x.hi)}; }
+#endif
+//% gy_sin_f64 : GY_WIDE_TRIG
+template <class T> GY_FN T gy_sin_w(T x) {
+  T s, sl, c, cl;
+  auto i = gy_trig_parts_w(x, s, sl, c, cl);
+  return gy_sel(gy_abs(x) < 1e-20, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
+}
+GY_WIDE_TRIG(sin)
+//% gy_cos_f64 : GY_WIDE_TRIG
+template <class T> GY_FN T gy_cos_w(T x) {
+  T s, sl, c, cl;
+  auto i = gy_trig_parts_w(x, s, sl, c, cl);
+  return gy_flip_sign(gy_sel((i & 1) != 0, s, c), i + 1);
+}
+GY_WIDE_TRIG(cos)
+//% gy_tan_f64 : GY_WIDE_TRIG
+template <class T> GY_FN T gy_tan_w(T x) {
+  T s, sl, c, cl;
+  auto odd = (gy_trig_parts_w(x, s, sl, c, cl) & 1) != 0;
+  T r = gy_quotient_w(gy_sel(odd, -c, s), gy_sel(odd, -cl, sl), gy_sel(odd, s, c), gy_sel(odd, sl, cl));
+  return gy_sel(gy_abs(x) < 1e-20, x, r);
+}
+GY_WIDE_TRIG(tan)
+//% gy_erf_f64 : GY_WIDE
+template <class T> GY_FN T gy_erf_w(T x) {
+  T a = gy_lower(gy_abs(x), T{} + 6.0), z = a * a;
+  T p = gy_poly(z, 5.960689022158655e-11, -1.1374957238407015e-09, 1.466032890853223e-08, -1.635039621577348e-07,
+    1.6461008473391065e-06, -1.4925595771640214e-05, 0.00012055331132920735, -0.0008548326981424187,
+    0.005223977624828399, -0.02686617064507787, 0.11283791670954885, -0.3761263890318375, 0.1283791670955126);
+  T t = (a - 2.5) / (a + 2.5);
+  T q = gy_poly(t, -4.6531117895779e-08, 5.882905739882403e-08, 3.801788902499868e-07, 8.54981445294065e-08,
+    -1.813629007959037e-06, -2.300412207363128e-06, 7.554625107711755e-06, 1.8614819508715834e-05,
+    -3.418244563343044e-05, -0.00012887720371961714, 0.000228380391418904, 0.0008759154517755862,
+    -0.002642365964723459, -0.003993701165902277, 0.039922539075592074, -0.12503305237882878, 0.2517131932174493,
+    -0.37173673394897333, 0.2108063640611436);
+  T h, l, n = gy_exp_parts_w(-z, gy_mad(-a, a, z), h, l);
+  T large = gy_mad(q * (h + l), -gy_power_w(n), T{} + 1.0);
+  return gy_sel(a < 1.0, gy_mad(x, p, x), gy_copysign(large, x));
+}
+GY_WIDE(erf)
