@@ -1,3 +1,18 @@
+//% gy_wide32 : gy_widen
+#if GY_VEC
+GY_FN vi32 gy_wide32(vi8 x) { return gy_widen(x); }
+GY_FN vu32 gy_wide32(vu16 x) { return gy_widen(x); }
+#if defined(__clang__)
+GY_FN vu32 gy_wide32(vu8 x) { return __builtin_convertvector(x, vu32); }
+GY_FN vi32 gy_wide32(vi16 x) { return __builtin_convertvector(x, vi32); }
+#elif GY_ISA == 512
+GY_FN vu32 gy_wide32(vu8 x) { return (vu32)__builtin_ia32_pmovzxbd512_mask((gy_c8)x, vi32{}, (su16)-1); }
+GY_FN vi32 gy_wide32(vi16 x) { return (vi32)__builtin_ia32_pmovsxwd512_mask(x, vi32{}, (su16)-1); }
+#else
+GY_FN vu32 gy_wide32(vu8 x) { return (vu32)__builtin_ia32_pmovzxbd256((gy_c8)gy_l2{(si64)x}); }
+GY_FN vi32 gy_wide32(vi16 x) { return (vi32)__builtin_ia32_pmovsxwd256(x); }
+#endif
+#endif
 //% gy_cvtt gy_cvtu gy_cvtul gy_cvttl
 // Float to integer is the x86 truncating conversion, as eager torch on this machine; narrow integers go through 32 bits and wrap.
 GY_FN si32 gy_cvtt(sf32 x) { return (si32)x; }
@@ -50,14 +65,20 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN si8 gy_to_i8(sf32 x) { return (si8)gy_cvtt(x); }
 GY_FN si8 gy_to_i8(sf64 x) { return (si8)gy_cvtt(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vi8 gy_to_i8(v##n x) { return GY_C(x, vi8); }
-GY_NATIVE_INTS(GY_X)
+#define GY_X(n) GY_FN vi8 gy_to_i8(v##n x) { return (vi8)x; }
+GY_X(i8) GY_X(u8)
 #undef GY_X
-GY_FN vi8 gy_to_i8(vi64 x) { return GY_C(gy_to_i32(x), vi8); }
-GY_FN vi8 gy_to_i8(vu64 x) { return GY_C(gy_to_i32(x), vi8); }
-GY_FN vi8 gy_to_i8(vf32 x) { return GY_C(gy_cvtt(x), vi8); }
-GY_FN vi8 gy_to_i8(vf64 x) { return GY_C(gy_cvtt(x), vi8); }
-GY_FN vi8 gy_to_i8(vbool x) { return GY_C(-x.m, vi8); }
+#define GY_X(n) GY_FN vi8 gy_to_i8(v##n x) { return GY_C(x, vi8); }
+GY_X(i16) GY_X(u16)
+#undef GY_X
+#define GY_X(n) GY_FN vi8 gy_to_i8(v##n x) { return (vi8)gy_narrow((vi32)x); }
+GY_X(i32) GY_X(u32)
+#undef GY_X
+GY_FN vi8 gy_to_i8(vi64 x) { return (vi8)gy_narrow(gy_to_i32(x)); }
+GY_FN vi8 gy_to_i8(vu64 x) { return (vi8)gy_narrow(gy_to_i32(x)); }
+GY_FN vi8 gy_to_i8(vf32 x) { return (vi8)gy_narrow(gy_cvtt(x)); }
+GY_FN vi8 gy_to_i8(vf64 x) { return (vi8)gy_narrow(gy_cvtt(x)); }
+GY_FN vi8 gy_to_i8(vbool x) { return (vi8)gy_narrow(-x.m); }
 #endif
 //% gy_to_i16
 #define GY_X(n) GY_FN si16 gy_to_i16(s##n x) { return (si16)x; }
@@ -82,9 +103,11 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN si32 gy_to_i32(sf32 x) { return (si32)gy_cvtt(x); }
 GY_FN si32 gy_to_i32(sf64 x) { return (si32)gy_cvtt(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vi32 gy_to_i32(v##n x) { return GY_C(x, vi32); }
-GY_NATIVE_INTS(GY_X)
+#define GY_X(n) GY_FN vi32 gy_to_i32(v##n x) { return (vi32)gy_wide32(x); }
+GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
+GY_FN vi32 gy_to_i32(vi32 x) { return (vi32)x; }
+GY_FN vi32 gy_to_i32(vu32 x) { return (vi32)x; }
 GY_FN vi32 gy_to_i32(vi64 x) { return gy_join(GY_C(x.lo, gy_hi32), GY_C(x.hi, gy_hi32)); }
 GY_FN vi32 gy_to_i32(vu64 x) { return gy_join(GY_C(x.lo, gy_hi32), GY_C(x.hi, gy_hi32)); }
 GY_FN vi32 gy_to_i32(vf32 x) { return gy_cvtt(x); }
@@ -98,14 +121,20 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su8 gy_to_u8(sf32 x) { return (su8)gy_cvtt(x); }
 GY_FN su8 gy_to_u8(sf64 x) { return (su8)gy_cvtt(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return GY_C(x, vu8); }
-GY_NATIVE_INTS(GY_X)
+#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return (vu8)x; }
+GY_X(i8) GY_X(u8)
 #undef GY_X
-GY_FN vu8 gy_to_u8(vi64 x) { return GY_C(gy_to_i32(x), vu8); }
-GY_FN vu8 gy_to_u8(vu64 x) { return GY_C(gy_to_i32(x), vu8); }
-GY_FN vu8 gy_to_u8(vf32 x) { return GY_C(gy_cvtt(x), vu8); }
-GY_FN vu8 gy_to_u8(vf64 x) { return GY_C(gy_cvtt(x), vu8); }
-GY_FN vu8 gy_to_u8(vbool x) { return GY_C(-x.m, vu8); }
+#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return GY_C(x, vu8); }
+GY_X(i16) GY_X(u16)
+#undef GY_X
+#define GY_X(n) GY_FN vu8 gy_to_u8(v##n x) { return (vu8)gy_narrow((vi32)x); }
+GY_X(i32) GY_X(u32)
+#undef GY_X
+GY_FN vu8 gy_to_u8(vi64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
+GY_FN vu8 gy_to_u8(vu64 x) { return (vu8)gy_narrow(gy_to_i32(x)); }
+GY_FN vu8 gy_to_u8(vf32 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
+GY_FN vu8 gy_to_u8(vf64 x) { return (vu8)gy_narrow(gy_cvtt(x)); }
+GY_FN vu8 gy_to_u8(vbool x) { return (vu8)gy_narrow(-x.m); }
 #endif
 //% gy_to_u16
 #define GY_X(n) GY_FN su16 gy_to_u16(s##n x) { return (su16)x; }
@@ -130,9 +159,11 @@ GY_INTS(GY_X) GY_X(bool)
 GY_FN su32 gy_to_u32(sf32 x) { return (su32)gy_cvtu(x); }
 GY_FN su32 gy_to_u32(sf64 x) { return (su32)gy_cvtu(x); }
 #if GY_VEC
-#define GY_X(n) GY_FN vu32 gy_to_u32(v##n x) { return GY_C(x, vu32); }
-GY_NATIVE_INTS(GY_X)
+#define GY_X(n) GY_FN vu32 gy_to_u32(v##n x) { return (vu32)gy_wide32(x); }
+GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
+GY_FN vu32 gy_to_u32(vi32 x) { return (vu32)x; }
+GY_FN vu32 gy_to_u32(vu32 x) { return (vu32)x; }
 GY_FN vu32 gy_to_u32(vi64 x) { return (vu32)gy_to_i32(x); }
 GY_FN vu32 gy_to_u32(vu64 x) { return (vu32)gy_to_i32(x); }
 GY_FN vu32 gy_to_u32(vf32 x) { return gy_cvtu(x); }
@@ -147,7 +178,10 @@ GY_FN si64 gy_to_i64(sf32 x) { return (si64)x; }
 GY_FN si64 gy_to_i64(sf64 x) { return (si64)x; }
 #if GY_VEC
 #define GY_X(n) GY_FN vi64 gy_to_i64(v##n x) { return vi64{GY_C(gy_lo(x), gy_hi64), GY_C(gy_hi(x), gy_hi64)}; }
-GY_NATIVE_INTS(GY_X)
+GY_X(i32) GY_X(u32)
+#undef GY_X
+#define GY_X(n) GY_FN vi64 gy_to_i64(v##n x) { return gy_to_i64(gy_wide32(x)); }
+GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
 GY_FN vi64 gy_to_i64(vi64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
 GY_FN vi64 gy_to_i64(vu64 x) { return vi64{(gy_hi64)x.lo, (gy_hi64)x.hi}; }
@@ -163,7 +197,10 @@ GY_FN su64 gy_to_u64(sf32 x) { return gy_cvtul(x); }
 GY_FN su64 gy_to_u64(sf64 x) { return gy_cvtul(x); }
 #if GY_VEC
 #define GY_X(n) GY_FN vu64 gy_to_u64(v##n x) { return vu64{GY_C(gy_lo(x), gy_hu64), GY_C(gy_hi(x), gy_hu64)}; }
-GY_NATIVE_INTS(GY_X)
+GY_X(i32) GY_X(u32)
+#undef GY_X
+#define GY_X(n) GY_FN vu64 gy_to_u64(v##n x) { return gy_to_u64(gy_wide32(x)); }
+GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
 GY_FN vu64 gy_to_u64(vi64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
 GY_FN vu64 gy_to_u64(vu64 x) { return vu64{(gy_hu64)x.lo, (gy_hu64)x.hi}; }
@@ -192,7 +229,7 @@ GY_FN sf32 gy_to_f32(gy_f16 x) { return gy_f16_value((su32)x.bits); }
 GY_NUMBERS(GY_X) GY_X(bool)
 #undef GY_X
 #if GY_VEC
-#define GY_X(n) GY_FN vf32 gy_to_f32(v##n x) { return GY_C(GY_C(x, vi32), vf32); }
+#define GY_X(n) GY_FN vf32 gy_to_f32(v##n x) { return GY_C((vi32)gy_wide32(x), vf32); }
 GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
 #define GY_X(n) GY_FN vf32 gy_to_f32(v##n x) { return GY_C(x, vf32); }
@@ -211,7 +248,7 @@ GY_NUMBERS(GY_X) GY_X(bool)
 #if GY_VEC
 GY_FN vf64 gy_to_f64(vf32 x) { return vf64{GY_C(gy_lo(x), gy_hf64), GY_C(gy_hi(x), gy_hf64)}; }
 GY_FN vf64 gy_to_f64(vi32 x) { return vf64{GY_C(gy_lo(x), gy_hf64), GY_C(gy_hi(x), gy_hf64)}; }
-#define GY_X(n) GY_FN vf64 gy_to_f64(v##n x) { return gy_to_f64(GY_C(x, vi32)); }
+#define GY_X(n) GY_FN vf64 gy_to_f64(v##n x) { return gy_to_f64((vi32)gy_wide32(x)); }
 GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
 GY_FN vf64 gy_to_f64(vu32 x) {

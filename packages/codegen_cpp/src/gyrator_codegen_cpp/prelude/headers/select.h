@@ -4,8 +4,9 @@ GY_NUMBERS(GY_SEL) GY_SEL(bool)
 #undef GY_SEL
 #if GY_VEC
 #define GY_SEL(n, k) \
-  GY_FN v##n gy_select(vbool m, v##n a, v##n b) { return __builtin_convertvector(m.m, k) ? a : b; }
-GY_SEL(i8, vi8) GY_SEL(u8, vi8) GY_SEL(i16, vi16) GY_SEL(u16, vi16)
+  GY_FN v##n gy_select(vbool m, v##n a, v##n b) { return k ? a : b; }
+GY_SEL(i8, gy_narrow(m.m)) GY_SEL(u8, gy_narrow(m.m))
+GY_SEL(i16, __builtin_convertvector(m.m, vi16)) GY_SEL(u16, __builtin_convertvector(m.m, vi16))
 #undef GY_SEL
 #define GY_SEL(n) GY_FN v##n gy_select(vbool m, v##n a, v##n b) { return m.m ? a : b; }
 GY_SEL(f32) GY_SEL(i32) GY_SEL(u32)

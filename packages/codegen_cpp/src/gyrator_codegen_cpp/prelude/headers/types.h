@@ -85,6 +85,43 @@ typedef long long gy_hq64 __attribute__((vector_size(8 * GY_LANES / 2)));
 template <class T> GY_FN T gy_sel(gy_hq64 m, T a, T b) { return m ? a : b; }
 #endif
 #endif
+template <class T> GY_FN T gy_ldu(const void *p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class T> GY_FN void gy_stu(void *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
+
+#define GY_INTS(X) X(i8) X(i16) X(i32) X(i64) X(u8) X(u16) X(u32) X(u64)
+#define GY_NATIVE_INTS(X) X(i8) X(i16) X(i32) X(u8) X(u16) X(u32)
+#define GY_NUMBERS(X) X(f32) X(f64) GY_INTS(X)
+#if GY_VEC
+#define GY_V(...) __VA_ARGS__
+#else
+#define GY_V(...)
+#endif
+//% gy_widen gy_narrow
+// GCC widens and narrows by halves or lane by lane, the machine at once.
+#if GY_VEC
+#if defined(__clang__)
+GY_FN vi32 gy_widen(vi8 x) { return __builtin_convertvector(x, vi32); }
+GY_FN vu32 gy_widen(vu16 x) { return __builtin_convertvector(x, vu32); }
+GY_FN vi8 gy_narrow(vi32 x) { return __builtin_convertvector(x, vi8); }
+#else
+typedef char gy_c8 __attribute__((vector_size(16)));
+#if GY_ISA == 512
+GY_FN vi32 gy_widen(vi8 x) { return (vi32)__builtin_ia32_pmovsxbd512_mask((gy_c8)x, vi32{}, (su16)-1); }
+GY_FN vu32 gy_widen(vu16 x) { return (vu32)__builtin_ia32_pmovzxwd512_mask((vi16)x, vi32{}, (su16)-1); }
+GY_FN vi8 gy_narrow(vi32 x) { return (vi8)__builtin_ia32_pmovdb512_mask(x, gy_c8{}, (su16)-1); }
+#else
+typedef si64 gy_l2 __attribute__((vector_size(16)));
+typedef char gy_c32 __attribute__((vector_size(32)));
+GY_FN vi32 gy_widen(vi8 x) { return __builtin_ia32_pmovsxbd256((gy_c8)gy_l2{(si64)x}); }
+GY_FN vu32 gy_widen(vu16 x) { return (vu32)__builtin_ia32_pmovzxwd256((vi16)x); }
+GY_FN vi8 gy_narrow(vi32 x) {
+  x = (vi32)__builtin_ia32_pshufb256((gy_c32)x, (gy_c32)vi32{0x0c080400, 0, 0, 0, 0, 0x0c080400});
+  return (vi8)((si64)(su32)x[0] | (si64)x[5] << 32);
+}
+#endif
+#endif
+#endif
+//% gy_raise gy_lower
 // x, but at least or at most c; a NaN stays.
 template <class T> GY_FN T gy_raise(T x, T c) { return gy_sel(x < c, c, x); }
 template <class T> GY_FN T gy_lower(T x, T c) { return gy_sel(x > c, c, x); }
@@ -97,28 +134,4 @@ GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps512_mask(
 GY_FN vf32 gy_raise(vf32 x, vf32 c) { return (vf32)__builtin_ia32_maxps256(c, x); }
 GY_FN vf32 gy_lower(vf32 x, vf32 c) { return (vf32)__builtin_ia32_minps256(c, x); }
 #endif
-#endif
-#if GY_VEC
-// GCC widens and narrows by halves, the machine at once.
-#if GY_ISA == 512 && !defined(__clang__)
-typedef char gy_c8 __attribute__((vector_size(16)));
-GY_FN vi32 gy_widen(vi8 x) { return (vi32)__builtin_ia32_pmovsxbd512_mask((gy_c8)x, vi32{}, (su16)-1); }
-GY_FN vu32 gy_widen(vu16 x) { return (vu32)__builtin_ia32_pmovzxwd512_mask((vi16)x, vi32{}, (su16)-1); }
-GY_FN vi8 gy_narrow(vi32 x) { return (vi8)__builtin_ia32_pmovdb512_mask(x, gy_c8{}, (su16)-1); }
-#else
-GY_FN vi32 gy_widen(vi8 x) { return __builtin_convertvector(x, vi32); }
-GY_FN vu32 gy_widen(vu16 x) { return __builtin_convertvector(x, vu32); }
-GY_FN vi8 gy_narrow(vi32 x) { return __builtin_convertvector(x, vi8); }
-#endif
-#endif
-template <class T> GY_FN T gy_ldu(const void *p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
-template <class T> GY_FN void gy_stu(void *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
-
-#define GY_INTS(X) X(i8) X(i16) X(i32) X(i64) X(u8) X(u16) X(u32) X(u64)
-#define GY_NATIVE_INTS(X) X(i8) X(i16) X(i32) X(u8) X(u16) X(u32)
-#define GY_NUMBERS(X) X(f32) X(f64) GY_INTS(X)
-#if GY_VEC
-#define GY_V(...) __VA_ARGS__
-#else
-#define GY_V(...)
 #endif
