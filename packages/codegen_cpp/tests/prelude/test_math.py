@@ -274,6 +274,23 @@ def test_special_values(name, x, expected, isa, folder):
             assert same_bits(got, want).all(), (code, kind, got)
 
 
+def test_lgamma_is_close_next_to_its_zeros_and_poles(isa, folder):
+    library = build(unary("lgamma"), isa, folder)
+    near = [1.0, 2.0, -2.4570247, -2.7476826, -3.1435809, 0.5, 1.5, 2.5, 3.5, -1.0, -7.0, 8388607.5]
+    steps = np.float32(1) + np.float32(2**-23) * np.float32([-3, -2, -1, 0, 1, 2, 3, 900, -900])
+    x = np.outer(np.float32(near), steps).ravel().astype(np.float32)
+    got = library.map(f"f32_{'s' if isa is Isa.PLAIN else 'v'}", "f32", x)
+    with mpmath.workdps(40):
+        poles = (x <= 0) & (x == np.rint(x))
+        exact = [
+            np.inf if p else float(MP["lgamma"](float(v))) for v, p in zip(x, poles, strict=True)
+        ]
+    reference = np.array(exact)
+    with np.errstate(invalid="ignore"):
+        close = (ulps(got, reference) <= 0.51) | (np.abs(got - reference) < 4e-15)
+    assert close.all()
+
+
 def pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Random pairs over all exponents, near ones, and all pairs of special values."""
     rng = np.random.default_rng(3)

@@ -8,12 +8,49 @@
     _Pragma("GCC unroll 1") for (si32 i = 0; i < GY_LANES; i++) { sf64 x = t[i]; t[i] = (sf32)call; } \
     return gy_ldu<vf32>(t); \
   })
+//% gy_lgamma_d
+// From 3.5 up Stirling's formula with a fitted tail; below, log gamma(2 + t) for |t| <= 1/2 and the logarithm of
+// what the recurrence multiplies or divides by; below 0 by reflection.
+template <class T> GY_FN T gy_log_positive(T x) {
+  T e, m = gy_log_parts_d(x, e);
+  return gy_log_sum_w(e, m - 1.0, T{});
+}
+template <class T> GY_FN T gy_lgamma_d(T x) {
+  T a = gy_abs(x), one = T{} + 1.0, inf = T{} + __builtin_inf();
+  auto far = a >= 3.5, up = a >= 2.5, low = a < 1.5, least = a < 0.5;
+  T t = a - gy_sel(least, T{}, gy_sel(low, one, gy_sel(up, T{} + 3.0, T{} + 2.0)));
+  T factor = gy_sel(far, a, gy_sel(up, a - 1.0, gy_sel(least, a * (a + 1.0), gy_sel(low, a, one))));
+  T times = gy_sel(far, a - 0.5, gy_sel(up, one, -one));
+  T p = gy_poly(t, -1.4328642308615826e-07, 2.78493131217315e-07, -4.2005237238059433e-07, 9.203160822051574e-07,
+    -2.0497501695736643e-06, 4.384589148480144e-06, -9.43723772322291e-06, 2.0505617527964085e-05, -4.492653099371855e-05,
+    9.945767001634965e-05, -0.00022315473517669351, 0.0005096695156773605, -0.0011927539127578894, 0.002890510331023687,
+    -0.007385551028649721, 0.02058080842778057, -0.06735230105319831, 0.32246703342411326, 0.42278433509846713);
+  T v = 1.0 / a;
+  T q = gy_poly(v * v, 0.5623727452895709, -0.3418704609460346, 0.10717474677766392, -0.025783791163781482,
+    0.006271595670095799, -0.0019140723612778962, 0.0008416955547100974, -0.0005952375698223439, 0.0007936507910631445,
+    -0.0027777777777727797, 0.08333333333333333);
+  T r = gy_mad(times, gy_log_positive(factor), gy_sel(far, gy_mad(v, q, 0.9189385332046728 - a), t * p));
+  r = gy_sel(a == 0, inf, r);
+  if (gy_any_w(x < 0)) {
+    T f = a - gy_round(a), s = gy_abs(gy_sin_w(f * 3.141592653589793));
+    T reflected = gy_log_positive(gy_sel(f == 0, one, 3.141592653589793 / (a * s))) - r;
+    r = gy_sel(x < 0, gy_sel(f == 0, inf, reflected), r);
+  }
+  return gy_sel(a == __builtin_inf(), inf, r);
+}
 //% gy_lgamma
 // lgamma_r, as lgamma writes a global sign.
 extern "C" double lgamma_r(double, int *) noexcept;
-static __attribute__((noinline)) sf64 gy_lgamma_d(sf64 x) { si32 sign; return lgamma_r(x, &sign); }
-GY_PER_LANE_F32(gy_lgamma, gy_lgamma_d(x))
-GY_PER_LANE(gy_lgamma, gy_lgamma_d(x))
+static __attribute__((noinline)) sf64 gy_lgamma_c(sf64 x) { si32 sign; return lgamma_r(x, &sign); }
+#if GY_ISA == 0
+GY_FN sf32 gy_lgamma(sf32 x) { return (sf32)gy_lgamma_c((sf64)x); }
+#else
+static __attribute__((noinline)) sf32 gy_lgamma_one(sf32 x) { return (sf32)gy_lgamma_d((sf64)x); }
+static __attribute__((noinline)) gy_hf32 gy_lgamma_half(gy_hf32 x) { return GY_C(gy_lgamma_d(GY_C(x, gy_hf64)), gy_hf32); }
+GY_FN sf32 gy_lgamma(sf32 x) { return gy_lgamma_one(x); }
+GY_FN vf32 gy_lgamma(vf32 x) { return gy_join(gy_lgamma_half(gy_lo(x)), gy_lgamma_half(gy_hi(x))); }
+#endif
+GY_PER_LANE(gy_lgamma, gy_lgamma_c(x))
 //% gy_digamma
 // Reflection below 0, recurrence up to 10, then the asymptotic series in Bernoulli numbers.
 static __attribute__((noinline)) sf64 gy_digamma_d(sf64 x) {

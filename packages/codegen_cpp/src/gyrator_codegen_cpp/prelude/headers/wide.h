@@ -192,21 +192,30 @@ template <class T> GY_FN auto gy_trig_parts_w(T x, T &s, T &sl, T &c, T &cl) {
   c = gy_sum_w(w, low, cl);
   return gy_bits(t);
 }
+//% gy_any_w
+// Whether any lane of a mask is set; always true where the compiler makes the vectors, for want of a branch.
+GY_FN bool gy_any_w(bool m) { return GY_ISA == 0 || m; }
+#if GY_ISA == 512
+typedef long long gy_q64 __attribute__((vector_size(64)));
+GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su8)__builtin_ia32_cvtq2mask512((gy_q64)m); }
+#elif GY_ISA == 256
+GY_FN su32 gy_lane_bits_w(gy_hi64 m) { return (su32)__builtin_ia32_movmskpd256((gy_hf64)m); }
+#endif
+#if GY_ISA != 0
+GY_FN bool gy_any_w(gy_hi64 m) { return gy_lane_bits_w(m) != 0; }
+#if defined(__clang__)
+GY_FN bool gy_any_w(gy_hq64 m) { return gy_lane_bits_w((gy_hi64)m) != 0; }
+#endif
+#endif
 //% GY_WIDE_TRIG : gy_trig_parts_w gy_flip_sign
 // Beyond 1e9 the C library is called lane by lane.
 #if GY_ISA == 0
 #define GY_WIDE_TRIG(name) GY_FN sf64 gy_##name##_f64(sf64 x) { return __builtin_##name(x); }
 #else
-#if GY_ISA == 512
-typedef long long gy_q64 __attribute__((vector_size(64)));
-GY_FN su32 gy_bits_of_lanes(gy_hi64 m) { return (su8)__builtin_ia32_cvtq2mask512((gy_q64)m); }
-#else
-GY_FN su32 gy_bits_of_lanes(gy_hi64 m) { return (su32)__builtin_ia32_movmskpd256((gy_hf64)m); }
-#endif
 #define GY_WIDE_TRIG(name) \
   static __attribute__((noinline)) sf64 gy_##name##_one(sf64 x) { return gy_abs(x) < 1e9 ? gy_##name##_w(x) : __builtin_##name(x); } \
   static __attribute__((noinline)) gy_hf64 gy_##name##_half(gy_hf64 x) { \
-    su32 far = gy_bits_of_lanes((gy_hi64)~(gy_abs(x) < 1e9)); \
+    su32 far = gy_lane_bits_w((gy_hi64)~(gy_abs(x) < 1e9)); \
     gy_hf64 r = gy_##name##_w(x); \
     if (__builtin_expect(far != 0, 0)) { \
       sf64 t[GY_LANES / 2], u[GY_LANES / 2]; \
