@@ -9,7 +9,17 @@ from harness import ARCHS, NUMPY, Library, runs_here, target
 from gyrator_codegen_cpp.stage import CppBackend, balanced
 from gyrator_ir.expr import ShapeFacts, Sym, expr
 from gyrator_ir.kernel.nodes import Local
-from gyrator_ir.loop.body import Bind, Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.loop.body import (
+    Bind,
+    Const,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    SortStep,
+    Store,
+    StoreMode,
+)
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
@@ -131,6 +141,18 @@ def two_passes(name, n, k):
     )  # fmt: skip
 
 
+def in_order(name, dtype, down):
+    """Sort x[i, r] along r, with positions."""
+    at = expr(S1) * I0 + R0
+    step = SortStep(("v", "p"), ("a",), dtype, descending=down)
+    return kernel(
+        name, [(I0, S0)], [(R0, S1)],
+        [inner(Load("a", "x", at), step, Store("z", at, "v"), Store("y", at, "p"))],
+        {"x": dtype, "z": dtype, "y": I64},
+    )  # fmt: skip
+
+
+SORTED = (F32, DType.F64, DType.F16, I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL)
 TURNED = {
     f"turned_{d.value}_{m}_{n}": (d, m, n)
     for d, m, n in [(d, 37, 50) for d in NUMPY] + [(F32, 64, 64), (DType.BF16, 32, 48)]
@@ -155,6 +177,9 @@ def kernels():
     for dtype in (F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8):
         for mode in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL):
             yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
+    for dtype in SORTED:
+        yield in_order(f"up_{dtype.value}", dtype, down=False)
+        yield in_order(f"down_{dtype.value}", dtype, down=True)
     yield two_passes("two_passes", S0, 24)
     yield from (two_axes("two_axes", 9, 3, 50), two_axes("two_axes_any", S0, S1, 50))
 
@@ -177,6 +202,28 @@ def test_turned(library, name):
     assert library(name, {"x": x, "z": z}) == 0
 
     assert (z.view("u1") == np.ascontiguousarray(x.T).view("u1")).all()
+
+
+@pytest.mark.parametrize("down", [False, True])
+@pytest.mark.parametrize("dtype", SORTED)
+def test_sorts_keep_the_order_of_equals(library, dtype, down):
+    rng = np.random.default_rng(3)
+    for m, n in ((3, 5), (2, 63), (3, 64), (4, 700)):
+        x = rng.integers(-300, 300, (m, n)).astype(NUMPY[dtype])
+        if dtype.is_float:
+            x = (x / 7).astype(x.dtype)
+            special = rng.choice([np.nan, -np.nan, 0.0, -0.0, np.inf, -np.inf], (m, n))
+            x = np.where(rng.random((m, n)) < 0.2, special, x).astype(x.dtype)
+        z, y = np.zeros_like(x), np.zeros((m, n), "i8")
+
+        assert library(f"{'down' if down else 'up'}_{dtype.value}", {"x": x, "z": z, "y": y},
+                       s0=m, s1=n) == 0  # fmt: skip
+
+        # Ranks, the same for equal values, NaN the highest.
+        _, ranks = np.unique(x, return_inverse=True, equal_nan=True)
+        want = np.argsort((-ranks if down else ranks).reshape(m, n), axis=-1, kind="stable")
+        np.testing.assert_array_equal(y, want)
+        np.testing.assert_array_equal(z, np.take_along_axis(x, want, -1))
 
 
 @pytest.mark.parametrize("size", SIZES)
