@@ -525,3 +525,34 @@ def test_rows_gone_over_twice_are_fetched_ahead():
     assert fetched == ["z + 1024*i0 + r0, 1", "x + 1024*(i0 + 1) + r0"]
     for unit in (short, long, once):
         assert "__builtin_prefetch" not in unit.text
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+@pytest.mark.parametrize(("top", "roundings"), [(0.75, 1), (0.3, 2)])
+def test_what_a_narrow_float_holds_is_not_rounded_again(arch, top, roundings, build_folder):
+    if not runs_here(arch):
+        pytest.skip(f"this machine has no {arch}")
+    bf16 = DType.BF16
+    clamp = kernel(
+        "clamp", [(I0, 50)], [],
+        [outer(
+            Load("x0", "x", I0), Let("x1", "cast", ("x0",), F32), Const("top", top, F32),
+            Let("low", "minimum", ("x1", "top"), F32), Let("y0", "cast", ("low",), bf16),
+            Let("y1", "cast", ("y0",), F32), Let("twice", "mul", ("y1", "top"), F32),
+            Let("z0", "cast", ("twice",), bf16), Let("z1", "cast", ("z0",), F32),
+            Let("last", "add", ("z1", "y1"), F32), Store("z", I0, "last"),
+        )],
+        {"x": bf16, "z": F32},
+    )  # fmt: skip
+    library = Library([clamp], arch, build_folder)
+    (unit,) = library.units
+    text = unit.text[unit.text.index("_part(") :]
+    assert len(re.findall(r"= gy_round_bf16\(", text)) == roundings * text.count("gy_mul(")
+    x = np.random.default_rng(0).normal(0, 1, 50).astype(NUMPY[bf16])
+    x[:4] = [np.inf, -np.inf, np.nan, -0.0]
+    z = np.zeros(50, np.float32)
+    assert library("clamp", {"x": x, "z": z}) == 0
+    high = np.float32(top)
+    y = np.minimum(x.astype(np.float32), high).astype(NUMPY[bf16]).astype(np.float32)
+    want = (y * high).astype(NUMPY[bf16]).astype(np.float32) + y
+    np.testing.assert_array_equal(z, want)

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from gyrator_codegen import Access
-from gyrator_codegen_cpp.code import Code
+from gyrator_codegen_cpp.code import Code, Value
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.scalars import lane_type, literal
+from gyrator_codegen_cpp.scalars import lane_type, literal, round_to
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Bind, Check, Const, IndexValue, Let, Load, Store
@@ -17,6 +17,11 @@ from gyrator_ir.types import DType
 
 OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
 """Message of the check of a `Bind`."""
+
+_NARROW = (DType.BF16, DType.F16)
+
+_CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
+"""Ops whose result is one of their operands, or that with another sign."""
 
 
 def run(code: Code, body: Iterable[KernelStatement]) -> None:
@@ -29,6 +34,9 @@ def run(code: Code, body: Iterable[KernelStatement]) -> None:
                 _let(code, s)
             case Const(name, value, dtype):
                 code.define(name, literal(value, dtype), dtype, varying=False)
+                if dtype is DType.F32:
+                    held = frozenset(d for d in _NARROW if round_to(float(value), d) == value)
+                    code.env[name] = evolve(code.env[name], held=held)
             case IndexValue():
                 _index_value(code, s)
             case Bind():
@@ -60,10 +68,24 @@ def _let(code: Code, s: Let) -> None:
         code.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
         return
     args = tuple(code.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
-    text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
+    if s.op == "cast" and s.dtype in values[0].held:
+        text = args[0]
+    else:
+        text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     code.define(s.name, text, s.dtype, varying)
+    if s.dtype is DType.F32:
+        code.env[s.name] = evolve(code.env[s.name], held=_held(s.op, values))
     if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
         code.env[s.name] = evolve(code.env[s.name], exact=values[0].text)
+
+
+def _held(op: str, values: list[Value]) -> frozenset[DType]:
+    """Return the narrow floats that hold the `f32` result of an op on `values` as it is."""
+    if op == "cast" and values[0].dtype in _NARROW:
+        return frozenset((values[0].dtype,))
+    if op not in _CHOOSING:
+        return frozenset()
+    return frozenset.intersection(*(v.held for v in values))
 
 
 def _let_by_lane(code: Code, s: Let, types: tuple[DType, ...]) -> None:

@@ -38,6 +38,8 @@ class Value:
     varying: bool
     exact: str | None = None
     """Of a narrow float: text of the `f32` value that it was rounded from, as stores round too."""
+    held: frozenset[DType] = frozenset()
+    """Of an `f32` value: the narrow floats that hold it as it is."""
 
 
 @frozen
