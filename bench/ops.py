@@ -1,0 +1,95 @@
+"""One operation at a time on the CPU: where is Gyrator behind TorchInductor, or behind eager?
+
+    nox -s bench -- ops [--only sort,gelu] [--rounds N] [--json FILE]
+
+A survey, wide and shallow: small inputs, one thread, all compilers in turns in one process. A ratio
+below 1 says that Gyrator is slower. Eager's times have no guards in them, which cost the others
+about 50 us a call.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _clock import geomean, interleave
+from _environment import environment
+from _ops import OPS, Op
+from _overhead import twin
+from _subject import BACKENDS, compiled
+from _tables import Sheet
+from rich.console import Console
+from rich.progress import track
+
+RESULTS = Path(__file__).parent / "results"
+BATCH_SECONDS = 0.02
+"""A round of one compiler lasts about so long."""
+
+
+def main(arguments: list[str]) -> int:
+    """Measure, print a table, and write it with its numbers."""
+    parser = argparse.ArgumentParser("bench/ops.py", description=__doc__)
+    parser.add_argument("--only", default="", help="parts of names, separated by commas")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, default=RESULTS / "cpu-ops.json")
+    chosen = parser.parse_args(arguments)
+    torch.set_num_threads(1)
+    parts = chosen.only.split(",")
+    raw = {
+        op.name: measure(op, chosen.rounds)
+        for op in track([o for o in OPS if any(p in o.name for p in parts)], "operations")
+    }
+    sheet = Sheet(
+        "Operations, us a call, thread time",
+        ("operation", *BACKENDS, "inductor/gyrator", "eager/gyrator"),
+    )
+    for name, times in sorted(raw.items(), key=lambda item: _gain(item[1])):
+        cells = [f"{times[b] * 1e6:.1f}" for b in BACKENDS]
+        ratios = (times[b] / times["gyrator"] for b in ("inductor", "eager"))
+        sheet.rows.append((name, *cells, *(f"{r:.2f}" for r in ratios)))
+    sheet.summary.append(
+        f"geometric mean of inductor/gyrator {geomean(list(map(_gain, raw.values()))):.2f}"
+    )
+    sheet.print(Console(width=140))
+    report = {"environment": environment(), "arguments": arguments, "table": sheet.markdown(),
+              "seconds": raw}  # fmt: skip
+    chosen.json.write_text(json.dumps(report, indent=1) + "\n")
+    return 0
+
+
+def measure(op: Op, rounds: int) -> dict[str, float]:
+    """Return seconds a call with each compiler, gradients included where the op has them."""
+    torch._dynamo.reset()
+    inputs = [make() for make in op.inputs]
+    trained = [x.requires_grad_() for x in inputs if op.trained and x.is_floating_point()]
+    runs: dict[str, Callable[[], Any]] = {}
+    for backend in BACKENDS:
+        call = partial(compiled(twin(op.run), backend, []), *inputs)
+        runs[backend] = partial(_gradients, call, trained) if trained else call
+    with torch.set_grad_enabled(bool(trained)):
+        once = interleave(runs, 1, warm=3)
+        batch = {n: max(1, int(BATCH_SECONDS / t["thread_min"])) for n, t in once.items()}
+        batches = {n: partial(_repeat, run, batch[n]) for n, run in runs.items()}
+        found = interleave(batches, rounds, warm=1)
+    return {n: t["thread_median"] / batch[n] for n, t in found.items()}
+
+
+def _gradients(call: Callable[[], Any], inputs: list[torch.Tensor]) -> Any:
+    return torch.autograd.grad(call(), inputs)
+
+
+def _repeat(run: Callable[[], Any], times: int) -> None:
+    for _ in range(times):
+        run()
+
+
+def _gain(times: dict[str, float]) -> float:
+    return times["inductor"] / times["gyrator"]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
