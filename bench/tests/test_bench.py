@@ -1,11 +1,12 @@
-"""The benchmark still runs: on a small model with few rounds, in a process of its own."""
+"""The benchmarks still run: on little with few rounds, in processes of their own."""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
 
-CPU = Path(__file__).parents[1] / "cpu.py"
+BENCH = Path(__file__).parents[1]
+CPU = BENCH / "cpu.py"
 
 
 def test_run_and_overhead_on_the_smallest_model(tmp_path):
@@ -30,3 +31,14 @@ def test_an_unknown_model_is_refused():
     )
     assert done.returncode == 2
     assert "'VGG' is none of BERT" in done.stderr
+
+
+def test_operations_with_and_without_gradients(tmp_path):
+    """The table has a row for each operation that was asked for."""
+    out = tmp_path / "ops.json"
+    command = [sys.executable, str(BENCH / "ops.py"), "--only", "prod", "--rounds", "1"]
+    done = subprocess.run([*command, "--json", str(out)], capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    times = json.loads(out.read_text())["seconds"]
+    assert {"prod", "prod, with gradients"} <= times.keys()
+    assert all(t > 0 for row in times.values() for t in row.values())
