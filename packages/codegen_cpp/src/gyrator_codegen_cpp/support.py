@@ -124,7 +124,7 @@ template <class T> GY_FN su32 gy_sort_key(T) { return 0; }
         """\
 // Stable sort of values whose positions are 0, 1, ... n - 1; v and q are scratch of n elements
 // each, and the result is in x and p. Long rows of up to 32 bits are sorted by digits of a key, the
-// lowest first (Knuth, The Art of Computer Programming 3, 5.2.5), which lies in front of the position.
+// lowest first (Knuth, The Art of Computer Programming 3, 5.2.5); it lies in front of the position.
 template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
   if (sizeof(T) > 4 || n < 64 || n >> 31) return gy_merge_sort(x, p, v, q, n, down);
   su32 counts[4][256] = {};
