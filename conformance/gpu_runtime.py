@@ -330,12 +330,16 @@ def _watched(row: Row, tool: str, arguments: tuple[str, ...], limit: float) -> s
     command = [sys.executable, *arguments]
     # Kernels are in the cache then: under the tool, each process that builds them starts slowly.
     subprocess.run(command, capture_output=True, timeout=limit, check=False)
-    done = subprocess.run(
-        [tool, "--tool", "memcheck", "--target-processes", "application-only",
-         "--error-exitcode", "9", *command],
-        capture_output=True, text=True, timeout=min(200.0, limit), check=False,
-        env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
-    )  # fmt: skip
+    try:
+        done = subprocess.run(
+            [tool, "--tool", "memcheck", "--target-processes", "application-only",
+             "--error-exitcode", "9", *command],
+            capture_output=True, text=True, timeout=min(200.0, limit), check=False,
+            env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        written = (late.stdout or b"")[-700:]
+        return f"not done in {late.timeout:.0f} s; what it wrote ends: {written!r}"
     finished = [line for line in done.stdout.splitlines() if line.endswith(" done")]
     row["finished"] = len(finished)
     row["said"] = [s for s in done.stdout.splitlines() if "ERROR SUMMARY" in s]
