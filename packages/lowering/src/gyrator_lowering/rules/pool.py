@@ -16,6 +16,8 @@ from gyrator_lowering.values import Spec, TensorValue
 
 UNROLLED = 32
 """Windows up to this many elements are read one by one; larger ones are folded."""
+Place = tuple[Sequence[Expr], Value | None]
+"""An element of a window: where it lies in the plane, and whether it does; None where surely."""
 
 
 def expanded(value: Any, rank: int, default: Sequence[int] | None = None) -> list[int]:
@@ -28,7 +30,8 @@ def expanded(value: Any, rank: int, default: Sequence[int] | None = None) -> lis
     return items * rank if len(items) == 1 else items
 
 
-def _known(*groups: Sequence[Any]) -> bool:
+def known(*groups: Sequence[Any]) -> bool:
+    """Whether all numbers are constants."""
     return all(isinstance(v, int) for group in groups for v in group)
 
 
@@ -40,13 +43,14 @@ def _offsets(window: Sequence[int]) -> list[tuple[int, ...]]:
     return result
 
 
-def _places(
+def read_at(
     base: Sequence[Expr],
     offset: Sequence[Any],
     stride: Sequence[int],
     pad: Sequence[int],
     dilation: Sequence[int],
 ) -> list[Expr]:
+    """Return where in the plane the window of each dimension has the element at an offset."""
     return [
         i * s - p + Const(k) * d if isinstance(k, int) else i * s - p + k * d
         for i, k, s, p, d in zip(base, offset, stride, pad, dilation, strict=True)
@@ -68,7 +72,7 @@ def max_pool(rank: int) -> Rule:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
-        if not _known(window, step, pad, spread) or len(_offsets(window)) > 256:
+        if not known(window, step, pad, spread) or len(_offsets(window)) > 256:
             raise LeftToAten
         lead = x.ndim - rank
         padded = any(pad) or ceil
@@ -76,7 +80,7 @@ def max_pool(rank: int) -> Rule:
 
         def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
             for offset in _offsets(window):
-                at = _places(index[lead:], offset, step, pad, spread)
+                at = read_at(index[lead:], offset, step, pad, spread)
                 mask = inside(ops, (*index[:lead], *at), x.shape, dims) if padded else None
                 yield at, mask
 
@@ -87,10 +91,6 @@ def max_pool(rank: int) -> Rule:
         return _largest(b, x, rank, places, first)
 
     return rule
-
-
-Place = tuple[Sequence[Expr], Value | None]
-"""An element of a window: where it lies in the plane, and whether it does; None where surely."""
 
 
 def _largest(
@@ -161,15 +161,8 @@ def adaptive_max_pool(rank: int) -> Rule:
             raise LeftToAten
 
         def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
-            starts, ends = _edges(index[lead:], plane, wanted)
             for offset in _offsets(window):
-                at = [start + k for start, k in zip(starts, offset, strict=True)]
-                mask: Value | None = None
-                for i, end, n, w in zip(at, ends, plane, wanted, strict=True):
-                    if (n % w) is not ZERO:
-                        low = ops.lt(ops.index(i), ops.index(end))
-                        mask = low if mask is None else mask & low
-                yield at, mask
+                yield _shared(ops, index[lead:], offset, plane, wanted)
 
         return _largest(b, x, rank, places, lambda at: at)
 
@@ -216,7 +209,7 @@ def max_pool_backward(rank: int) -> Rule:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
-        if not _known(window, step, pad, spread):
+        if not known(window, step, pad, spread):
             raise LeftToAten
         out = b.out
         lead = x.ndim - rank
@@ -302,7 +295,7 @@ def avg_pool(rank: int) -> Rule:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
-        if not _known(window, step, pad) or not x.dtype.is_float:
+        if not known(window, step, pad) or not x.dtype.is_float:
             raise LeftToAten
         lead = x.ndim - rank
         out = b.out
@@ -311,7 +304,7 @@ def avg_pool(rank: int) -> Rule:
         dims = list(range(lead, x.ndim))
 
         def term(ops: Tracer, index: Sequence[Expr], offset: Sequence[Any]) -> Value:
-            whole = (*index[:lead], *_places(index[lead:], offset, step, pad, [1] * rank))
+            whole = (*index[:lead], *read_at(index[lead:], offset, step, pad, [1] * rank))
             mask = inside(ops, whole, x.shape, dims) if padded else None
             return ops.cast(ops.load(x, whole, mask), dtype)
 
@@ -405,7 +398,7 @@ def avg_pool_backward(rank: int) -> Rule:
         window = expanded(kernel, rank)
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
-        if not _known(window, step, pad):
+        if not known(window, step, pad):
             raise LeftToAten
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         lead = x.ndim - rank
@@ -447,16 +440,9 @@ def adaptive_avg_pool(rank: int) -> Rule:
             raise LeftToAten
         dtype = out.dtype.compute
         window = tuple(_longest(n, w) for n, w in zip(plane, wanted, strict=True))
-        even = all(w is ONE or (n % w) is ZERO for n, w in zip(plane, wanted, strict=True))
 
         def term(ops: Tracer, index: Sequence[Expr], r: Sequence[Expr]) -> Value:
-            starts, ends = _edges(index[lead:], plane, wanted)
-            at = [s + k for s, k in zip(starts, r, strict=True)]
-            mask: Value | None = None
-            if not even:
-                for i, end in zip(at, ends, strict=True):
-                    low = ops.lt(ops.index(i), ops.index(end))
-                    mask = low if mask is None else mask & low
+            at, mask = _shared(ops, index[lead:], r, plane, wanted)
             return ops.cast(ops.load(x, (*index[:lead], *at), mask), dtype)
 
         raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides))
@@ -470,6 +456,24 @@ def adaptive_avg_pool(rank: int) -> Rule:
         return b.pointwise(scaled, out)
 
     return rule
+
+
+def _shared(
+    ops: Tracer,
+    index: Sequence[Expr],
+    offset: Sequence[Any],
+    plane: Sequence[Expr],
+    wanted: Sequence[Expr],
+) -> Place:
+    """Return an element of a window of those that share the plane evenly."""
+    starts, ends = _edges(index, plane, wanted)
+    at = [start + k for start, k in zip(starts, offset, strict=True)]
+    mask: Value | None = None
+    for i, end, n, w in zip(at, ends, plane, wanted, strict=True):
+        if w is not ONE and (n % w) is not ZERO:
+            low = ops.lt(ops.index(i), ops.index(end))
+            mask = low if mask is None else mask & low
+    return at, mask
 
 
 def _edges(

@@ -8,8 +8,8 @@ from attrs import evolve
 from gyrator_ir.expr import Const, Expr, mod
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.pool import expanded, windowed
-from gyrator_lowering.table import TableBuilder
+from gyrator_lowering.rules.pool import expanded, known, read_at, windowed
+from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -18,18 +18,14 @@ def im2col(
     b: LoopBuilder, x: TensorValue, kernel: Any, dilation: Any, padding: Any, stride: Any
 ) -> TensorValue:
     """Columns `[n, c * kh * kw, blocks]` of the blocks of `x`, `[n, c, h, w]`; zero outside."""
-    window, spread, pad, step = (expanded(v, 2) for v in (kernel, dilation, padding, stride))
+    window, spread, pad, step = _numbers(kernel, dilation, padding, stride)
     result = b.buffer(b.out)
     columns = _taken_apart(result, window, _blocks(x.shape[-2:], window, spread, pad, step))
     lead = x.ndim - 2
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         offset, block = index[lead : lead + 2], index[lead + 2 :]
-        at = [
-            i * s - p + k * d
-            for i, k, s, p, d in zip(block, offset, step, pad, spread, strict=True)
-        ]
-        whole = (*index[:lead], *at)
+        whole = (*index[:lead], *read_at(block, offset, step, pad, spread))
         dims = [lead + k for k in range(2) if pad[k]]
         return ops.load(x, whole, inside(ops, whole, x.shape, dims))
 
@@ -47,7 +43,7 @@ def col2im(
     stride: Any,
 ) -> TensorValue:
     """Each element of `[n, c, h, w]` is the sum of those of the columns that came from it."""
-    window, spread, pad, step = (expanded(v, 2) for v in (kernel, dilation, padding, stride))
+    window, spread, pad, step = _numbers(kernel, dilation, padding, stride)
     out = b.out
     blocks = _blocks(out.shape[-2:], window, spread, pad, step)
     columns = _taken_apart(x, window, blocks)
@@ -80,6 +76,14 @@ def col2im(
         return ops.cast(value, out.dtype.compute)
 
     return windowed(b, reach, out, out.dtype.compute, term, lambda _, __, total: total)
+
+
+def _numbers(*given: Any) -> list[list[int]]:
+    """Return two of each; what is not a constant is ATen's."""
+    numbers = [expanded(v, 2) for v in given]
+    if not known(*numbers):
+        raise LeftToAten
+    return numbers
 
 
 def _blocks(
