@@ -86,7 +86,7 @@ class BuiltUnit:
 
 
 def wait_for(
-    futures: Sequence["Future[Any]"], progress: ProgressReporter, seconds: float = math.inf
+    futures: Collection["Future[Any]"], progress: ProgressReporter, seconds: float = math.inf
 ) -> None:
     """Wait for builds, so long at most, and say how far they are."""
     end = time.monotonic() + seconds
@@ -130,18 +130,15 @@ class BuildHandle:
 
         KeyboardInterrupt ends the compilers of this builder before it is passed on.
         """
-        self._after_fork()
-        try:
-            wait_for(self._futures, progress or self._builder.progress)
-        except BaseException:
-            self._builder.cancel()
-            raise
+        self._wait(progress)
         return tuple(f.result() for f in self._futures)
 
     def within(self, seconds: float) -> dict[str, int]:
-        """Wait so long at most, give up what has not begun by then, and load what is built."""
-        self._after_fork()
-        wait_for(self._futures, self._builder.progress, seconds)
+        """Wait so long at most, give up what has not begun by then, and load what is built.
+
+        KeyboardInterrupt does as in `built`.
+        """
+        self._wait(seconds=seconds)
         return load_units([f.result() for f in finished(self._futures)])
 
     def only(self, symbols: Collection[str]) -> "BuildHandle":
@@ -154,6 +151,14 @@ class BuildHandle:
     def result(self, progress: ProgressReporter | None = None) -> dict[str, int]:
         """Wait, load, and return the address of each kernel by its symbol."""
         return load_units(self.built(progress))
+
+    def _wait(self, progress: ProgressReporter | None = None, seconds: float = math.inf) -> None:
+        self._after_fork()
+        try:
+            wait_for(self._futures, progress or self._builder.progress, seconds)
+        except BaseException:
+            self._builder.cancel()
+            raise
 
     def _after_fork(self) -> None:
         if os.getpid() != self._pid:

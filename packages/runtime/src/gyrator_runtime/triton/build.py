@@ -70,7 +70,7 @@ class TritonBuild:
         """Wait so long at most, give up what has not begun by then, and return what launches the
         kernels that are built."""
         self._wait(seconds)
-        made = finished(tuple(self._sources))
+        made = finished(self._sources)
         return self._launches([_binary(*self._sources[f], f.result()) for f in made])
 
     def only(self, symbols: Collection[str]) -> "TritonBuild":
@@ -85,7 +85,7 @@ class TritonBuild:
 
     def _wait(self, seconds: float = math.inf) -> None:
         self._after_fork()
-        wait_for(tuple(self._sources), self._builder.progress, seconds)
+        wait_for(self._sources, self._builder.progress, seconds)
 
     def _after_fork(self) -> None:
         if os.getpid() != self._pid:
