@@ -257,7 +257,6 @@ class GraphReplay:
         made.clear()
         tensors = tuple(r for _, r in results if isinstance(r, torch.Tensor))
         others = tuple((k, r) for k, r in results if not isinstance(r, torch.Tensor))
-        results.clear()
         memory = _results(tensors)
         if set(memory.keys) & {_key(v.untyped_storage()) for v in given}:
             self._refused = True  # a result is a view of an argument
