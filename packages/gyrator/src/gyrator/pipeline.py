@@ -165,6 +165,9 @@ class Pipeline:
                 continue
             memory = Memory(self.setting.cache, loader.identity, host)
             part = memory.applied(part)
+            if not budget.left:  # products took it
+                building[device] = loader.submit(part)
+                continue
             variants = [Variant(part, loader.submit(part))]
             others = definition.variants(target)[1:]
             for other in others:
