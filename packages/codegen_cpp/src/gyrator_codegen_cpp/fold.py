@@ -208,14 +208,12 @@ class Fold:
 
     def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
         # Of the two exponentials that the sum takes, that of the larger's difference is one.
-        word = self._type(self.reduce.dtype)
-        nothing = self._constant(code, -math.inf, self.reduce.dtype)
-        wide = self._type(DType.F64)
+        dtype, exp = self.reduce.dtype, function("exp", self.reduce.dtype)
+        word, wide = self._type(dtype), self._type(DType.F64)
+        nothing = self._constant(code, -math.inf, dtype)
         zero, one = (self._constant(code, n, DType.F64) for n in (0, 1))
         with code.block("{"):
             code.line(f"const {word} higher = gy_maximum({top}, {x});")
-            dtype = self.reduce.dtype
-            exp = function("exp", dtype.compute)
             part = cast(f"{exp}(gy_neg(gy_abs({top} - {x})))", dtype, DType.F64)
             code.line(f"const {wide} part = {part};")
             sums = f"gy_mad({total}, part, {one}), gy_add({total}, part)"

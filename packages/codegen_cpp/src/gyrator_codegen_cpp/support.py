@@ -116,27 +116,24 @@ GY_FN su32 gy_sort_key(sf32 x) {
   const su32 bits = (su32)gy_bits(x == 0 ? 0.0f : x);  // both zeros are equal
   return x != x ? ~0u : bits >> 31 ? ~bits : bits ^ 0x80000000u;
 }
-template <class T> GY_FN su32 gy_sort_key(T) { return 0; }
 """,
     ),
     (
-        "gy_sort",
+        "gy_digit_sort",
         """\
-// Stable sort of values whose positions are 0, 1, ... n - 1; v and q are scratch of n elements
-// each, and the result is in x and p. Long rows of up to 32 bits are sorted by digits of a key, the
-// lowest first (Knuth, The Art of Computer Programming 3, 5.2.5); it lies in front of the position.
-template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
-  if (sizeof(T) > 4 || n < 64 || n >> 31) return gy_merge_sort(x, p, v, q, n, down);
-  su32 counts[4][256] = {};
+// The same by digits of a key, the lowest first (Knuth, The Art of Computer Programming 3, 5.2.5).
+// The key lies in front of the position, which is below 2^32.
+template <class T> static void gy_digit_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
+  su32 counts[sizeof(T)][256] = {};
   su64 *a = (su64 *)p, *b = (su64 *)q;
   const su32 flip = down ? ~0u : 0u;
   for (si64 i = 0; i < n; i++) {
     const su32 key = gy_sort_key(x[i]) ^ flip;
     a[i] = (su64)key << 32 | (su64)i;
-    for (su32 d = 0; d < sizeof(T); d++) counts[d % 4][key >> 8 * d & 255]++;
+    for (su32 d = 0; d < sizeof(T); d++) counts[d][key >> 8 * d & 255]++;
   }
   for (su32 d = 0; d < sizeof(T); d++) {
-    su32 *const places = counts[d % 4];
+    su32 *const places = counts[d];
     const su32 shift = 32 + 8 * d;
     if (places[a[0] >> shift & 255] == (su32)n) continue;
     su32 sum = 0;
@@ -150,6 +147,19 @@ template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbo
   }
   for (si64 i = 0; i < n; i++) v[i] = x[a[i] & 0xffffffffu];
   for (si64 i = 0; i < n; i++) x[i] = v[i], p[i] = (si64)(a[i] & 0xffffffffu);
+}
+""",
+    ),
+    (
+        "gy_sort",
+        """\
+// Stable sort of values whose positions are 0, 1, ... n - 1; v and q are scratch of n elements
+// each, and the result is in x and p.
+template <class T> static void gy_sort(T *x, si64 *p, T *v, si64 *q, si64 n, sbool down) {
+  if constexpr (sizeof(T) <= 4) {
+    if (n >= 64 && n < 1L << 31) return gy_digit_sort(x, p, v, q, n, down);
+  }
+  gy_merge_sort(x, p, v, q, n, down);
 }
 """,
     ),
