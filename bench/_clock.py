@@ -37,9 +37,15 @@ def _descends(pid: int, ancestor: int, parents: Mapping[int, int]) -> bool:
 
 
 def interleave(
-    runs: Mapping[str, Callable[[], Any]], rounds: int, batch: int = 1, warm: int = 2
+    runs: Mapping[str, Callable[[], Any]],
+    rounds: int,
+    batch: int | Mapping[str, int] = 1,
+    warm: int = 2,
 ) -> dict[str, dict[str, float]]:
     """Time functions in turns; seconds of one call: median and least, of wall and thread time.
+
+    A turn is `batch` calls, the same number for all or one by name.
+
 
     Thread time is that of the calling thread, so it covers the work only where torch runs one
     thread.
@@ -48,13 +54,14 @@ def interleave(
     thread: dict[str, list[float]] = {name: [] for name in runs}
     for round_ in range(rounds + warm):
         for name, run in runs.items():
+            calls = batch if isinstance(batch, int) else batch[name]
             start_wall, start_thread = time.perf_counter(), time.thread_time()
-            for _ in range(batch):
+            for _ in range(calls):
                 run()
             stop_thread, stop_wall = time.thread_time(), time.perf_counter()
             if round_ >= warm:
-                wall[name].append((stop_wall - start_wall) / batch)
-                thread[name].append((stop_thread - start_thread) / batch)
+                wall[name].append((stop_wall - start_wall) / calls)
+                thread[name].append((stop_thread - start_thread) / calls)
     return {
         name: {
             "wall_median": median(wall[name]),

@@ -73,18 +73,12 @@ def measure(op: Op, rounds: int) -> dict[str, float]:
     with torch.set_grad_enabled(bool(trained)):
         once = interleave(runs, 1, warm=3)
         batch = {n: max(1, int(BATCH_SECONDS / t["thread_min"])) for n, t in once.items()}
-        batches = {n: partial(_repeat, run, batch[n]) for n, run in runs.items()}
-        found = interleave(batches, rounds, warm=1)
-    return {n: t["thread_median"] / batch[n] for n, t in found.items()}
+        found = interleave(runs, rounds, batch, warm=1)
+    return {n: t["thread_median"] for n, t in found.items()}
 
 
 def _gradients(call: Callable[[], Any], inputs: list[torch.Tensor]) -> Any:
     return torch.autograd.grad(call(), inputs)
-
-
-def _repeat(run: Callable[[], Any], times: int) -> None:
-    for _ in range(times):
-        run()
 
 
 def _gain(times: dict[str, float]) -> float:
