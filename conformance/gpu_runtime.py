@@ -323,18 +323,18 @@ def memcheck(clock: Clock, only: str) -> Iterator[Row]:
         if clock.left < 60 or only not in name:
             continue
         row: Row = {"case": name, "tool": tool}
-        yield _attempt(row, partial(_watched, row, tool, arguments, clock.left - 10))
+        yield _attempt(row, partial(_watched, row, tool, arguments, clock))
 
 
-def _watched(row: Row, tool: str, arguments: tuple[str, ...], limit: float) -> str:
+def _watched(row: Row, tool: str, arguments: tuple[str, ...], clock: Clock) -> str:
     command = [sys.executable, *arguments]
     # Kernels are in the cache then: under the tool, each process that builds them starts slowly.
-    subprocess.run(command, capture_output=True, timeout=limit, check=False)
+    subprocess.run(command, capture_output=True, timeout=clock.left, check=False)
     try:
         done = subprocess.run(
             [tool, "--tool", "memcheck", "--target-processes", "application-only",
              "--error-exitcode", "9", *command],
-            capture_output=True, text=True, timeout=min(200.0, limit), check=False,
+            capture_output=True, text=True, timeout=min(200.0, clock.left), check=False,
             env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         )  # fmt: skip
     except subprocess.TimeoutExpired as late:
