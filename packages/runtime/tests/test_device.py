@@ -1,8 +1,8 @@
 import contextlib
-import types
 
 import pytest
 import torch
+from attrs import define
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime import device as module
@@ -102,6 +102,17 @@ def test_no_graphs_on_the_cpu():
     assert caught.value.diagnostic.code == "GY-DEVICE-002"
 
 
+@define(eq=False)
+class Queue:
+    """A stream as torch has them."""
+
+    device_index: int
+    name: str
+
+    def wait_stream(self, other):
+        assert other is not self
+
+
 class Torch:
     """A module as torch has one for a kind of device, whose captures fail in the middle."""
 
@@ -120,24 +131,30 @@ class Torch:
             self.state = other.state
 
     def __init__(self):
-        self.stream = types.SimpleNamespace(device_index=0, name="caller's")
+        self.current = Queue(0, "caller's")
         self.default_generators = [Torch.Generator()]
         self.pools = []
 
     def current_stream(self, index=0):
-        return self.stream
+        return self.current
 
     def set_stream(self, stream):
-        self.stream = stream
+        self.current = stream
 
     @contextlib.contextmanager
     def graph(self, graph, pool, stream, capture_error_mode):
         self.pools.append(pool)
-        self.stream = stream
+        self.current = stream
         yield  # torch leaves its stream where ending a capture fails
 
     def Stream(self, index):  # as torch names it
-        return types.SimpleNamespace(device_index=index, name="capture's")
+        return Queue(index, "capture's")
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        before, self.current = self.current, stream
+        yield
+        self.current = before
 
 
 @pytest.fixture
@@ -161,15 +178,40 @@ def test_a_failed_capture_leaves_nothing_behind(torch_module, device):
 
     with pytest.raises(RuntimeError, match="not permitted"):
         device.capture(run, warm=False, pool="shared")
-    assert torch_module.stream.name == "caller's" and torch_module.pools == ["shared"]
+    assert torch_module.current.name == "caller's" and torch_module.pools == ["shared"]
     assert torch_module.default_generators[0].state == "plain"
 
 
 def test_each_device_is_captured_on_a_stream_of_its_own(torch_module, device):
     streams = []
     for index in (0, 1, 0):
-        torch_module.stream = types.SimpleNamespace(device_index=index, name="caller's")
-        device.capture(lambda: streams.append(torch_module.stream), warm=False)
+        torch_module.current = Queue(index, "caller's")
+        device.capture(lambda: streams.append(torch_module.current), warm=False)
 
     assert [s.device_index for s in streams] == [0, 1, 0]
     assert streams[0] is streams[2]  # memory of one stream is used again only by that stream
+
+
+def test_devices_of_one_type_share_a_capturing_stream(torch_module, device):
+    streams = []
+    for made in (device, AcceleratorDevice(device._facts)):
+        made.capture(lambda: streams.append(torch_module.current))
+        torch_module.current = Queue(0, "caller's")
+    assert [s.name for s in streams] == ["capture's"] * 4 and len(set(map(id, streams))) == 1
+
+
+def test_a_graph_keeps_no_workspace_of_another(torch_module, device, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        torch._C, "_cpu_clearCublasWorkspaces", lambda: seen.append("clear"), raising=False
+    )
+    device.capture(lambda: seen.append("run"))
+    assert seen == ["run", "clear", "run", "clear"]
+
+    def fail():
+        raise RuntimeError("not permitted")
+
+    seen.clear()
+    with pytest.raises(RuntimeError):
+        device.capture(fail, warm=False)
+    assert seen == ["clear", "clear"]

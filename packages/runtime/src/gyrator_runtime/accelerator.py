@@ -5,6 +5,7 @@ One class serves them all; a `DeviceFacts` says in what they differ.
 
 import contextlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any, cast
 
 import torch
@@ -91,7 +92,6 @@ class AcceleratorDevice(DeviceInterface):
     def __init__(self, facts: DeviceFacts) -> None:
         self._facts = facts
         self._module: Any = torch.get_device_module(facts.type)
-        self._capturing: dict[int, Any] = {}
 
     @property
     def type(self) -> str:
@@ -191,30 +191,31 @@ class AcceleratorDevice(DeviceInterface):
         if not self._facts.graphs:
             return super().capture(run, warm=warm, pool=pool)
         module = self._module
-        if warm:
-            side = module.Stream()
-            side.wait_stream(module.current_stream())
-            with module.stream(side):
-                run()
-            module.current_stream().wait_stream(side)
-        graph = module.CUDAGraph()
         stream = module.current_stream()
-        own = self._capturing_stream(stream.device_index)
+        own = _capturing_stream(module, stream.device_index)
+        if warm:
+            own.wait_stream(stream)
+            with module.stream(own):
+                run()
+            stream.wait_stream(own)
+        graph = module.CUDAGraph()
+        self._clear_workspaces()
         try:
             with module.graph(graph, pool=pool, stream=own, capture_error_mode="thread_local"):
                 run()
         except RuntimeError:
             self._leave_capture(stream)
             raise
+        finally:
+            self._clear_workspaces()
         return cast(Callable[[], None], graph.replay)
 
-    def _capturing_stream(self, index: int) -> Any:
-        """Return the stream that captures device `index`: what torch captures with, where it is
-        given none, is a stream of whichever device was captured first."""
-        found = self._capturing.get(index)
-        if found is None:
-            found = self._capturing[index] = self._module.Stream(index)
-        return found
+    def _clear_workspaces(self) -> None:
+        """Drop what torch keeps for the products of each stream: graphs that shared it could not
+        replay side by side, and it would never leave the pool of the first of them."""
+        clear = getattr(torch._C, f"_{self.type}_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
 
     def _leave_capture(self, stream: Any) -> None:
         """Undo what torch leaves behind where a capture fails: its stream, and a generator that
@@ -228,3 +229,13 @@ class AcceleratorDevice(DeviceInterface):
             raise DeviceError(
                 Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
             )
+
+
+@cache
+def _capturing_stream(module: Any, index: int) -> Any:
+    """Return the stream that captures device `index`, the same one in the whole process.
+
+    torch keeps memory for each stream that computed products. What it captures with, where it is
+    given none, is a stream of whichever device was captured first.
+    """
+    return module.Stream(index)
