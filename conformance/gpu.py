@@ -517,6 +517,7 @@ def main() -> int:
     parser.add_argument("--sections", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     parser.add_argument("--only", default="")
     args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
     clock = Clock(args.seconds)
     facts = {
         "device": torch.cuda.get_device_name(),

@@ -284,56 +284,32 @@ def drops(clock: Clock, only: str) -> Iterator[Row]:
     yield _attempt(row, run)
 
 
-_CHECKED = """
-import sys, torch
-sys.path.insert(0, sys.argv[1])
-import gpu
-from gpu_cases import CASES
-names = sys.argv[2].split(",")
-bad = 0
-for case in CASES:
-    if case.name in names:
-        row = gpu.check_case(case, gpu.DTYPES[case.dtypes[0]])
-        bad += "wrong" in row
-        print(case.name, row["kernels"], row.get("wrong", "done"), flush=True)
-sys.exit(bad)
-"""
-CORPUS = (
-    "activations,broadcast,integers,reductions,norms,views,pads and pools,embedding,scatters,"
-    "unaligned,dynamic sizes"
-)
-"""Cases of `gpu_cases` whose kernels are of every kind."""
-
-
 def memcheck(clock: Clock, only: str) -> Iterator[Row]:
     """The kernels' accesses, watched by compute-sanitizer, where that is installed.
 
-    Once those of whole programs, once the fixed corpus of `gpu_corpus`.
+    Once those of whole programs, `gpu_programs`, once the fixed corpus, `gpu_corpus`.
     """
     tool = next((found for t in SANITIZERS if (found := shutil.which(t))), None)
     if tool is None:
         yield {"case": "memcheck", "skipped": "compute-sanitizer is not installed"}
         return
-    here = Path(__file__).parent
-    watched = {
-        "memcheck of programs": ("-c", _CHECKED, str(here), CORPUS),
-        "memcheck of the corpus": (str(here / "gpu_corpus.py"),),
-    }
-    for name, arguments in watched.items():
-        if clock.left < 60 or only not in name:
+    for name in ("programs", "corpus"):
+        if clock.left < 60 or only not in f"memcheck of {name}":
             continue
-        row: Row = {"case": name, "tool": tool}
-        yield _attempt(row, partial(_watched, row, tool, arguments, clock))
+        row: Row = {"case": f"memcheck of {name}", "tool": tool}
+        script = Path(__file__).with_name(f"gpu_{name}.py")
+        yield _attempt(row, partial(_watched, row, tool, script, clock))
 
 
-def _watched(row: Row, tool: str, arguments: tuple[str, ...], clock: Clock) -> str:
-    command = [sys.executable, *arguments]
+def _watched(row: Row, tool: str, script: Path, clock: Clock) -> str:
+    command = [sys.executable, str(script)]
     # Kernels are in the cache then: under the tool, each process that builds them starts slowly.
     subprocess.run(command, capture_output=True, timeout=clock.left, check=False)
     try:
+        # The tool waits for the first use of CUDA, before which PyTorch is imported.
         done = subprocess.run(
             [tool, "--tool", "memcheck", "--target-processes", "application-only",
-             "--error-exitcode", "9", *command],
+             "--launch-timeout", "100", "--error-exitcode", "9", *command],
             capture_output=True, text=True, timeout=min(200.0, clock.left), check=False,
             env={**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
         )  # fmt: skip
