@@ -276,7 +276,9 @@ def arguments(text: str | None, seconds: float) -> argparse.Namespace:
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--seconds", type=float, default=seconds)
     parser.add_argument("--only", default="")
-    return parser.parse_args()
+    found = parser.parse_args()
+    found.out.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def main() -> int:
