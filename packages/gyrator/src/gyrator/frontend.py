@@ -177,20 +177,21 @@ class _Tracing:
             min_cut_rematerialization_partition,
         )
 
-        self._prepare(joint)
+        self._prepare(joint, recomputing=self.options.min_cut)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
         forward, backward = cut(joint, inputs, **kwargs)
         self.modules["backward"] = backward
         return forward, backward
 
-    def _prepare(self, graph: torch.fx.GraphModule) -> None:
+    def _prepare(self, graph: torch.fx.GraphModule, recomputing: bool = False) -> None:
         from gyrator_lowering.fx_passes import prepare_joint
         from gyrator_lowering.options import LoweringOptions
 
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
         options = LoweringOptions(fallback_random=self.options.fallback_random)
-        prepare_joint(graph, options, targets=self.compile_graph.by_device)
+        targets = self.compile_graph.by_device
+        prepare_joint(graph, options, targets=targets, recomputing=recomputing)
 
     @property
     def front(self) -> CompiledGraph:

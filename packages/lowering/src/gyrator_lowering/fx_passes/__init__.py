@@ -18,6 +18,8 @@ from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
 from gyrator_lowering.fx_passes.split_bias import split_bias
+from gyrator_lowering.fx_passes.split_cross_entropy import split_cross_entropy
+from gyrator_lowering.fx_passes.split_norms import split_norms
 from gyrator_lowering.options import LoweringOptions
 
 GraphPass = Callable[[GraphModule], bool]
@@ -28,6 +30,11 @@ JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {"replace_random": replace_random, "remove_noop": remove_noop}
 )
 """Passes over a joint graph (or the forward graph of inference), before it is partitioned."""
+
+RECOMPUTING_PASSES: Mapping[str, GraphPass] = MappingProxyType(
+    {"split_norms": split_norms, "split_cross_entropy": split_cross_entropy}
+)
+"""Passes over a joint graph whose partitioner may compute pointwise ops twice."""
 
 PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {
@@ -66,19 +73,24 @@ def prepare_joint(
     options: LoweringOptions,
     without: frozenset[str] = frozenset(),
     targets: Mapping[str, Target] = NO_TARGETS,
+    recomputing: bool = False,
 ) -> tuple[str, ...]:
     """Run `JOINT_PASSES` as `options` ask, and `planes_last` for these targets.
 
-    `fallback_random` keeps ATen's random ops.
+    `fallback_random` keeps ATen's random ops. `recomputing` says that a partitioner comes next
+    which may compute pointwise ops again: `RECOMPUTING_PASSES` run, too.
     """
     skipped = without | {"replace_random"} if options.fallback_random else without
     passes = {**JOINT_PASSES, "planes_last": lambda gm: planes_last(gm, targets)}
+    if recomputing:
+        passes |= RECOMPUTING_PASSES
     return run_passes(gm, passes, skipped)
 
 
 __all__ = [
     "JOINT_PASSES",
     "PASSES",
+    "RECOMPUTING_PASSES",
     "GraphPass",
     "cse",
     "hold_numbers",
@@ -93,4 +105,6 @@ __all__ = [
     "replace_random",
     "run_passes",
     "split_bias",
+    "split_cross_entropy",
+    "split_norms",
 ]

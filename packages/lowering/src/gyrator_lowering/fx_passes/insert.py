@@ -1,21 +1,30 @@
 """New calls in a graph, with the fake tensors that they give."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+Insert = Callable[..., Node]
+"""`insert` at some place of a graph: takes an op and its arguments."""
 
 
-def insert(gm: GraphModule, before: Node, op: torch._ops.OpOverload, *args: Any) -> Node:
+def insert(
+    gm: GraphModule, before: Node, op: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Node:
     """Return a new call before a node; its provenance is that node's."""
     with gm.graph.inserting_before(before):
-        node = gm.graph.call_function(op, args)
+        node = gm.graph.call_function(op, args, kwargs)
     node.meta = {k: v for k, v in before.meta.items() if k not in ("val", "tensor_meta")}
     fakes = [fake_of(a) for a in args]
-    mode = next(a.fake_mode for a in fakes if isinstance(a, FakeTensor))
+    origin = before.meta.get("val")
+    leaves = tree_leaves((fakes, origin))
+    mode = next(a.fake_mode for a in leaves if isinstance(a, FakeTensor))
     with mode:
-        node.meta["val"] = op(*fakes)
+        node.meta["val"] = op(*fakes, **kwargs)
     return node
 
 
@@ -24,3 +33,22 @@ def fake_of(value: Any) -> Any:
     if isinstance(value, Node):
         return value.meta["val"]
     return [fake_of(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def computing(dtype: torch.dtype) -> torch.dtype:
+    """Return the type that kernels compute in."""
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def converted(call: Insert, value: Node, dtype: torch.dtype) -> Node:
+    """Return a tensor in a type."""
+    if value.meta["val"].dtype == dtype:
+        return value
+    return call(torch.ops.prims.convert_element_type.default, value, dtype)
+
+
+def sizes(call: Insert, x: Node) -> list[Any]:
+    """Return the shape of a tensor: numbers, and calls where they are not known."""
+    shape = enumerate(x.meta["val"].shape)
+    size = torch.ops.aten.sym_size.int
+    return [s if isinstance(s, int) else call(size, x, d) for d, s in shape]

@@ -42,7 +42,6 @@ def layer_norm(
 ) -> tuple[TensorValue | None, ...]:
     """`(x - mean) / sqrt(var + eps) * weight + bias` over the last dimensions; mean and 1/sqrt."""
     out, out_mean, out_rstd = b.outs
-    assert out is not None
     dtype = x.dtype.compute
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
@@ -61,10 +60,9 @@ def layer_norm(
         value = (value - ops.get(mean, index)) * ops.get(rstd, index)
         return affine(ops, value, weight, bias, index)
 
-    result = b.pointwise(body, out)
     used = b.used_results
     return (
-        result,
+        b.pointwise(body, out) if 0 in used and out is not None else None,
         rounded(b, mean, out_mean) if 1 in used else None,
         rounded(b, rstd, out_rstd) if 2 in used else None,
     )
@@ -202,7 +200,6 @@ def rms_norm(
 ) -> tuple[TensorValue | None, ...]:
     """`x / sqrt(mean(x**2) + eps) * weight` over the last dimensions, and 1/sqrt."""
     out, out_rstd = b.outs
-    assert out is not None
     dtype = x.dtype.compute
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
@@ -227,8 +224,11 @@ def rms_norm(
         value = ops.cast(ops.load(x, index), dtype) * ops.get(rstd, index)
         return affine(ops, value, weight, None, index)
 
-    result = b.pointwise(body, out)
-    return result, rounded(b, rstd, out_rstd) if 1 in b.used_results else None
+    used = b.used_results
+    return (
+        b.pointwise(body, out) if 0 in used and out is not None else None,
+        rounded(b, rstd, out_rstd) if 1 in used else None,
+    )
 
 
 EPSILON = {DType.F32: 1.1920928955078125e-07, DType.F64: 2.220446049250313e-16}
@@ -273,7 +273,6 @@ def group_norm(
 ) -> tuple[TensorValue | None, ...]:
     """Normalise over the channels of a group and all positions."""
     out, out_mean, out_rstd = b.outs
-    assert out is not None
     dtype = x.dtype.compute
     batch, channels, *space = x.shape
     size = channels // groups
@@ -300,10 +299,9 @@ def group_norm(
         channel = index[1:2]
         return affine(ops, value, weight, bias, channel)
 
-    result = b.pointwise(body, out)
     used = b.used_results
     return (
-        result,
+        b.pointwise(body, out) if 0 in used and out is not None else None,
         rounded(b, mean, out_mean) if 1 in used else None,
         rounded(b, rstd, out_rstd) if 2 in used else None,
     )

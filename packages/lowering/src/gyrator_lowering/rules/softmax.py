@@ -29,6 +29,14 @@ def _statistics(
     return with_ones(top, x.ndim, dims), with_ones(total, x.ndim, dims)
 
 
+def statistics(b: LoopBuilder, x: TensorValue, dim: int) -> tuple[TensorValue, ...]:
+    """`prims.prepare_softmax_online`: maximum along `dim`, and sum of `exp(x - maximum)`."""
+    top, total = b.outs
+    assert top is not None and total is not None
+    found = _statistics(b, x, _dims(x, dim), x.dtype.compute)
+    return b.copy(found[0], top), b.copy(found[1], total)
+
+
 def softmax(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> TensorValue:
     """`exp(x - max) / sum(exp(x - max))`, in the compute type, rounded once."""
     out = b.out
@@ -104,6 +112,7 @@ def backward(logarithm: bool) -> Rule:
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
+    table.rule("prims.prepare_softmax_online.default")(statistics)
     table.rule("aten._softmax.default")(softmax)
     table.rule("aten._safe_softmax.default")(safe_softmax)
     table.rule("aten._log_softmax.default")(log_softmax)

@@ -1,0 +1,145 @@
+"""`split-cross-entropy`: log softmax, the loss on it, and their gradients, as smaller ops.
+
+As whole ops they pass log probabilities of all classes from the forward to the backward pass. As
+pointwise ops on the maximum and the sum of each row those need not be written: a loss reads one
+point of a row, and a gradient computes them again from what log softmax was given.
+"""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.fx_passes.insert import Insert, computing, converted, insert, sizes
+from gyrator_lowering.rules.loss import MEAN, NONE
+
+aten = torch.ops.aten
+
+LEAST = 1 << 16
+"""Elements of log probabilities below which they are written as they are: in fewer kernels."""
+
+
+def split_cross_entropy(gm: GraphModule) -> bool:
+    """Take log softmax, and what is computed from it, apart, in place; return whether any was."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        if node.target is aten._log_softmax.default:
+            changed |= _split(gm, node)
+    return changed
+
+
+def _split(gm: GraphModule, node: Any) -> bool:
+    x, dim, _ = node.args
+    fake = node.meta["val"]
+    elements = fake.numel()
+    if fake.dim() == 0 or (isinstance(elements, int) and elements < LEAST):
+        return False
+    call = partial(insert, gm, node)
+    wide = converted(call, x, computing(fake.dtype))
+    found = call(_statistics(), wide, dim)
+    top, total = (call(operator.getitem, found, k) for k in range(2))
+    value = call(aten.sub.Tensor, wide, top)
+    value = call(aten.sub.Tensor, value, call(aten.log.default, total))
+    value = converted(call, value, fake.dtype)
+    if value.meta["val"].stride() != fake.stride():
+        return False
+    readers = list(node.users)
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
+    for reader in readers:
+        split = _READERS.get(reader.target)
+        if split is not None:
+            split(gm, reader)
+    return True
+
+
+def _statistics() -> Any:
+    """Return the op that gives the maximum of each row, and the sum of `exp(x - maximum)`."""
+    import torch._functorch.partitioners  # noqa: PLC0415  defines it, and comes next
+
+    return torch.ops.prims.prepare_softmax_online.default
+
+
+def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
+    grad, result, dim, dtype = node.args
+    call = partial(insert, gm, node)
+    wide = computing(result.meta["val"].dtype)
+    grad = converted(call, grad, wide)
+    share = call(aten.exp.default, converted(call, result, wide))
+    share = call(aten.mul.Tensor, share, call(aten.sum.dim_IntList, grad, [dim], True))
+    _replace(gm, node, converted(call, call(aten.sub.Tensor, grad, share), dtype))
+
+
+def _counted(call: Insert, target: Node, ignored: int) -> tuple[Node, Node]:
+    """Return which rows count, and the class to read in each."""
+    counted = call(aten.ne.Scalar, target, ignored)
+    return counted, call(aten.where.ScalarOther, counted, target, 0)
+
+
+def _loss(gm: GraphModule, node: Any) -> None:
+    rows, target, weight, reduction, ignored = node.args
+    fake, total_fake = node.meta["val"]
+    if not _by_rows(rows, reduction):
+        return
+    call = partial(insert, gm, node)
+
+    wide = computing(fake.dtype)
+
+    def total(value: Node) -> Node:
+        value = call(aten.where.ScalarOther, counted, converted(call, value, wide), 0)
+        return call(aten.sum.dim_IntList, value, [0])
+
+    counted, at = _counted(call, target, ignored)
+    picked = call(aten.gather.default, rows, 1, call(aten.unsqueeze.default, at, 1))
+    picked = converted(call, call(aten.squeeze.dim, picked, 1), wide)
+    terms = call(aten.neg.default, picked)
+    shares = counted
+    if weight is not None:
+        shares = converted(call, call(aten.gather.default, weight, 0, at), wide)
+        terms = call(aten.mul.Tensor, terms, shares)
+    loss, share = total(terms), total(shares)
+    if reduction == MEAN:
+        loss = call(aten.div.Tensor, loss, share)
+    results = converted(call, loss, fake.dtype), converted(call, share, total_fake.dtype)
+    for user in list(node.users):
+        _replace(gm, user, results[user.args[1]])
+    gm.graph.erase_node(node)
+
+
+def _loss_backward(gm: GraphModule, node: Any) -> None:
+    grad, rows, target, weight, reduction, ignored, total = node.args
+    if not _by_rows(rows, reduction):
+        return
+    call = partial(insert, gm, node)
+    fake = node.meta["val"]
+    wide = computing(fake.dtype)
+    counted, at = _counted(call, target, ignored)
+    slope = call(aten.neg.default, converted(call, grad, wide))
+    if reduction == MEAN:
+        slope = call(aten.div.Tensor, slope, converted(call, total, wide))
+    if weight is not None:
+        share = call(aten.gather.default, weight, 0, at)
+        slope = call(aten.mul.Tensor, converted(call, share, wide), slope)
+    slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
+    classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)
+    hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, at, 1), classes)
+    _replace(gm, node, converted(call, call(aten.where.ScalarOther, hit, slope, 0), fake.dtype))
+
+
+def _by_rows(rows: Node, reduction: int) -> bool:
+    return bool(rows.meta["val"].dim() == 2 and reduction != NONE)
+
+
+def _replace(gm: GraphModule, node: Node, value: Node) -> None:
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
+
+
+_READERS: dict[Any, Callable[[GraphModule, Node], None]] = {
+    aten._log_softmax_backward_data.default: _log_softmax_backward,
+    aten.nll_loss_forward.default: _loss,
+    aten.nll_loss_backward.default: _loss_backward,
+}

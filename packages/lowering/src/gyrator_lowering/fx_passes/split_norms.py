@@ -1,0 +1,197 @@
+"""`split-norms`: results of norms become pointwise ops on their statistics.
+
+A partitioner computes pointwise ops again in the backward pass where that is cheaper than to save
+their results; a norm as one op it can only save. Its gradient needs the input and the statistics
+anyway, so that nothing else has to be saved.
+"""
+
+import operator
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.fx_passes.insert import Insert, computing, converted, insert, sizes
+
+aten = torch.ops.aten
+_PRODUCTS = frozenset(
+    {aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default,
+     aten.convolution.default, aten.convolution_backward.default}
+)  # fmt: skip
+_SAME = frozenset(
+    {aten.view.default, aten._unsafe_view.default, aten.t.default, aten.permute.default,
+     aten.transpose.int, aten.expand.default, aten._to_copy.default,
+     torch.ops.prims.convert_element_type.default}
+)  # fmt: skip
+"""Ops whose result is their argument in another shape or type."""
+
+View = Callable[[Insert, Node], Node]
+
+
+@frozen
+class _Norm:
+    """A call of a norm: its input, its parameters, and the shapes in which they broadcast."""
+
+    x: Node
+    weight: Node | None
+    bias: Node | None
+    statistic: View
+    parameter: View
+    whole: View
+    """Of the input: another tensor of the same memory."""
+    centred: bool = True
+    """The statistics are mean and 1/sqrt(variance + eps); else the latter alone."""
+
+
+def split_norms(gm: GraphModule) -> bool:
+    """Take norms apart whose results pointwise gradients read, in place; return whether any was.
+
+    Those whose statistics are rounded to less than the type of the computation stay as they are,
+    and those whose results products read, too: such results are saved anyway.
+    """
+    found = [n for n in gm.graph.nodes if n.target in _NORMS]
+    backward = _backward(gm) if found else set()
+    changed = False
+    for node in found:
+        norm = _NORMS[node.target](*node.args)
+        if norm is not None and any(_pays(n, backward) for n in node.users if n.args[1] == 0):
+            changed |= _split(gm, node, norm)
+    return changed
+
+
+def _backward(gm: GraphModule) -> set[Node]:
+    """Return what depends on gradients that are given."""
+    found: set[Node] = set()
+    for node in gm.graph.nodes:
+        given = node.op == "placeholder" and node.name.startswith("tangents")
+        if given or not found.isdisjoint(node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _pays(result: Node, backward: set[Node]) -> bool:
+    """Whether a pointwise gradient reads a result, and no product."""
+    seen, left = False, [result]
+    while left:
+        for reader in left.pop().users:
+            if reader.target in _PRODUCTS:
+                return False
+            seen |= reader in backward
+            if reader.target in _SAME:
+                left.append(reader)
+    return seen
+
+
+def _split(gm: GraphModule, node: Node, norm: _Norm) -> bool:
+    results = [n for n in node.users if n.args[1] == 0]
+    fake = node.meta["val"][0]
+    statistics = node.meta["val"][1 : 3 if norm.centred else 2]
+    dtype = computing(fake.dtype)
+    rounded = any(s.dtype != dtype for s in statistics)
+    if len(results) != 1 or rounded or any(s == 0 for s in fake.shape if isinstance(s, int)):
+        return False
+    (result,) = results
+    call = partial(insert, gm, result)
+
+    def wide(value: Node) -> Node:
+        return converted(call, value, dtype)
+
+    # A partitioner takes readers of a tensor that come after an op which it does not fuse, as the
+    # norm, for far away, and does not compute them again: they read another view of it.
+    value = wide(norm.whole(partial(insert, gm, node), norm.x))
+    found = [_result(gm, node, result, k + 1) for k in range(len(statistics))]
+    at = [norm.statistic(call, s) for s in found]
+    if norm.centred:
+        value = call(aten.sub.Tensor, value, at[0])
+    value = call(aten.mul.Tensor, value, at[-1])
+    for op, parameter in ((aten.mul.Tensor, norm.weight), (aten.add.Tensor, norm.bias)):
+        if parameter is not None:
+            value = call(op, value, norm.parameter(call, wide(parameter)))
+    value = converted(call, value, fake.dtype)
+    if value.meta["val"].dim() != fake.dim():
+        value = call(aten.view.default, value, sizes(call, norm.x))
+    if value.meta["val"].stride() != fake.stride():
+        return False
+    result.replace_all_uses_with(value)
+    gm.graph.erase_node(result)
+    return True
+
+
+def _result(gm: GraphModule, node: Node, before: Node, number: int) -> Node:
+    """Return one of a call's results, at a place before `before`."""
+    for user in node.users:
+        if user.args[1] == number:
+            before.prepend(user)
+            return user
+    return insert(gm, before, operator.getitem, node, number)
+
+
+def _as_it_is(_: Insert, value: Node) -> Node:
+    return value
+
+
+def _alias(call: Insert, value: Node) -> Node:
+    return call(aten.alias.default, value)
+
+
+def _by_channel(dims: int, call: Insert, value: Node) -> Node:
+    """`[C]`: one value for all positions of a channel."""
+    return call(aten.view.default, value, [-1, *[1] * (dims - 2)])
+
+
+def _layer(x: Node, _shape: Any, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
+    return _Norm(x, weight, bias, _as_it_is, _as_it_is, _alias)
+
+
+def _rms(x: Node, _shape: Any, weight: Node | None, *_: Any) -> _Norm:
+    return _Norm(x, weight, None, _as_it_is, _as_it_is, _alias, centred=False)
+
+
+def _group(
+    x: Node, weight: Node | None, bias: Node | None, _n: Any, _c: Any, _hw: Any, groups: int,
+    *_: Any,
+) -> _Norm:  # fmt: skip
+    """Channels are taken apart into groups and channels of a group."""
+    ones = [1] * (x.meta["val"].dim() - 2)
+
+    def whole(call: Insert, value: Node) -> Node:
+        batch, _, *space = sizes(call, value)
+        return call(aten.view.default, value, [batch, groups, -1, *space])
+
+    def statistic(call: Insert, value: Node) -> Node:
+        return call(aten.view.default, value, [-1, groups, 1, *ones])
+
+    def parameter(call: Insert, value: Node) -> Node:
+        return call(aten.view.default, value, [groups, -1, *ones])
+
+    return _Norm(x, weight, bias, statistic, parameter, whole)
+
+
+def _batch(x: Node, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
+    by_channel = partial(_by_channel, x.meta["val"].dim())
+    return _Norm(x, weight, bias, by_channel, by_channel, _alias)
+
+
+def _batch_in_training(
+    x: Node, weight: Node | None, bias: Node | None, _mean: Any, _var: Any, training: bool, *_: Any
+) -> _Norm | None:
+    return _batch(x, weight, bias) if training else None
+
+
+def _batch_alone(
+    x: Node, weight: Node | None, bias: Node | None, training: bool, *_: Any
+) -> _Norm | None:
+    return _batch(x, weight, bias) if training else None
+
+
+_NORMS: dict[Any, Callable[..., _Norm | None]] = {
+    aten.native_layer_norm.default: _layer,
+    aten._fused_rms_norm.default: _rms,
+    aten.native_group_norm.default: _group,
+    aten._native_batch_norm_legit_functional.default: _batch_in_training,
+    aten._native_batch_norm_legit.no_stats: _batch_alone,
+    aten._batch_norm_with_update_functional.default: _batch,
+}

@@ -1,0 +1,272 @@
+"""Passes that let a partitioner compute again what it would save: same results, less saved."""
+
+import operator
+from collections.abc import Callable
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torch.utils._pytree as pytree
+from torch._functorch.aot_autograd import aot_function, make_boxed_func
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import Graph, GraphModule
+
+from gyrator_ir.loop.nodes import Extern
+from gyrator_lowering import LoweringOptions, lower
+from gyrator_lowering.decompositions import default_decompositions
+from gyrator_lowering.fx_passes import prepare_joint
+from gyrator_lowering.fx_passes.split_cross_entropy import LEAST
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+
+
+class Joint:
+    """The gradient of a function: its joint graph before and after, and its parts."""
+
+    def __init__(
+        self, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...], dynamic: bool = False
+    ) -> None:
+        self.parts: dict[str, GraphModule] = {}
+
+        def partition(joint: GraphModule, given: Any, **facts: Any) -> Any:
+            prepare_joint(joint, LoweringOptions())
+            self.before = deepcopy(joint)
+            self.changed = prepare_joint(joint, LoweringOptions(), recomputing=True)
+            self.after = deepcopy(joint)
+            return min_cut_rematerialization_partition(joint, given, **facts)
+
+        def keep(name: str) -> Callable[..., Any]:
+            def compiler(gm: GraphModule, _: Any) -> Any:
+                self.parts[name] = gm
+                return make_boxed_func(gm.forward)
+
+            return compiler
+
+        call = aot_function(
+            run, keep("forward"), keep("backward"), partition_fn=partition, dynamic=dynamic,
+            decompositions=default_decompositions(),
+            keep_inference_input_mutations=True,
+        )  # fmt: skip
+        self.results = pytree.tree_leaves(call(*inputs))
+        wanted = [r for r in self.results if r.requires_grad]
+        self.tangents = [torch.randn_like(r) for r in wanted]
+        leaves = [x for x in inputs if x.requires_grad]
+        self.gradients = torch.autograd.grad(wanted, leaves, self.tangents, allow_unused=True)
+
+    def saved(self) -> list[int]:
+        """Sizes in bytes of the tensors that pass from the forward to the backward pass."""
+        places = self.parts["backward"].graph.find_nodes(op="placeholder")
+        held = (n.meta["val"] for n in places if not n.name.startswith("tangents"))
+        tensors = [t for t in held if isinstance(t, torch.Tensor)]
+        return sorted(elements(t) * t.itemsize for t in tensors)
+
+
+def elements(fake: torch.Tensor) -> int:
+    """Count elements, for the sizes that were traced."""
+    found = fake.numel()
+    return found if isinstance(found, int) else int(found.node.hint)
+
+
+def drawn(*shape: int, dtype: torch.dtype = F32) -> torch.Tensor:
+    return torch.randn(shape, dtype=dtype).requires_grad_()
+
+
+def running(channels: int, dtype: torch.dtype) -> tuple[torch.Tensor, ...]:
+    return torch.randn(channels, dtype=dtype), torch.rand(channels, dtype=dtype) + 0.5
+
+
+def classes(rows: int, count: int, ignored: int = -100) -> torch.Tensor:
+    found = torch.randint(0, count, (rows,))
+    found[::5] = ignored
+    return found
+
+
+def norms(dtype: torch.dtype) -> dict[str, Case]:
+    """Norms before an op whose gradient reads its argument."""
+
+    def new(*shape: int) -> torch.Tensor:
+        return drawn(*shape, dtype=dtype)
+
+    last = new(3, 8, 4, 5).detach().to(memory_format=torch.channels_last).requires_grad_()
+    return {
+        "layer": (
+            lambda x, w, b: F.gelu(F.layer_norm(x, (8, 7), w, b)),
+            (new(3, 8, 7), new(8, 7), new(8, 7)),
+        ),
+        "layer without parameters": (lambda x: F.silu(F.layer_norm(x, (7,))), (new(3, 7),)),
+        "group": (
+            lambda x, w, b: F.silu(F.group_norm(x, 4, w, b)),
+            (new(3, 8, 4, 5), new(8), new(8)),
+        ),
+        "group, channels last": (
+            lambda x, w, b: F.silu(F.group_norm(x, 4, w, b)),
+            (last, new(8), new(8)),
+        ),
+        "group of a matrix": (lambda x, w: F.silu(F.group_norm(x, 2, w)), (new(3, 8), new(8))),
+        "batch": (
+            lambda x, w, b, m, v: (F.silu(F.batch_norm(x, m, v, w, b, True)), m * 1, v * 1),
+            (new(6, 8, 4, 5), new(8), new(8), *running(8, dtype)),
+        ),
+        "batch of a matrix": (
+            lambda x: F.silu(F.batch_norm(x, None, None, training=True)),
+            (new(6, 8),),
+        ),
+    }
+
+
+def entropies(dtype: torch.dtype) -> dict[str, Case]:
+    """Losses on log softmax."""
+    rows, many = 32, 2 * LEAST // 32
+    wide = F32 if dtype is BF16 else F64
+
+    def new() -> torch.Tensor:
+        return (torch.randn(rows, many, dtype=dtype) * 3).requires_grad_()
+
+    target, weight = classes(rows, many), torch.rand(many, dtype=dtype)
+    ignored = classes(rows, many, 7)
+    return {
+        "mean": (F.cross_entropy, (new(), target)),
+        "weights": (lambda x, t, w: F.cross_entropy(x, t, w), (new(), target, weight)),
+        "sum": (
+            lambda x, t, w: F.cross_entropy(x, t, w, reduction="sum", ignore_index=7),
+            (new(), ignored, weight),
+        ),
+        "none": (lambda x, t: F.cross_entropy(x, t, reduction="none"), (new(), target)),
+        "smooth": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (new(), target)),
+        "wider": (lambda x, t: F.cross_entropy(x.to(wide), t), (new(), target)),
+        "columns": (lambda x: F.log_softmax(x, 0).sin(), (new(),)),
+    }
+
+
+def compared(joint: Joint, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Run the joint graph before and after on what was given and on fresh input."""
+    dtype = inputs[0].dtype
+    tolerance = {F32: 2e-5, F64: 1e-12, BF16: 2e-2}[dtype]
+    for again in (False, True):
+        given = [x.detach().clone() for x in inputs]
+        if again:
+            given[0] = torch.randn_like(given[0])
+        want, got = (
+            one([x.clone() for x in given], list(joint.tangents))
+            for one in (joint.before, joint.after)
+        )
+        for part in zip(got, want, strict=True):
+            for a, b in zip(*part, strict=True):
+                assert (a is None) == (b is None)
+                if a is not None:
+                    torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+                    assert a.stride() == b.stride() and a.dtype == b.dtype
+
+
+@pytest.mark.parametrize("dtype", [F32, F64])
+@pytest.mark.parametrize("name", norms(F32))
+def test_a_norms_result_is_not_saved(name: str, dtype: torch.dtype) -> None:
+    run, inputs = norms(dtype)[name]
+    joint = Joint(run, inputs)
+    assert joint.changed == ("split_norms",)
+    compared(joint, inputs)
+    large = [n for n in joint.saved() if n >= inputs[0].nbytes]
+    assert large == [inputs[0].nbytes]
+
+
+@pytest.mark.parametrize("dtype", [F32, F64, BF16])
+@pytest.mark.parametrize("name", entropies(F32))
+def test_log_probabilities_are_not_saved(name: str, dtype: torch.dtype) -> None:
+    run, inputs = entropies(dtype)[name]
+    joint = Joint(run, inputs)
+    assert joint.changed == ("split_cross_entropy",)
+    compared(joint, inputs)
+    if name != "none":
+        assert [n for n in joint.saved() if n >= inputs[0].nbytes] == [inputs[0].nbytes]
+
+
+@pytest.mark.parametrize("case", [norms(F32)["group"], norms(F32)["batch"], entropies(F32)["sum"]])
+def test_sizes_may_change(case: Case) -> None:
+    run, inputs = case
+    again = [x.detach().clone().requires_grad_(x.requires_grad) for x in inputs]
+    joint = Joint(run, inputs, dynamic=True)
+    assert joint.changed
+    x = joint.after.graph.find_nodes(op="placeholder")[0]
+    assert not all(isinstance(s, int) for s in x.meta["val"].shape)
+    assert [n for n in joint.saved() if n >= inputs[0].nbytes] == [inputs[0].nbytes]
+    torch.testing.assert_close(joint.results, Joint(run, tuple(again)).results)
+
+
+WHOLE: dict[str, Case] = {
+    "a product reads the result": (
+        lambda x, w: F.gelu(F.layer_norm(x, (8,)) @ w),
+        (drawn(4, 8), drawn(8, 8)),
+    ),
+    "no gradient reads the result": (
+        lambda x: F.relu(F.batch_norm(x, None, None, training=True)),
+        (drawn(6, 8),),
+    ),
+    "rounded statistics": (
+        lambda x: F.silu(F.group_norm(x, 2)),
+        (drawn(3, 8, 4, dtype=BF16),),
+    ),
+    "running statistics normalise": (
+        lambda x, m, v: F.silu(F.batch_norm(x, m, v)),
+        (drawn(6, 8), *running(8, F32)),
+    ),
+    "few classes": (F.cross_entropy, (drawn(32, 10), classes(32, 10))),
+    "nothing in it": (lambda x: F.silu(F.group_norm(x, 2)), (drawn(0, 8, 4),)),
+    "no dimension": (lambda x: F.log_softmax(x, 0) * 2, (drawn(),)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_what_gains_nothing_stays_whole(name: str) -> None:
+    run, inputs = WHOLE[name]
+    assert Joint(run, inputs).changed == ()
+
+
+@pytest.mark.parametrize("name", ["layer", "group", "batch"])
+def test_the_parts_have_rules(check: Any, name: str) -> None:
+    run, inputs = norms(F32)[name]
+    for part in Joint(run, inputs).parts.values():
+        program = lower(part, LoweringOptions(), check.targets)
+        assert not [op for op in program.operations if isinstance(op, Extern)]
+
+
+@pytest.mark.parametrize("shape", [(4, 9), (3, 1), (2, 0, 5)])
+def test_statistics_of_softmax(check: Any, shape: tuple[int, ...]) -> None:
+    op = torch.ops.prims.prepare_softmax_online.default
+    check(lambda x: op(x, -1), torch.randn(shape))
+    check(lambda x: op(x, 0), torch.randn(4, 9, dtype=F64))
+
+
+def test_recomputing_is_asked_for() -> None:
+    joint = Joint(*norms(F32)["layer"])
+    assert joint.changed == ("split_norms",)
+    assert prepare_joint(joint.before, LoweringOptions()) == ()
+
+
+@pytest.mark.parametrize("dtype", [F32, BF16])
+def test_rms_norm_as_devices_have_it(dtype: torch.dtype) -> None:
+    """On the CPU the op is taken apart before any graph holds it."""
+    graph = Graph()
+    with FakeTensorMode() as mode:
+        fakes = [mode.from_tensor(torch.empty(3, 7, dtype=dtype)) for _ in range(2)]
+        fakes.append(mode.from_tensor(torch.empty(7, dtype=dtype)))
+        results = mode.from_tensor(torch.empty(3, 7, dtype=dtype)), torch.empty(3, 1)
+    x, tangents, weight = map(graph.placeholder, ("x", "tangents_1", "w"))
+    norm = graph.call_function(torch.ops.aten._fused_rms_norm.default, (x, (7,), weight, None))
+    first = graph.call_function(operator.getitem, (norm, 0))
+    last = graph.call_function(torch.ops.aten.silu_backward.default, (tangents, first))
+    graph.output((last,))
+    for node, fake in zip((x, tangents, weight, norm, first, last), (
+        *fakes, results, results[0], results[0]
+    ), strict=True):  # fmt: skip
+        node.meta["val"] = fake
+    gm = GraphModule(torch.nn.Module(), graph)
+    given = [torch.randn(f.shape, dtype=dtype) for f in fakes]
+    want = gm(*given)
+    assert prepare_joint(gm, LoweringOptions(), recomputing=True) == ("split_norms",)
+    assert last.args[1] is not first
+    tolerance = 1e-5 if dtype is F32 else 2e-2
+    torch.testing.assert_close(gm(*given), want, rtol=tolerance, atol=tolerance)
