@@ -25,7 +25,6 @@ from _tables import Sheet
 from rich.console import Console
 from rich.progress import track
 
-RESULTS = Path(__file__).parent / "results"
 BATCH_SECONDS = 0.02
 """A round of one compiler lasts about so long."""
 
@@ -35,7 +34,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser("bench/ops.py", description=__doc__)
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, default=RESULTS / "cpu-ops.json")
+    parser.add_argument("--json", type=Path, help="write the numbers here")
     chosen = parser.parse_args(arguments)
     torch.set_num_threads(1)
     parts = chosen.only.split(",")
@@ -55,9 +54,10 @@ def main(arguments: list[str]) -> int:
         f"geometric mean of inductor/gyrator {geomean(list(map(_gain, raw.values()))):.2f}"
     )
     sheet.print(Console(width=140))
-    report = {"environment": environment(), "arguments": arguments, "table": sheet.markdown(),
-              "seconds": raw}  # fmt: skip
-    chosen.json.write_text(json.dumps(report, indent=1) + "\n")
+    if chosen.json is not None:
+        report = {"environment": environment(), "arguments": arguments,
+                  "table": sheet.markdown(), "seconds": raw}  # fmt: skip
+        chosen.json.write_text(json.dumps(report, indent=1) + "\n")
     return 0
 
 

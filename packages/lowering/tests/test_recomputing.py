@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch.utils._pytree as pytree
+from torch._functorch import partitioners
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
-from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule
 
@@ -37,7 +37,7 @@ class Joint:
             self.before = deepcopy(joint)
             self.changed = prepare_joint(joint, LoweringOptions(), recomputing=True)
             self.after = deepcopy(joint)
-            return min_cut_rematerialization_partition(joint, given, **facts)
+            return partitioners.min_cut_rematerialization_partition(joint, given, **facts)
 
         def keep(name: str) -> Callable[..., Any]:
             def compiler(gm: GraphModule, _: Any) -> Any:
@@ -182,6 +182,31 @@ def test_log_probabilities_are_not_saved(name: str, dtype: torch.dtype) -> None:
     compared(joint, inputs)
     if name != "none":
         assert [n for n in joint.saved() if n >= inputs[0].nbytes] == [inputs[0].nbytes]
+
+
+def test_log_probabilities_are_not_saved_where_statistics_are_not_fused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in torch 2.11, whose partitioner does not know their op."""
+    unknown = {torch.ops.prims.prepare_softmax_online}
+
+    def fewer() -> Any:
+        found = op_list()
+        found.fusible_ops -= unknown
+        found.recomputable_ops -= unknown
+        return found
+
+    op_list = partitioners.get_default_op_list
+    monkeypatch.setattr(partitioners, "get_default_op_list", fewer)
+
+    def run(h: torch.Tensor, w: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        logits = (h @ w.t()).view(4, 8, 4096)
+        return F.cross_entropy(logits.view(-1, 4096).float(), target)
+
+    inputs = drawn(32, 8, dtype=BF16), drawn(4096, 8, dtype=BF16), classes(32, 4096)
+    joint = Joint(run, inputs)
+    compared(joint, inputs)
+    assert max(joint.saved()) == 32 * 4096 * BF16.itemsize
 
 
 @pytest.mark.parametrize("case", [norms(F32)["group"], norms(F32)["batch"], entropies(F32)["sum"]])

@@ -47,6 +47,13 @@ def converted(call: Insert, value: Node, dtype: torch.dtype) -> Node:
     return call(torch.ops.prims.convert_element_type.default, value, dtype)
 
 
+def other_view(call: Insert, x: Node) -> Node:
+    """Return the same tensor for readers that may be computed again, inserted before any reader
+    that may not: torch's partitioner takes what comes after such a one for far away, and saves it.
+    """
+    return call(torch.ops.aten.alias.default, x)
+
+
 def sizes(call: Insert, x: Node) -> list[Any]:
     """Return the shape of a tensor: numbers, and calls where they are not known."""
     shape = enumerate(x.meta["val"].shape)

@@ -13,7 +13,14 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.fx_passes.insert import Insert, computing, converted, insert, sizes
+from gyrator_lowering.fx_passes.insert import (
+    Insert,
+    computing,
+    converted,
+    insert,
+    other_view,
+    sizes,
+)
 from gyrator_lowering.rules.loss import MEAN, NONE
 
 aten = torch.ops.aten
@@ -38,10 +45,11 @@ def _split(gm: GraphModule, node: Any) -> bool:
     if fake.dim() == 0 or (isinstance(elements, int) and elements < LEAST):
         return False
     call = partial(insert, gm, node)
-    wide = converted(call, x, computing(fake.dtype))
-    found = call(_statistics(), wide, dim)
+    dtype = computing(fake.dtype)
+    again = other_view(call, x)
+    found = call(_statistics(), converted(call, x, dtype), dim)
     top, total = (call(operator.getitem, found, k) for k in range(2))
-    value = call(aten.sub.Tensor, wide, top)
+    value = call(aten.sub.Tensor, converted(call, again, dtype), top)
     value = call(aten.sub.Tensor, value, call(aten.log.default, total))
     value = converted(call, value, fake.dtype)
     if value.meta["val"].stride() != fake.stride():

@@ -14,7 +14,14 @@ import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.fx_passes.insert import Insert, computing, converted, insert, sizes
+from gyrator_lowering.fx_passes.insert import (
+    Insert,
+    computing,
+    converted,
+    insert,
+    other_view,
+    sizes,
+)
 
 aten = torch.ops.aten
 _PRODUCTS = frozenset(
@@ -41,7 +48,7 @@ class _Norm:
     statistic: View
     parameter: View
     whole: View
-    """Of the input: another tensor of the same memory."""
+    """Of the input: another view of its memory, see `other_view`."""
     centred: bool = True
     """The statistics are mean and 1/sqrt(variance + eps); else the latter alone."""
 
@@ -99,8 +106,6 @@ def _split(gm: GraphModule, node: Node, norm: _Norm) -> bool:
     def wide(value: Node) -> Node:
         return converted(call, value, dtype)
 
-    # A partitioner takes readers of a tensor that come after an op which it does not fuse, as the
-    # norm, for far away, and does not compute them again: they read another view of it.
     value = wide(norm.whole(partial(insert, gm, node), norm.x))
     found = [_result(gm, node, result, k + 1) for k in range(len(statistics))]
     at = [norm.statistic(call, s) for s in found]
@@ -133,21 +138,17 @@ def _as_it_is(_: Insert, value: Node) -> Node:
     return value
 
 
-def _alias(call: Insert, value: Node) -> Node:
-    return call(aten.alias.default, value)
-
-
 def _by_channel(dims: int, call: Insert, value: Node) -> Node:
     """`[C]`: one value for all positions of a channel."""
     return call(aten.view.default, value, [-1, *[1] * (dims - 2)])
 
 
 def _layer(x: Node, _shape: Any, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, bias, _as_it_is, _as_it_is, _alias)
+    return _Norm(x, weight, bias, _as_it_is, _as_it_is, other_view)
 
 
 def _rms(x: Node, _shape: Any, weight: Node | None, *_: Any) -> _Norm:
-    return _Norm(x, weight, None, _as_it_is, _as_it_is, _alias, centred=False)
+    return _Norm(x, weight, None, _as_it_is, _as_it_is, other_view, centred=False)
 
 
 def _group(
@@ -172,7 +173,7 @@ def _group(
 
 def _batch(x: Node, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
     by_channel = partial(_by_channel, x.meta["val"].dim())
-    return _Norm(x, weight, bias, by_channel, by_channel, _alias)
+    return _Norm(x, weight, bias, by_channel, by_channel, other_view)
 
 
 def _batch_in_training(
