@@ -93,7 +93,6 @@ def _loss(gm: GraphModule, node: Any) -> None:
     if not _by_rows(rows, reduction):
         return
     call = partial(insert, gm, node)
-
     wide = computing(fake.dtype)
 
     def total(value: Node) -> Node:
