@@ -35,7 +35,7 @@ _SAME = frozenset(
 )  # fmt: skip
 """Ops whose result is their argument in another shape or type."""
 
-View = Callable[[Insert, Node], Node]
+_View = Callable[[Insert, Node], Node]
 
 
 @frozen
@@ -45,9 +45,9 @@ class _Norm:
     x: Node
     weight: Node | None
     bias: Node | None
-    statistic: View
-    parameter: View
-    whole: View
+    statistic: _View
+    parameter: _View
+    whole: _View
     """Of the input: another view of its memory, see `other_view`."""
     centred: bool = True
     """The statistics are mean and 1/sqrt(variance + eps); else the latter alone."""
