@@ -46,7 +46,6 @@ def interleave(
 
     A turn is `batch` calls, the same number for all or one by name.
 
-
     Thread time is that of the calling thread, so it covers the work only where torch runs one
     thread.
     """

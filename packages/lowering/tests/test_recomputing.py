@@ -162,13 +162,19 @@ def compared(joint: Joint, inputs: tuple[torch.Tensor, ...]) -> None:
                     assert a.stride() == b.stride() and a.dtype == b.dtype
 
 
+def split_by(change: str, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Joint:
+    """Check that one pass changes the gradient of a function, and not its results."""
+    joint = Joint(run, inputs)
+    assert joint.changed == (change,)
+    compared(joint, inputs)
+    return joint
+
+
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("name", norms(F32))
 def test_a_norms_result_is_not_saved(name: str, dtype: torch.dtype) -> None:
     run, inputs = norms(dtype)[name]
-    joint = Joint(run, inputs)
-    assert joint.changed == ("split_norms",)
-    compared(joint, inputs)
+    joint = split_by("split_norms", run, inputs)
     large = [n for n in joint.saved() if n >= inputs[0].nbytes]
     assert large == [inputs[0].nbytes]
 
@@ -177,9 +183,7 @@ def test_a_norms_result_is_not_saved(name: str, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("name", entropies(F32))
 def test_log_probabilities_are_not_saved(name: str, dtype: torch.dtype) -> None:
     run, inputs = entropies(dtype)[name]
-    joint = Joint(run, inputs)
-    assert joint.changed == ("split_cross_entropy",)
-    compared(joint, inputs)
+    joint = split_by("split_cross_entropy", run, inputs)
     if name != "none":
         assert [n for n in joint.saved() if n >= inputs[0].nbytes] == [inputs[0].nbytes]
 
@@ -204,8 +208,7 @@ def test_log_probabilities_are_not_saved_where_statistics_are_not_fused(
         return F.cross_entropy(logits.view(-1, 4096).float(), target)
 
     inputs = drawn(32, 8, dtype=BF16), drawn(4096, 8, dtype=BF16), classes(32, 4096)
-    joint = Joint(run, inputs)
-    compared(joint, inputs)
+    joint = split_by("split_cross_entropy", run, inputs)
     assert max(joint.saved()) == 32 * 4096 * BF16.itemsize
 
 

@@ -28,6 +28,12 @@ def insert(
     return node
 
 
+def replace(gm: GraphModule, node: Node, value: Node) -> None:
+    """Let all readers of a node read another, and erase it."""
+    node.replace_all_uses_with(value)
+    gm.graph.erase_node(node)
+
+
 def fake_of(value: Any) -> Any:
     """Return an argument with fake tensors in the place of nodes."""
     if isinstance(value, Node):

@@ -18,7 +18,7 @@ from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
 from gyrator_lowering.dtypes import FROM_TORCH
-from gyrator_lowering.fx_passes.insert import insert
+from gyrator_lowering.fx_passes.insert import insert, replace
 
 aten = torch.ops.aten
 
@@ -115,8 +115,7 @@ def _padded(gm: GraphModule, node: Any, targets: Mapping[str, Target], least: in
         result = insert(gm, node, aten.slice.Tensor, result, 1, 0, columns)
         result = insert(gm, node, aten.clone.default, result)
         result = _like(gm, node, result)
-    node.replace_all_uses_with(result)
-    gm.graph.erase_node(node)
+    replace(gm, node, result)
     return True
 
 

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.insert import insert
+from gyrator_lowering.fx_passes.insert import insert, replace
 
 aten = torch.ops.aten
 
@@ -56,8 +56,7 @@ def _added(gm: GraphModule, node: Any) -> bool:
         for new in (total, spread, plain):
             gm.graph.erase_node(new)
         return False
-    node.replace_all_uses_with(total)
-    gm.graph.erase_node(node)
+    replace(gm, node, total)
     return True
 
 
@@ -70,8 +69,7 @@ def _summed(gm: GraphModule, node: Any) -> bool:
     planes = [0, *range(2, grad.meta["val"].dim())]
     total = insert(gm, node, aten.sum.dim_IntList, grad, planes)
     for gradient in gradients:
-        gradient.replace_all_uses_with(total)
-        gm.graph.erase_node(gradient)
+        replace(gm, gradient, total)
     mask[2] = False
     node.args = (*node.args[:_MASK], mask)
     if "val" in node.meta:

@@ -19,6 +19,7 @@ from gyrator_lowering.fx_passes.insert import (
     converted,
     insert,
     other_view,
+    replace,
     sizes,
 )
 from gyrator_lowering.rules.loss import MEAN, NONE
@@ -55,8 +56,7 @@ def _split(gm: GraphModule, node: Any) -> bool:
     if value.meta["val"].stride() != fake.stride():
         return False
     readers = list(node.users)
-    node.replace_all_uses_with(value)
-    gm.graph.erase_node(node)
+    replace(gm, node, value)
     for reader in readers:
         split = _READERS.get(reader.target)
         if split is not None:
@@ -78,7 +78,7 @@ def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
     grad = converted(call, grad, wide)
     share = call(aten.exp.default, converted(call, result, wide))
     share = call(aten.mul.Tensor, share, call(aten.sum.dim_IntList, grad, [dim], True))
-    _replace(gm, node, converted(call, call(aten.sub.Tensor, grad, share), dtype))
+    replace(gm, node, converted(call, call(aten.sub.Tensor, grad, share), dtype))
 
 
 def _counted(call: Insert, target: Node, ignored: int) -> tuple[Node, Node]:
@@ -112,7 +112,7 @@ def _loss(gm: GraphModule, node: Any) -> None:
         loss = call(aten.div.Tensor, loss, share)
     results = converted(call, loss, fake.dtype), converted(call, share, total_fake.dtype)
     for user in list(node.users):
-        _replace(gm, user, results[user.args[1]])
+        replace(gm, user, results[user.args[1]])
     gm.graph.erase_node(node)
 
 
@@ -133,16 +133,11 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
     slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
     classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, at, 1), classes)
-    _replace(gm, node, converted(call, call(aten.where.ScalarOther, hit, slope, 0), fake.dtype))
+    replace(gm, node, converted(call, call(aten.where.ScalarOther, hit, slope, 0), fake.dtype))
 
 
 def _by_rows(rows: Node, reduction: int) -> bool:
     return bool(rows.meta["val"].dim() == 2 and reduction != NONE)
-
-
-def _replace(gm: GraphModule, node: Node, value: Node) -> None:
-    node.replace_all_uses_with(value)
-    gm.graph.erase_node(node)
 
 
 _READERS: dict[Any, Callable[[GraphModule, Node], None]] = {

@@ -20,6 +20,7 @@ from gyrator_lowering.fx_passes.insert import (
     converted,
     insert,
     other_view,
+    replace,
     sizes,
 )
 
@@ -64,8 +65,9 @@ def split_norms(gm: GraphModule) -> bool:
     changed = False
     for node in found:
         norm = _NORMS[node.target](*node.args)
-        if norm is not None and any(_pays(n, backward) for n in node.users if n.args[1] == 0):
-            changed |= _split(gm, node, norm)
+        results = [n for n in node.users if n.args[1] == 0]
+        if norm is not None and len(results) == 1 and _pays(results[0], backward):
+            changed |= _split(gm, node, results[0], norm)
     return changed
 
 
@@ -92,15 +94,13 @@ def _pays(result: Node, backward: set[Node]) -> bool:
     return seen
 
 
-def _split(gm: GraphModule, node: Node, norm: _Norm) -> bool:
-    results = [n for n in node.users if n.args[1] == 0]
+def _split(gm: GraphModule, node: Node, result: Node, norm: _Norm) -> bool:
     fake = node.meta["val"][0]
     statistics = node.meta["val"][1 : 3 if norm.centred else 2]
     dtype = computing(fake.dtype)
     rounded = any(s.dtype != dtype for s in statistics)
-    if len(results) != 1 or rounded or any(s == 0 for s in fake.shape if isinstance(s, int)):
+    if rounded or any(s == 0 for s in fake.shape if isinstance(s, int)):
         return False
-    (result,) = results
     call = partial(insert, gm, result)
 
     def wide(value: Node) -> Node:
@@ -120,8 +120,7 @@ def _split(gm: GraphModule, node: Node, norm: _Norm) -> bool:
         value = call(aten.view.default, value, sizes(call, norm.x))
     if value.meta["val"].stride() != fake.stride():
         return False
-    result.replace_all_uses_with(value)
-    gm.graph.erase_node(result)
+    replace(gm, result, value)
     return True
 
 
@@ -171,28 +170,23 @@ def _group(
     return _Norm(x, weight, bias, statistic, parameter, whole)
 
 
-def _batch(x: Node, weight: Node | None, bias: Node | None, *_: Any) -> _Norm:
-    by_channel = partial(_by_channel, x.meta["val"].dim())
-    return _Norm(x, weight, bias, by_channel, by_channel, other_view)
+def _batch(training: int | None = None) -> Callable[..., _Norm | None]:
+    """Return what reads batch norms whose argument of this number says whether they train."""
 
+    def read(x: Node, weight: Node | None, bias: Node | None, *others: Any) -> _Norm | None:
+        if training is not None and not others[training - 3]:
+            return None
+        by_channel = partial(_by_channel, x.meta["val"].dim())
+        return _Norm(x, weight, bias, by_channel, by_channel, other_view)
 
-def _batch_in_training(
-    x: Node, weight: Node | None, bias: Node | None, _mean: Any, _var: Any, training: bool, *_: Any
-) -> _Norm | None:
-    return _batch(x, weight, bias) if training else None
-
-
-def _batch_alone(
-    x: Node, weight: Node | None, bias: Node | None, training: bool, *_: Any
-) -> _Norm | None:
-    return _batch(x, weight, bias) if training else None
+    return read
 
 
 _NORMS: dict[Any, Callable[..., _Norm | None]] = {
     aten.native_layer_norm.default: _layer,
     aten._fused_rms_norm.default: _rms,
     aten.native_group_norm.default: _group,
-    aten._native_batch_norm_legit_functional.default: _batch_in_training,
-    aten._native_batch_norm_legit.no_stats: _batch_alone,
-    aten._batch_norm_with_update_functional.default: _batch,
+    aten._native_batch_norm_legit_functional.default: _batch(training=5),
+    aten._native_batch_norm_legit.no_stats: _batch(training=3),
+    aten._batch_norm_with_update_functional.default: _batch(),
 }
