@@ -180,6 +180,13 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def fuzz(session: nox.Session) -> None:
+    """Random programs against eager: `-- --graphs 2000 --seed 1 --target cpu --jobs 2`."""
+    python = everything(session)
+    session.run(python, "-m", "gyrator_conformance.fuzz", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """`nox -s bench -- cpu`: run bench/cpu.py; what follows the name goes to it."""
     names = sorted(path.stem for path in ROOT.glob("bench/*.py") if path.stem[0] != "_")

@@ -2,29 +2,22 @@
 
 import json
 import math
-import os
-import selectors
-import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from types import MappingProxyType
-from typing import IO, Any
+from typing import Any
 
 from attrs import asdict, define, field
 
 from gyrator_conformance.cells import Cell, excuse_of
 from gyrator_conformance.models import Model
+from gyrator_conformance.process import NO_VARIABLES, LineProcess, ProcessEndedError
 from gyrator_conformance.profiles import Chosen
 from gyrator_conformance.running import Result
 from gyrator_conformance.worker import from_json
-
-NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @define(eq=False)
@@ -37,78 +30,34 @@ class Worker:
     environment: Mapping[str, str] = NO_VARIABLES
     command: tuple[str, ...] = (sys.executable, "-m", "gyrator_conformance.worker")
     """What is started, with the seed as its argument; see `gyrator_conformance.worker`."""
-    _process: subprocess.Popen[bytes] | None = None
-    _log: IO[bytes] = field(factory=tempfile.TemporaryFile)
+    _process: LineProcess = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        command = (*self.command, str(self.seed))
+        self._process = LineProcess(command, self.limit, self.environment)
 
     def run(self, cell: Cell) -> Result:
         """Run a cell; a failure where the process ends or takes too long."""
-        process = self._started()
-        assert process.stdin is not None and process.stdout is not None
         start = time.perf_counter()
         try:
-            process.stdin.write(json.dumps(asdict(cell)).encode() + b"\n")
-            process.stdin.flush()
-            line = self._answer(process.stdout)
-        except BrokenPipeError:
-            line = b""
-        if line:
-            return from_json(json.loads(line))
-        seconds = time.perf_counter() - start
-        slow = process.poll() is None and seconds >= self.limit
-        self.close()
-        why = f"took more than {self.limit:.0f} s" if slow else f"crashed: {self._end(process)}"
-        return Result(cell=cell, status="fail", seconds=seconds, message=why)
+            answer = self._process.ask(json.dumps(asdict(cell)).encode())
+        except ProcessEndedError as error:
+            seconds = time.perf_counter() - start
+            return Result(cell=cell, status="fail", seconds=seconds, message=str(error))
+        return from_json(json.loads(answer))
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a process."""
+        return self._process.running
 
     def kill(self) -> None:
         """End the process from another thread: `run` then returns."""
-        if (process := self._process) is not None:
-            process.kill()
+        self._process.kill()
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            for pipe in (self._process.stdin, self._process.stdout):
-                if pipe is not None:
-                    pipe.close()
-            self._process = None
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        if self._process is None:
-            self._log.seek(0)
-            self._log.truncate()
-            self._process = subprocess.Popen(
-                [*self.command, str(self.seed)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._log,
-                env={**os.environ, **self.environment},
-                bufsize=0,
-            )
-        return self._process
-
-    def _answer(self, pipe: IO[bytes]) -> bytes:
-        """Return the next line, or nothing where the process ended or the limit passed."""
-        end = time.monotonic() + self.limit
-        found = b""
-        with selectors.DefaultSelector() as selector:
-            selector.register(pipe, selectors.EVENT_READ)
-            while not found.endswith(b"\n"):
-                if not selector.select(max(0.0, end - time.monotonic())):
-                    return b""
-                part = os.read(pipe.fileno(), 1 << 16)
-                if not part:
-                    return b""
-                found += part
-        return found
-
-    def _end(self, process: subprocess.Popen[bytes]) -> str:
-        status = process.returncode or 0
-        name = signal.Signals(-status).name if status < 0 else f"status {status}"
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return f"{name}; {lines[-1]}" if lines else name
+        self._process.close()
 
 
 def run_cells(

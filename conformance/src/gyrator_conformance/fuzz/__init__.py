@@ -1,0 +1,1 @@
+"""Random PyTorch programs, compiled and compared with eager execution; failures are shrunk."""

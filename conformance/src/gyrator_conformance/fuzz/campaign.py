@@ -1,0 +1,130 @@
+"""Judging many programs in worker processes, and shrinking those that fail."""
+
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+
+from attrs import define, field, frozen
+
+from gyrator_conformance.fuzz.generate import generate, smaller
+from gyrator_conformance.fuzz.judge import Verdict
+from gyrator_conformance.fuzz.program import Program
+from gyrator_conformance.process import LineProcess, ProcessEndedError
+
+_LIFE = 400
+"""Programs after which a worker is replaced, so that what libraries leak stays small."""
+_STEPS = 250
+"""Simpler programs tried while one is shrunk."""
+
+
+@frozen
+class Finding:
+    """A program of a campaign, and what was found."""
+
+    seed: int
+    program: Program
+    verdict: Verdict
+
+
+@define(eq=False)
+class Jury:
+    """One worker process that judges programs; it is replaced when a program ends it."""
+
+    target: str
+    limit: float = 60.0
+    """Seconds for one program."""
+    _process: LineProcess = field(init=False)
+    _judged: int = 0
+
+    def __attrs_post_init__(self) -> None:
+        command = (sys.executable, "-m", "gyrator_conformance.fuzz.worker", self.target)
+        # One thread each: workers run side by side.
+        quiet = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
+        self._process = LineProcess(command, self.limit, quiet)
+
+    def judge(self, program: Program) -> Verdict:
+        """Return what a program does; a verdict too where it ends the process or hangs."""
+        self._judged += 1
+        if self._judged % _LIFE == 0:
+            self.close()
+        try:
+            answer = self._process.ask(program.as_json().encode())
+        except ProcessEndedError as error:
+            return Verdict("time" if error.slow else "crash", str(error))
+        return Verdict(**json.loads(answer))
+
+    def shrink(self, finding: Finding) -> Finding:
+        """Return the simplest program found that fails in the same way."""
+        best, steps = finding, 0
+        improved = True
+        while improved and steps < _STEPS:
+            improved = False
+            for program in smaller(best.program):
+                steps += 1
+                if steps > _STEPS:
+                    break
+                verdict = self.judge(program)
+                same = (verdict.kind, verdict.explained) == (best.verdict.kind, "")
+                if same:
+                    best, improved = Finding(best.seed, program, verdict), True
+                    break
+        return best
+
+    def kill(self) -> None:
+        """End the process from another thread."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.close()
+
+
+def run_campaign(
+    seeds: Sequence[int],
+    wrappers: tuple[str, ...],
+    juries: Sequence[Jury],
+    shown: Callable[[Finding], object],
+    seconds: float = math.inf,
+    shrinking: bool = True,
+) -> None:
+    """Judge the programs of `seeds`, the juries side by side.
+
+    `shown` sees each finding, one at a time; those without an explanation are shrunk first where
+    `shrinking`. After `seconds` no other program is begun.
+    """
+    end = time.monotonic() + seconds
+    waiting: Iterator[int] = iter(seeds)
+    alone, stopped = threading.Lock(), threading.Event()
+
+    def work(jury: Jury) -> None:
+        try:
+            while not stopped.is_set() and time.monotonic() < end:
+                with alone:
+                    seed = next(waiting, None)
+                if seed is None:
+                    return
+                program = generate(seed, wrappers)
+                found = Finding(seed, program, jury.judge(program))
+                if shrinking and found.verdict.kind and not found.verdict.explained:
+                    found = jury.shrink(found)
+                with alone:
+                    if not stopped.is_set():
+                        shown(found)
+        finally:
+            jury.close()
+
+    with ThreadPoolExecutor(len(juries)) as pool:
+        running = [pool.submit(work, jury) for jury in juries]
+        try:
+            for future in running:
+                future.result()
+        except BaseException:
+            stopped.set()
+            while wait(running, timeout=0.1).not_done:  # one may just start its process
+                for jury in juries:
+                    jury.kill()
+            raise

@@ -1,0 +1,315 @@
+"""What a compiled program does other than eager, and whether that needs an explanation.
+
+Exceptions, sizes, element types, strides, conj and neg bits, sharing of memory, gradients and the
+state of inputs are compared as they are; integers are equal; floating values are within a tolerance
+of eager's or as near to the same program in float64.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch import Tensor
+
+from gyrator.config import Config, read_config
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator_conformance.fuzz.program import Program
+from gyrator_ir.types import HOST
+
+Kind = Literal[
+    "", "value", "dtype", "shape", "stride", "bits", "alias", "gradient", "exception", "silent",
+    "eager", "crash", "time",
+]  # fmt: skip
+"""`silent`: eager raises and the compiled program does not. `eager`: a graph ran eagerly."""
+
+_TOLERANCE = {
+    torch.float32: 2e-5,
+    torch.float64: 1e-9,
+    torch.float16: 5e-3,
+    torch.bfloat16: 4e-2,
+    torch.complex64: 4e-5,
+}
+_SLACK = 4.0
+"""How many times eager's own distance from float64 a value may be away from it."""
+
+
+@frozen
+class Verdict:
+    """What was found: nothing, or the first difference."""
+
+    kind: Kind = ""
+    detail: str = ""
+    explained: str = ""
+    """`torch`: PyTorch's own front end shows the same. `unstable`: eager's result changes as much
+    when its inputs change in the last place."""
+    graphs: int = 0
+
+
+@frozen(eq=False)
+class _Outcome:
+    """What one call gave."""
+
+    results: list[Any] = field(factory=list)
+    gradients: list[Tensor | None] = field(factory=list)
+    state: list[Tensor] = field(factory=list)
+    """The inputs after the call."""
+    error: Exception | None = None
+    raised_in: str = ""
+
+
+@define(eq=False)
+class Judge:
+    """Runs programs on one target; its sessions live as long as it does."""
+
+    config: Config = field(factory=read_config)
+    device: str = HOST
+    _records: list[GraphRecord] = field(factory=list)
+    _sessions: dict[str, Session] = field(factory=dict)
+
+    def judge(self, program: Program) -> Verdict:
+        """Compile the program, call it, and compare with eager execution."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self._judge(program)
+
+    def _judge(self, program: Program) -> Verdict:
+        function = program.function()
+        self._records.clear()
+        torch._dynamo.reset()
+        backend = self._session(program).backend
+        compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
+        found = self._compare(program, function, compiled)
+        graphs = len(self._records)
+        if not found.kind:
+            lost = next((r.fallback for r in self._records if r.fallback), "")
+            found = Verdict("eager", lost.splitlines()[0]) if lost else found
+        else:
+            found = evolve(found, explained=self._explained(program, function, found))
+        return evolve(found, graphs=graphs)
+
+    def _session(self, program: Program) -> Session:
+        options = {**program.options, "cache": False, "progress": False, "wrapper": program.wrapper}
+        key = repr(sorted(options.items()))
+        if key not in self._sessions:
+            self._sessions[key] = Session(
+                options=options, config=self.config, observer=self._records.append
+            )
+        return self._sessions[key]
+
+    def _compare(
+        self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any]
+    ) -> Verdict:
+        for call in range(program.calls):
+            theirs = self._run(program, function, call)
+            ours = self._run(program, compiled, call)
+            if theirs.error is not None and ours.error is None:
+                where = f"{type(theirs.error).__name__}: {_line(theirs.error)}"
+                return Verdict("silent", f"call {call}: eager raises {where}")
+            if ours.error is not None:
+                if theirs.error is None or not _alike(ours.error, theirs.error):
+                    detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"
+                    return Verdict("exception", detail)
+                continue
+            found = self._difference(program, ours, theirs, call)
+            if found.kind:
+                return evolve(found, detail=f"call {call}: {found.detail}")
+        return Verdict()
+
+    def _run(
+        self, program: Program, function: Callable[..., Any], call: int, exact: bool = False,
+        nudged: bool = False,
+    ) -> _Outcome:  # fmt: skip
+        tensors, scalars = program.arguments(call, self.device)
+        if exact:
+            tensors = [_widened(t) for t in tensors]
+        if nudged:
+            tensors = [_nudged(t) for t in tensors]
+        # Leaves that require gradients must not be written in place.
+        given = [t.clone() if t.requires_grad else t for t in tensors]
+        state = [t.detach() for t in given]
+        torch.manual_seed(7)
+        try:
+            results = list(function(*given, *scalars))
+        except Exception as error:
+            return _Outcome(error=error, raised_in="the program")
+        gradients: list[Tensor | None] = []
+        if program.gradients != "none":
+            try:
+                gradients = _gradients(results, tensors, program.gradients == "second")
+            except Exception as error:
+                return _Outcome(error=error, raised_in="its gradients")
+        return _Outcome(results, gradients, state)
+
+    def _difference(self, program: Program, ours: _Outcome, theirs: _Outcome, call: int) -> Verdict:
+        names = [*program.results, *(f"gradient of {i.name}" for i in program.inputs)]
+        names = names[: len(program.results) + len(theirs.gradients)]
+        names += [f"{i.name} afterwards" for i in program.inputs]
+        mine = [*ours.results, *ours.gradients, *ours.state]
+        other = [*theirs.results, *theirs.gradients, *theirs.state]
+        exact: list[Any] | None = None
+        first_state = len(names) - len(program.inputs)
+        for k, (name, a, b) in enumerate(zip(names, mine, other, strict=True)):
+            if found := _form(a, b, strides=k < len(program.results)):
+                gradient = k >= len(program.results) and k < first_state
+                return evolve(found, kind="gradient" if gradient else found.kind,
+                              detail=f"{name}: {found.detail}")  # fmt: skip
+            if isinstance(b, Tensor) and not _close(a, b):
+                if exact is None:
+                    true = self._run(program, program.function(), call, exact=True)
+                    exact = [*true.results, *true.gradients, *true.state]
+                if len(exact) == len(mine) and _as_near(a, b, exact[k]):
+                    continue
+                return Verdict("value", f"{name}: {_worst(a, b)}")
+        if (mine_shared := _shared(ours)) != (shared := _shared(theirs)):
+            return Verdict("alias", f"{mine_shared} share memory, eager {shared}")
+        return Verdict()
+
+    def _explained(self, program: Program, function: Callable[..., Any], found: Verdict) -> str:
+        torch._dynamo.reset()
+        plain = torch.compile(function, backend="aot_eager", dynamic=program.dynamic)
+        if self._compare(program, function, plain).kind:
+            return "torch"
+        if found.kind != "value":
+            return ""
+        for call in range(program.calls):
+            nudged = self._run(program, function, call, nudged=True)
+            theirs = self._run(program, function, call)
+            if nudged.error is None and theirs.error is None:
+                pairs = zip(
+                    [*nudged.results, *nudged.gradients], [*theirs.results, *theirs.gradients],
+                    strict=True,
+                )  # fmt: skip
+                if any(isinstance(b, Tensor) and (_form(a, b, False) or not _close(a, b))
+                       for a, b in pairs):  # fmt: skip
+                    return "unstable"
+        return ""
+
+
+def _gradients(
+    results: Sequence[Any], tensors: Sequence[Tensor], second: bool
+) -> list[Tensor | None]:
+    """Return the gradients of a weighted sum of the results, or of the first gradients' squares."""
+    wanted = [t for t in tensors if t.requires_grad]
+    loss = _loss(results)
+    if loss is None:
+        return [None for _ in tensors]
+    if second:
+        first = torch.autograd.grad(loss, wanted, create_graph=True, allow_unused=True)
+        again = _loss([g for g in first if g is not None])
+        loss = loss if again is None else loss + again
+    loss.backward()
+    return [t.grad for t in tensors]
+
+
+def _loss(results: Sequence[Any]) -> Any:
+    """Return a weighted sum of what requires gradients, or None."""
+    parts = []
+    for r in results:
+        if isinstance(r, Tensor) and r.requires_grad:
+            real = torch.view_as_real(r.resolve_conj()) if r.is_complex() else r
+            flat = real.double().nan_to_num(0, 0, 0).reshape(-1)
+            weights = torch.arange(flat.numel(), dtype=torch.float64, device=r.device) % 5 - 2
+            parts.append((flat * weights).sum())
+    return sum(parts[1:], parts[0]) if parts else None
+
+
+def _widened(t: Tensor) -> Tensor:
+    if not t.is_floating_point() and not t.is_complex():
+        return t
+    wide = t.detach().to(torch.complex128 if t.is_complex() else torch.float64)
+    return wide.requires_grad_(t.requires_grad)
+
+
+def _nudged(t: Tensor) -> Tensor:
+    if not t.is_floating_point() and not t.is_complex():
+        return t
+    moved = t.detach() * (1 + 2 * torch.finfo(t.dtype).eps)
+    return moved.requires_grad_(t.requires_grad)
+
+
+def _form(a: Any, b: Any, strides: bool) -> Verdict | None:
+    """Return how two values differ in anything but their elements."""
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        if isinstance(b, Tensor) or isinstance(a, Tensor):
+            return Verdict("shape", f"{type(a).__name__}, eager {type(b).__name__}")
+        return None if a == b or a != a else Verdict("value", f"{a}, eager {b}")
+    if a.dtype != b.dtype:
+        return Verdict("dtype", f"{a.dtype}, eager {b.dtype}")
+    if a.shape != b.shape:
+        return Verdict("shape", f"{tuple(a.shape)}, eager {tuple(b.shape)}")
+    moving = [k for k in range(a.dim()) if a.shape[k] > 1] if a.numel() else []
+    if strides and any(a.stride(k) != b.stride(k) for k in moving):
+        return Verdict("stride", f"{a.stride()}, eager {b.stride()} of {tuple(a.shape)}")
+    mine, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
+    if mine != other:
+        return Verdict("bits", f"conj and neg bits {mine}, eager {other}")
+    if a.requires_grad != b.requires_grad:
+        return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")
+    return None
+
+
+def _plain(t: Tensor) -> Tensor:
+    t = t.detach().resolve_conj().resolve_neg().cpu()
+    return torch.view_as_real(t) if t.is_complex() else t
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    tolerance = _TOLERANCE.get(b.dtype)
+    if tolerance is None:
+        return torch.equal(a.cpu(), b.cpu())
+    x, y = _plain(a).double(), _plain(b).double()
+    return torch.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def _as_near(a: Tensor, b: Tensor, true: Any) -> bool:
+    """Whether our value is about as near to the one in float64 as eager's, and as finite."""
+    if not isinstance(true, Tensor) or true.shape != b.shape or b.dtype not in _TOLERANCE:
+        return False
+    x, y, z = (_plain(t).double() for t in (a, b, true))
+    if not torch.equal(x.isfinite(), y.isfinite()):
+        return False
+    x, y, z = (t.nan_to_num(0, 0, 0) for t in (x, y, z))
+    ours, theirs = (x - z).abs(), (y - z).abs()
+    scale = torch.finfo(b.dtype).eps * z.abs().max() if z.numel() else 0.0
+    return bool((ours <= _SLACK * theirs.max() + _SLACK * scale).all())
+
+
+def _worst(a: Tensor, b: Tensor) -> str:
+    x, y = _plain(a).double().reshape(-1), _plain(b).double().reshape(-1)
+    wrong = ~torch.isclose(x, y, rtol=_TOLERANCE.get(b.dtype, 0.0), atol=0.0, equal_nan=True)
+    (places,) = torch.nonzero(wrong, as_tuple=True)
+    if not len(places):
+        return "equal but for tiny values"
+    k = int(places[0])
+    return f"{len(places)} of {x.numel()} differ, first [{k}] {x[k]:.9g}, eager {y[k]:.9g}"
+
+
+def _shared(outcome: _Outcome) -> list[tuple[int, int]]:
+    """Return the pairs of results and inputs that share memory."""
+    values = [t for t in (*outcome.results, *outcome.state) if isinstance(t, Tensor)]
+    held = [t.untyped_storage().data_ptr() if t.numel() else 0 for t in values]
+    pairs = ((i, j) for j in range(len(held)) for i in range(j))
+    return [(i, j) for i, j in pairs if held[i] and held[i] == held[j]]
+
+
+def _alike(ours: Exception, theirs: Exception) -> bool:
+    """Whether two exceptions tell a user the same: one type, or one a kind of the other."""
+    inner = getattr(ours, "inner_exception", None)
+    return (
+        isinstance(ours, type(theirs))
+        or isinstance(theirs, type(ours))
+        or (isinstance(inner, type(theirs)))
+    )
+
+
+def _line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:160]
+
+
+def _shown(outcome: _Outcome) -> str:
+    if outcome.error is None:
+        return "does not raise"
+    return f"{type(outcome.error).__name__} in {outcome.raised_in}: {_line(outcome.error)}"

@@ -1,0 +1,114 @@
+"""A process that answers a line with a line, and may die of one."""
+
+import os
+import selectors
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import IO
+
+from attrs import define, field
+
+NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
+
+
+class ProcessEndedError(RuntimeError):
+    """The process ended or was too slow; another is started for the next line."""
+
+    def __init__(self, message: str, slow: bool) -> None:
+        super().__init__(message)
+        self.slow = slow
+        """Whether it took more than its limit."""
+
+
+@define(eq=False)
+class LineProcess:
+    """One process, started when it is first needed, and again after it ended."""
+
+    command: tuple[str, ...]
+    limit: float
+    """Seconds that an answer may take."""
+    environment: Mapping[str, str] = NO_VARIABLES
+    _process: subprocess.Popen[bytes] | None = None
+    _log: IO[bytes] = field(factory=tempfile.TemporaryFile)
+
+    @property
+    def running(self) -> bool:
+        """Whether a process was started and not closed."""
+        return self._process is not None
+
+    def ask(self, line: bytes) -> bytes:
+        """Return the answer to a line.
+
+        Raises:
+            ProcessEndedError: There is none.
+        """
+        process = self._started()
+        assert process.stdin is not None and process.stdout is not None
+        start = time.perf_counter()
+        try:
+            process.stdin.write(line + b"\n")
+            process.stdin.flush()
+            answer = self._answer(process.stdout)
+        except BrokenPipeError:
+            answer = b""
+        if answer:
+            return answer
+        slow = process.poll() is None and time.perf_counter() - start >= self.limit
+        self.close()
+        why = f"took more than {self.limit:.0f} s" if slow else f"crashed: {self._end(process)}"
+        raise ProcessEndedError(why, slow)
+
+    def kill(self) -> None:
+        """End the process from another thread: `ask` then raises."""
+        if (process := self._process) is not None:
+            process.kill()
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._process = None
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            self._log.seek(0)
+            self._log.truncate()
+            self._process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env={**os.environ, **self.environment},
+                bufsize=0,
+            )
+        return self._process
+
+    def _answer(self, pipe: IO[bytes]) -> bytes:
+        """Return the next line, or nothing where the process ended or the limit passed."""
+        end = time.monotonic() + self.limit
+        found = b""
+        with selectors.DefaultSelector() as selector:
+            selector.register(pipe, selectors.EVENT_READ)
+            while not found.endswith(b"\n"):
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    return b""
+                part = os.read(pipe.fileno(), 1 << 16)
+                if not part:
+                    return b""
+                found += part
+        return found
+
+    def _end(self, process: subprocess.Popen[bytes]) -> str:
+        status = process.returncode or 0
+        name = signal.Signals(-status).name if status < 0 else f"status {status}"
+        self._log.seek(0)
+        lines = self._log.read().decode(errors="replace").strip().splitlines()
+        return f"{name}; {lines[-1]}" if lines else name

@@ -1,0 +1,118 @@
+"""Random programs: drawn alike from a seed, judged, shrunk; and those that once failed."""
+
+import pytest
+import torch
+from attrs import evolve
+
+from gyrator.config import Config
+from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
+from gyrator_conformance.fuzz.generate import generate, smaller
+from gyrator_conformance.fuzz.judge import Judge, Verdict
+from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Input, Program, make_input
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory):
+    return Judge(Config(tmp_path_factory.mktemp("cache"), 1 << 30, ""))
+
+
+def program(*statements, result="v", **fields):
+    inputs = fields.pop("inputs", (Input("x", (3, 4), "f32"),))
+    return Program(inputs, statements, (result,), **fields)
+
+
+def test_a_seed_gives_the_same_program_and_its_json_reads_back():
+    for seed in range(20):
+        drawn = generate(seed, ("python", "cpp"))
+        assert drawn == generate(seed, ("python", "cpp"))
+        assert Program.from_json(drawn.as_json()) == drawn
+        assert "def fn(" in drawn.text
+
+
+def test_inputs_have_the_layout_they_name():
+    shape = (2, 3, 4, 5)
+    for layout in LAYOUTS:
+        for dtype in DTYPES:
+            made = make_input(Input("x", shape, dtype, layout, 3, special=True), shape, "cpu")
+            again = make_input(Input("x", shape, dtype, layout, 3, special=True), shape, "cpu")
+            assert made.shape == shape and made.dtype == DTYPES[dtype]
+            assert made.stride() == again.stride()
+            assert torch.equal(made.nan_to_num(), again.nan_to_num())
+    steps = {t: make_input(Input("x", shape, "f32", t), shape, "cpu").stride() for t in LAYOUTS}
+    assert steps["T"] == (60, 20, 1, 4) and steps["perm"] == (1, 2, 6, 24)
+    assert steps["exp"][0] == 0 and steps["cl"][1] == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        (lambda x: x.sin() + 1e-3, "value"),
+        (lambda x: x.sin().double(), "dtype"),
+        (lambda x: x.sin()[:1], "shape"),
+        (lambda x: x.sin().t().contiguous().t(), "stride"),
+        (lambda x: x, "value"),
+        (lambda x: torch.ones(2) @ x, "exception"),
+    ],
+)
+def test_a_wrong_compiler_is_noticed(judge, wrong, kind):
+    right = program("v = x.sin()")
+    assert judge.judge(right) == Verdict(graphs=1)
+    found = judge._compare(right, right.function(), lambda x: (wrong(x),))
+    assert found.kind == kind, found
+
+
+def test_what_eager_raises_must_raise_and_gradients_and_inputs_are_compared(judge):
+    bad = program("v = x @ x")
+    assert judge._compare(bad, bad.function(), lambda x: (x,)).kind == "silent"
+    given = (Input("x", (3,), "f32", grad=True),)
+    trained = program("v = x * 2", gradients="first", inputs=given)
+    assert judge.judge(trained).kind == ""
+    assert judge._compare(trained, trained.function(), lambda x: ((x * 2).detach() + 0 * x,)).kind
+    written = program("x.add_(1)", "v = x * 2")
+    assert judge._compare(written, written.function(), lambda x: ((x + 1) * 2,)).kind == "value"
+    shared = program("v = x.view(-1)")
+    assert (
+        judge._compare(shared, shared.function(), lambda x: (x.flatten().clone(),)).kind == "alias"
+    )
+
+
+def test_unstable_results_and_what_torch_does_are_explained(judge):
+    steep = program("v = torch.sin(x * 1e8)")
+    assert judge._explained(steep, steep.function(), Verdict("value")) == "unstable"
+    plain = program("v = x.sin()")
+    assert judge._explained(plain, plain.function(), Verdict("value")) == ""
+
+
+def test_failures_are_shrunk(monkeypatch):
+    """A program fails as long as it takes a sine of a tensor that is not contiguous."""
+
+    def judged(self, p):
+        bad = any("sin" in s for s in p.statements) and p.inputs[0].layout == "T"
+        return Verdict("value", "wrong") if bad else Verdict()
+
+    monkeypatch.setattr(Jury, "judge", judged)
+    monkeypatch.setattr("gyrator_conformance.fuzz.campaign.generate", lambda seed, w: large)
+    inputs = (Input("x0", ("d0", 5), "f32", "T", 4, True, True), Input("x1", (7,), "f32"))
+    large = Program(
+        inputs, ("v0 = x0 + 1", "v1 = x1.cos()", "v2 = v0.sin()", "v3 = v2 * v1[0]"),
+        ("v3", "v1"), {"d0": (4, 6)}, {}, True, "second", "cpp", {"fusion": False},
+    )  # fmt: skip
+    seen: list[Finding] = []
+    run_campaign([1], ("python",), [Jury("cpu")], seen.append)
+    (found,) = seen
+    assert [s for s in found.program.statements if "sin" in s]
+    assert len(found.program.statements) <= 2 and len(found.program.inputs) == 1
+    left = found.program
+    assert (left.dynamic, left.gradients, left.wrapper, left.calls) == (False, "none", "python", 1)
+    assert left.inputs[0] == Input("x0", ("d0", 2), "f32", "T", 4)
+    assert not any(judged(None, p).kind for p in smaller(evolve(left, dims={"d0": (2,)})))
+
+
+def test_a_worker_outlives_its_programs():
+    dying = program("v = x + 1", "import os", "os._exit(3)")
+    jury = Jury("cpu", 60.0)
+    try:
+        assert jury.judge(dying).kind == "crash"
+        assert jury.judge(program("v = x + 1")) == Verdict(graphs=1)
+    finally:
+        jury.close()
