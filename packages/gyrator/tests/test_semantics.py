@@ -340,6 +340,27 @@ def test_control_flow(compiled: Compile) -> None:
         same(f(x), g(x))
 
 
+def test_deterministic_algorithms(compiled: Compile) -> None:
+    """Sums of many terms at few places have eager's bits, whatever the threads do."""
+    x, places = torch.randn(200_000), torch.randint(0, 50, (200_000,))
+
+    def sums(x: torch.Tensor, places: torch.Tensor) -> Any:
+        zeros = x.new_zeros(50)
+        put = zeros.index_put((places,), x * 2, accumulate=True)
+        return put, zeros.scatter_add(0, places, x), zeros.index_put((places,), x)
+
+    f = compiled(sums)
+    f(x, places)
+    torch.use_deterministic_algorithms(True)
+    try:
+        want = sums(x, places)
+        for _ in range(3):
+            got = f(x, places)
+            assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_random_numbers(compiled: Compile) -> None:
     def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return torch.rand_like(x), torch.randn_like(x), x.bernoulli(0.3), torch.randint(9, x.shape)

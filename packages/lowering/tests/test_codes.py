@@ -219,6 +219,32 @@ def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
     assert not any(isinstance(o, Extern) for o in whole)
 
 
+@pytest.mark.parametrize(
+    ("function", "called"),
+    [
+        (lambda x, at: x.index_put((at,), x.sin(), accumulate=True), "index_put"),
+        (lambda x, at: x.index_put((at,), x.sin()), "index_put"),
+        (lambda x, at: x.index_add(0, at, x), "index_add"),
+        (lambda x, at: x.scatter(0, at, x.sin()), "scatter"),
+        (lambda x, at: x.scatter_add(0, at, x), "scatter_add"),
+        (lambda x, at: x.scatter_reduce(0, at, x, "prod"), "scatter_reduce"),
+        (lambda x, at: x.scatter(0, at, 2.0), ""),
+        (lambda x, at: x.index_put((at,), x[0]), ""),
+        (lambda x, at: x.scatter_reduce(0, at, x, "amax"), ""),
+        (lambda x, at: x.long().scatter_add(0, at, x.long()), ""),
+    ],
+)
+def test_the_order_of_stores_does_not_show_where_it_must_not(function, called) -> None:
+    places = torch.tensor([0, 2, 0, 1])
+    graph = make_fx(lambda x, at: function(x, at) + 1, tracing_mode="fake")(torch.ones(4), places)
+    for deterministic in (False, True):
+        options = LoweringOptions(deterministic=deterministic)
+        operations = lower(graph, options, TARGETS).operations
+        calls = [o.target for o in operations if isinstance(o, Extern)]
+        assert bool(calls) == bool(deterministic and called)
+        assert all(f"aten.{called}." in target for target in calls)
+
+
 def test_a_size_that_nothing_has_read_is_refused(check, writer) -> None:
     size = writer.mode.shape_env.create_unbacked_symint()
     x = writer.given("x", writer.tensor(4))

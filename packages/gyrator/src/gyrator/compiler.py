@@ -100,6 +100,7 @@ class Engine(Setting):
         fields = {
             "graph": graph_bytes(gm),
             "compiler": self.identity,
+            "deterministic": str(torch.are_deterministic_algorithms_enabled()).encode(),
             "torch": torch.__version__.encode(),
             "product": product_hash().encode(),
         }

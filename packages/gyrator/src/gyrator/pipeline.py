@@ -195,6 +195,7 @@ class Pipeline:
             fallback_random=options.fallback_random,
             extern_kernels=options.extern_kernels,
             generated=generated,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
         )
 
     def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:

@@ -19,5 +19,8 @@ class LoweringOptions:
     are loops like all else, for every shape."""
     generated: frozenset[str] = frozenset()
     """Nodes of the graph, by name, whose products are loops whatever `extern_kernels` says."""
+    deterministic: bool = False
+    """No kernel's result depends on the order in which threads store: where it would, ATen's op is
+    called, which has an order of its own or raises."""
     assume_aligned: int = 1
     """Alignment in bytes that the caller promises for the data pointer of every tensor input."""

@@ -553,6 +553,8 @@ def max_unpool(rank: int) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, places: TensorValue, *_: Any) -> TensorValue:
         out = b.out
+        if not can(b, out.device.type, out.dtype, StoreMode.SET):
+            raise LeftToAten
         result = b.pointwise(lambda ops, _: operand(ops, 0, (), out.dtype.compute), out)
         plane = out.shape[-rank:]
 

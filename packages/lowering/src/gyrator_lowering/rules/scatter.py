@@ -20,20 +20,28 @@ MODES = {
 }  # fmt: skip
 
 
-def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode) -> bool:
-    """Whether the device's kernels store so."""
+def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: bool = False) -> bool:
+    """Whether the device's kernels store so, and may where the order of stores must not show.
+
+    `uniform`: all stores put the same value, so that no order does.
+    """
+    exact = mode in (StoreMode.MIN, StoreMode.MAX) or (mode is not StoreMode.SET and dtype.is_int)
+    if b.options.deterministic and not (uniform or exact):
+        return False
     target = b.targets.get(device)
     return mode is StoreMode.SET or (
         target is not None and (dtype, mode) in target.capabilities.atomics
     )
 
 
-def accumulator(b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode) -> TensorValue | None:
+def accumulator(
+    b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, uniform: bool = False
+) -> TensorValue | None:
     """Return a copy of `x` to scatter into, in a type that the device's kernels fold in."""
     dtype = out.dtype if mode is StoreMode.SET else out.dtype.compute
     if dtype is DType.BOOL and mode is not StoreMode.SET:
         return None
-    if not can(b, out.device.type, dtype, mode):
+    if not can(b, out.device.type, dtype, mode, uniform):
         return None
     form = Spec(dtype, out.device, out.shape, out.strides)
     return b.pointwise(lambda ops, index: ops.get(x, index), form)
@@ -109,7 +117,8 @@ def _index_put(
         return _masked_put(b, x, places, values, accumulate)
     mode = StoreMode.ADD if accumulate else StoreMode.SET
     out = b.out
-    result = accumulator(b, x, out, mode)
+    uniform = mode is StoreMode.SET and all(size is ONE for size in values.shape)
+    result = accumulator(b, x, out, mode, uniform)
     if result is None:
         raise LeftToAten
     shape = _block_shape(x, places)
@@ -186,7 +195,8 @@ def scatter_into(
     if x.ndim == 0 or places.ndim != x.ndim:
         raise LeftToAten
     out = b.out
-    result = accumulator(b, x, out, mode)
+    uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
+    result = accumulator(b, x, out, mode, uniform)
     if result is None:
         raise LeftToAten
     d = dim % x.ndim
