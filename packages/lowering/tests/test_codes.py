@@ -234,12 +234,12 @@ def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
         (lambda x, at: x.long().scatter_add(0, at, x.long()), ""),
     ],
 )
-def test_the_order_of_stores_does_not_show_where_it_must_not(function, called) -> None:
+def test_the_order_of_stores_does_not_show_where_it_must_not(check, function, called) -> None:
     places = torch.tensor([0, 2, 0, 1])
     graph = make_fx(lambda x, at: function(x, at) + 1, tracing_mode="fake")(torch.ones(4), places)
     for deterministic in (False, True):
         options = LoweringOptions(deterministic=deterministic)
-        operations = lower(graph, options, TARGETS).operations
+        operations = lower(graph, options, check.targets).operations
         calls = [o.target for o in operations if isinstance(o, Extern)]
         assert bool(calls) == bool(deterministic and called)
         assert all(f"aten.{called}." in target for target in calls)
