@@ -1,4 +1,5 @@
 import errno
+import fcntl
 import json
 import multiprocessing
 import os
@@ -76,10 +77,74 @@ def test_round_trip_and_privacy(tmp_path):
 
 
 def test_open_folder_is_closed_to_others(tmp_path):
-    (tmp_path / "c").mkdir(mode=0o777)
+    Cache(tmp_path / "c").put(KEY, {"a": b"one"})
     (tmp_path / "c").chmod(0o777)
-    Cache(tmp_path / "c")
+    assert Cache(tmp_path / "c").get(KEY) is not None
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o700
+
+
+def _writable_file(root):
+    next(root.rglob("a")).chmod(0o666)
+
+
+def _writable_folder(root):
+    (root / "entries").chmod(0o770)
+
+
+def _link(root):
+    (root / "entries" / "more").symlink_to("/")
+
+
+@pytest.mark.parametrize("plant", [_writable_file, _writable_folder, _link])
+def test_an_open_folder_in_which_others_may_have_been_is_not_used(tmp_path, plant):
+    root = tmp_path / "c"
+    Cache(root).put(KEY, {"a": b"one"})
+    plant(root)
+    root.chmod(0o777)
+    with pytest.warns(GyratorWarning, match="others could write to it"):
+        cache = Cache(root)
+    assert cache.get(KEY) is None
+    assert not cache.root.is_relative_to(tmp_path)
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777])
+def test_a_folder_that_others_can_replace_is_not_used(tmp_path, mode):
+    open_folder = tmp_path / "shared"
+    open_folder.mkdir()
+    if mode == 0o775:
+        if os.getuid():
+            pytest.skip("only root can give a folder to any group")
+        os.chown(open_folder, -1, 12345)
+    open_folder.chmod(mode)
+    if mode == 0o1777:
+        assert Cache(open_folder / "c").root == open_folder / "c"
+        return
+    with pytest.warns(GyratorWarning, match=f"others can replace what is in {open_folder}"):
+        assert Cache(open_folder / "below" / "c").root != open_folder / "below" / "c"
+
+
+def test_the_way_to_the_folder_is_made_for_the_user_alone(tmp_path):
+    mask = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "a" / "b" / "c")
+        cache.get_or_build(KEY, lambda folder: (folder / "x").write_bytes(b"x") and None)
+    finally:
+        os.umask(mask)
+    assert cache.root == tmp_path / "a" / "b" / "c"
+    for path in (tmp_path / "a", *tmp_path.rglob("*")):
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_a_link_to_the_folder_is_read_once(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "c")
+    assert Cache(tmp_path / "link").root == tmp_path / "c"
+
+
+def test_a_relative_folder_does_not_move(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert Cache(Path("c")).root == tmp_path / "c"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert default_root({"GYRATOR_CACHE_DIR": "~/c"}) == tmp_path / "c"
 
 
 def test_relocatable(tmp_path):
@@ -120,6 +185,48 @@ def _garble_manifest(folder):
     (folder / MANIFEST).write_text("{")
 
 
+def _open_to_others(folder):
+    (folder / "a").chmod(0o660)
+
+
+def _open_manifest(folder):
+    (folder / MANIFEST).chmod(0o602)
+
+
+def _open_entry(folder):
+    folder.chmod(0o702)
+
+
+def _pipe(folder):
+    (folder / "a").unlink()
+    os.mkfifo(folder / "a", 0o600)
+
+
+def _pipe_for_manifest(folder):
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST, 0o600)
+
+
+def _pipe_for_entry(folder):
+    folder.rename(folder.with_name("away"))
+    os.mkfifo(folder, 0o600)
+
+
+def _link_elsewhere(folder):
+    (folder / "a").rename(folder.parent / "a")
+    (folder / "a").symlink_to(folder.parent / "a")
+
+
+def _linked_entry(folder):
+    folder.rename(folder.with_name("away"))
+    folder.symlink_to(folder.with_name("away"))
+
+
+def _folder_for_file(folder):
+    (folder / "a").unlink()
+    (folder / "a").mkdir()
+
+
 def _strange_manifest(folder):
     (folder / MANIFEST).write_text("[1, 2]")
 
@@ -139,6 +246,15 @@ def _other_manifest(folder):
         _lose_manifest,
         _garble_manifest,
         _strange_manifest,
+        _open_to_others,
+        _open_manifest,
+        _open_entry,
+        _pipe,
+        _pipe_for_manifest,
+        _pipe_for_entry,
+        _link_elsewhere,
+        _linked_entry,
+        _folder_for_file,
         _other_manifest,
     ],
 )
@@ -406,14 +522,76 @@ def test_fork_while_a_thread_builds(tmp_path):
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
+def test_an_entry_of_another_user_is_not_read(tmp_path):
+    if os.getuid():
+        pytest.skip("only root can give files away")
+    cache = Cache(tmp_path / "c")
+    entry = cache.put(KEY, {"a": b"one"})
+    os.chown(entry.file("a"), 12345, -1)
+    with pytest.raises(OSError, match="only its owner"):
+        entry.read("a")
+    with pytest.warns(GyratorWarning, match="GY-CACHE-001"):
+        assert cache.get(KEY) is None
+
+
+def _make_pipe(path):
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("make", [_make_pipe, Path.mkdir, lambda p: p.symlink_to("/dev/zero")])
+def test_what_is_in_place_of_a_lock_holds_nobody_up(tmp_path, make):
+    cache = Cache(tmp_path / "c")
+    make(cache.root / "locks" / f"{KEY.hex}.lock")
+    entry = cache.get_or_build(KEY, lambda folder: (folder / "a").write_bytes(b"x") and None)
+    assert entry.read("a") == b"x"
+
+
+def test_locks_go_with_their_holders(tmp_path):
+    cache = Cache(tmp_path / "c")
+    locks = cache.root / "locks"
+    keys = [make_key("thing", {"n": bytes([n])}) for n in range(3)]
+
+    def build(folder):
+        assert [p.name for p in locks.iterdir()] == [f"{keys[0].hex}.lock"]
+        (locks / "dead.lock").touch()
+        cache.prune()  # takes the one that nobody holds
+        assert [p.name for p in locks.iterdir()] == [f"{keys[0].hex}.lock"]
+        (folder / "a").write_bytes(b"x")
+
+    cache.get_or_build(keys[0], build)
+    assert list(locks.iterdir()) == []
+
+
+def test_a_lock_is_held_by_one_at_a_time(tmp_path):
+    inside, most = [], []
+
+    def build(folder):
+        inside.append(1)
+        most.append(len(inside))
+        time.sleep(0.002)
+        inside.pop()
+        raise ValueError
+
+    def hammer():
+        cache = Cache(tmp_path / "c")
+        for _ in range(10):
+            with pytest.raises(ValueError):
+                cache.get_or_build(KEY, build)
+
+    threads = [threading.Thread(target=hammer) for _ in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(most) == 60 and set(most) == {1}
+    assert list((tmp_path / "c" / "locks").iterdir()) == []
+
+
 def test_locks_that_do_not_work_are_done_without(tmp_path, monkeypatch):
-    from gyrator_runtime import cache as module
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "no locks here")
 
-    class NoLock:
-        def __init__(self, *_, **__):
-            raise OSError(errno.ENOLCK, "no locks here")
-
-    monkeypatch.setattr(module, "FileLock", NoLock)
+    monkeypatch.setattr(fcntl, "flock", no_locks)
     cache = Cache(tmp_path / "c")
     entry = cache.get_or_build(KEY, lambda folder: (folder / "a").write_bytes(b"x") and None)
     assert entry.read("a") == b"x"

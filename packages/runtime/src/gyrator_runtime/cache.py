@@ -2,16 +2,19 @@
 
     root/                      0700, owned by the user
       entries/<kind>/<k2>/<key>/   one folder an entry: its files and manifest.json
-      locks/<key>.lock             one file lock a key, held while somebody builds it
+      locks/<key>.lock             one file lock a key, there while somebody builds it
       tmp/<pid>-<space>-<random>/  entries being written; renamed into place when whole
 
 Entries are immutable, hold no absolute path, and are named by the SHA-256 of what they were made
 from. A folder appears in `entries` by one `rename`, so a killed writer leaves only something under
 `tmp`, which `prune` removes. Every load compares sizes and hashes with the manifest; an entry that
-differs is removed and counts as a miss.
+differs is removed and counts as a miss. So is one that holds anything but plain files which the
+user owns and nobody else may write: what others planted is not run.
 """
 
 import contextlib
+import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -26,18 +29,21 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from attrs import frozen
-from filelock import BaseFileLock, FileLock, Timeout
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.warn import warn
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
 DEFAULT_LIMIT = 4 << 30
 """Bytes of entries that a cache keeps before it drops the least recently used."""
 
 _STALE_SECONDS = 3600.0
 _PRUNE_EVERY = 64 << 20
+_LOCK_POLL = 0.02
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+# A pipe in place of a file must not hold anybody up, nor a link lead elsewhere.
+_SAFELY = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class CacheError(GyratorError):
@@ -47,7 +53,7 @@ class CacheError(GyratorError):
 def default_root(env: Mapping[str, str]) -> Path:
     """Return $GYRATOR_CACHE_DIR, else $XDG_CACHE_HOME/gyrator, else ~/.cache/gyrator."""
     if explicit := env.get("GYRATOR_CACHE_DIR"):
-        return Path(explicit)
+        return Path(explicit).expanduser()
     if xdg := env.get("XDG_CACHE_HOME"):
         return Path(xdg) / "gyrator"
     return Path(env.get("HOME") or os.path.expanduser("~")) / ".cache" / "gyrator"
@@ -89,14 +95,14 @@ class Entry:
 
     def read(self, name: str) -> bytes:
         """Return the bytes of one file."""
-        return self.file(name).read_bytes()
+        return _read(self.file(name))
 
 
 class Cache:
     """One cache folder. Safe to use from many threads and processes and after a fork.
 
-    A root that cannot be used (read-only, full, not a folder, another user's) is replaced by a
-    private temporary folder with one warning, so that callers need not care.
+    A root that cannot be used (read-only, full, not a folder, another user's, open to others) is
+    replaced by a private temporary folder with one warning, so that callers need not care.
     """
 
     def __init__(self, root: Path, limit: int = DEFAULT_LIMIT, lock_timeout: float = 60.0) -> None:
@@ -105,6 +111,7 @@ class Cache:
         self._written = _PRUNE_EVERY  # so that the first put prunes
         self._spare: Path | None = None
         self._warned: set[str] = set()
+        root = Path(os.path.realpath(root))  # a link may be changed later
         reason = _prepare(root)
         self.root = root if reason is None else self._fall_back(root, reason)
 
@@ -169,18 +176,24 @@ class Cache:
         for root in self._roots():
             _remove(_folder(root, key))
 
+    def discard(self, key: CacheKey, damage: str) -> None:
+        """Forget the entry of `key`, which turned out to be of no use, and warn once."""
+        for root in self._roots():
+            self._discard(_folder(root, key), damage)
+
     def prune(self, limit: int | None = None) -> int:
-        """Drop the least recently used entries over `limit` bytes and dead temporary folders.
+        """Drop the least recently used entries over `limit` bytes, and what dead processes left.
 
         Returns the bytes of entries that stay.
         """
         limit = self.limit if limit is None else limit
         _sweep_tmp(self.root / "tmp")
+        _sweep_locks(self.root / "locks")
         found: list[tuple[float, int, Path]] = []
         for kind in _children(self.root / "entries"):
             for folder in _entries(kind):
                 with contextlib.suppress(OSError):
-                    size = sum(f.stat().st_size for f in folder.iterdir())
+                    size = sum(f.lstat().st_size for f in folder.iterdir())
                     found.append((folder.stat().st_mtime, size, folder))
         total = sum(size for _, size, _ in found)
         for _, size, folder in sorted(found):
@@ -223,7 +236,7 @@ class Cache:
             names = tuple(sorted(p.name for p in work.iterdir()))
             size = _write_manifest(work, names, key)
             final = _folder(root, key)
-            final.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(final.parent)
             try:
                 os.rename(work, final)
             except OSError:
@@ -245,30 +258,31 @@ class Cache:
 
     def _new_tmp(self, root: Path) -> Path:
         folder = root / "tmp" / _tmp_name()
-        try:
-            folder.mkdir(mode=0o700)
-        except FileNotFoundError:  # somebody removed the whole cache under us
-            folder.mkdir(mode=0o700, parents=True)
+        _make_folder(folder.parent)  # somebody may have removed the whole cache under us
+        folder.mkdir(mode=0o700)
         return folder
 
     @contextlib.contextmanager
     def _lock(self, key: CacheKey) -> Iterator[None]:
-        # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. It is
-        # made anew each time because a lock object must not be shared by threads or forks.
-        lock: BaseFileLock | None = None
+        # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. Each
+        # holder opens the file anew, because an open file must not be shared by threads or forks.
+        path = self.root / "locks" / f"{key.hex}.lock"
+        end = time.monotonic() + self.lock_timeout
+        held: int | None = None
         try:
-            lock = FileLock(self.root / "locks" / f"{key.hex}.lock", timeout=self.lock_timeout)
-            lock.acquire(poll_interval=0.02)
-        except (Timeout, OSError, NotImplementedError):
-            lock = None
+            while (held := _try_lock(path)) is None and time.monotonic() < end:
+                time.sleep(_LOCK_POLL)
+        except OSError:
+            pass  # locks do not work here
         try:
             yield
         finally:
-            if lock is not None:
-                lock.release()
+            if held is not None:
+                _unlock(path, held)
 
     def _discard(self, folder: Path, damage: str) -> None:
-        _remove(folder)
+        if not _remove(folder) and not os.path.lexists(folder):
+            return
         if str(folder) not in self._warned:
             self._warned.add(str(folder))
             warn(
@@ -296,22 +310,119 @@ class Cache:
 def _prepare(root: Path) -> str | None:
     """Make `root` ready for use; return why it is not usable, or None."""
     try:
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _make_folder(root)
         state = root.stat()
-        if not stat.S_ISDIR(state.st_mode):
-            return "not a folder"
         if state.st_uid != os.geteuid():
             return f"it belongs to user {state.st_uid}"
+        if loose := _loose_parent(root, state):
+            return f"others can replace what is in {loose}"
         if stat.S_IMODE(state.st_mode) != 0o700:
             root.chmod(0o700)
+        if state.st_mode & _OTHERS_WRITE and (strange := _strange(root)):
+            return f"others could write to it, and {strange} is not a file of yours alone"
         for name in ("entries", "locks", "tmp"):
-            (root / name).mkdir(mode=0o700, exist_ok=True)
+            _make_folder(root / name)
         probe = root / "tmp" / _tmp_name()
         probe.mkdir(mode=0o700)
         probe.rmdir()
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it that are missing, for the user alone."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileNotFoundError:
+        _make_folder(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+    except FileExistsError:
+        if not folder.is_dir():
+            raise
+
+
+def _loose_parent(root: Path, state: os.stat_result) -> Path | None:
+    """Return a folder above `root` in which others may put another one in its place, or None.
+
+    A group that is the user's own (of the same number) has no others in it.
+    """
+    for parent in root.parents:
+        below, state = state, parent.stat()
+        own_group = state.st_gid in (0, os.geteuid())
+        if state.st_mode & stat.S_ISVTX:  # there only owners rename
+            if below.st_uid not in (0, os.geteuid()):
+                return parent
+        elif state.st_mode & (stat.S_IWOTH if own_group else _OTHERS_WRITE):
+            return parent
+    return None
+
+
+def _strange(root: Path) -> str:
+    """Return the name of something below `root` that is not the user's alone, or nothing."""
+    for at, folders, files in os.walk(root):
+        for name, plain in (*((n, False) for n in folders), *((n, True) for n in files)):
+            if not _ours(os.lstat(os.path.join(at, name)), plain):
+                return name
+    return ""
+
+
+def _ours(state: os.stat_result, plain: bool) -> bool:
+    """Whether this is a plain file, or else a folder, which the user owns and only he may write."""
+    kind = stat.S_ISREG if plain else stat.S_ISDIR
+    own = state.st_uid == os.geteuid() and not state.st_mode & _OTHERS_WRITE
+    return own and kind(state.st_mode)
+
+
+def _read(path: Path | str, folder: int | None = None, *, close: bool = False) -> bytes:
+    """Return the bytes of a plain file of the user's alone; OSError for anything else.
+
+    `close` closes it to others first.
+    """
+    with open(os.open(path, os.O_RDONLY | _SAFELY, dir_fd=folder), "rb", buffering=0) as file:
+        if close:
+            os.fchmod(file.fileno(), 0o600)
+        if not _ours(os.fstat(file.fileno()), plain=True):
+            raise OSError(errno.EPERM, "not a plain file that only its owner may write")
+        return file.readall()
+
+
+def _try_lock(path: Path) -> int | None:
+    """Return an open file that holds the lock `path`, or None while another holds it.
+
+    OSError where locks do not work.
+    """
+    _make_folder(path.parent)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | _SAFELY, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Its last holder may have removed it since it was opened.
+        if os.path.samestat(os.fstat(file), os.lstat(path)):
+            return file
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    except BaseException:
+        os.close(file)
+        raise
+    os.close(file)
+    return None
+
+
+def _unlock(path: Path, file: int) -> None:
+    """Remove a lock that is held. Whoever opened it meanwhile sees that it is gone."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+    with contextlib.suppress(OSError):
+        fcntl.flock(file, fcntl.LOCK_UN)  # a fork may have copied the open file
+    os.close(file)
+
+
+def _sweep_locks(folder: Path) -> None:
+    """Remove the locks that nobody holds."""
+    for name in os.listdir(folder) if folder.is_dir() else ():
+        with contextlib.suppress(OSError):
+            if (held := _try_lock(folder / name)) is not None:
+                _unlock(folder / name, held)
 
 
 def _folder(root: Path, key: CacheKey) -> Path:
@@ -323,18 +434,19 @@ def _write_manifest(folder: Path, names: tuple[str, ...], key: CacheKey) -> int:
     files: dict[str, dict[str, int | str]] = {}
     total = 0
     for name in names:
-        data = (folder / name).read_bytes()
+        data = _read(folder / name, close=True)
         files[name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
         total += len(data)
     about = {"key": key.hex, "schema": SCHEMA}
     text = json.dumps({"files": files, "fields": dict(key.fields), "about": about}, sort_keys=True)
-    (folder / MANIFEST).write_text(text)
+    (folder / MANIFEST).write_bytes(text.encode())
+    _read(folder / MANIFEST, close=True)
     return total
 
 
 def _stored_fields(folder: Path) -> dict[str, str] | None:
     try:
-        fields = json.loads((folder / MANIFEST).read_bytes())["fields"]
+        fields = json.loads(_read(folder / MANIFEST))["fields"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return {str(n): str(d) for n, d in fields.items()} if isinstance(fields, dict) else None
@@ -343,9 +455,24 @@ def _stored_fields(folder: Path) -> dict[str, str] | None:
 def _verify(folder: Path, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
     """Return (files, "") of a sound entry, (None, "") of a missing one, (None, damage) else."""
     try:
-        text = (folder / MANIFEST).read_bytes()
+        opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFELY)
     except OSError:
-        return None, "no manifest" if folder.exists() else ""
+        return None, "no folder" if os.path.lexists(folder) else ""
+    try:
+        if not _ours(os.fstat(opened), plain=False):
+            return None, "others may write to it"
+        return _verify_files(opened, key)
+    finally:
+        os.close(opened)
+
+
+def _verify_files(folder: int, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
+    try:
+        text = _read(MANIFEST, folder)
+    except FileNotFoundError:
+        return None, "no manifest"
+    except OSError as error:
+        return None, f"{MANIFEST}: {error.strerror}"
     try:
         manifest = json.loads(text)
         if manifest["about"] != {"key": key.hex, "schema": SCHEMA}:
@@ -355,9 +482,11 @@ def _verify(folder: Path, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
         return None, "unreadable manifest"
     for name, (size, digest) in files.items():
         try:
-            data = (folder / name).read_bytes()
-        except OSError:
+            data = _read(name, folder)
+        except FileNotFoundError:
             return None, f"no {name}"
+        except OSError as error:
+            return None, f"{name}: {error.strerror}"
         if len(data) != size:
             return None, f"{name} has {len(data)} bytes, not {size}"
         if hashlib.sha256(data).hexdigest() != digest:
@@ -376,12 +505,19 @@ def _entries(kind: Path) -> list[Path]:
     return [entry for shard in _children(kind) for entry in _children(shard)]
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: Path) -> bool:
+    """Remove an entry, or what is in its place; return whether it was there."""
     # Renamed first, so that no reader sees half an entry.
     doomed = folder.with_name(f"{folder.name}.{secrets.token_hex(4)}.gone")
-    with contextlib.suppress(OSError):
+    try:
         os.rename(folder, doomed)
+    except OSError:
+        return False
+    if doomed.is_dir() and not doomed.is_symlink():
         shutil.rmtree(doomed, ignore_errors=True)
+    else:
+        doomed.unlink(missing_ok=True)
+    return True
 
 
 def _remove_own(folder: Path, pid: int) -> None:
