@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 
@@ -44,7 +45,7 @@ def stored(tmp_path, toolchain):
     libraries = libraries_of(builder.submit([UNIT]).built())
     builder.close()
     metadata = {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
-    save_artifact(cache, KEY, Artifact(HOST, libraries, metadata, "plain", {"schedule.gy": "text"}))
+    save_artifact(cache, KEY, Artifact(HOST, libraries, metadata, {"schedule.gy": "text"}))
     return cache
 
 
@@ -77,7 +78,7 @@ kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 kind(loaded.symbols["gy_inc"])((ctypes.c_void_p * 1)(x.data_ptr()), (ctypes.c_int64 * 1)(2))
 assert x.tolist() == [1.0, 1.0]
 """
-    env = {"PATH": "", "HOME": str(tmp_path)}
+    env = {"PATH": "", "HOME": str(tmp_path), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     subprocess.run([sys.executable, "-c", code], check=True, env=env)
 
 
@@ -100,7 +101,7 @@ def test_another_machine(stored, monkeypatch):
 
 def test_lesser_cpu(tmp_path, monkeypatch):
     cache = Cache(tmp_path / "c")
-    save_artifact(cache, KEY, Artifact("", (), {}, "avx512"))
+    save_artifact(cache, KEY, Artifact("", (Library("x", b"", (), isa="avx512"),), {}))
     monkeypatch.setattr(module, "cpu_isa", lambda: "avx2")
     with pytest.raises(ArtifactError, match="built for avx512, this CPU has avx2"):
         load_artifact(cache, KEY)
@@ -115,7 +116,7 @@ def test_other_schema(tmp_path):
 
 def test_library_that_is_none(tmp_path):
     cache = Cache(tmp_path / "c")
-    save_artifact(cache, KEY, Artifact("", (Library("x", b"junk", ("gy_x",)),), {}, "plain"))
+    save_artifact(cache, KEY, Artifact("", (Library("x", b"junk", ("gy_x",)),), {}))
     with pytest.raises(BuildError):
         load_artifact(cache, KEY)
 
@@ -123,7 +124,7 @@ def test_library_that_is_none(tmp_path):
 def test_refusals(tmp_path):
     cache = Cache(tmp_path / "c")
     with pytest.raises(TypeError):
-        save_artifact(cache, KEY, Artifact("", (), {"x": object()}, "plain"))
+        save_artifact(cache, KEY, Artifact("", (), {"x": object()}))
     for name in ("../x", ".hidden", "a/b"):
         with pytest.raises(ValueError):
-            save_artifact(cache, KEY, Artifact("", (), {}, "plain", {name: ""}))
+            save_artifact(cache, KEY, Artifact("", (), {}, {name: ""}))

@@ -212,6 +212,187 @@ def test_library_that_does_not_load(tmp_path):
     assert caught.value.diagnostic.code == "GY-BUILD-004"
 
 
+def whole_library(folder: Path, toolchain: Toolchain, number: int = 1) -> Path:
+    builder = Builder(toolchain, Cache(folder / "whole"), "plain")
+    (built,) = builder.submit([fill(number)]).built()
+    return built.library
+
+
+def test_a_library_that_is_not_whole_is_not_mapped(tmp_path, toolchain):
+    # The loader would map what there is, and die of the rest.
+    data = whole_library(tmp_path, toolchain).read_bytes()
+    part = tmp_path / "part.so"
+    for length in (0, 10, 64, 200, 4096, len(data) // 2, len(data) - 1):
+        part.write_bytes(data[:length])
+        with pytest.raises(BuildError, match="not a whole library"):
+            load_library(part, ["gy_fill1"])
+    part.write_bytes(data)
+    assert load_library(part, ["gy_fill1"])["gy_fill1"]
+
+
+def mappings(name: str) -> int:
+    return Path("/proc/self/maps").read_text().count(name)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_library_goes_with_its_last_address(tmp_path, toolchain, runner):
+    path = whole_library(tmp_path, toolchain)
+    addresses = load_library(path, ["gy_fill1"])
+    again = load_library(path, ["gy_fill1"])["gy_fill1"]
+    launch = Launch(addresses["gy_fill1"], (Buffer(0),), (3,))
+    plan = runner.plan(PlanProgram(1, 1, (launch,)))
+    del addresses, launch
+    assert mappings(str(path))
+    del again
+    assert mappings(str(path))
+    out = torch.zeros(3)
+    plan(out)
+    assert out.tolist() == [1.0] * 3
+    del plan
+    assert not mappings(str(path))
+
+
+def test_a_library_with_threads_goes_too(tmp_path, toolchain):
+    unit = HostUnit("threads", THREADS, ("gy_threads",))
+    for _ in range(20):
+        builder = Builder(toolchain, Cache(tmp_path / "c"), cpu_isa())
+        address = builder.submit([unit]).result()["gy_threads"]
+        out = torch.zeros(64)
+        call(address, out, 64)
+        builder.close()
+        del address
+        assert not mappings(str(tmp_path))
+
+
+def test_libraries_and_files_do_not_pile_up(tmp_path, toolchain):
+    data = whole_library(tmp_path, toolchain).read_bytes()
+
+    def cycle(number):
+        path = tmp_path / f"copy{number}.so"
+        path.write_bytes(data)
+        assert call(load_library(path, ["gy_fill1"])["gy_fill1"], torch.zeros(1), 1) == 0
+
+    cycle(0)
+    before = (mappings("\n"), open_files())
+    for number in range(1, 200):
+        cycle(number)
+    after = (mappings("\n"), open_files())
+    assert after[0] <= before[0] + 5 and after[1] == before[1]  # the heap may have grown
+
+
+def refuse(monkeypatch, refused):
+    """Let the loader refuse paths, as it does on file systems that are mounted noexec."""
+    load = ctypes.CDLL
+
+    def cdll(name, *args, **kwargs):
+        if refused(name):
+            raise OSError(f"{name}: failed to map segment from shared object")
+        return load(name, *args, **kwargs)
+
+    monkeypatch.setattr(ctypes, "CDLL", cdll)
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_a_folder_in_which_nothing_may_run(tmp_path, toolchain, monkeypatch, memory):
+    path = whole_library(tmp_path, toolchain)
+    other = whole_library(tmp_path, toolchain, 2)
+    refuse(monkeypatch, lambda n: str(tmp_path) in n or (memory and "memory-" not in n))
+    before = open_files()
+    with pytest.warns(GyratorWarning, match="GY-CACHE-010"):
+        found = [load_library(path, ["gy_fill1"]), load_library(other, ["gy_fill2"])]
+    out = torch.zeros(2)
+    for number, addresses in enumerate(found, 1):
+        call(addresses[f"gy_fill{number}"], out, number)
+        assert out[0] == number
+    assert open_files() == before
+    refuse(monkeypatch, lambda n: True)
+    with pytest.raises(BuildError, match="failed to map segment"):
+        load_library(path, ["gy_fill1"])
+
+
+def once(folder: Path, first: str, toolchain: Toolchain) -> Toolchain:
+    """Return a compiler that behaves so the first time, and well from then on."""
+    done = folder / "done"
+    return fake(
+        folder, f'if mkdir {done} 2>/dev/null; then {first}; fi\nexec {toolchain.command[0]} "$@"'
+    )
+
+
+CUT = '{0} "$@"; for last; do :; done; f=kernels.so; head -c 5000 $f > x; mv x $f; exit 0'
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "kill -9 $$",
+        "exit 0",
+        "echo nonsense > kernels.so; exit 0",
+        "echo 'g++: fatal error: Killed signal terminated program cc1plus'; exit 1",
+        CUT,
+    ],
+)
+def test_a_compiler_that_misbehaves_once(tmp_path, toolchain, first):
+    odd = once(tmp_path, first.format(toolchain.command[0]), toolchain)
+    found = build_kernels([fill(1)], odd, Cache(tmp_path / "c"), "plain")
+    out = torch.zeros(1)
+    call(found["gy_fill1"], out, 1)
+    assert out.item() == 1.0
+    assert list((tmp_path / "c" / "tmp").iterdir()) == []
+
+
+@pytest.mark.parametrize("bad", ["exit 1", "exit 0", CUT])
+def test_a_failure_is_not_stored(tmp_path, toolchain, bad):
+    root = tmp_path / "c"
+    gate = tmp_path / "gate"
+    script = f'if [ ! -e {gate} ]; then {bad}; fi\nexec {toolchain.command[0]} "$@"'
+    odd = fake(tmp_path, script.replace("{0}", toolchain.command[0]))
+    with pytest.raises(BuildError):
+        build_kernels([fill(1)], odd, Cache(root), "plain")
+    assert not list(root.rglob(LIBRARY))
+    gate.touch()
+    assert list(build_kernels([fill(1)], odd, Cache(root), "plain")) == ["gy_fill1"]
+
+
+def test_a_stored_library_that_does_not_load_is_built_again(tmp_path, toolchain):
+    cache = Cache(tmp_path / "c")
+    builder = Builder(toolchain, cache, "plain")
+    cache.put(builder.key(fill(1)), {LIBRARY: b"not a library", "kernels.cpp": b""})
+    with pytest.warns(GyratorWarning, match="GY-CACHE-001"):
+        assert list(builder.submit([fill(1)]).result()) == ["gy_fill1"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert list(builder.submit([fill(1)]).result()) == ["gy_fill1"]
+    builder.close()
+
+
+def test_a_compiler_that_hangs_is_given_up(tmp_path):
+    log = tmp_path / "log"
+    # What it leaves behind keeps its output open, which must not be waited for.
+    toolchain = fake(tmp_path, f"echo ran >> {log}; setsid sleep 60 & sleep 600")
+    began = time.monotonic()
+    for number in (1, 1, 2, 3):
+        builder = Builder(toolchain, Cache(tmp_path / "c"), "plain", timeout=0.5)
+        with pytest.raises(BuildError) as caught:
+            builder.submit([fill(number)]).result()
+        assert caught.value.diagnostic.code == "GY-BUILD-003"
+        builder.close()
+    assert log.read_text() == "ran\n" * 2  # once for each of the first two units
+    assert time.monotonic() - began < 30
+
+
+def test_other_alphabets(tmp_path, toolchain, monkeypatch):
+    import locale
+
+    monkeypatch.setattr(locale, "getpreferredencoding", lambda _=True: "ascii")
+    monkeypatch.setattr(locale, "getencoding", lambda: "ascii")
+    unit = HostUnit("ä", f"// Größe λ 数\n{fill(1).text}", ("gy_fill1",))
+    cache = Cache(tmp_path / "Zürich λ")
+    assert list(build_kernels([unit], toolchain, cache, "plain")) == ["gy_fill1"]
+
+
 def test_missing_symbol(tmp_path, toolchain):
     unit = HostUnit("k", fill(1).text, ("gy_other",))
     with pytest.raises(BuildError) as caught:
@@ -234,6 +415,50 @@ def test_cxx_and_its_arguments(tmp_path, toolchain):
     broken = compiler_script(tmp_path, "exit 1")
     with pytest.raises(ToolchainError):
         find_toolchain({"CXX": broken, "PATH": os.environ["PATH"]})
+
+
+@pytest.mark.parametrize("cxx", ['g++ "-O2', "'"])
+def test_cxx_that_is_no_command_line(cxx):
+    with pytest.raises(ToolchainError, match="CXX is no command line"):
+        find_toolchain({"CXX": cxx, "PATH": os.environ["PATH"]})
+
+
+def test_cxx_that_asks_for_this_processor(toolchain):
+    env = {"PATH": os.environ["PATH"], "CXX": f"{toolchain.command[0]} -march=native -m64"}
+    with pytest.warns(GyratorWarning, match="GY-BUILD-010"):
+        assert find_toolchain(env).command == (toolchain.command[0], "-m64")
+
+
+def test_a_version_that_is_no_text(tmp_path):
+    odd = compiler_script(tmp_path, r"printf '\377\376 \200 9.1'")
+    env = {"CXX": odd, "PATH": os.environ["PATH"]}
+    assert find_toolchain(env, Cache(tmp_path / "c")).version.endswith(" 9.1")
+    compiler_script(tmp_path, r"printf '\377\376 \n'")
+    with pytest.raises(ToolchainError):
+        find_toolchain(env, Cache(tmp_path / "c"))
+
+
+def test_a_probe_that_hangs_is_made_once(tmp_path):
+    log = tmp_path / "log"
+    script = compiler_script(tmp_path, f"echo asked >> {log}; setsid sleep 60 & sleep 600")
+    env = {"CXX": script, "PATH": os.environ["PATH"]}
+    began = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(ToolchainError):
+            find_toolchain(env, Cache(tmp_path / "c"), seconds=0.5)
+    assert log.read_text() == "asked\n"
+    assert time.monotonic() - began < 20
+
+
+def test_a_probe_that_fails_is_made_again(tmp_path):
+    log = tmp_path / "log"
+    script = compiler_script(
+        tmp_path, f"echo x >> {log}; [ $(wc -l < {log}) = 1 ] && exit 1; echo g++ 9.9"
+    )
+    env = {"CXX": script, "PATH": os.environ["PATH"]}
+    with pytest.raises(ToolchainError):
+        find_toolchain(env, Cache(tmp_path / "c"))
+    assert find_toolchain(env, Cache(tmp_path / "c")).version == "g++ 9.9"
 
 
 def test_version_is_asked_once(tmp_path):
@@ -440,6 +665,26 @@ def test_runner_without_headers_is_the_pure_one(tmp_path, toolchain, monkeypatch
     monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
     with pytest.warns(GyratorWarning, match=r"no Python\.h"):
         assert load_runner(Cache(tmp_path / "c"), toolchain).name == "pure"
+
+
+def test_a_stored_runner_that_does_not_load_is_built_again(tmp_path, toolchain, shared_cache):
+    from gyrator_runtime.native.load import _extension
+
+    cache = Cache(tmp_path / "c")
+    extension = _extension()
+    cache.put(extension.key(), {extension.file: b"not a module"})
+    with pytest.warns(GyratorWarning) as caught:
+        assert load_runner(cache, toolchain).name == "native"
+    assert any("GY-CACHE-001" in str(w.message) for w in caught)
+    assert not any("GY-RUNTIME" in str(w.message) for w in caught)
+
+
+def test_a_runner_cut_short_is_not_stored(tmp_path, toolchain):
+    cache = Cache(tmp_path / "c")
+    text = f'{toolchain.command[0]} "$@"; f=$(ls *.so); head -c 9000 $f > x; mv x $f'
+    with pytest.warns(GyratorWarning, match="GY-RUNTIME-001"):
+        assert load_runner(cache, fake(tmp_path, text)).name == "pure"
+    assert not list((tmp_path / "c" / "entries").rglob("*.so"))
 
 
 def test_runner_from_the_cache_needs_neither(shared_cache, toolchain):

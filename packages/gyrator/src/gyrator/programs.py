@@ -23,7 +23,6 @@ from gyrator_runtime.artifact import (
     save_artifact,
 )
 from gyrator_runtime.cache import Cache, CacheKey
-from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.host import at_home
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
@@ -123,7 +122,7 @@ def store_program(
         libraries = tuple(
             evolve(lib, device=device) for device, b in building.items() for lib in b.libraries()
         )
-        save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata, cpu_isa()))
+        save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata))
     return _load(wrapper.text, addresses, metadata, runner, gm, running)
 
 

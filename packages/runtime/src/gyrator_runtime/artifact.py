@@ -14,12 +14,12 @@ from typing import Any
 from attrs import frozen
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_runtime.build import BuiltUnit, load_library
+from gyrator_runtime.build import LIBRARY, BuiltUnit, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
 from gyrator_runtime.native.program import KernelFunction
 
-SCHEMA = 2
+SCHEMA = 3
 
 _INDEX = "artifact.json"
 _HOST = "host.py"
@@ -42,6 +42,8 @@ class Library:
     source: str = ""
     device: str = ""
     """Type of the device whose loader reads the bytes; empty for a shared library."""
+    isa: str = ISA_LEVELS[0]
+    """The CPU level that the code needs."""
 
 
 LibraryLoader = Callable[[Path, Sequence[str]], Mapping[str, KernelFunction]]
@@ -57,7 +59,6 @@ class Artifact:
     host_source: str
     libraries: tuple[Library, ...]
     metadata: Mapping[str, Any]
-    isa: str  # the CPU level that the libraries need
     texts: Mapping[str, str] = {}  # further files by plain name: IR dumps, source maps
 
 
@@ -78,7 +79,8 @@ class LoadedArtifact:
 def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
     """Return the libraries of built units, to be stored with a program."""
     return tuple(
-        Library(b.unit.name, b.library.read_bytes(), b.unit.symbols, b.unit.text) for b in built
+        Library(b.unit.name, b.entry.read(LIBRARY), b.unit.symbols, b.unit.text, isa=b.isa)
+        for b in built
     )
 
 
@@ -99,7 +101,7 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
     index = {
         "schema": SCHEMA,
         "machine": platform.machine(),
-        "isa": artifact.isa,
+        "isa": max((x.isa for x in artifact.libraries), key=ISA_LEVELS.index, default="plain"),
         "libraries": rows,
         "metadata": dict(artifact.metadata),
     }

@@ -5,14 +5,10 @@
 private temporary folder, so Ctrl-C or kill -9 leaves nothing half-written.
 """
 
-import contextlib
-import ctypes
 import errno
+import functools
 import math
 import os
-import signal
-import subprocess
-import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -23,6 +19,8 @@ from attrs import frozen
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
+from gyrator_runtime.library import SharedLibrary
+from gyrator_runtime.process import Limited
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
 from gyrator_runtime.toolchain import Toolchain
 
@@ -33,23 +31,18 @@ Made = TypeVar("Made")
 
 _TAIL_LINES = 15
 
-# A fork while a compiler is being started would copy the writing ends of its pipes, and our reader
-# would then wait for the child of that fork to exit; so forks wait for the start instead.
-_SPAWNING = threading.Lock()
-os.register_at_fork(
-    before=_SPAWNING.acquire,
-    after_in_parent=_SPAWNING.release,
-    after_in_child=_SPAWNING.release,
-)
-
-
-def spawning() -> contextlib.AbstractContextManager[object]:
-    """Return what must be held while a child process is being started: forks wait for it."""
-    return _SPAWNING
+_MOST_HANGS = 2
+"""Units on which a compiler may hang before it is given up."""
+_AFTER_A_HANG = 10
+"""What the time limit is divided by once a compiler has hung."""
 
 
 class BuildError(GyratorError):
     """A kernel cannot be built or loaded; the caller falls back to eager."""
+
+
+class _Passing(BuildError):
+    """What another try may mend."""
 
 
 class Unit(Protocol):
@@ -78,6 +71,8 @@ class BuiltUnit:
     unit: Unit
     key: CacheKey
     entry: Entry
+    isa: str
+    """The instruction set level that the library needs."""
 
     @property
     def library(self) -> Path:
@@ -139,7 +134,8 @@ class BuildHandle:
         KeyboardInterrupt does as in `built`.
         """
         self._wait(seconds=seconds)
-        return load_units([f.result() for f in finished(self._futures)])
+        done = set(finished(self._futures))
+        return self._load([n for n, f in enumerate(self._futures) if f in done])
 
     def only(self, symbols: Collection[str]) -> "BuildHandle":
         """Return the handle of the units with these kernels."""
@@ -150,7 +146,23 @@ class BuildHandle:
 
     def result(self, progress: ProgressReporter | None = None) -> dict[str, int]:
         """Wait, load, and return the address of each kernel by its symbol."""
-        return load_units(self.built(progress))
+        self.built(progress)
+        return self._load(range(len(self._futures)))
+
+    def _load(self, numbers: Iterable[int]) -> dict[str, int]:
+        """Load these units; one whose library does not load is built again."""
+        found: dict[str, int] = {}
+        for number in numbers:
+            built = self._futures[number].result()
+            try:
+                found |= load_library(built.library, built.unit.symbols)
+            except BuildError as error:
+                self._builder.cache.discard(built.key, error.diagnostic.message)
+                again = self._builder.submit([built.unit])
+                (built,) = again.built()
+                self._futures[number] = again._futures[0]
+                found |= load_library(built.library, built.unit.symbols)
+        return found
 
     def _wait(self, progress: ProgressReporter | None = None, seconds: float = math.inf) -> None:
         self._after_fork()
@@ -178,7 +190,7 @@ class Builder:
         *,
         jobs: int | None = None,
         progress: ProgressReporter | None = None,
-        timeout: float = 600.0,
+        timeout: float = 300.0,
     ) -> None:
         self.toolchain = toolchain
         self.cache = cache
@@ -187,7 +199,7 @@ class Builder:
         self.timeout = timeout
         self._jobs = jobs or available_cores()
         self._pool: ThreadPoolExecutor | None = None
-        self._children: set[subprocess.Popen[bytes]] = set()
+        self._children: set[Limited] = set()
         self._cancelling = False
         self._pid = os.getpid()
         self._flags = toolchain.compile_flags(isa)
@@ -212,7 +224,7 @@ class Builder:
                 futures.append(self._executor().submit(self._build, unit, key))
             else:
                 ready: Future[BuiltUnit] = Future()
-                ready.set_result(BuiltUnit(unit, key, entry))
+                ready.set_result(BuiltUnit(unit, key, entry, self.isa or "plain"))
                 futures.append(ready)
         return BuildHandle(self, tuple(units), futures)
 
@@ -223,8 +235,7 @@ class Builder:
         if pool is not None:
             pool.shutdown(wait=False, cancel_futures=True)
         for child in tuple(self._children):
-            with contextlib.suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
+            child.kill()
         if pool is not None:
             pool.shutdown(wait=True)
         self._cancelling = False
@@ -246,47 +257,57 @@ class Builder:
             self._pool, self._children, self._pid = None, set(), os.getpid()
 
     def _build(self, unit: Unit, key: CacheKey) -> BuiltUnit:
-        entry = self.cache.get_or_build(key, lambda folder: self._compile(unit, folder))
-        return BuiltUnit(unit, key, entry)
+        entry = self.cache.get_or_build(key, lambda folder: self._compile(unit, key, folder))
+        return BuiltUnit(unit, key, entry, self.isa or "plain")
 
-    def _compile(self, unit: Unit, folder: Path) -> None:
-        (folder / SOURCE).write_text(unit.text)
+    def _compile(self, unit: Unit, key: CacheKey, folder: Path) -> None:
+        try:
+            self._compile_once(unit, key, folder)
+        except _Passing:
+            if self._cancelling:
+                raise
+            self._compile_once(unit, key, folder)
+
+    def _compile_once(self, unit: Unit, key: CacheKey, folder: Path) -> None:
+        (folder / SOURCE).write_text(unit.text, encoding="utf-8")
         for command in self.toolchain.build_commands(self.isa, SOURCE, LIBRARY):
-            status, output = self._run(unit, command, folder)
+            status, output = self._run(unit, key, command, folder)
             if status:
                 raise _failed(unit, command, status, output)
         (folder / f"{SOURCE}.o").unlink(missing_ok=True)
-
-    def _run(self, unit: Unit, command: tuple[str, ...], folder: Path) -> tuple[int, str]:
-        # The compiler's own temporary files go into the folder too: nothing is left elsewhere.
-        environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
         try:
-            with spawning():
-                child = subprocess.Popen(
-                    command,
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    process_group=0,
-                )
+            load_library(folder / LIBRARY, unit.symbols)
+        except BuildError as error:
+            raise _Passing(error.diagnostic) from error
+
+    def _run(
+        self, unit: Unit, key: CacheKey, command: tuple[str, ...], folder: Path
+    ) -> tuple[int, str]:
+        hung = _hangs(self.toolchain.command)
+        if key.hex in hung or len(hung) >= _MOST_HANGS:
+            raise _given_up(unit, command)
+        seconds = self.timeout / _AFTER_A_HANG if hung else self.timeout
+        try:
+            child = Limited(command, seconds, folder)
         except OSError as error:
             raise _failed(unit, command, 127, str(error)) from error
         self._children.add(child)
-        if self._cancelling:  # it may have missed this child
-            with contextlib.suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
         try:
-            output, _ = child.communicate(timeout=self.timeout)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(OSError):
-                os.killpg(child.pid, signal.SIGKILL)
-            child.communicate()
-            raise _timed_out(unit, command, self.timeout) from None
+            if self._cancelling:  # it may have missed this child
+                child.kill()
+            ended = child.wait()
         finally:
             self._children.discard(child)
-        return child.returncode, output.decode(errors="replace")
+        if child.late:
+            hung.add(key.hex)
+            raise _timed_out(unit, command, seconds)
+        return ended
+
+
+@functools.cache
+def _hangs(command: tuple[str, ...]) -> set[str]:
+    """Hashes of the units on which a compiler hung in this process."""
+    return set()
 
 
 def build_kernels(
@@ -304,17 +325,15 @@ def build_kernels(
         builder.close()
 
 
-def load_units(built: Sequence[BuiltUnit]) -> dict[str, int]:
-    """Map the libraries into the process; return each symbol's address. Never unmapped."""
-    return {s: a for b in built for s, a in load_library(b.library, b.unit.symbols).items()}
-
-
 def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
-    """Map one library and look up `symbols`; BuildError GY-BUILD-004 where that fails."""
+    """Map one library and look up `symbols`; BuildError GY-BUILD-004 where that fails.
+
+    It stays mapped as long as one of the addresses lives: see `library.KernelAddress`.
+    """
     try:
-        library = ctypes.CDLL(str(path), mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        found = {s: ctypes.cast(getattr(library, s), ctypes.c_void_p).value for s in symbols}
-    except (OSError, AttributeError) as error:
+        library = SharedLibrary(path)
+        found = {s: library.address(s) for s in symbols}
+    except OSError as error:
         raise BuildError(
             Diagnostic(
                 "GY-BUILD-004",
@@ -323,7 +342,7 @@ def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
                 help="import torch first; empty the cache folder if it came from elsewhere",
             )
         ) from error
-    return {s: address for s, address in found.items() if address is not None}
+    return found
 
 
 def available_cores() -> int:
@@ -337,11 +356,13 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
     if "No space left on device" in output:
         return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
-    if status < 0:
-        return BuildError(
+    killed = status < 0 or "signal terminated program" in output  # what g++ says of its parts
+    if killed:
+        return _Passing(
             Diagnostic(
                 "GY-BUILD-003",
-                f"the compiler was ended by signal {-status} on unit {unit.name}",
+                f"the compiler was ended by {f'signal {-status}' if status < 0 else 'a signal'} "
+                f"on unit {unit.name}",
                 " ".join(command),
                 lines,
                 "check that there is memory left; the model runs in eager mode",
@@ -365,5 +386,17 @@ def _timed_out(unit: Unit, command: tuple[str, ...], seconds: float) -> BuildErr
             f"the compiler took more than {seconds:.0f} s on unit {unit.name}",
             " ".join(command),
             help="the machine may be overloaded; the model runs in eager mode",
+        )
+    )
+
+
+def _given_up(unit: Unit, command: tuple[str, ...]) -> BuildError:
+    return BuildError(
+        Diagnostic(
+            "GY-BUILD-003",
+            "the compiler took too long before and is not asked again",
+            " ".join(command),
+            (f"unit {unit.name}",),
+            "the machine may be overloaded; the model runs in eager mode",
         )
     )

@@ -13,18 +13,21 @@ How a kernel library is linked, and why (measured with torch 2.13.0+cpu and g++ 
   kernels built by clang are therefore single-threaded (`Toolchain.threads` says so).
 """
 
+import functools
 import os
 import platform
+import re
 import shlex
 import shutil
-import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import frozen
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.cache import Cache, make_key
+from gyrator_runtime.process import Limited
+from gyrator_runtime.warn import warn
 
 CANDIDATES = ("g++", "clang++", "c++")
 """Names tried in this order where $CXX is not set."""
@@ -105,14 +108,18 @@ class Toolchain:
 
 
 def find_toolchain(
-    env: Mapping[str, str], cache: Cache | None = None, openmp_link: bool | None = None
+    env: Mapping[str, str],
+    cache: Cache | None = None,
+    openmp_link: bool | None = None,
+    seconds: float = 10.0,
 ) -> Toolchain:
     """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`.
 
     The answer is kept in `cache` under the program's path, size and time, so that a warm process
-    starts none. Raises ToolchainError (GY-BUILD-001) where there is none.
+    starts none. One that takes more than `seconds` is not asked again by this process. Raises
+    ToolchainError (GY-BUILD-001) where there is none.
     """
-    explicit = shlex.split(env.get("CXX", ""))
+    explicit = _explicit(env.get("CXX", ""))
     tried: list[str] = []
     link = torch_libgomp_has_standard_name() if openmp_link is None else openmp_link
     for words in (explicit,) if explicit else tuple([c] for c in CANDIDATES):
@@ -120,18 +127,36 @@ def find_toolchain(
         tried.append(words[0])
         if found is None:
             continue
-        version = _version(found, cache)
+        version = _version(found, cache, seconds)
         if version is None:
             continue
         family = "clang" if "clang" in version else "gcc"
         return Toolchain((found, *words[1:]), version, family, link)
-    raise ToolchainError(
-        Diagnostic(
-            "GY-BUILD-001",
-            f"no C++ compiler works (tried {', '.join(tried)})",
-            help="install one (Debian: apt-get install g++) or set CXX to one",
+    raise _no_compiler(f"no C++ compiler works (tried {', '.join(tried)})")
+
+
+def _explicit(cxx: str) -> list[str]:
+    """Return the words of $CXX, without those that ask for code of this very processor.
+
+    What is stored says which instruction set level it needs; other machines may share the cache.
+    """
+    try:
+        words = shlex.split(cxx)
+    except ValueError as error:
+        raise _no_compiler(f"CXX is no command line ({error}): {cxx}") from error
+    kept = [w for w in words if not re.fullmatch("-m(arch|cpu)=native", w)]
+    if kept != words:
+        warn(
+            "GY-BUILD-010",
+            "CXX asks for code of this very processor (=native), which is left out",
+            "kernels use the processor's vectors anyhow; GYRATOR_ISA chooses the level",
         )
-    )
+    return kept
+
+
+def _no_compiler(message: str) -> ToolchainError:
+    help = "install one (Debian: apt-get install g++) or set CXX to one"
+    return ToolchainError(Diagnostic("GY-BUILD-001", message, help=help))
 
 
 def stand_in_command(toolchain: Toolchain, soname: str, file: str) -> tuple[str, ...]:
@@ -153,7 +178,7 @@ def torch_libgomp_has_standard_name() -> bool:
 def loaded_openmp() -> tuple[str, ...]:
     """Paths of the OpenMP libraries that this process has mapped, from /proc/self/maps."""
     try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
+        lines = os.fsdecode(Path("/proc/self/maps").read_bytes()).splitlines()
     except OSError:
         return ()
     mapped = {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
@@ -161,31 +186,37 @@ def loaded_openmp() -> tuple[str, ...]:
     return tuple(sorted(p for p in mapped if Path(p).name.startswith(prefixes)))
 
 
-def _version(program: str, cache: Cache | None) -> str | None:
-    if cache is None:
-        return _ask_version((program,))
+def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
     try:
         state = os.stat(program)
     except OSError:
         return None
     real = os.path.realpath(program)
     fields = {"path": real, "size": str(state.st_size), "mtime": str(state.st_mtime_ns)}
-    key = make_key("toolchain", {n: v.encode() for n, v in fields.items()})
-    entry = cache.get(key)
+    key = make_key("toolchain", {n: os.fsencode(v) for n, v in fields.items()})
+    entry = None if cache is None else cache.get(key)
     if entry is not None:
         return entry.read("version").decode()
-    version = _ask_version((program,))
-    if version is not None:
+    try:
+        version = _ask_version(program, key.hex, seconds)
+    except OSError:
+        return None
+    if version is not None and cache is not None:
         cache.put(key, {"version": version.encode()})
     return version
 
 
-def _ask_version(command: Sequence[str]) -> str | None:
-    try:
-        done = subprocess.run(
-            (*command, "--version"), capture_output=True, text=True, timeout=20, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
+@functools.cache
+def _ask_version(program: str, state: str, seconds: float) -> str | None:
+    """Return what a program calls itself; None, from then on, for one that took too long.
+
+    OSError, which is not remembered, where it fails or gives no version.
+    """
+    asked = Limited((program, "--version"), seconds)
+    status, output = asked.wait()
+    if asked.late:
         return None
-    lines = done.stdout.splitlines()
-    return lines[0].strip() if done.returncode == 0 and lines else None
+    first = output.strip().partition("\n")[0].strip()
+    if status or not re.search(r"\d", first):
+        raise OSError(f"{program} has no version")
+    return first

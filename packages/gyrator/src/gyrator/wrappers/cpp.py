@@ -258,6 +258,7 @@ def load(
     def launch_user(kernel: str, grids: list[Any], arguments: dict[str, Any]) -> None:
         triton_kernels[kernel](grids, arguments)
 
+    parts = [addresses[symbol] for symbol in about["parts"]]
     hooks = (
         call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed, _stolen,
         queue,
@@ -270,7 +271,7 @@ def load(
         shape=array("i", about["results"]).tobytes(),
         n_outputs=sum(n < 0 for n in about["results"]),
         kernels=array("Q", [address for address, _ in functions]).tobytes(),
-        parts=array("Q", [addresses[symbol] for symbol in about["parts"]]).tobytes(),
+        parts=array("Q", parts).tobytes(),
         constants=tuple(constants),
         hooks=hooks,
         tensor_type=torch.Tensor,
@@ -278,7 +279,7 @@ def load(
         wrap=_wrap_address(),
         probe=probe,
         timed=timed,
-        kept=tuple(owner for _, owner in functions),
+        kept=(addresses[about["entry"]], *parts, *(owner for _, owner in functions)),
     )
     return program
 
@@ -289,7 +290,7 @@ def _address(function: Any, tensors: int, sizes: int) -> tuple[int, object]:
     A kernel that is queued on a device goes through a function of Python.
     """
     if isinstance(function, int):
-        return function, None
+        return function, function  # an address may keep its library mapped
     pointers = ctypes.POINTER(ctypes.c_void_p)
     numbers = ctypes.POINTER(ctypes.c_int64)
 

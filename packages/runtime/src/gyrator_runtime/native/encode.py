@@ -10,6 +10,7 @@ from typing import assert_never
 
 from attrs import Factory, define
 
+from gyrator_runtime.library import KernelAddress
 from gyrator_runtime.native.program import (
     EXPR_OPS,
     Call,
@@ -128,6 +129,8 @@ class _Encoder:
             if launch.device is not None:
                 self.const(launch.device)  # which keeps the block in memory
                 block = launch.device.address
+            elif isinstance(launch.address, KernelAddress):
+                self.const(launch.address)  # which keeps its library mapped
             words += (_signed(launch.address), step, len(buffers), len(sizes), _signed(block))
             words += (w for pair in buffers for w in pair)
             words += sizes

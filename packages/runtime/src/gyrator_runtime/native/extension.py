@@ -4,9 +4,9 @@ An entry is named by the text, Python's ABI and the flags; whichever compiler bu
 is the same to its callers, so that a process without a compiler finds it too.
 """
 
+import contextlib
 import importlib.machinery
 import importlib.util
-import os
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -15,10 +15,13 @@ from types import ModuleType
 from attrs import frozen
 
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
+from gyrator_runtime.library import SharedLibrary, places, warn_of_copy
+from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 _FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
 _STAND_IN = "needed.so"
+_SECONDS = 300.0
 
 
 @frozen
@@ -51,9 +54,16 @@ class Extension:
         return make_key("runner", fields)
 
     def find(self, cache: Cache) -> ModuleType | None:
-        """Return the module if the cache has it. ImportError where it does not load."""
-        entry = cache.get(self.key())
-        return None if entry is None else self._import(entry)
+        """Return the module if the cache has it. One that does not load is forgotten."""
+        key = self.key()
+        entry = cache.get(key)
+        if entry is None:
+            return None
+        try:
+            return self._import(entry)
+        except ImportError as error:
+            cache.discard(key, str(error))
+            return None
 
     def build(self, cache: Cache, toolchain: Toolchain) -> ModuleType:
         """Return the module, compiled where the cache has none.
@@ -61,10 +71,10 @@ class Extension:
         Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
         does not load.
         """
+        if (module := self.find(cache)) is not None:
+            return module
         include = Path(sysconfig.get_path("include"))
-        key = self.key()
-        entry = cache.get(key)
-        if entry is None and not (include / "Python.h").exists():
+        if not (include / "Python.h").exists():
             raise FileNotFoundError(f"no Python.h in {include}")
 
         def write(folder: Path) -> None:
@@ -74,30 +84,45 @@ class Extension:
                 words += ("-x", "none", "-Wl,--no-as-needed", _STAND_IN)
             _run(words, folder, self.text)
             (folder / _STAND_IN).unlink(missing_ok=True)
+            try:
+                SharedLibrary(folder / self.file).address(f"PyInit_{self.name}")
+            except OSError as error:
+                raise subprocess.SubprocessError(str(error)) from error
 
-        return self._import(entry or cache.get_or_build(key, write))
+        return self._import(cache.get_or_build(self.key(), write))
 
     def _import(self, entry: Entry) -> ModuleType:
-        path = str(entry.file(self.file))
-        loader = importlib.machinery.ExtensionFileLoader(self.name, path)
-        spec = importlib.util.spec_from_file_location(self.name, path, loader=loader)
-        if spec is None:
-            raise ImportError(f"no import spec for {path}")
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        return module
+        path = entry.file(self.file)
+        first: ImportError | None = None
+        with contextlib.closing(places(path)) as tried:
+            for place in tried:
+                try:
+                    module = _imported(self.name, str(place))
+                except ImportError as error:
+                    first = first or error
+                    continue
+                if first is not None:
+                    warn_of_copy(first)
+                return module
+        assert first is not None
+        raise first
+
+
+def _imported(name: str, path: str) -> ModuleType:
+    loader = importlib.machinery.ExtensionFileLoader(name, path)
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    if spec is None:
+        raise ImportError(f"no import spec for {path}")
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 def _run(command: tuple[str, ...], folder: Path, given: bytes) -> None:
-    done = subprocess.run(
-        command,
-        input=given,
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        timeout=300,
-        check=False,
-    )
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+    child = Limited(command, _SECONDS, folder, given)
+    status, output = child.wait()
+    if child.late:
+        raise subprocess.SubprocessError(f"{command[0]} took more than {_SECONDS:.0f} s")
+    if status:
+        last = output.strip().splitlines()[-1:]
         raise subprocess.SubprocessError(last[0] if last else f"{command[0]} failed")

@@ -14,7 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_runtime.build import BuildError, available_cores, spawning
+from gyrator_runtime.build import BuildError, available_cores
+from gyrator_runtime.process import spawning
 from gyrator_runtime.triton.compile import Job
 
 _ATTEMPTS = 3
