@@ -1,6 +1,9 @@
 """What goes wrong around the compiler must not cost a result: right answers, one clear warning."""
 
 import contextlib
+import gc
+import hashlib
+import json
 import os
 import shutil
 import signal
@@ -9,6 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,11 +21,12 @@ import attrs
 import pytest
 import torch
 
-from gyrator.config import Config
+from gyrator.config import Config, read_config
 from gyrator.doctor import examine
 from gyrator.options import OptionError, list_modes, list_options, make_options
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator_runtime.native import PureRunner
 from gyrator_runtime.warn import GyratorWarning
 
 from .conftest import PREAMBLE, Child, child_environment, run_child
@@ -122,6 +127,146 @@ def test_damaged_cache_entries_are_built_again(
             path.unlink()
     found = child(COMPARE, cache=cache)
     assert found["right"] and not any(fallback for *_, fallback in found["records"])
+
+
+def _replace(cache: Path, kind: str, pattern: str, data: bytes) -> None:
+    """Put other data, with its hash, in place of stored files."""
+    for manifest in list((cache / "entries" / kind).rglob("manifest.json")):
+        path = next(p for p in manifest.parent.glob(pattern) if p != manifest)
+        path.write_bytes(data)
+        facts = json.loads(manifest.read_bytes())
+        digest = hashlib.sha256(data).hexdigest()
+        facts["files"][path.name] = {"size": len(data), "sha256": digest}
+        manifest.write_text(json.dumps(facts))
+
+
+def _compiled(
+    root: Path, given: Callable[..., Any], isa: str = "", **options: Any
+) -> tuple[list[GraphRecord], list[str], Callable[..., Any]]:
+    """Compile and check a function in a session of its own; return records and warnings."""
+    found: list[GraphRecord] = []
+    torch._dynamo.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        settings = {"progress": False, **options}
+        with Session(
+            options=settings, config=Config(root, 1 << 30, isa), observer=found.append
+        ) as session:
+            call = torch.compile(given, backend=session.backend)
+            for shape in ((4, 5), (3, 7)):
+                x = torch.randn(shape)
+                torch.testing.assert_close(call(x), given(x))
+    texts = [str(w.message) for w in caught if issubclass(w.category, GyratorWarning)]
+    return found, texts, call
+
+
+def _small(x: torch.Tensor) -> torch.Tensor:
+    return (x.exp() + 1).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pattern", "data"),
+    [
+        (("programs",), "*.so", b"no library"),
+        (("programs", "kernels"), "*.so", b"no library"),
+        (("programs",), "host.py", b"no program"),
+        (("programs",), "artifact.json", b"{}"),
+        (("programs", "graphs"), "*.json", b"[]"),
+    ],
+)
+def test_what_is_stored_and_does_not_load_is_built_again(
+    tmp_path: Path, kinds: tuple[str, ...], pattern: str, data: bytes
+) -> None:
+    options = {"strict": True}
+    assert _compiled(tmp_path, _small, **options)[1] == []
+    for kind in kinds:
+        _replace(tmp_path, kind, pattern, data)
+    found, texts, _ = _compiled(tmp_path, _small, **options)
+    assert texts and all("GY-CACHE-001" in t for t in texts)
+    assert not any(r.cached or r.fallback for r in found)
+    found, texts, _ = _compiled(tmp_path, _small, **options)
+    assert texts == [] and found and all(r.cached for r in found)
+
+
+def test_a_stored_program_says_which_instructions_it_needs(tmp_path: Path) -> None:
+    _compiled(tmp_path, _small, isa="plain")
+    found = (tmp_path / "entries" / "programs").rglob("artifact.json")
+    assert {json.loads(p.read_bytes())["isa"] for p in found} == {"plain"}
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp"])
+def test_programs_that_are_dropped_leave_nothing(tmp_path: Path, wrapper: str) -> None:
+    def counts() -> tuple[int, int, int]:
+        torch._dynamo.reset()
+        gc.collect()
+        maps = Path("/proc/self/maps").read_text()
+        locks = list((tmp_path / "locks").iterdir())
+        return maps.count(str(tmp_path)), len(os.listdir("/proc/self/fd")), len(locks)
+
+    def cycle(number: int) -> None:
+        given = lambda x: (x * number).sin().sum(-1)  # noqa: E731
+        _, texts, _ = _compiled(tmp_path, given, strict=True, wrapper=wrapper)
+        assert texts == []
+
+    cycle(1)
+    before = counts()
+    for number in range(2, 4):
+        cycle(number)
+    assert counts() == before and before[2] == 0
+
+
+@pytest.mark.parametrize("cxx", ['g++ "-O2', "/bin/false", "/nonexistent/g++"])
+def test_a_compiler_that_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cxx: str) -> None:
+    monkeypatch.setenv("CXX", cxx)
+    found, texts, _ = _compiled(tmp_path, _small)
+    assert all(r.fallback for r in found) and "GY-BUILD-001" in "".join(texts)
+
+
+def test_an_instruction_set_that_is_not_there(tmp_path: Path) -> None:
+    found, texts, _ = _compiled(tmp_path, _small, isa="avx9")
+    assert not any(r.fallback for r in found) and "GY-DEVICE-004" in "".join(texts)
+
+
+def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow-c++"
+    slow.write_text('#!/bin/sh\n[ "$1" = --version ] && { echo "g++ 99"; exit 0; }\nsleep 100\n')
+    slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr("gyrator.setting.host_runner", lambda cache: PureRunner())
+    began = time.monotonic()
+    found, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
+    assert all(r.fallback for r in found) and "GY-BUILD-003" in "".join(texts)
+    assert time.monotonic() - began < 50
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("", 4 << 30), ("1000", 1000), ("4GiB", 4 << 30), ("4 gib", 4 << 30), ("2G", 2 << 30),
+        ("3MB", 3_000_000), ("1.5k", 1536), (" 7 ", 7), ("10b", 10), ("0", 0),
+    ],
+)  # fmt: skip
+def test_sizes_have_units(text: str, size: int) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_config({"GYRATOR_CACHE_BYTES": text}).cache_bytes == size
+
+
+@pytest.mark.parametrize("text", ["much", "-1", "4XB", "GiB", "4ib", "1e400", "1_000", "٤", "nan"])
+def test_what_is_no_size_is_warned_of(text: str) -> None:
+    with pytest.warns(GyratorWarning, match="GY-CACHE-011"):
+        assert read_config({"GYRATOR_CACHE_BYTES": text}).cache_bytes == 4 << 30
+
+
+def test_a_cache_of_no_size_keeps_what_is_needed(tmp_path: Path) -> None:
+    torch._dynamo.reset()
+    with Session(options={"strict": True}, config=Config(tmp_path, 0, "")) as session:
+        x = torch.randn(4, 5)
+        torch.testing.assert_close(torch.compile(_small, backend=session.backend)(x), _small(x))
+
+
+def test_names_of_targets_may_have_spaces() -> None:
+    assert read_config({"GYRATOR_TARGETS": " a, b,,"}).targets == {"a", "b"}
 
 
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL])

@@ -291,6 +291,11 @@ def test_a_worker_that_dies_is_replaced(tmp_path, pool):
     with pytest.raises(BuildError, match="processes died") as caught:
         pool.run(evolve(JOB, text="import os\nos._exit(3)\n"), tmp_path)
     assert caught.value.diagnostic.code == "GY-BUILD-003"
+    hasty = WorkerPool(1, seconds=0.2)
+    with pytest.raises(BuildError, match="took more than") as caught:
+        hasty.run(evolve(JOB, text="import time\ntime.sleep(60)\n"), tmp_path)
+    assert caught.value.diagnostic.code == "GY-BUILD-003"
+    hasty.close()
     pool.close()
     assert not _children("gyrator_runtime.triton.worker")
 

@@ -200,7 +200,7 @@ def quickest(
 
 def remember(cache: Cache, key: CacheKey, best: int | str) -> None:
     """Store what was the quickest."""
-    cache.put(key, {_FILE: json.dumps({"best": best}).encode()})
+    cache.keep(key, {_FILE: json.dumps({"best": best}).encode()})
 
 
 def remembered(cache: Cache, key: CacheKey) -> Any:

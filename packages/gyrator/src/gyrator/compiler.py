@@ -15,7 +15,7 @@ from gyrator.product import product_hash
 from gyrator.programs import StoredProgram, load_program
 from gyrator.records import GraphRecord
 from gyrator.setting import Setting, Stopwatch
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, UnsupportedError
 from gyrator_runtime.cache import CacheKey, make_key
 
 
@@ -47,7 +47,7 @@ class Engine(Setting):
         watch = Stopwatch()
         with watch.stage("load"):
             named = CacheKey("programs", key, {})
-            stored = load_program(self.cache, self.runner, named, None, self.running())
+            stored = self._stored(named, None)
         if stored is None:
             return None
         self.observer(stored.record(phase, True, tuple(watch.seconds.items())))
@@ -61,13 +61,22 @@ class Engine(Setting):
             key = self._key(gm)
         if self.options.cache:
             with watch.stage("load"):
-                stored = load_program(self.cache, self.runner, key, gm, self.running())
+                stored = self._stored(key, gm)
             if stored is not None:
                 return self._finish(gm, key, stored, phase, watch, cached=True)
         from gyrator.pipeline import Pipeline  # the stages take 0.5 s to import
 
         stored = Pipeline(self).build(gm, key, phase, watch)
         return self._finish(gm, key, stored, phase, watch, cached=False)
+
+    def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
+        """Return the stored program; None where there is none, or none that works here."""
+        try:
+            return load_program(self.cache, self.runner, key, gm, self.running())
+        except Exception as error:  # whatever it is, compiling is still to be tried
+            said = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
+            self.cache.discard(key, said or type(error).__name__)
+            return None
 
     def _finish(
         self,

@@ -58,9 +58,8 @@ def _versions(_: Config) -> Iterator[Finding]:
 
 def _cache(config: Config) -> Iterator[Finding]:
     root = config.cache_root
-    existing = next((p for p in (root, *root.parents) if p.exists()), Path("/"))
-    good = os.access(existing, os.W_OK)
-    advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that you may write"
+    good = Cache(root).lasting
+    advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that you alone may write"
     yield Finding("cache folder", good, str(root), advice)
 
 

@@ -91,19 +91,24 @@ class Frontend:
         keys = [part.key.hex for part in parts if part.key is not None]
         if key is not None and len(keys) == len(parts):
             stored = {"facts": facts.as_json(), "programs": keys}
-            self.cache.put(key, {_FILE: json.dumps(stored).encode()})
+            self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
 
     def _find(self, key: CacheKey) -> Callable[..., Any] | None:
         entry = self.cache.get(key)
         if entry is None:
             return None
-        stored = json.loads(entry.read(_FILE))
-        facts = GraphFacts.from_json(stored["facts"])
         phases: tuple[Phase, ...] = ("inference",)
-        if facts.tangents is not None:
-            phases = ("forward", "backward")
+        try:
+            stored = json.loads(entry.read(_FILE))
+            facts = GraphFacts.from_json(stored["facts"])
+            if facts.tangents is not None:
+                phases = ("forward", "backward")
+            programs = list(zip(stored["programs"], phases, strict=True))
+        except Exception as error:
+            self.cache.discard(key, f"{type(error).__name__}: {error}")
+            return None
         found: list[Boxed] = []
-        for program, phase in zip(stored["programs"], phases, strict=True):
+        for program, phase in programs:
             run = self.compiler.find(program, phase)
             if run is None:
                 return None

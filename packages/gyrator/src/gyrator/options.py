@@ -89,6 +89,12 @@ class Options:
     threads: int = _option(
         0, "Compiler processes that run at once; 0 means one a core.", code=False
     )
+    compile_seconds: int = _option(
+        300,
+        "Seconds that one call of a kernel compiler may take; 0 means as many as it takes. One "
+        "that takes longer is ended, and its graph runs eagerly.",
+        code=False,
+    )
     progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)
     trace_dir: str = _option(
         "",

@@ -118,8 +118,13 @@ class Pipeline:
         if builder is None or builder.toolchain is None:
             no_cpp("there is no C++ compiler")
             return self.setting.wrappers["python"].emit(host), {}
+        setting = self.setting
         building[HOST] = builder.submit(
-            emitted.units, self.setting.cache, self.setting.options.threads, self.setting.progress()
+            emitted.units,
+            setting.cache,
+            setting.options.threads,
+            setting.progress(),
+            setting.seconds,
         )
         return emitted, calling(host, emitted)
 

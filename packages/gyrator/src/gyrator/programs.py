@@ -22,13 +22,14 @@ from gyrator_runtime.artifact import (
     load_artifact,
     save_artifact,
 )
-from gyrator_runtime.cache import Cache, CacheKey
+from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.host import at_home
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
 from gyrator_runtime.triton.user import UserKernelLauncher, with_scratch
+from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
     from gyrator.targets import Building
@@ -122,7 +123,10 @@ def store_program(
         libraries = tuple(
             evolve(lib, device=device) for device, b in building.items() for lib in b.libraries()
         )
-        save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata))
+        try:
+            save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata))
+        except CacheError as error:  # it runs all the same
+            warn(error.diagnostic.code, error.diagnostic.message, error.diagnostic.help)
     return _load(wrapper.text, addresses, metadata, runner, gm, running)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -81,7 +83,8 @@ class Setting:
     def identity(self) -> bytes:
         """Bytes that differ where the same graph may become another program."""
         rules = "ours" if self.rules is None else rules_hash(self.rules)
-        parts = [repr(self.options.code_fields()), rules, _hash_of(self.wrapper)]
+        parts = [platform.machine(), repr(self.options.code_fields()), rules]
+        parts.append(_hash_of(self.wrapper))
         targets = self.by_device
         for device, (definition, _) in self.targets.items():
             parts += [device, canonical(targets[device]), _hash_of(definition.kernels)]
@@ -106,10 +109,18 @@ class Setting:
         if target not in self.loaders:
             definition, _ = self.targets[target.device]
             context = LoaderContext(
-                cache=self.cache, progress=self.progress(), threads=self.options.threads
+                cache=self.cache,
+                progress=self.progress(),
+                threads=self.options.threads,
+                seconds=self.seconds,
             )
             self.loaders[target] = definition.loader(target, context)
         return self.loaders[target]
+
+    @property
+    def seconds(self) -> float:
+        """How long one call of a compiler may take."""
+        return self.options.compile_seconds or math.inf
 
     def progress(self) -> ProgressReporter:
         """Return what tells the user how far a build is."""

@@ -115,6 +115,11 @@ class Cache:
         reason = _prepare(root)
         self.root = root if reason is None else self._fall_back(root, reason)
 
+    @property
+    def lasting(self) -> bool:
+        """Whether what is stored outlives the process."""
+        return self._spare is None
+
     # -- reading ---------------------------------------------------------------------------
 
     def get(self, key: CacheKey) -> Entry | None:
@@ -157,6 +162,13 @@ class Cache:
                 (folder / name).write_bytes(data)
 
         return self._store(key, write)
+
+    def keep(self, key: CacheKey, files: Mapping[str, bytes]) -> None:
+        """Store `files` under `key` if that can be done; they can be done without."""
+        try:
+            self.put(key, files)
+        except CacheError as error:
+            self._warn_once("full", error.diagnostic)
 
     def get_or_build(self, key: CacheKey, build: Callable[[Path], None]) -> Entry:
         """Return the entry of `key`; where there is none, call `build(folder)` to make it.
@@ -235,6 +247,7 @@ class Cache:
             write(work)
             names = tuple(sorted(p.name for p in work.iterdir()))
             size = _write_manifest(work, names, key)
+            self._count(size)  # before the entry is there, which is to stay
             final = _folder(root, key)
             _make_folder(final.parent)
             try:
@@ -246,7 +259,6 @@ class Cache:
                 return Entry(final, files)
         finally:
             shutil.rmtree(work, ignore_errors=True)
-        self._count(size)
         return Entry(final, names)
 
     def _count(self, size: int) -> None:
@@ -283,28 +295,24 @@ class Cache:
     def _discard(self, folder: Path, damage: str) -> None:
         if not _remove(folder) and not os.path.lexists(folder):
             return
-        if str(folder) not in self._warned:
-            self._warned.add(str(folder))
-            warn(
-                "GY-CACHE-001",
-                f"cache entry {folder.name[:16]} is damaged ({damage}); it is built again",
-                "nothing to do; if it happens often, check the disk that holds the cache",
-            )
+        said = f"cache entry {folder.name[:16]} is damaged ({damage}); it is built again"
+        help = "nothing to do; if it happens often, check the disk that holds the cache"
+        self._warn_once(str(folder), Diagnostic("GY-CACHE-001", said, help=help))
 
     def _fall_back(self, root: Path, reason: str) -> Path:
         if self._spare is None:
             self._spare = Path(tempfile.mkdtemp(prefix="gyrator-"))
             weakref.finalize(self, _remove_own, self._spare, os.getpid())
             _prepare(self._spare)
-        if "fallback" not in self._warned:
-            self._warned.add("fallback")
-            warn(
-                "GY-CACHE-002",
-                f"the cache folder {root} cannot be used ({reason}); this process compiles "
-                "without a lasting cache",
-                "set GYRATOR_CACHE_DIR to a folder that you own, with free space",
-            )
+        said = f"the cache folder {root} cannot be used ({reason}); this process compiles without "
+        help = "set GYRATOR_CACHE_DIR to a folder that you own, with free space"
+        self._warn_once("spare", Diagnostic("GY-CACHE-002", f"{said}a lasting cache", help=help))
         return self._spare
+
+    def _warn_once(self, about: str, what: Diagnostic) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            warn(what.code, what.message, what.help)
 
 
 def _prepare(root: Path) -> str | None:

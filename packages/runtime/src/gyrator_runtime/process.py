@@ -68,7 +68,7 @@ class Limited:
         except BaseException:
             self._output.close()
             raise
-        self._timer = threading.Timer(seconds, self._expire)
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._expire)
         self._timer.daemon = True
         self._timer.start()
 

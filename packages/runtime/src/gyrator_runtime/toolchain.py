@@ -202,7 +202,7 @@ def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
     except OSError:
         return None
     if version is not None and cache is not None:
-        cache.put(key, {"version": version.encode()})
+        cache.keep(key, {"version": version.encode()})
     return version
 
 

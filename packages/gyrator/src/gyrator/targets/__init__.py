@@ -92,6 +92,8 @@ class LoaderContext:
     progress: ProgressReporter
     threads: int
     """Compiler processes at once; 0 means one a core."""
+    seconds: float = 300.0
+    """How long one call of a compiler may take."""
 
 
 @frozen(kw_only=True, eq=False)

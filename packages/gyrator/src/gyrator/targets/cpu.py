@@ -14,8 +14,9 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
-from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceInterface, cpu_isa
+from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceError, DeviceInterface, cpu_isa
 from gyrator_runtime.toolchain import find_toolchain
+from gyrator_runtime.warn import warn
 
 VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
 """Width of a vector register at each instruction set level."""
@@ -26,8 +27,17 @@ _DTYPES = frozenset((*_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DTyp
 
 
 def probe(config: Config) -> Target:
-    """Describe this machine's processor, at the level that `GYRATOR_ISA` allows."""
-    return cpu_target(cpu_isa(config.isa or None), available_cores())
+    """Describe this machine's processor, at the level that `GYRATOR_ISA` allows.
+
+    One that the processor lacks, or that there is not, is warned of and left out.
+    """
+    try:
+        isa = cpu_isa(config.isa or None)
+    except DeviceError as error:
+        isa = cpu_isa()
+        said = f"GYRATOR_ISA: {error.diagnostic.message}; kernels are built for {isa}"
+        warn(error.diagnostic.code, said, error.diagnostic.help)
+    return cpu_target(isa, available_cores())
 
 
 def cpu_target(isa: str, cores: int) -> Target:
@@ -90,7 +100,14 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     toolchain = find_toolchain(os.environ, context.cache)
     jobs = context.threads or None
     return CppLoader(
-        Builder(toolchain, context.cache, target.arch, jobs=jobs, progress=context.progress)
+        Builder(
+            toolchain,
+            context.cache,
+            target.arch,
+            jobs=jobs,
+            progress=context.progress,
+            timeout=context.seconds,
+        )
     )
 
 

@@ -159,7 +159,12 @@ class TritonDevice:
             version=version,
         )
         return TritonBuilder(
-            language, context.cache, self.open, jobs=context.threads, progress=context.progress
+            language,
+            context.cache,
+            self.open,
+            jobs=context.threads,
+            progress=context.progress,
+            timeout=context.seconds,
         )
 
     def _load(self, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:

@@ -175,12 +175,19 @@ class CppHost:
     """None where there is no compiler: then programs of the cache can be called."""
 
     def submit(
-        self, units: Sequence[HostUnit], cache: Cache, jobs: int, progress: ProgressReporter
+        self,
+        units: Sequence[HostUnit],
+        cache: Cache,
+        jobs: int,
+        progress: ProgressReporter,
+        seconds: float,
     ) -> HostBuilding:
-        """Start compiling, `jobs` units at a time (0: one a core)."""
+        """Start compiling, `jobs` units at a time (0: one a core), each for `seconds` at most."""
         if self.toolchain is None:
             raise ValueError("there is no compiler")
-        builder = Builder(self.toolchain, cache, "", jobs=jobs or None, progress=progress)
+        builder = Builder(
+            self.toolchain, cache, "", jobs=jobs or None, progress=progress, timeout=seconds
+        )
         handle = builder.submit(units)
         return HostBuilding(builder, handle)
 

@@ -108,12 +108,13 @@ class TritonBuilder:
         *,
         jobs: int = 0,
         progress: ProgressReporter | None = None,
+        timeout: float = 300.0,
     ) -> None:
         self.language = language
         self.cache = cache
         self.driver = driver
         self.progress: ProgressReporter = progress or SilentProgress()
-        self.pool = WorkerPool(jobs)
+        self.pool = WorkerPool(jobs, timeout)
 
     @property
     def identity(self) -> bytes:

@@ -8,8 +8,10 @@ import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -23,10 +25,14 @@ _TAIL_LINES = 15
 
 
 class WorkerPool:
-    """Compiles jobs in up to `size` processes. Use from one process; a fork makes its own."""
+    """Compiles jobs in up to `size` processes, each job in `seconds` at most.
 
-    def __init__(self, size: int = 0) -> None:
+    Use from one process; a fork makes its own.
+    """
+
+    def __init__(self, size: int = 0, seconds: float = 300.0) -> None:
         self._size = size or available_cores()
+        self._seconds = min(seconds, threading.TIMEOUT_MAX)
         self._threads: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[subprocess.Popen[str]] = queue.SimpleQueue()
         self._alive: set[subprocess.Popen[str]] = set()
@@ -53,10 +59,16 @@ class WorkerPool:
         """Compile one job now. BuildError GY-BUILD-002 or 003 where that fails."""
         for _ in range(_ATTEMPTS):
             worker = self._take()
+            late = threading.Event()
+            timer = threading.Timer(self._seconds, _expire, (worker, late))
+            timer.start()
             answer = _ask(worker, job, folder)
-            if answer is None:
+            timer.cancel()
+            if answer is None or late.is_set():
                 self._alive.discard(worker)
                 _end(worker)
+                if late.is_set():
+                    raise _timed_out(job, self._seconds)
                 continue
             self._idle.put(worker)
             if answer:
@@ -117,6 +129,12 @@ def _ask(worker: "subprocess.Popen[str]", job: Job, folder: Path) -> str | None:
     return str(json.loads(line)) if line.endswith("\n") else None
 
 
+def _expire(worker: "subprocess.Popen[str]", late: threading.Event) -> None:
+    late.set()
+    with contextlib.suppress(OSError):
+        os.killpg(worker.pid, signal.SIGKILL)
+
+
 def _end(worker: "subprocess.Popen[str]") -> None:
     """End a worker that has no job: one may still be importing the compiler."""
     worker.kill()
@@ -137,4 +155,10 @@ def _failed(job: Job, answer: str) -> BuildError:
 def _killed(job: Job) -> BuildError:
     said = f"{_ATTEMPTS} compiler processes died on kernel {job.symbol}"
     help = "check that there is memory left; the model runs in eager mode"
+    return BuildError(Diagnostic("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help))
+
+
+def _timed_out(job: Job, seconds: float) -> BuildError:
+    said = f"Triton took more than {seconds:.0f} s on kernel {job.symbol}"
+    help = "the machine may be overloaded; the model runs in eager mode"
     return BuildError(Diagnostic("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help))
