@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from gyrator_ir.source import HostUnit
+from gyrator_runtime import library
 from gyrator_runtime.build import (
     LIBRARY,
     Builder,
@@ -285,14 +286,14 @@ def test_libraries_and_files_do_not_pile_up(tmp_path, toolchain):
 
 def refuse(monkeypatch, refused):
     """Let the loader refuse paths, as it does on file systems that are mounted noexec."""
-    load = ctypes.CDLL
+    load = library.dlopen
 
-    def cdll(name, *args, **kwargs):
+    def dlopen(name, mode):
         if refused(name):
             raise OSError(f"{name}: failed to map segment from shared object")
-        return load(name, *args, **kwargs)
+        return load(name, mode)
 
-    monkeypatch.setattr(ctypes, "CDLL", cdll)
+    monkeypatch.setattr(library, "dlopen", dlopen)
 
 
 @pytest.mark.parametrize("memory", [False, True])

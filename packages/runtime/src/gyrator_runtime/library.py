@@ -1,14 +1,13 @@
 """Shared libraries: looked through before they are mapped, unmapped when nothing uses them."""
 
 import contextlib
-import ctypes
 import os
 import shutil
 import struct
 import sys
 import tempfile
 import weakref
-from _ctypes import dlclose
+from _ctypes import dlclose, dlopen, dlsym
 from collections.abc import Generator
 from pathlib import Path
 
@@ -32,34 +31,32 @@ class SharedLibrary:
 
     def __init__(self, path: Path) -> None:
         """Map it. OSError where it is incomplete or does not load."""
-        self._library = _mapped(path)
+        self._handle = _mapped(path)
         # At exit others' threads may still run what is in it.
-        weakref.finalize(self, dlclose, self._library._handle).atexit = False
+        weakref.finalize(self, dlclose, self._handle).atexit = False
 
     def address(self, symbol: str) -> KernelAddress:
         """Return the address of a function. OSError where there is none of that name."""
-        try:
-            function = getattr(self._library, symbol)
-        except AttributeError as error:
-            raise OSError(str(error)) from error
-        found = KernelAddress(ctypes.cast(function, ctypes.c_void_p).value or 0)
+        # Not by ctypes.CDLL, which makes a callable of each: that took as long as the rest.
+        found = KernelAddress(dlsym(self._handle, symbol))
         found.library = self
         return found
 
 
-def _mapped(path: Path) -> ctypes.CDLL:
+def _mapped(path: Path) -> int:
+    """Return the loader's handle of a library."""
     check_complete(path)
     first: OSError | None = None
     with contextlib.closing(places(path)) as tried:
         for place in tried:
             try:
-                found = ctypes.CDLL(str(place), mode=os.RTLD_NOW | os.RTLD_LOCAL)
+                handle = dlopen(str(place), os.RTLD_NOW | os.RTLD_LOCAL)
             except OSError as error:
                 first = first or error
                 continue
             if first is not None:
                 warn_of_copy(first)
-            return found
+            return handle
     assert first is not None
     raise first
 
