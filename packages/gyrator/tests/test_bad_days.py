@@ -26,6 +26,7 @@ from gyrator.doctor import examine
 from gyrator.options import OptionError, list_modes, list_options, make_options
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import PureRunner
 from gyrator_runtime.warn import GyratorWarning
 
@@ -186,6 +187,18 @@ def test_what_is_stored_and_does_not_load_is_built_again(
     assert not any(r.cached or r.fallback for r in found)
     found, texts, _ = _compiled(tmp_path, _small, **options)
     assert texts == [] and found and all(r.cached for r in found)
+
+
+def test_what_another_processor_stored_is_built_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cpu_isa() == "plain":
+        pytest.skip("there is no lesser processor")
+    _compiled(tmp_path, _small)
+    monkeypatch.setattr("gyrator_runtime.artifact.cpu_isa", lambda: "plain")
+    found, texts, _ = _compiled(tmp_path, _small, strict=True)
+    assert found and not any(r.cached for r in found)
+    assert "this CPU has plain" in "".join(texts)
 
 
 def test_a_stored_program_says_which_instructions_it_needs(tmp_path: Path) -> None:

@@ -268,6 +268,26 @@ def test_a_library_with_threads_goes_too(tmp_path, toolchain):
         assert not mappings(str(tmp_path))
 
 
+def test_a_running_call_keeps_its_library(tmp_path, toolchain, runner):
+    text = (
+        'extern "C" int usleep(unsigned);\n'
+        'extern "C" long gy_slow(void *const *b, const long *s) {\n'
+        "  usleep(300000);\n  ((float *)b[0])[0] = 7.0f;\n  return 0;\n}\n"
+    )
+    builder = Builder(toolchain, Cache(tmp_path / "c"), "plain")
+    address = builder.submit([HostUnit("slow", text, ("gy_slow",))]).result()["gy_slow"]
+    builder.close()
+    plan = runner.plan(PlanProgram(1, 1, (Launch(address, (Buffer(0),), release_gil=True),)))
+    out = torch.zeros(1)
+    calling = threading.Thread(target=plan, args=(out,))
+    calling.start()
+    time.sleep(0.1)
+    del plan, address
+    assert mappings(str(tmp_path))
+    calling.join()
+    assert out.item() == 7.0 and not mappings(str(tmp_path))
+
+
 def test_libraries_and_files_do_not_pile_up(tmp_path, toolchain):
     data = whole_library(tmp_path, toolchain).read_bytes()
 
@@ -301,9 +321,11 @@ def test_a_folder_in_which_nothing_may_run(tmp_path, toolchain, monkeypatch, mem
     path = whole_library(tmp_path, toolchain)
     other = whole_library(tmp_path, toolchain, 2)
     refuse(monkeypatch, lambda n: str(tmp_path) in n or (memory and "memory-" not in n))
+    library._warn_once.cache_clear()
     before = open_files()
-    with pytest.warns(GyratorWarning, match="GY-CACHE-010"):
+    with pytest.warns(GyratorWarning, match="GY-CACHE-010") as caught:
         found = [load_library(path, ["gy_fill1"]), load_library(other, ["gy_fill2"])]
+    assert len(caught) == 1
     out = torch.zeros(2)
     for number, addresses in enumerate(found, 1):
         call(addresses[f"gy_fill{number}"], out, number)
@@ -384,14 +406,23 @@ def test_a_compiler_that_hangs_is_given_up(tmp_path):
     assert time.monotonic() - began < 30
 
 
-def test_other_alphabets(tmp_path, toolchain, monkeypatch):
-    import locale
-
-    monkeypatch.setattr(locale, "getpreferredencoding", lambda _=True: "ascii")
-    monkeypatch.setattr(locale, "getencoding", lambda: "ascii")
-    unit = HostUnit("ä", f"// Größe λ 数\n{fill(1).text}", ("gy_fill1",))
-    cache = Cache(tmp_path / "Zürich λ")
-    assert list(build_kernels([unit], toolchain, cache, "plain")) == ["gy_fill1"]
+def test_text_in_other_alphabets_whatever_the_locale(tmp_path):
+    code = f"""
+import os, sys, torch
+from pathlib import Path
+from gyrator_ir.source import HostUnit
+from gyrator_runtime.build import build_kernels
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.toolchain import find_toolchain
+assert not sys.flags.utf8_mode and sys.getfilesystemencoding() == "ascii"
+text = {"// Größe λ 数"!a} + chr(10) + {fill(1).text!r}
+cache = Cache(Path({str(tmp_path / "c")!r}))
+build_kernels([HostUnit("u", text, ("gy_fill1",))], find_toolchain(os.environ), cache, "plain")
+"""
+    plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **plain})
+    (stored,) = (tmp_path / "c" / "entries" / "kernels").rglob("kernels.cpp")
+    assert "Größe λ 数" in stored.read_text("utf-8")
 
 
 def test_missing_symbol(tmp_path, toolchain):

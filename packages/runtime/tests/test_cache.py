@@ -145,6 +145,7 @@ def test_a_relative_folder_does_not_move(tmp_path, monkeypatch):
     assert Cache(Path("c")).root == tmp_path / "c"
     monkeypatch.setenv("HOME", str(tmp_path))
     assert default_root({"GYRATOR_CACHE_DIR": "~/c"}) == tmp_path / "c"
+    assert default_root({"GYRATOR_CACHE_DIR": "~no-such-user/c"}) == Path("~no-such-user/c")
 
 
 def test_relocatable(tmp_path):

@@ -94,6 +94,6 @@ def _opt(args: argparse.Namespace) -> int:
         for name, meaning in list_passes():
             print(f"{name:28} {meaning}")
         return 0
-    text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+    text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     print(run_opt(text, OptRequest(args.passes, args.start, args.to)), end="")
     return 0

@@ -41,7 +41,7 @@ class Trace:
     def write(self, name: str, text: Callable[[], str]) -> None:
         """Write one file; `text` is called only if there is a folder."""
         if self.folder is not None:
-            (self.folder / name).write_text(text())
+            (self.folder / name).write_text(text(), encoding="utf-8")
 
     def text(self, name: str, text: str) -> None:
         """Write one file."""

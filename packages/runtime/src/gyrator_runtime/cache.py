@@ -53,7 +53,7 @@ class CacheError(GyratorError):
 def default_root(env: Mapping[str, str]) -> Path:
     """Return $GYRATOR_CACHE_DIR, else $XDG_CACHE_HOME/gyrator, else ~/.cache/gyrator."""
     if explicit := env.get("GYRATOR_CACHE_DIR"):
-        return Path(explicit).expanduser()
+        return Path(os.path.expanduser(explicit))
     if xdg := env.get("XDG_CACHE_HOME"):
         return Path(xdg) / "gyrator"
     return Path(env.get("HOME") or os.path.expanduser("~")) / ".cache" / "gyrator"

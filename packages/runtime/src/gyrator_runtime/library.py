@@ -1,6 +1,7 @@
 """Shared libraries: looked through before they are mapped, unmapped when nothing uses them."""
 
 import contextlib
+import functools
 import os
 import shutil
 import struct
@@ -84,11 +85,15 @@ def places(path: Path) -> Generator[Path, None, None]:
 
 
 def warn_of_copy(reason: Exception) -> None:
-    """Warn that libraries cannot be mapped where they lie."""
-    where = str(reason).partition(":")[2].strip() or str(reason)
+    """Warn, once, that libraries cannot be mapped where they lie."""
+    _warn_once(str(reason).rpartition(":")[2].strip())
+
+
+@functools.cache
+def _warn_once(why: str) -> None:
     warn(
         "GY-CACHE-010",
-        f"what is in the cache folder cannot be run there ({where}); copies of it are",
+        f"what is in the cache folder cannot be run there ({why}); copies of it are",
         "set GYRATOR_CACHE_DIR to a folder on a file system that is not mounted noexec",
     )
 

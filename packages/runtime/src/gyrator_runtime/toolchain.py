@@ -192,7 +192,9 @@ def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
     except OSError:
         return None
     real = os.path.realpath(program)
-    fields = {"path": real, "size": str(state.st_size), "mtime": str(state.st_mtime_ns)}
+    # One program may answer to several names, as ccache does for all that it calls.
+    named = {"name": program, "path": real}
+    fields = {**named, "size": str(state.st_size), "mtime": str(state.st_mtime_ns)}
     key = make_key("toolchain", {n: os.fsencode(v) for n, v in fields.items()})
     entry = None if cache is None else cache.get(key)
     if entry is not None:

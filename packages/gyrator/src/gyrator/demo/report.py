@@ -35,7 +35,7 @@ class NodeLine:
 
 def write_report(rows: Sequence[Row], path: Path) -> Path:
     """Write the report of measured workloads and return its path."""
-    template = (files("gyrator.demo") / "report.html.jinja").read_text()
+    template = (files("gyrator.demo") / "report.html.jinja").read_text("utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined)
     html = environment.from_string(template).render(
         rows=rows,
@@ -46,7 +46,7 @@ def write_report(rows: Sequence[Row], path: Path) -> Path:
         graph_lines=graph_lines,
         anchor=lambda row: f"{row.model}-{row.step}-{row.dtype}".replace(".", "-"),
     )
-    path.write_text(html)
+    path.write_text(html, encoding="utf-8")
     return path
 
 

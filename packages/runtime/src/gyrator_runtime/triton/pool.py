@@ -61,6 +61,7 @@ class WorkerPool:
             worker = self._take()
             late = threading.Event()
             timer = threading.Timer(self._seconds, _expire, (worker, late))
+            timer.daemon = True
             timer.start()
             answer = _ask(worker, job, folder)
             timer.cancel()
