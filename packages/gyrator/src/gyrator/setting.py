@@ -120,7 +120,8 @@ class Setting:
     @property
     def seconds(self) -> float:
         """How long one call of a compiler may take."""
-        return self.options.compile_seconds or math.inf
+        chosen = self.options.compile_seconds
+        return chosen if chosen > 0 else math.inf
 
     def progress(self) -> ProgressReporter:
         """Return what tells the user how far a build is."""

@@ -101,7 +101,9 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
     index = {
         "schema": SCHEMA,
         "machine": platform.machine(),
-        "isa": max((x.isa for x in artifact.libraries), key=ISA_LEVELS.index, default="plain"),
+        "isa": max(
+            (x.isa for x in artifact.libraries), key=ISA_LEVELS.index, default=ISA_LEVELS[0]
+        ),
         "libraries": rows,
         "metadata": dict(artifact.metadata),
     }
