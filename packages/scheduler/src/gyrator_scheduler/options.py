@@ -24,6 +24,8 @@ class SchedulerOptions:
 
     fusion: bool = field(default=True, validator=exactly(bool))
     """Put several operations into one kernel."""
+    inline: bool = field(default=True, validator=exactly(bool))
+    """Compute cheap values again where they are read, instead of keeping them in buffers."""
     reorder: bool = field(default=True, validator=exactly(bool))
     """Move nodes to shorten the lives of buffers."""
     reuse: bool = field(default=True, validator=exactly(bool))

@@ -37,7 +37,7 @@ def default_pipeline(
         DropDeadBuffers(),
         SimplifyIndices(),
         UnitReductions(),
-        *((inline,) if options.fusion else ()),
+        *((inline,) if options.fusion and options.inline else ()),
         CommonSubexpressions(),
         *fast,
         SplitReductions(by_device=by_device, matrix_units=units),
