@@ -76,6 +76,12 @@ with Session(config=config, options={"strict": True}, observer=records.append) a
     b = torch.randn(5, 7)
     mixed = torch.compile(both, backend=session.backend, fullgraph=True)
     torch.testing.assert_close(mixed(x, b.to("toy")), (x * 2 + b).exp() + x)
+    # Tensors of the host in a graph of the device: indices, and numbers.
+    def indexed(a, i, n):
+        return a[i] * n + a.index_put((i,), n).sum() + a.exp()[i[:1]]
+    i, n = torch.tensor([3, 1, 3, 0, 2])[::2], torch.tensor(0.5)
+    found = torch.compile(indexed, backend=session.backend, fullgraph=True)(x.to("toy"), i, n)
+    torch.testing.assert_close(found.cpu(), indexed(x, i, n))
     report["mixed"] = sorted({k.language for r in records for k in r.kernels})
 
     # The second device, and a stream of one's own.

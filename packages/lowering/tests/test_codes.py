@@ -74,7 +74,7 @@ def test_a_python_function_is_no_op(check, writer) -> None:
     assert found.code == "GY-LOWER-001"
     assert "fsum" in found.message and "is not an op of the dispatcher" in found.message
     assert found.provenance[0].startswith("%fsum")
-    assert found.help == "the graph runs in eager mode"
+    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
 
 
 def test_a_module_call_is_no_op(check, writer) -> None:
@@ -139,7 +139,7 @@ def test_a_type_is_no_result(check, writer) -> None:
     found = refusal(check, writer.module(node))
     assert found.code == "GY-LOWER-005"
     assert "aten.result_type.Tensor returns a dtype" in found.message
-    assert found.help == "the graph runs in eager mode"
+    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
 
 
 def test_a_graph_that_returns_a_generator_is_refused(check, writer) -> None:
@@ -148,7 +148,7 @@ def test_a_graph_that_returns_a_generator_is_refused(check, writer) -> None:
     found = refusal(check, writer.module(generator))
     assert found.code == "GY-LOWER-007"
     assert found.message == "the graph returns a Generator"
-    assert found.help == "the graph runs in eager mode"
+    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
 
 
 def test_a_float_of_run_time_is_no_input(check, writer) -> None:
@@ -157,7 +157,7 @@ def test_a_float_of_run_time_is_no_input(check, writer) -> None:
     found = refusal(check, writer.module(writer.given("f", symbol)))
     assert found.code == "GY-LOWER-008"
     assert found.message == "the input f is a run-time SymFloat"
-    assert found.help == "the graph runs in eager mode"
+    assert found.help == "let the graph take a tensor that holds it"
 
 
 def test_a_function_that_kernels_lack_of_a_run_time_float(check) -> None:
@@ -193,7 +193,7 @@ def test_a_region_returns_tensors_only(check, writer) -> None:
     found = refusal(check, writer.module(node))
     assert found.code == "GY-LOWER-011"
     assert found.message == "cond returns something that is not a tensor"
-    assert found.help == "the graph runs in eager mode"
+    assert found.help == "PyTorch runs the op; what surrounds it is compiled"
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 
 from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.product import product_hash
 from gyrator.programs import StoredProgram, load_program
-from gyrator.records import GraphRecord
+from gyrator.records import ExternRecord, GraphRecord
 from gyrator.setting import Setting, Stopwatch
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, UnsupportedError
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, RefusedError, UnsupportedError
+from gyrator_ir.types import HOST
 from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.warn import warn
+
+_DEPTH = 3
+"""How often a piece of a graph may be cut again, for what only its own compile shows."""
+_PIECES = "pieces"
+_WARNED = ("GY-LOWER-030", "GY-LOWER-031")
+"""Codes of calls of ATen that a user would not expect."""
 
 
 @frozen(kw_only=True, eq=False)
@@ -24,16 +33,20 @@ class Engine(Setting):
     """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
 
     def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
-        """Return a callable for the graph: compiled, or eager with a warning where that fails."""
-        places = _hold_results(gm)
-        compiled = self._compile_or_run(gm, phase)
-        if not places:
-            return compiled
-        return CompiledGraph(_reading(compiled.call, places))
+        """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
+        it, with a warning, where nothing can."""
+        return self._holding(gm, phase, _DEPTH)
 
-    def _compile_or_run(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
+    def _holding(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
+        given, results = _hold_numbers(gm)
+        compiled = self._compile_or_run(gm, phase, depth)
+        if not given and not results:
+            return compiled
+        return CompiledGraph(_holding_numbers(compiled.call, given, results))
+
+    def _compile_or_run(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
         try:
-            return self._compile(gm, phase)
+            return self._compile(gm, phase, depth)
         except Exception as error:
             if self.options.strict:
                 raise
@@ -50,23 +63,33 @@ class Engine(Setting):
             stored = self._stored(named, None)
         if stored is None:
             return None
-        self.observer(stored.record(phase, True, tuple(watch.seconds.items())))
+        record = stored.record(phase, True, tuple(watch.seconds.items()))
+        self._report(record.externs)
+        self.observer(record)
         return stored.call
 
-    def _compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
+    def _compile(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
         self._check_devices(gm)
         _check_negation(gm)
         watch = Stopwatch()
         with watch.stage("key"):
             key = self._key(gm)
+        refused: Mapping[str, Diagnostic] | None = None
         if self.options.cache:
             with watch.stage("load"):
                 stored = self._stored(key, gm)
+                refused = None if stored is not None else self._refused_before(gm, key)
             if stored is not None:
                 return self._finish(gm, key, stored, phase, watch, cached=True)
         from gyrator.pipeline import Pipeline  # the stages take 0.5 s to import
 
-        stored = Pipeline(self).build(gm, key, phase, watch)
+        if refused is not None:
+            return self._in_pieces(gm, phase, RefusedError(refused), depth)
+        try:
+            stored = Pipeline(self).build(gm, key, phase, watch)
+        except RefusedError as error:
+            self._keep_refused(gm, key, error.nodes)
+            return self._in_pieces(gm, phase, error, depth)
         return self._finish(gm, key, stored, phase, watch, cached=False)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
@@ -78,6 +101,55 @@ class Engine(Setting):
             self.cache.discard(key, said or type(error).__name__)
             return None
 
+    def _in_pieces(
+        self, gm: torch.fx.GraphModule, phase: Phase, error: RefusedError, depth: int
+    ) -> CompiledGraph:
+        """Compile what surrounds refused nodes, which PyTorch runs."""
+        if self.options.strict or not depth:
+            raise error
+        from gyrator.pieces import by_pytorch, cut, glue, record  # hardly ever needed
+
+        pieces = cut(gm, error.nodes)
+        nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.name in error.nodes]
+        externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
+        self.observer(GraphRecord("main", phase, len(nodes), externs=externs))
+        calls = [
+            self._holding(piece.module, phase, depth - 1).call
+            if piece.compiled
+            else by_pytorch(piece)
+            for piece in pieces
+        ]
+        return CompiledGraph(glue(gm, pieces, calls))
+
+    def _keep_refused(
+        self, gm: torch.fx.GraphModule, key: CacheKey, refused: Mapping[str, Diagnostic]
+    ) -> None:
+        """Store which nodes of a graph, which the passes have seen, are refused."""
+        if self.options.cache:
+            rows = [
+                [k, asdict(refused[n.name])]
+                for k, n in enumerate(gm.graph.nodes)
+                if n.name in refused
+            ]
+            self.cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
+
+    def _refused_before(
+        self, gm: torch.fx.GraphModule, key: CacheKey
+    ) -> Mapping[str, Diagnostic] | None:
+        """Return what `_keep_refused` stored, if it did, after the passes over the graph."""
+        entry = self.cache.get(CacheKey(_PIECES, key.hex, {}))
+        if entry is None:
+            return None
+        from gyrator.pipeline import Pipeline
+
+        Pipeline(self).prepare(gm)
+        nodes = list(gm.graph.nodes)
+        rows = json.loads(entry.read(_PIECES))
+        return {
+            nodes[k].name: Diagnostic(**why | {"provenance": tuple(why["provenance"])})
+            for k, why in rows
+        }
+
     def _finish(
         self,
         gm: torch.fx.GraphModule,
@@ -88,22 +160,36 @@ class Engine(Setting):
         cached: bool,
     ) -> CompiledGraph:
         record = stored.record(phase, cached, tuple(watch.seconds.items()))
+        self._report(record.externs)
         self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
         return CompiledGraph(stored.call, None if stored.constants else key)
 
+    def _report(self, externs: Iterable[ExternRecord]) -> None:
+        """Warn of calls that should have been kernels; with `strict`, raise what was refused."""
+        for extern in externs:
+            code, colon, message = extern.reason.partition(": ")
+            if not colon or not code.startswith("GY-"):
+                continue
+            if self.options.strict:
+                raise UnsupportedError(Diagnostic(code, message, provenance=(extern.source,)))
+            if code in _WARNED:
+                warn(code, message, "`gyrator.explain` lists all calls of ATen")
+
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
-        for node in gm.graph.nodes:
-            val = node.meta.get("val")
-            if isinstance(val, torch.Tensor) and val.device.type not in self.targets:
-                known = ", ".join(self.targets) or "none"
-                raise UnsupportedError(
-                    Diagnostic(
-                        "GY-TARGET-003",
-                        f"no target for device type {val.device.type!r}",
-                        provenance=(f"%{node.name} = {node.target}",),
-                        help=f"targets found: {known}; `gyrator doctor` shows what is installed",
-                    )
+        """Refuse a graph all of whose tensors lie where no target is."""
+        tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        devices = {n.meta["val"].device.type: n for n in tensors}
+        if devices and not devices.keys() & self.targets.keys():
+            device, node = next(iter(devices.items()))
+            known = ", ".join(self.targets) or "none"
+            raise UnsupportedError(
+                Diagnostic(
+                    "GY-TARGET-003",
+                    f"no target for device type {device!r}",
+                    provenance=(f"%{node.name} = {node.target}",),
+                    help=f"targets found: {known}; `gyrator doctor` shows what is installed",
                 )
+            )
 
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
         fields = {
@@ -116,32 +202,41 @@ class Engine(Setting):
         return make_key("programs", fields)
 
 
-def _hold_results(gm: torch.fx.GraphModule) -> tuple[int, ...]:
-    """Let a graph return tensors where it returned run-time floats and conditions; return their
-    places. Integers stay: programs return those."""
+def _hold_numbers(gm: torch.fx.GraphModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Let a graph take and return tensors where it did run-time floats and conditions; return
+    their places among the inputs and the results. Integers stay: programs take and return those.
+    """
     (results,) = gm.graph.output_node().args
-    if not isinstance(results, tuple | list):
-        return ()
-    places = tuple(
+    found = results if isinstance(results, tuple | list) else ()
+    inputs, outputs = _numbers(gm.graph.find_nodes(op="placeholder")), _numbers(found)
+    if inputs or outputs:
+        from gyrator_lowering.fx_passes import hold_inputs, hold_results  # hardly ever needed
+
+        hold_inputs(gm, inputs)
+        hold_results(gm, outputs)
+    return inputs, outputs
+
+
+def _numbers(nodes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(
         place
-        for place, result in enumerate(results)
-        if isinstance(getattr(result, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
+        for place, node in enumerate(nodes)
+        if isinstance(getattr(node, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
     )
-    if places:
-        from gyrator_lowering.fx_passes import hold_results  # a warm start hardly ever needs it
-
-        hold_results(gm, places)
-    return places
 
 
-def _reading(run: Boxed, places: tuple[int, ...]) -> Boxed:
-    """Return a callable that reads the numbers out of those results that hold one."""
+def _holding_numbers(run: Boxed, inputs: tuple[int, ...], results: tuple[int, ...]) -> Boxed:
+    """Return a callable that takes and gives numbers where the graph has tensors that hold them."""
 
     def call(args: list[Any]) -> Sequence[Any]:
-        results = list(run(args))
-        for place in places:
-            results[place] = results[place].item()
-        return results
+        for place in inputs:
+            number = args[place]
+            dtype = torch.bool if isinstance(number, bool) else torch.float64
+            args[place] = torch.tensor(number, dtype=dtype, device=HOST)
+        found = list(run(args))
+        for place in results:
+            found[place] = found[place].item()
+        return found
 
     call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
     return call

@@ -1,8 +1,13 @@
 """The kernels of a host program as text: those with stages, and those of templates."""
 
+from collections.abc import Iterable
+
+from attrs import evolve
+
 from gyrator_ir.backend import KernelBackend, TemplateBackend
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 
@@ -24,3 +29,42 @@ def units_of(
         raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
     more = language.emit_templates(templates, program.facts, program.origins, target)
     return (*units, *more)
+
+
+def refusals(
+    program: HostProgram, language: KernelBackend, target: Target
+) -> dict[str, Diagnostic]:
+    """Return the FX nodes, by name, whose kernels the language refuses for the target's device."""
+    found: dict[str, Diagnostic] = {}
+    for kernel in _kernels(program, target):
+        if isinstance(kernel, Kernel) and (why := language.refuses(kernel, target)) is not None:
+            found |= _blamed(program, kernel, why)
+    return found
+
+
+def late_refusals(
+    program: HostProgram, language: KernelBackend, target: Target
+) -> dict[str, Diagnostic]:
+    """Like `refusals`, for kernels that the language refuses when it writes them."""
+    found: dict[str, Diagnostic] = {}
+    for kernel in _kernels(program, target):
+        try:
+            units_of(evolve(program, kernels=(kernel,)), language, target)
+        except UnsupportedError as error:
+            found |= _blamed(program, kernel, error.diagnostic)
+    return found
+
+
+def _kernels(program: HostProgram, target: Target) -> Iterable[Launchable]:
+    return (k for k in program.kernels if k.device.type == target.device)
+
+
+def _blamed(program: HostProgram, kernel: Launchable, why: Diagnostic) -> dict[str, Diagnostic]:
+    """Return the nodes that a refused kernel computes.
+
+    Raises:
+        UnsupportedError: for a kernel that comes from no node.
+    """
+    if not kernel.origins:
+        raise UnsupportedError(why)
+    return {program.origins[o].node: why for o in kernel.origins}

@@ -82,7 +82,7 @@ class Options:
     )
     strict: bool = _option(
         False,
-        "Raise what the compiler cannot do, instead of running that graph eagerly.",
+        "Raise what the compiler cannot do, instead of leaving it to PyTorch.",
         code=False,
     )
     cache: bool = _option(True, "Keep compiled programs on disk, and look there first.", code=False)

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
 from gyrator.device_graphs import uncaptured, with_graphs
-from gyrator.emission import units_of
+from gyrator.emission import late_refusals, refusals, units_of
 from gyrator.products import quicker_in_kernels
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
@@ -18,11 +18,11 @@ from gyrator.targets import Building
 from gyrator.tracing import Trace
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import TemplateBackend, WrapperBackend
-from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.host.walk import programs, user_kernels
-from gyrator_ir.kernel.nodes import Kernel, Numerics, TemplateKernel
+from gyrator_ir.kernel.nodes import Numerics, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.loop.verify import verify as verify_loop
@@ -54,21 +54,30 @@ class Pipeline:
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         budget = Budget(self.setting.options.autotune_seconds)
+        called: dict[str, str] = {}
         with watch.stage("lower"):
-            run_passes(gm, passes_for(targets if self._calls_libraries() else {}))
-            lowered = lower(gm, self._lowering_options(gm, budget), targets, rules)
-            program = verify_loop(self._settle(lowered))
-        trace.ir("loop", program)
-        options = self._scheduler_options(program)
-        with watch.stage("schedule"):
-            planned = verify_kernel(schedule(program, options, targets))
-        trace.ir("kernel", planned)
-        with watch.stage("host"):
-            host, graphs = with_graphs(planned, options, targets)
-            verify_host(host)
-        trace.ir("host", host)
-        with watch.stage("emit"):
-            units = self._emit(host, targets)
+            self.prepare(gm)
+            lowering = self._lowering_options(gm, budget)
+        for final in (False, True):
+            with watch.stage("lower"):
+                lowered = lower(gm, evolve(lowering, called=called), targets, rules)
+                program = verify_loop(self._settle(lowered))
+            trace.ir("loop", program)
+            options = self._scheduler_options(program)
+            with watch.stage("schedule"):
+                planned = verify_kernel(schedule(program, options, targets))
+            trace.ir("kernel", planned)
+            with watch.stage("host"):
+                host, graphs = with_graphs(planned, options, targets)
+                verify_host(host)
+            trace.ir("host", host)
+            with watch.stage("emit"):
+                units, refused = self._emit(host, targets)
+            if not refused:
+                break
+            if final or refused.keys() <= called.keys():
+                raise RefusedError(refused)
+            called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
         building = self._submit(host, units, budget)
         with watch.stage("wrap"):
             language = self._language(units)
@@ -85,6 +94,10 @@ class Pipeline:
                 self.setting.runner, key, gm, wrapper, calls, units, building, summary,
                 user_kernels(host), self.setting.running(),
             )  # fmt: skip
+
+    def prepare(self, gm: torch.fx.GraphModule) -> None:
+        """Run the passes over an ATen graph that come before lowering, in place."""
+        run_passes(gm, passes_for(self.setting.by_device if self._calls_libraries() else {}))
 
     def _calls_libraries(self) -> bool:
         return self.setting.options.extern_kernels != "none"
@@ -111,7 +124,12 @@ class Pipeline:
         self, language: WrapperBackend, host: HostProgram, building: dict[str, Building]
     ) -> tuple[Program, Mapping[str, Any]]:
         """Return the host program; the units of a compiled one join what is being built."""
-        emitted = language.emit(host)
+        try:
+            emitted = language.emit(host)
+        except UnsupportedError as error:
+            why = error.diagnostic
+            warn(why.code, f"{why.message}; the host program is in Python", why.help)
+            return self.setting.wrappers["python"].emit(host), {}
         if not emitted.units:
             return emitted, {}
         builder = cpp_host(self.setting.cache)
@@ -142,21 +160,29 @@ class Pipeline:
 
     def _emit(
         self, host: HostProgram, targets: Mapping[str, Target]
-    ) -> dict[str, tuple[TranslationUnit, ...]]:
+    ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
+        """Return the text of all kernels by device type, and which FX nodes' kernels are refused.
+
+        Where any is, the text is not complete.
+        """
         units: dict[str, tuple[TranslationUnit, ...]] = {}
+        refused: dict[str, Diagnostic] = {}
         for part in programs(host):
             for device in dict.fromkeys(k.device.type for k in part.kernels):
                 (definition, _), target = self.setting.targets[device], targets[device]
-                for kernel in part.kernels:
-                    if not isinstance(kernel, Kernel) or kernel.device.type != device:
-                        continue
-                    if (refusal := definition.kernels.refuses(kernel, target)) is not None:
-                        raise UnsupportedError(refusal)
-                made = units_of(part, definition.kernels, target)
+                try:
+                    found = refusals(part, definition.kernels, target)
+                    made = () if found else units_of(part, definition.kernels, target)
+                except UnsupportedError:  # only once it writes the text does the language know
+                    found = late_refusals(part, definition.kernels, target)
+                    if not found:
+                        raise
+                    made = ()
+                refused |= found
                 if part is not host:
                     made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
                 units[device] = (*units.get(device, ()), *made)
-        return units
+        return units, refused
 
     def _submit(
         self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]], budget: Budget
@@ -201,6 +227,7 @@ class Pipeline:
             extern_kernels=options.extern_kernels,
             generated=generated,
             deterministic=torch.are_deterministic_algorithms_enabled(),
+            strict=options.strict,
         )
 
     def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:
@@ -209,6 +236,7 @@ class Pipeline:
         graphs = able and options.device_graphs and options.wrapper == "python"
         return SchedulerOptions(
             fusion=options.fusion,
+            inline=options.inline,
             device_graphs=graphs,
             uncaptured=uncaptured(program) if graphs and program is not None else frozenset(),
             numerics=Numerics(options.numerics),

@@ -15,6 +15,7 @@ from gyrator.compiled import GraphCompiler
 from gyrator.records import ignore_record
 from gyrator.regions import Region, regions
 from gyrator.setting import Setting
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
 from gyrator_runtime.cache import CacheKey, make_key
@@ -93,7 +94,10 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)
             runs[way] = _Run(cast(GraphCompiler, one), region, tensors)
-        return quickest(runs, interface, _GAIN)
+        try:
+            return quickest(runs, interface, _GAIN)
+        except UnsupportedError:  # no kernels compute all of the region
+            return "library"
 
 
 @frozen(eq=False)

@@ -1,5 +1,7 @@
 """Every error the compiler raises on purpose is a `GyratorError` built from one `Diagnostic`."""
 
+from collections.abc import Mapping
+
 from attrs import frozen
 
 
@@ -42,3 +44,11 @@ class ParseError(GyratorError):
 
 class UnsupportedError(GyratorError):
     """The user's model needs something we do not have; the caller may fall back to eager."""
+
+
+class RefusedError(UnsupportedError):
+    """Some nodes of a graph cannot be compiled; `nodes` says which, by name, and why."""
+
+    def __init__(self, nodes: Mapping[str, Diagnostic]) -> None:
+        super().__init__(next(iter(nodes.values())))
+        self.nodes = dict(nodes)

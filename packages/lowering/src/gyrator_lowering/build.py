@@ -17,7 +17,7 @@ from gyrator_ir.loop.nodes import (
     Sort,
 )
 from gyrator_ir.target import Target
-from gyrator_ir.types import DType
+from gyrator_ir.types import Device, DType
 from gyrator_lowering.node import CurrentNode
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.trace import Index, Tracer, Value, address
@@ -39,6 +39,8 @@ class LoopBuilder(CurrentNode):
     operations: list[Operation] = field(factory=list)
     given: dict[str, TensorValue] = field(factory=dict)
     """Tensors that exist before the program runs, by the names of their buffers."""
+    devices: dict[str, Device] = field(factory=dict)
+    """Where each buffer lies."""
     known: set[Sym] = field(factory=set)
     """Unbacked symbols that the program's inputs or operations have bound."""
     _taken: set[str] = field(factory=set)
@@ -78,6 +80,7 @@ class LoopBuilder(CurrentNode):
         if name in self._taken:
             name = self.reserve(name)
         self.buffers.append(Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides))
+        self.devices[name] = spec.device
         return TensorValue(
             name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
         )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from gyrator_ir.expr import Const, Expr
-from gyrator_ir.loop.body import Bind, Let, Statement, Store
+from gyrator_ir.loop.body import Bind, Let, Load, Statement, Store
 from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
@@ -38,6 +38,14 @@ def missing(operations: Iterable[Operation], offered: Callable[[str], Capabiliti
         if capabilities is not None and (lack := _lack(operation, body, capabilities)):
             return lack
     return ""
+
+
+def touched(operation: Operation) -> set[str]:
+    """Return the buffers that a kernel reads or writes; none for what is no kernel."""
+    if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+        return set()
+    stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
+    return {s.buffer for s in (*operation.body, *stores) if isinstance(s, Load | Store)}
 
 
 def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabilities) -> str:

@@ -10,6 +10,7 @@ from torch.fx import GraphModule, Node
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, WhileOp
 from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.node import BY_PYTORCH
 from gyrator_lowering.rules.extern import argument
 from gyrator_lowering.values import TensorValue
 
@@ -91,7 +92,7 @@ class Regions:
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{name} is not an op of the dispatcher",
-            help="the graph runs in eager mode",
+            help=BY_PYTORCH,
         )
 
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
@@ -115,7 +116,7 @@ class Regions:
             raise self.b.unsupported(
                 "GY-LOWER-011",
                 f"{node.target} returns something that is not a tensor",
-                help="the graph runs in eager mode",
+                help=BY_PYTORCH,
             )
         return tuple(self.b.buffer(self.b.exact_spec(fake)) for fake in fakes)
 

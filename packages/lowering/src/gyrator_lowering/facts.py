@@ -20,6 +20,9 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
         ours = symbols.expression(symbol)
         if not isinstance(ours, Sym):
             continue
+        if symbol in symbols.computed:
+            facts = _of_computed(facts, ours, symbols.computed[symbol], environment)
+            continue
         bounds = environment.var_to_range.get(symbol)
         if bounds is not None:
             facts = facts.with_range(ours, _finite(bounds.lower), _finite(bounds.upper))
@@ -27,6 +30,13 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
         if hint is not None and getattr(hint, "is_Integer", isinstance(hint, int)):
             facts = facts.with_hint(ours, int(hint))
     return facts
+
+
+def _of_computed(facts: ShapeFacts, symbol: Sym, value: Any, environment: Any) -> ShapeFacts:
+    bounds = environment.bound_sympy(value)
+    facts = facts.with_range(symbol, _finite(bounds.lower), _finite(bounds.upper))
+    hint = value.xreplace(hints_of(environment))
+    return facts.with_hint(symbol, int(hint)) if hint.is_number else facts
 
 
 def _finite(bound: Any) -> int | None:

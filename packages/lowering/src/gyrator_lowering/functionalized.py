@@ -19,6 +19,7 @@ from gyrator_ir.expr import ONE, ZERO
 from gyrator_ir.loop.nodes import Extern, ListArg, Literal
 from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.node import BY_PYTORCH
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.view import reaches_beyond
 from gyrator_lowering.schema import OpInfo, info_of
@@ -142,7 +143,7 @@ class Wrapped:
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{self.b.node.target} of {op}, which is not an op of the dispatcher",
-            help="the graph runs in eager mode",
+            help=BY_PYTORCH,
         )
 
     def _results(
@@ -222,7 +223,7 @@ class _Views:
                 raise self.b.unsupported(
                     "GY-LOWER-006",
                     "an op writes outside of the tensor that the graph was given",
-                    help="the graph runs in eager mode; pass the whole tensor to the model",
+                    help="PyTorch runs the op; pass the whole tensor to the model",
                 )
             return view
         if f"{prefix}_slice_dim" in kwargs:

@@ -275,7 +275,7 @@ def _doubtful(tree: ast.Module, known: Mapping[str, Any]) -> bool:
 
 
 def _refused(why: str) -> UnsupportedError:
-    help = "the graph runs in eager mode; write it in the kernel, or pass it as an argument"
+    help = "PyTorch runs the op; write it in the kernel, or pass it as an argument"
     return UnsupportedError(
         Diagnostic("GY-LOWER-012", f"a Triton kernel cannot be written down: {why}", help=help)
     )

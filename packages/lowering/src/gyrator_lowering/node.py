@@ -16,6 +16,9 @@ from gyrator_lowering.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
+BY_PYTORCH = "PyTorch runs the op; what surrounds it is compiled"
+"""What becomes of a node that is refused."""
+
 
 @define
 class CurrentNode:
@@ -78,7 +81,7 @@ class CurrentNode:
             raise self.unsupported(
                 "GY-LOWER-002",
                 f"a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
-                help="the graph runs in eager mode",
+                help=BY_PYTORCH,
             )
         return found
 
@@ -135,7 +138,7 @@ class CurrentNode:
             raise self.unsupported(
                 "GY-LOWER-006",
                 "a view of a tensor whose elements overlap in eager mode",
-                help="the graph runs in eager mode; clone the tensor before the view",
+                help="PyTorch runs the op; clone the tensor before the view",
             )
         dtype = self.dtype_of(fake)
         mine = self.symbols.size(fake.storage_offset())

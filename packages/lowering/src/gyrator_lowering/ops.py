@@ -11,8 +11,8 @@ from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, each
-from gyrator_lowering.capabilities import complete, missing
-from gyrator_lowering.dtypes import FROM_TORCH
+from gyrator_lowering.capabilities import complete, missing, touched
+from gyrator_lowering.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.rules.extern import call
 from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.slices import SLICES, bind_symbols
@@ -45,17 +45,34 @@ class Ops:
                     *[self._ready(a) for a in args],
                     **{k: self._ready(v) for k, v in kwargs.items()},
                 )
-                if not (lack := self._lack(mark)):
+                if lack := self._lack(mark):
+                    reason = f"the device's kernels lack {lack}"
+                elif self._is_mixed(mark):
+                    reason = "its tensors lie on several devices"
+                else:
                     return result
-                reason = f"the device's kernels lack {lack}"
             except LeftToAten:
                 reason = f"{info.name} has no rule for these arguments"
             except UnsupportedError:
                 raise
             except Exception as error:  # a rule that fails costs speed, never a result
-                reason = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+                failed = f"the rule of {info.name} failed: {type(error).__name__}: {error}"
+                if self.b.options.strict:
+                    raise self.b.unsupported("GY-LOWER-030", failed, help=REPORT) from error
+                reason = f"GY-LOWER-030: {failed}"
             self.b.rewind(mark)
         return call(self.b, args, kwargs, reason)
+
+    def _is_mixed(self, mark: tuple[int, int]) -> bool:
+        """Whether an operation since `mark` is a kernel that would touch several devices."""
+        nodes = (self.b.node, *self.b.node.all_input_nodes)
+        fakes = each([n.meta.get("val") for n in nodes])
+        if len({f.device for f in fakes if isinstance(f, torch.Tensor)}) < 2:
+            return False
+        return any(
+            len({self.b.devices[name] for name in touched(operation)}) > 1
+            for operation in self.b.operations[mark[1] :]
+        )
 
     def _lack(self, mark: tuple[int, int]) -> str:
         """Return what the operations since `mark` need and their device's kernels lack."""
@@ -99,6 +116,8 @@ class Ops:
         """Return why the node must be a call of ATen, or an empty string."""
         if rule is None:
             return f"{info.name} has no rule"
+        if (why := self.b.options.called.get(self.b.node.name)) is not None:
+            return why
         if info.name in self.b.options.extern_ops:
             return f"{info.name} is among the options' extern_ops"
         if info.name in _ANY_DTYPE:
@@ -132,13 +151,18 @@ class Ops:
         return value
 
     def _moved(self, value: TensorValue) -> TensorValue:
+        """Return numbers, and indices, on the device of the result, as eager moves them there."""
         fake = self.b.node.meta.get("val")
-        if value.shape or not isinstance(fake, torch.Tensor):
+        if not isinstance(fake, torch.Tensor) or self.b.node.target in _MOVES:
             return value
-        if fake.device.type == value.device.type or self.b.node.target in _MOVES:
+        if fake.device.type == value.device.type:
             return value
-        spec = self.b.spec(fake)
-        result = self.b.buffer(Spec(value.dtype, spec.device, (), ()))
+        if value.shape and not str(self.b.node.target).startswith(_INDEXED):
+            return value
+        strides = contiguous_strides(value.shape)
+        if value.strides != strides:
+            value = self.b.copy(value)
+        result = self.b.buffer(Spec(value.dtype, device_of(fake.device), value.shape, strides))
         self.b.operations.append(
             DeviceCopy(self.b.op_name(), value.ref, result.buffer, origins=self.b.origin)
         )
@@ -162,5 +186,7 @@ class Ops:
         return result
 
 
+REPORT = "this is a bug of Gyrator: please report it"
+_INDEXED = ("aten.index.", "aten.index_put.", "aten._unsafe_index", "aten._index_put_impl")
 _ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

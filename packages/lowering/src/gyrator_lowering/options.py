@@ -1,6 +1,11 @@
 """Everything that lowering may choose."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from attrs import frozen
+
+NO_CALLS: Mapping[str, str] = MappingProxyType({})
 
 
 @frozen(kw_only=True)
@@ -22,5 +27,10 @@ class LoweringOptions:
     deterministic: bool = False
     """No kernel's result depends on the order in which threads store: where it would, ATen's op is
     called, which has an order of its own or raises."""
+    called: Mapping[str, str] = NO_CALLS
+    """Nodes of the graph and of its regions, by name, that are calls although a rule exists: why,
+    such as that a kernel language refused what the rule made."""
+    strict: bool = False
+    """Raise what a rule raises, where else the op is left to ATen."""
     assume_aligned: int = 1
     """Alignment in bytes that the caller promises for the data pointer of every tensor input."""

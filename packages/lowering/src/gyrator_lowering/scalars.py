@@ -9,10 +9,14 @@ import sympy
 import torch
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.types import DType
+from gyrator_ir.expr import Sym
+from gyrator_ir.loop.nodes import ScalarRead
+from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import ScalarValue
+from gyrator_lowering.symbols import ROUNDINGS
 from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec
 
 _UNARY = {
     "OpaqueUnaryFn_sqrt": "sqrt", "OpaqueUnaryFn_exp": "exp", "OpaqueUnaryFn_log": "log",
@@ -44,6 +48,21 @@ def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> S
     return ScalarValue(DType.F64, trace)
 
 
+def read_size(
+    b: LoopBuilder, symbol: Sym, value: sympy.Basic, leaves: Mapping[Any, ScalarValue]
+) -> None:
+    """Compute a size that is a rounded float on the host, and bind the symbol to it."""
+
+    def body(ops: Tracer, _: object) -> Value:
+        number = _float(b, ops, value.args[0], leaves)
+        return ops.cast(ops.let(ROUNDINGS[type(value).__name__], number), DType.I64)
+
+    if HOST not in b.targets:
+        raise _unknown(b, "size", value)
+    held = b.pointwise(body, Spec(DType.I64, Device(HOST), (), ()))
+    b.operations.append(ScalarRead(b.op_name(), held.ref, symbol, b.origin))
+
+
 def _bool(b: LoopBuilder, ops: Tracer, e: sympy.Basic, leaves: Mapping[Any, ScalarValue]) -> Value:
     if e in leaves:
         return ops.cast(leaves[e].trace(ops), DType.BOOL)
@@ -65,7 +84,7 @@ def _unknown(b: LoopBuilder, what: str, e: sympy.Basic) -> UnsupportedError:
     return b.unsupported(
         "GY-LOWER-008",
         f"the run-time {what} {e} cannot be computed in a kernel",
-        help="the graph runs in eager mode; compute on the tensor, before the number is read",
+        help="PyTorch runs the op; compute on the tensor, before the number is read",
     )
 
 

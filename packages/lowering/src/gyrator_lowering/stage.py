@@ -2,12 +2,14 @@
 
 import operator
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
@@ -23,20 +25,23 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
 )
 from gyrator_ir.target import Target
-from gyrator_lowering.build import LoopBuilder
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder, each
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
+from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.facts import facts_of
 from gyrator_lowering.functionalized import Holders, Wrapped, is_token
-from gyrator_lowering.ops import Ops
+from gyrator_lowering.node import BY_PYTORCH
+from gyrator_lowering.ops import REPORT, Ops
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.origins import Locator
 from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.scalars import scalar_of
+from gyrator_lowering.scalars import read_size, scalar_of
 from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.user_kernels import Launches, is_launch
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.values import OPAQUE, TensorValue
 
 
 def lower(
@@ -54,8 +59,8 @@ def lower(
         table: the rules; `default_table()` if not given.
 
     Raises:
-        UnsupportedError: with a code `GY-LOWER-...`, when the graph cannot be expressed; the
-            caller runs it in eager mode.
+        RefusedError: with codes `GY-LOWER-...`, when nodes cannot be expressed. It names all of
+            them; the caller runs them in PyTorch and compiles the rest.
     """
     return _Lowering.of(gm, options, targets, default_table() if table is None else table).run()
 
@@ -70,6 +75,8 @@ class _Lowering:
     env: dict[Node, Any] = field(factory=dict)
     inputs: list[Input] = field(factory=list)
     constants: dict[str, tuple[Constant, TensorValue]] = field(factory=dict)
+    refused: dict[str, Diagnostic] = field(factory=dict)
+    """Why nodes cannot be expressed."""
     prefix: str = ""
     """Path of this graph from the root module, with a dot at its end."""
     regions: Regions = field(init=False)
@@ -85,7 +92,10 @@ class _Lowering:
         targets: Mapping[str, Target],
         table: LoweringTable,
     ) -> "_Lowering":
-        builder = LoopBuilder(options, dict(targets), symbols=Symbols(), locate=Locator().origin)
+        symbols = Symbols()
+        builder = LoopBuilder(
+            options, dict(targets), symbols=symbols, known=symbols.known, locate=Locator().origin
+        )
         return cls(gm, builder, table)
 
     def __attrs_post_init__(self) -> None:
@@ -104,12 +114,27 @@ class _Lowering:
 
     def run(self) -> LoopProgram:
         outputs: tuple[Output, ...] = ()
+        failure: Exception | None = None
         for node in self.gm.graph.nodes:
             self.b.begin(node)
-            if node.op == "output":
-                outputs = self._outputs(node)
-            else:
-                self.env[node] = self._node(node)
+            mark = self.b.mark()
+            try:
+                if node.op == "output":
+                    outputs = self._outputs(node)
+                else:
+                    self.env[node] = self._node(node)
+                if node.op != "placeholder" and self.b.symbols.pending:
+                    self._compute_sizes(mark[1])
+            except Exception as error:
+                self.refused[node.name] = self._refusal(error)
+                failure = failure or error
+                self.b.rewind(mark)
+                self.env[node] = OPAQUE
+                with suppress(UnsupportedError):
+                    self.env[node] = self._stand_in(node.name, node.meta.get("val"))
+                self.b.symbols.pending.clear()
+        if self.refused:
+            raise RefusedError(self.refused) from failure
         b = self.b
         return LoopProgram(
             name=b.options.name,
@@ -124,7 +149,74 @@ class _Lowering:
             user_kernels=tuple(self.launches.kernels.values()),
         )
 
+    def _compute_sizes(self, place: int) -> None:
+        """Compute, before operation number `place`, the sizes that are rounded floats."""
+        b = self.b
+        given = {
+            size
+            for one in self.inputs
+            if isinstance(one, TensorInput)
+            for size in one.buffer.shape
+            if isinstance(size, Sym)
+        }
+        later = b.operations[place:]
+        del b.operations[place:]
+        leaves = {
+            node.meta["val"].node.expr: value
+            for node, value in self.env.items()
+            if isinstance(value, ScalarValue) and isinstance(node.meta["val"], torch.SymFloat)
+        }
+
+        def compute(symbol: Sym, value: Any) -> None:
+            b.symbols.translate_within(value)
+            while b.symbols.pending:
+                compute(*b.symbols.pending.popitem())
+            if symbol not in given:
+                read_size(b, symbol, value, leaves)
+
+        while b.symbols.pending:
+            compute(*b.symbols.pending.popitem())
+        b.operations.extend(
+            evolve(o, name=f"op{len(b.operations) + k}") for k, o in enumerate(later)
+        )
+
+    def _refusal(self, error: Exception) -> Diagnostic:
+        """Say why the current node is refused; lowering goes on to find what else is."""
+        if isinstance(error, UnsupportedError):
+            return error.diagnostic
+        failed = f"lowering {self.b.node.target} failed: {type(error).__name__}: {error}"
+        return self.b.unsupported("GY-LOWER-030", failed, help=REPORT).diagnostic
+
+    def _stand_in(self, name: str, fake: Any) -> Any:
+        """Return what a node is to its readers while PyTorch computes it."""
+        if isinstance(fake, torch.Tensor):
+            if not self._holds(fake):
+                return OPAQUE
+            return self._given(self.b.reserve(_identifier(name)), fake)[1]
+        if isinstance(fake, (list, tuple)):
+            return [self._stand_in(name, item) for item in fake]
+        if isinstance(fake, (torch.SymFloat, torch.SymBool)):
+            dtype = DType.BOOL if isinstance(fake, torch.SymBool) else DType.F64
+            return ScalarValue(dtype, lambda ops: ops.const(0, dtype))
+        if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
+            size = self.b.symbols.size(fake)
+            self.b.known |= size.free_symbols
+            return size
+        return OPAQUE if fake is not None else None
+
+    def _holds(self, fake: torch.Tensor) -> bool:
+        """Whether a program can hold a tensor."""
+        known = fake.dtype in FROM_TORCH and fake.layout is torch.strided
+        return known and fake.device.type in self.b.targets
+
     def _node(self, node: Node) -> Any:
+        for fake in each(node.meta.get("val")) if node.op == "call_function" else ():
+            if isinstance(fake, torch.Tensor) and fake.device.type not in self.b.targets:
+                raise self.b.unsupported(
+                    "GY-TARGET-003",
+                    f"no target for device type {fake.device.type!r}",
+                    help="`gyrator doctor` shows which targets are installed",
+                )
         match node.op:
             case "placeholder":
                 return self._placeholder(node)
@@ -143,10 +235,11 @@ class _Lowering:
     def _placeholder(self, node: Node) -> Any:
         fake = node.meta.get("val")
         name = self.b.reserve(_identifier(node.name))
-        if isinstance(fake, torch.Tensor) and not is_token(node):
-            buffer, value = self._given(name, fake)
-            self.inputs.append(TensorInput(buffer, self.b.options.assume_aligned))
-            return value
+        if isinstance(fake, torch.Tensor) and not is_token(node) and self._holds(fake):
+            with suppress(UnsupportedError):  # of sizes: the input is opaque
+                buffer, value = self._given(name, fake)
+                self.inputs.append(TensorInput(buffer, self.b.options.assume_aligned))
+                return value
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)
             self.b.known |= size.free_symbols
@@ -156,10 +249,12 @@ class _Lowering:
             raise self.b.unsupported(
                 "GY-LOWER-008",
                 f"the input {name} is a run-time {type(fake).__name__}",
-                help="the graph runs in eager mode",
+                help="let the graph take a tensor that holds it",
             )
         self.inputs.append(OpaqueInput(name))
-        return None if isinstance(fake, torch.Tensor) else fake
+        if isinstance(fake, torch.Tensor):
+            return None if is_token(node) else OPAQUE
+        return fake
 
     def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
@@ -167,6 +262,7 @@ class _Lowering:
         for size in (*spec.shape, *spec.strides):
             self.b.known |= size.free_symbols
         buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
+        self.b.devices[name] = spec.device
         view = self.b.given[name] = TensorValue(
             name,
             spec.dtype,
@@ -185,6 +281,9 @@ class _Lowering:
             value = getattr(value, part)
         if not isinstance(value, torch.Tensor):
             return value
+        if not self._holds(value):
+            node.meta.setdefault("val", value)
+            return OPAQUE
         if key not in self.constants:
             name = self.b.reserve(_identifier(node.name))
             buffer, view = self._given(name, value)
@@ -194,8 +293,8 @@ class _Lowering:
 
     def _outputs(self, node: Node) -> tuple[Output, ...]:
         (given,) = node.args
-        items = given if isinstance(given, (list, tuple)) else (given,)
-        return tuple(self._output(self._argument(item)) for item in items)
+        items: Any = given if isinstance(given, (list, tuple)) else (given,)
+        return tuple(self._output(self.env.get(item, item)) for item in items)
 
     def _output(self, value: Any) -> Output:
         if isinstance(value, TensorValue):
@@ -207,14 +306,21 @@ class _Lowering:
         raise self.b.unsupported(
             "GY-LOWER-007",
             f"the graph returns a {type(value).__name__}",
-            help="the graph runs in eager mode",
+            help=BY_PYTORCH,
         )
 
     # Calls ----------------------------------------------------------------------------------
 
     def _argument(self, value: Any) -> Any:
         if isinstance(value, Node):
-            return self.env[value]
+            found = self.env[value]
+            if found is OPAQUE:
+                raise self.b.unsupported(
+                    "GY-LOWER-004",
+                    f"{self.b.node.target} takes {value.name}, which a program cannot hold",
+                    help=BY_PYTORCH,
+                )
+            return found
         if isinstance(value, (list, tuple)):
             return [self._argument(item) for item in value]
         if isinstance(value, dict):
@@ -242,7 +348,7 @@ class _Lowering:
         raise self.b.unsupported(
             "GY-LOWER-001",
             f"{target} is not an op of the dispatcher",
-            help="the graph runs in eager mode",
+            help=BY_PYTORCH,
         )
 
     def _higher_order(self, node: Node, target: torch._ops.HigherOrderOperator) -> Any:

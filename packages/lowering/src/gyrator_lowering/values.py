@@ -52,6 +52,17 @@ class TensorValue:
         )
 
 
+@frozen
+class Opaque:
+    """A value that programs do not hold: whatever has to read it is refused."""
+
+    def __getitem__(self, place: int) -> "Opaque":
+        return self
+
+
+OPAQUE = Opaque()
+
+
 def contiguous_strides(shape: tuple[Expr, ...]) -> tuple[Expr, ...]:
     """Return row-major strides, in elements, as eager computes them.
 

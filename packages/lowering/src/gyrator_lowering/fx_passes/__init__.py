@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
-from gyrator_lowering.fx_passes.numbers import hold_numbers, hold_results
+from gyrator_lowering.fx_passes.numbers import hold_inputs, hold_numbers, hold_results
 from gyrator_lowering.fx_passes.pad_products import kernel_products, pad_products
 from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
@@ -93,6 +93,7 @@ __all__ = [
     "RECOMPUTING_PASSES",
     "GraphPass",
     "cse",
+    "hold_inputs",
     "hold_numbers",
     "hold_results",
     "inline_higher_order",

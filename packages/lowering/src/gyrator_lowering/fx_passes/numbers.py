@@ -28,6 +28,15 @@ def hold_results(gm: GraphModule, places: Iterable[int]) -> None:
     gm.recompile()
 
 
+def hold_inputs(gm: GraphModule, places: Sequence[int]) -> None:
+    """Let a graph take 0-d tensors where it took run-time numbers, in place.
+
+    The caller has to make them.
+    """
+    _read_inputs(gm, places)
+    gm.recompile()
+
+
 def hold_numbers(gm: GraphModule) -> bool:
     """Let loops and branches pass run-time numbers as 0-d tensors, and assert of such what is
     asserted about floats, in place; return whether any did."""

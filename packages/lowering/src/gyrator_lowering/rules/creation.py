@@ -7,7 +7,7 @@ from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import DeviceCopy
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.promote import ScalarValue, operand
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
@@ -75,6 +75,8 @@ def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
     start, step = (0, 1) if len(bounds) == 1 else (bounds[0], bounds[2] if len(bounds) > 2 else 1)
     out = b.out
     if not out.dtype.is_float:
+        if any(isinstance(v, ScalarValue) for v in (start, step)):
+            raise LeftToAten
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)):
         first, stride = b.symbols.size(start), b.symbols.size(step)
@@ -120,9 +122,11 @@ def eye(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
     return b.pointwise(body, out)
 
 
-def to_copy(b: LoopBuilder, x: TensorValue, *_: Any, **__: Any) -> TensorValue:
+def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
     """A copy of another type, layout or device."""
     out = b.out
+    if not isinstance(x, TensorValue):  # a number, which eager takes for a 0-d tensor
+        return filled(b, x)
     if x.device == out.device:
         return convert(b, x, out)
     here = Spec(out.dtype, x.device, out.shape, out.strides)

@@ -5,15 +5,18 @@ from typing import Any
 
 import torch
 from attrs import evolve
+from torch.utils.flop_counter import flop_registry
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
 from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.node import BY_PYTORCH
 from gyrator_lowering.promote import ScalarValue
 from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
+_LIBRARY_WORK = frozenset(map(str, flop_registry))
 LIBRARY = "library"
 """The reason of calls that are dense products, convolutions or attention."""
 
@@ -46,7 +49,7 @@ def argument(b: LoopBuilder, value: Any) -> Arg:
     raise b.unsupported(
         "GY-LOWER-004",
         f"{b.node.target} takes {what} as an argument, which calls cannot be handed",
-        help="the graph runs in eager mode; report the op if it should not",
+        help="PyTorch runs the op; report the op if it should not",
     )
 
 
@@ -102,6 +105,8 @@ def emit(
             name, value = _result(b, fake) if wanted else (None, None)
             names.append(name)
             values.append(value)
+    if b.options.extern_kernels == "none" and is_library_work(info.name):
+        reason = f"GY-LOWER-031: no kernels are generated for this call of {info.name}"
     written = [token, *(t for place in info.writes for t in each(given[place]))]
     b.operations.append(
         Extern(
@@ -118,6 +123,11 @@ def emit(
         )
     )
     return tuple(values)
+
+
+def is_library_work(op: str) -> bool:
+    """Whether an overload is a dense product, a convolution or attention."""
+    return op.rpartition(".")[0] in _LIBRARY_WORK
 
 
 def _unknown(b: LoopBuilder, shape: Iterable[Any]) -> set[Sym]:
@@ -142,7 +152,7 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
                     "GY-LOWER-009",
                     f"{b.node.target} returns a tensor of the size {size}, which depends on values "
                     "that nothing before has read",
-                    help="the graph runs in eager mode",
+                    help=BY_PYTORCH,
                 )
         value = b.buffer(spec)
         return value.buffer, value
@@ -158,7 +168,7 @@ def _result(b: LoopBuilder, fake: Any) -> tuple[Any, Any]:
     raise b.unsupported(
         "GY-LOWER-005",
         f"{b.node.target} returns a {type(fake).__name__}, which a program cannot hold",
-        help="the graph runs in eager mode",
+        help=BY_PYTORCH,
     )
 
 

@@ -10,6 +10,7 @@ from gyrator_ir.loop.body import Check
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.facts import facts_of
+from gyrator_lowering.rules.extern import call
 from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
@@ -131,6 +132,10 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
     for part in parts:
         ends.append(sum_of([ends[-1], part.shape[d]]))
 
+    if len(parts) > WRITTEN:
+        reason = "a kernel for each of so many tensors takes longer"
+        joined: TensorValue = call(b, [tensors, dim], {}, reason)
+        return joined
     if len(parts) > SELECTED:
         return _written_in_parts(b, parts, ends, d, out)
 
@@ -142,6 +147,9 @@ def cat(b: LoopBuilder, tensors: Sequence[TensorValue], dim: int = 0) -> TensorV
 
 SELECTED = 8
 """Up to this many tensors are joined by selecting one at each point of the result."""
+WRITTEN = 64
+"""Up to this many tensors are written to their places each by a kernel of its own, which may be
+the one that computes it."""
 
 
 def _written_in_parts(

@@ -36,7 +36,7 @@ def as_strided(
         raise b.unsupported(
             "GY-LOWER-006",
             "as_strided reads outside of the tensor that the graph was given",
-            help="the graph runs in eager mode; pass the whole tensor to the model",
+            help="PyTorch runs the op; pass the whole tensor to the model",
         )
     return view
 

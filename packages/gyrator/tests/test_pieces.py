@@ -1,0 +1,451 @@
+"""One op that cannot be compiled costs that op: PyTorch runs it, what surrounds it is compiled."""
+
+import copy
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.attention.flex_attention
+from attrs import evolve, field, frozen
+from torch._higher_order_ops import map as map_op
+from torch._higher_order_ops import scan, while_loop
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from gyrator.config import Config
+from gyrator.pieces import by_pytorch, cut, glue
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_lowering.default import default_table
+from gyrator_lowering.table import LoweringTable
+from gyrator_runtime.warn import GyratorWarning
+
+STEPS = 65  # more than are written out step by step
+
+
+@frozen(eq=False)
+class Compiled:
+    """Compiles functions in a session that may leave ops to PyTorch."""
+
+    session: Session
+    records: list[GraphRecord] = field(factory=list)
+
+    def check(
+        self,
+        fn: Callable[..., Any],
+        *calls: Sequence[Any],
+        left: Sequence[str] = (),
+        dynamic: bool = False,
+        kernels: int = 1,
+    ) -> None:
+        """Compare a function with eager on several lists of arguments: results, gradients, what is
+        written in place; `left` names the ops that PyTorch runs, in no order."""
+        torch._dynamo.reset()
+        self.records.clear()
+        compiled = torch.compile(fn, backend=self.session.backend, dynamic=dynamic)
+        for args in calls:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", GyratorWarning)
+                found = _run(compiled, args)
+            torch.testing.assert_close(found, _run(fn, args), equal_nan=True)
+        assert not any(r.fallback for r in self.records)
+        externs = {e.target for r in self.records for e in r.externs if e.reason.startswith("GY-")}
+        assert externs == set(left)
+        assert sum(len(r.kernels) for r in self.records) >= kernels
+
+
+def _run(fn: Callable[..., Any], args: Sequence[Any]) -> Any:
+    args = copy.deepcopy(args)
+    torch.manual_seed(5)
+    results = fn(*args)
+    several = results if isinstance(results, tuple) else (results,)
+    wanted = [r for r in several if isinstance(r, torch.Tensor) and r.requires_grad]
+    if wanted:
+        sum(r.double().square().sum() for r in wanted).backward()  # type: ignore[union-attr]
+    return results, args, [a.grad for a in args if isinstance(a, torch.Tensor)]
+
+
+@pytest.fixture
+def wrapper() -> str:
+    """The form of the host programs; tests may choose others."""
+    return "python"
+
+
+@pytest.fixture
+def compiled(wrapper: str, config: Config) -> Iterator[Compiled]:
+    """What compiles in a session that is not strict, without a cache."""
+    records: list[GraphRecord] = []
+    options = {"progress": False, "wrapper": wrapper, "cache": False}
+    with Session(options=options, config=config, observer=records.append) as session:
+        yield Compiled(session, records)
+
+
+def scanned(x: torch.Tensor) -> torch.Tensor:
+    last, seen = scan(lambda c, y: (c * 0.9 + y, c.sin()), x.new_zeros(x.shape[1]), x.cos() * 2)
+    return (seen + last).sin()
+
+
+def mapped(x: torch.Tensor) -> torch.Tensor:
+    return map_op(lambda y, w: y.sin() * w, x * 2, x[0]).sin() + 1
+
+
+def looped(x: torch.Tensor) -> torch.Tensor:
+    def more(i: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return i < 3
+
+    i, y = while_loop(more, lambda i, y: (i + 1, y.sin() + 1), (torch.tensor(0), x * 2))
+    return y * i
+
+
+def branched(x: torch.Tensor) -> torch.Tensor:
+    return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos(), (x * 2,)) + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "dynamic"),
+    [(scanned, True), (mapped, False), (mapped, True), (looped, True), (branched, True)],
+)
+def test_higher_order_ops(compiled: Compiled, fn: Callable[..., Any], dynamic: bool) -> None:
+    left = {scanned: ["scan"], mapped: ["map_impl"]}.get(fn, [])
+    calls = [
+        (torch.randn(n, 4, dtype=torch.float64),)
+        for n in ((STEPS, STEPS + 3) if dynamic else (STEPS,))
+    ]
+    compiled.check(fn, *calls, left=left, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("wrapper", ["cpp", "fx"])
+def test_pieces_in_each_host_language(compiled: Compiled) -> None:
+    calls = [
+        (torch.randn(n, 4, dtype=torch.float64, requires_grad=True),) for n in (STEPS, STEPS + 3)
+    ]
+    compiled.check(scanned, *calls, left=["scan"], dynamic=True)
+
+
+@pytest.mark.parametrize("fn", [scanned, mapped])
+def test_gradients_of_higher_order_ops(compiled: Compiled, fn: Callable[..., Any]) -> None:
+    left = {scanned: ["scan"], mapped: ["map_impl"]}.get(fn, [])
+    compiled.check(fn, (torch.randn(STEPS, 4, dtype=torch.float64, requires_grad=True),), left=left)
+
+
+SIZES = ((torch.randn(7, 5),), (torch.randn(11, 6),))
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.arange(0, x.shape[0], 0.5) + 1,
+        lambda x: torch.arange(0, x.shape[0] * 0.3, 0.1).exp().sum() + x,
+        lambda x: torch.arange(0.5, x.shape[0], 2)[:, None] * x[0],
+        lambda x: torch.arange(x.shape[0], 0, -0.7) * 2,
+        lambda x: torch.arange(x.shape[1] / 3, x.shape[0] * 3, x.shape[1] / 3) * 2,
+        lambda x: x.new_ones(int(x.shape[0] * 0.7), x.shape[1]) * 2 + x[0],
+        lambda x: torch.arange(0, int(x.shape[0] * 0.7) / 3, 0.25) + 1,
+    ],
+)
+def test_sizes_that_are_rounded_floats(compiled: Compiled, fn: Callable[..., Any]) -> None:
+    compiled.check(fn, *SIZES, dynamic=True)
+
+
+@pytest.mark.parametrize("wrapper", ["cpp", "fx"])
+def test_gradients_beside_a_rounded_size(compiled: Compiled) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(0, x.shape[0], 0.5)
+        return (places[:, None] * x.sum(0)).sin()
+
+    calls = [(torch.randn(n, 3, dtype=torch.float64, requires_grad=True),) for n in (7, 10)]
+    compiled.check(fn, *calls, dynamic=True)
+
+
+def through(dtype: torch.dtype) -> Callable[..., Any]:
+    """Return a function that converts to a type and back."""
+    return lambda x: (x + 1).abs().to(dtype).to(torch.float32).sin() * 2
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e8m0fnu])
+def test_types_that_programs_do_not_hold(
+    compiled: Compiled, dtype: torch.dtype, dynamic: bool
+) -> None:
+    compiled.check(through(dtype), *SIZES, left=["aten._to_copy.default"], dynamic=dynamic)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.uint16, torch.uint32, torch.uint64, torch.complex64, torch.complex128]
+)
+def test_types_that_kernels_do_not_compute_on(compiled: Compiled, dtype: torch.dtype) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        y = (x.abs() + 9).to(dtype)
+        return (y.sqrt().abs() if dtype.is_complex else y.to(torch.float32)).cos()
+
+    compiled.check(fn, *SIZES, dynamic=True)
+
+
+def test_tensors_that_programs_do_not_hold_pass_through(compiled: Compiled) -> None:
+    narrow = torch.randn(3, 4).to(torch.float8_e4m3fnuz)
+    compiled.check(
+        lambda x, n: (x.sin(), n, n.to(torch.float32) * x.sum()),
+        (torch.randn(5), narrow),
+        left=["aten._to_copy.default"],
+    )
+
+
+def test_a_device_without_a_target(compiled: Compiled) -> None:
+    def fn(x: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = (m * 2).sum(0).expand(x.shape[0], -1)
+        return rows.new_ones(x.shape, device="cpu") + x.sin(), x * 2
+
+    left = [f"aten.{op}" for op in ("mul.Tensor", "sum.dim_IntList", "expand.default")]
+    left.append("aten.new_ones.default")
+    compiled.check(fn, (torch.randn(4, 3), torch.empty(2, 3, device="meta")), left=left)
+
+
+def test_run_time_floats_among_inputs_and_arguments(compiled: Compiled) -> None:
+    def fn(x: torch.Tensor, n: float, k: int) -> tuple[Any, ...]:
+        y = torch.nn.functional.pad(x.sin() * n, (1, 1), value=n * 2)
+        total = torch.nn.functional.gumbel_softmax(x * k, n, hard=False) * 0
+        return y + total.sum() + k / 3, n * 2
+
+    with torch._dynamo.config.patch(specialize_float=False):
+        compiled.check(fn, (torch.randn(4), 1.5, 2), (torch.randn(5), 2.75, 3), dynamic=True)
+
+
+def test_a_float_read_from_a_tensor_as_an_argument(compiled: Compiled) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        reach = x.abs().max().item()
+        return torch.histc(x * 2, 4, -reach, reach).sin() + reach
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        calls = [(torch.randn(n, dtype=torch.float64),) for n in (9, 12)]
+        compiled.check(fn, *calls, left=["aten.histc.default"], dynamic=True)
+
+
+def test_sparse_gradients(compiled: Compiled) -> None:
+    table = torch.nn.Embedding(9, 4, sparse=True)
+
+    def fn(i: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.embedding(i, w, sparse=True).sin() * 2
+
+    weight = table.weight.detach().requires_grad_()
+    left = ["aten._sparse_coo_tensor_with_dims_and_tensors.default"]
+    compiled.check(fn, (torch.randint(9, (5,)), weight), left=left)
+
+
+def test_a_write_that_follows(compiled: Compiled) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        before = x.t().sin()
+        narrow = before.to(torch.float8_e4m3fnuz).to(torch.float32)
+        x.mul_(2).add_(narrow.t())
+        y.copy_(x[0])
+        return before + x.t() + torch.rand(4, 3) * 0
+
+    args = (torch.randn(3, 4), torch.randn(4))
+    compiled.check(fn, args, left=["aten._to_copy.default"])
+
+
+def test_strict_raises_and_names_all(config: Config) -> None:
+    torch._dynamo.reset()
+    with Session(options={"strict": True, "progress": False}, config=config) as session:
+        fn = torch.compile(through(torch.float8_e8m0fnu), backend=session.backend)
+        with pytest.raises(Exception, match="GY-LOWER-002"):
+            fn(torch.randn(3))
+
+
+def test_a_second_session_compiles_nothing(config: Config) -> None:
+    kept: list[list[GraphRecord]] = []
+    x = torch.randn(STEPS, 4, dtype=torch.float64, requires_grad=True)
+    for _ in range(2):
+        torch._dynamo.reset()
+        records: list[GraphRecord] = []
+        with Session(
+            options={"progress": False}, config=config, observer=records.append
+        ) as session:
+            found = torch.compile(scanned, backend=session.backend)(x)
+            (gradient,) = torch.autograd.grad(found.sum(), x)
+        torch.testing.assert_close(found, scanned(x))
+        torch.testing.assert_close(gradient, torch.autograd.grad(scanned(x).sum(), x)[0])
+        kept.append(records)
+    first, second = kept
+    assert [(r.phase, len(r.kernels)) for r in first] == [(r.phase, len(r.kernels)) for r in second]
+    assert all(r.cached for r in second if r.kernels)
+
+
+def test_a_library_that_was_not_wanted_is_told(config: Config) -> None:
+    def fn(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch._scaled_mm(q, k.t(), one, one, out_dtype=torch.bfloat16).sin()
+
+    q, k, one = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48, 1))
+    one = torch.tensor(1.0)
+    options = {"extern_kernels": "none", "progress": False}
+    for strict in (False, True):
+        torch._dynamo.reset()
+        with Session(options=options | {"strict": strict}, config=config) as session:
+            compiled = torch.compile(fn, backend=session.backend)
+            raised = pytest.raises(Exception, match="GY-LOWER-031")
+            with raised if strict else pytest.warns(GyratorWarning, match="GY-LOWER-031"):
+                compiled(q, k)
+
+
+def test_many_tensors_are_joined_by_one_call(compiled: Compiled) -> None:
+    compiled.check(lambda x: torch.cat(list(x.sin().split(1)) * 20).cos(), (torch.randn(9, 3),))
+    assert sum(r.launches for r in compiled.records) < 5
+
+
+def test_inlining_is_an_option(config: Config) -> None:
+    def both(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x + 1
+        return y.cumsum(0), y.cumsum(1)
+
+    counts = []
+    for inline in (True, False):
+        torch._dynamo.reset()
+        records: list[GraphRecord] = []
+        options = {"inline": inline, "progress": False, "strict": True}
+        with Session(options=options, config=config, observer=records.append) as session:
+            x = torch.randn(6, 8)
+            fn = torch.compile(both, backend=session.backend)
+            torch.testing.assert_close(fn(x), both(x))
+        counts.append([k.text for r in records for k in r.kernels])
+    assert counts[0] != counts[1]
+
+
+def _sines(kernel: Any) -> bool:
+    return "op='sin'" in repr(kernel)
+
+
+@frozen
+class Particular:
+    """C++ kernels, but for one op: refused when asked, or only once it is to be written."""
+
+    late: bool
+    ours: Any
+    name: str = "particular"
+
+    @property
+    def content_hash(self) -> str:
+        """Ours, and when it refuses."""
+        return f"{self.late} {self.ours.content_hash}"
+
+    def refuses(self, kernel: Any, target: Any) -> Diagnostic | None:
+        """Refuse kernels that take a sine."""
+        if self.late or not _sines(kernel):
+            return self.ours.refuses(kernel, target)  # type: ignore[no-any-return]
+        return Diagnostic("GY-CPP-002", "no sines")
+
+    def emit(self, kernels: Any, facts: Any, origins: Any, target: Any) -> Any:
+        """Write kernels without sines."""
+        if any(map(_sines, kernels)):
+            raise UnsupportedError(Diagnostic("GY-CPP-002", "no sines"))
+        return self.ours.emit(kernels, facts, origins, target)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_kernel_language_refuses_is_a_call(config: Config, late: bool) -> None:
+    torch._dynamo.reset()
+    records: list[GraphRecord] = []
+    definition, target = Session(config=config).targets["cpu"]
+    particular = evolve(definition, kernels=Particular(late, definition.kernels))
+    with Session(
+        options={"progress": False},
+        config=config,
+        targets={"cpu": (particular, target)},
+        observer=records.append,
+    ) as session:
+        x = torch.randn(5, 6)
+        fn = lambda x: (x.exp().sum(0) + x).sin().softmax(1)  # noqa: E731
+        torch.testing.assert_close(torch.compile(fn, backend=session.backend)(x), fn(x))
+    assert not any(r.fallback for r in records) and records[0].kernels
+    reasons = {e.target: e.reason for r in records for e in r.externs}
+    assert reasons["aten.sin.default"] == "GY-CPP-002: no sines"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_rule_that_fails(config: Config, strict: bool) -> None:
+    def broken(b: Any, x: Any) -> Any:
+        return x.nothing
+
+    rules = LoweringTable({**default_table().rules, "aten.sin.default": broken})
+    with Session(
+        options={"progress": False, "strict": strict, "cache": False}, config=config, rules=rules
+    ) as session:
+        torch._dynamo.reset()
+        fn = torch.compile(lambda x: x.sin() + 1, backend=session.backend)
+        x = torch.randn(4)
+        if strict:
+            with pytest.raises(
+                Exception, match=r"GY-LOWER-030: the rule of aten\.sin\.default failed"
+            ):
+                fn(x)
+        else:
+            with pytest.warns(GyratorWarning, match="GY-LOWER-030"):
+                torch.testing.assert_close(fn(x), x.sin() + 1)
+
+
+def test_numbers_that_are_converted_as_tensors(session: Session) -> None:
+    flex = torch.nn.attention.flex_attention.flex_attention
+    fn = lambda q: flex(q, q, q, score_mod=lambda s, b, h, i, j: s * 0.1)  # noqa: E731
+    q = torch.randn(1, 2, 32, 16)
+    found = torch.compile(fn, backend=session.backend)(q)
+    torch.testing.assert_close(found, fn(q), rtol=1e-4, atol=1e-5)
+
+
+def test_results_that_are_no_tensors(compiled: Compiled) -> None:
+    store = FakeStore()
+    torch.distributed.init_process_group("fake", rank=0, world_size=2, store=store)
+    try:
+        mesh = init_device_mesh("cpu", (2,))
+        x = distribute_tensor(torch.randn(8, 4), mesh, [Shard(0)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", GyratorWarning)
+            found = torch.compile(
+                lambda t: (t * 2).sin(), backend=compiled.session.backend, fullgraph=True
+            )(x)
+        torch.testing.assert_close(found.to_local(), (x.to_local() * 2).sin())
+        assert sum(len(r.kernels) for r in compiled.records) == 1
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def everything(x: torch.Tensor, y: torch.Tensor) -> tuple[Any, ...]:
+    """Views of views, several results, sizes, numbers, random numbers and writes."""
+    rows, columns = x.shape
+    a, b = (x.t() @ y).split([columns - 1, 1])
+    mean, deviation = torch.var_mean(x * rows, 1)
+    noise = torch.rand(rows) + torch.rand(rows)
+    values, places = y.sort(0)
+    z = torch.cat([a.t(), a.t()[1:] * deviation.sum()]).view(-1)
+    before = x.select(0, 1) * 2
+    x.mul_(2)
+    after = x.select(0, 1) + before
+    y.copy_(values.flip(0))
+    return z, b.t(), mean * noise[:1], places.t(), after, x.t() * 1, rows * columns, y.sum(0), None
+
+
+@pytest.mark.parametrize("mode", ["fake", "symbolic"])
+def test_pieces_are_the_graph(mode: str) -> None:
+    args = torch.randn(5, 4), torch.randn(5, 3)
+    gm = make_fx(everything, tracing_mode=mode)(*(a.clone() for a in args))
+    names = [n.name for n in gm.graph.nodes if n.op == "call_function"]
+    wanted, written = everything_of(gm, args)
+    for share in (0.0, 0.05, 0.2, 0.5, 0.9):
+        for seed in range(3):
+            rng = random.Random(f"{share} {seed}")
+            refused = [n for n in names if rng.random() < share]
+            pieces = cut(gm, refused)
+            run = glue(gm, pieces, [by_pytorch(p) for p in pieces])
+            found, changed = everything_of(lambda *a, run=run: run(list(a)), args)
+            torch.testing.assert_close((found, changed), (wanted, written), rtol=0, atol=0)
+
+
+def everything_of(fn: Callable[..., Any], args: Sequence[torch.Tensor]) -> tuple[Any, Any]:
+    """Call a function on copies; return its results, and what became of the copies."""
+    torch.manual_seed(3)
+    given = [a.clone() for a in args]
+    results = fn(*given)
+    return [r.clone() if isinstance(r, torch.Tensor) else r for r in results], given
