@@ -8,20 +8,22 @@ from scheduler_programs import CPU, Maker, contiguous, target
 from gyrator_ir.expr import ZERO, Const, Expr, Sym, SymKind, expr
 from gyrator_ir.host.nodes import (
     AssertNoNan,
-    AssertSizeStride,
     BindParameter,
     BindSize,
     Branch,
     CallProgram,
     Comment,
+    Conform,
     ExternCall,
     Instruction,
     Launch,
     Loop,
+    Mend,
     ProfileRange,
     ReadScalar,
     Ref,
     Return,
+    Separate,
     View,
 )
 from gyrator_ir.host.parse import parse as parse_host
@@ -106,12 +108,13 @@ def test_asserts_profile_ranges_and_comments_are_options() -> None:
     program = evolve(m.program("z"), origins=(Origin("exp_1", "aten.exp.default", "f.py:3"),))
     plain = planned(program)
     assert [i.text for i in kinds(plain, Comment)] == ["%exp_1 (f.py:3)"]
-    assert not kinds(plain, AssertSizeStride) and not kinds(plain, AssertNoNan)
+    (promise,) = kinds(plain, Conform)
+    assert promise.mend is Mend.ALL and not kinds(plain, AssertNoNan)
     full = planned(program, size_asserts=True, nan_asserts=True, profile=True, comments=False)
     assert not kinds(full, Comment)
     ranges = kinds(full, ProfileRange)
     assert [r.label for r in ranges] == ["k0_exp", "z0"]
-    assert any(isinstance(i, AssertSizeStride) for r in ranges for i in r.body)
+    assert any(isinstance(i, Conform) for r in ranges for i in r.body)
     assert [i.tensor for i in kinds(full, AssertNoNan)] == [y, "z"]
 
 
@@ -219,10 +222,14 @@ def test_sizes_that_a_call_finds_out_are_bound_before_they_are_used() -> None:
     u0 = Sym("u0", SymKind.UNBACKED)
     chosen = m.buffer("chosen", (u0,))
     m.operations.append(Extern("find", "test.find.default", (m.ref(x),), (), (chosen.name,)))
-    found = planned(verify_loop(m.program(m.pointwise("exp", "chosen"))))  # a user's op: checked
-    call, bind, check = found[:3]
+    program = verify_loop(m.program(m.pointwise("exp", "chosen")))
+    call, apart, bind, check = planned(program)[:4]
     assert isinstance(call, ExternCall) and bind == BindSize(u0, "chosen", 0)
-    assert check == AssertSizeStride("chosen", (u0,), chosen.strides, "test.find.default")
+    assert apart == Separate(("chosen",), ("x",))
+    promise = (chosen.dtype, chosen.device, chosen.shape, chosen.strides)
+    assert check == Conform("chosen", *promise, Mend.ALL, "test.find.default")
+    strict = planned(program, size_asserts=True)[3]
+    assert strict == Conform("chosen", *promise, Mend.NOTHING, "test.find.default")
 
 
 def test_a_device_without_target_is_refused() -> None:

@@ -133,6 +133,8 @@ HOST = """host.program 1 @p
     s3 = expr s0*s1
     w = constant weight
     assert_layout x [s0, 2] strides [s2, 1] from "x"
+    conform x to f32[s0, 2] strides [s2, 1] on cpu mend nothing
+    separate (w) from (x)
     assert_aligned x 4
     assert_finite x from "x"
     assert (s0 < 9) "too long"

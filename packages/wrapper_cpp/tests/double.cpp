@@ -219,6 +219,12 @@ AOTITorchError aoti_torch__reinterpret_tensor(
   made->strides.assign(strides, strides + ndim);
   return give(made, out);
 }
+AOTITorchError aoti_torch_clone(T* t, T** out) {
+  MAY_FAIL;
+  *out = new T(*t);
+  (*out)->storage = std::make_shared<std::vector<char>>(*t->storage);
+  return 0;
+}
 AOTITorchError aoti_torch_empty_strided(
     int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t, int32_t,
     T** out) {

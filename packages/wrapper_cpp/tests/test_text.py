@@ -63,6 +63,21 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
         h.AssertSizeStride("x", N, ONE, 'a "mm"'),
         ['gy::assert_layout(f.t_x, "x", {f.s_s0}, {1LL}, "a \\042mm\\042");'],
     ),
+    (
+        h.Conform("x", F32, CPU, N, ONE, h.Mend.PENDING),
+        [
+            f"gy::conform(f.t_x, {{f.s_s0}}, {{1LL}}, {F32_TEXT}, {CPU_TEXT}, gy::PENDING, false, "
+            '"x", "");'
+        ],
+    ),
+    (
+        h.Conform("x", F32, CPU, N, ONE, what="my.op.default"),
+        [
+            f"gy::conform(f.t_x, {{f.s_s0}}, {{1LL}}, {F32_TEXT}, {CPU_TEXT}, gy::ALL, true, "
+            '"x", "my.op.default");'
+        ],
+    ),
+    (h.Separate(("x", "x"), ("y",)), ["gy::separate({&f.t_x}, {&f.t_y});"]),
     (h.AssertAlignment("x", 16), ['gy::assert_aligned(f.t_x, "x", 16);']),
     (h.AssertNoNan("x", "k0"), ['gy::assert_finite(f.context, f.t_x, "x", "k0");']),
     (

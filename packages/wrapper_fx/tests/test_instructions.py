@@ -11,6 +11,7 @@ from fx_programs import Runtime, check, kernels, load, text_again
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.parse import parse as parse_program
 from gyrator_ir.host.walk import walk
+from gyrator_testing import host_cases
 from gyrator_wrapper_fx.stage import FxWrapper, to_graph
 from gyrator_wrapper_fx.translate import TRANSLATIONS
 
@@ -256,7 +257,8 @@ def test_dtypes(dtype: type) -> None:
 def test_every_instruction_is_translated_and_run() -> None:
     """A new class needs a translation, and a program here or in another file of these tests."""
     assert set(TRANSLATIONS) == set(h.INSTRUCTIONS)
-    texts = [program(name) for name in PROGRAMS] + [LAUNCHES, CALLS]
+    shared = [host_cases.HEAD + body for body, _ in host_cases.REFUSED_ELSEWHERE.values()]
+    texts = [program(name) for name in PROGRAMS] + [LAUNCHES, CALLS, *shared]
     found = {type(i) for text in texts for i in walk(parse_program(text).instructions)}
     elsewhere = {h.TmaDescriptor, h.TritonLaunch, h.CollectiveStart, h.CollectiveFinish}
     assert found | elsewhere == set(h.INSTRUCTIONS)

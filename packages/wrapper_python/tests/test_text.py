@@ -30,6 +30,11 @@ LINES: list[tuple[h.Instruction, str]] = [
     (h.DefineSymbol(Sym("s1"), 2 * S0 + 1), "s1 = p.integer(2*s0 + 1)"),
     (h.BindConstant("w", "layer.w"), "w = p.constant('layer.w')"),
     (h.AssertSizeStride("x", N, ONE, "mm"), "p.assert_size_stride(x, (s0, ), (1, ), 'mm')"),
+    (
+        h.Conform("x", DType.F32, CPU, N, ONE, what="aten.mm.default"),
+        "p.conform(x, (s0, ), (1, ), 'f32', 'cpu', 'all', 'x', 'aten.mm.default')",
+    ),
+    (h.Separate(("x",), ("y", "z")), "p.separate((x, ), (y, z, ))"),
     (h.AssertAlignment("x", 16), "p.assert_alignment(x, 16)"),
     (h.AssertNoNan("x", "k0"), "p.assert_no_nan(x, 'k0')"),
     (

@@ -72,7 +72,9 @@ class Options:
     device_graphs: bool = _option(
         False, "Capture device graphs and replay them, on devices that can."
     )
-    size_asserts: bool = _option(False, "Check the sizes and strides of what ATen ops return.")
+    size_asserts: bool = _option(
+        False, "Raise where a custom op returns what its fake does not say, rather than copy."
+    )
     nan_asserts: bool = _option(
         False, "Raise where a kernel or an ATen op first gives NaN or infinity."
     )

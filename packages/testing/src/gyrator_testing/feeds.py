@@ -8,7 +8,14 @@ from attrs import frozen
 from numpy.lib.stride_tricks import as_strided
 
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.host.nodes import AssertSizeStride, BindParameter, BindSize, HostProgram, Launch
+from gyrator_ir.host.nodes import (
+    AssertSizeStride,
+    BindParameter,
+    BindSize,
+    Conform,
+    HostProgram,
+    Launch,
+)
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import Buffer, Constant, LoopProgram, SizeInput, TensorInput
 from gyrator_ir.types import Device, DType
@@ -171,14 +178,14 @@ def _constants(
 
 
 def _host_feed(program: HostProgram, rng: np.random.Generator) -> Feed:
-    layouts: dict[str, AssertSizeStride] = {}
+    layouts: dict[str, AssertSizeStride | Conform] = {}
     dtypes: dict[str, DType] = {}
     symbols: dict[str, Sym] = {}
     sizes: dict[Sym, Number] = {}
     kernels = {k.name: k for k in program.kernels}
     for i in program.instructions:
         match i:
-            case AssertSizeStride(tensor):
+            case AssertSizeStride(tensor) | Conform(tensor):
                 layouts.setdefault(tensor, i)
             case BindParameter(symbol, name):
                 symbols[name] = symbol

@@ -44,6 +44,18 @@ CHECKS: Mapping[str, Failing] = MappingProxyType(
             '    assert_layout x [4, 3] strides [4, 1] from "mm"\n', AssertionError, "mm"
         ),
         "rank": Failing("    assert_layout x [12] strides [1]\n", AssertionError, ""),
+        "sizes of a result": Failing(
+            "    extern aten.clone.default (x) -> (y)\n"
+            '    conform y to f32[3, 4] strides [4, 1] on cpu from "aten.clone.default"\n',
+            AssertionError,
+            "aten.clone.default",
+        ),
+        "strides of an input": Failing(
+            "    conform x to f32[4, 3] strides [1, 4] on cpu mend pending\n", AssertionError, "x"
+        ),
+        "element type of an input": Failing(
+            "    conform x to f64[4, 3] strides [3, 1] on cpu mend nothing\n", AssertionError, "x"
+        ),
         "scalar": Failing(
             '    s0 = dim x 0\n    assert (s0 < 4) "too long"\n', RuntimeError, "too long"
         ),
@@ -156,6 +168,21 @@ REFUSED_ELSEWHERE: Mapping[str, tuple[str, Array]] = MappingProxyType({
     extern aten.fill_.Scalar (v, inf)
     extern hosttest.add_one_.default (v)
     return x
+""",
+        X,
+    ),
+    "results that are not what ops promise": (
+        """    s0 = dim x 0
+    extern aten.t.default (x) -> (t)
+    separate (t) from (x)
+    conform t to f64[3, s0] strides [s0, 1] on cpu from "aten.t.default"
+    extern aten.expand_copy.default (x, [2, 4, 3]) -> (e)
+    conform e to f32[2, 4, 3] strides [0, 3, 1] on cpu from "aten.expand_copy.default"
+    extern aten.detach.default (x) -> (d)
+    separate (d) from (t, e)
+    conform d to f32[s0, 3] strides [3, 1] on cpu from "aten.detach.default"
+    extern aten.fill_.Scalar (x, 7.0)
+    return t, e, d, x
 """,
         X,
     ),

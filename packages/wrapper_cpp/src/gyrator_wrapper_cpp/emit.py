@@ -19,6 +19,9 @@ from gyrator_wrapper_cpp.units import Function
 PART = 120
 """Lines in a function, more or less: longer sequences are cut into functions."""
 
+_KNOWN = frozenset({"", "aten", "prims", "gyrator"})
+"""Namespaces of ops that give no real numbers whose negation is still to be done. Whoever calls a
+program sees to that of parameters."""
 Lines = list[str]
 
 
@@ -104,6 +107,21 @@ class BodyWriter:
         """`gy::assert_layout(f.t_x, "x", {sizes}, {strides}, "what");`"""
         at = f"{self.at(i.tensor)}, {quoted(i.tensor)}"
         return [f"gy::assert_layout({at}, {self._shape(i)}, {quoted(i.what)});"]
+
+    def conform(self, i: h.Conform) -> Lines:
+        """`gy::conform(f.t_x, {sizes}, {strides}, dtype, device, gy::ALL, true, "x", "mm");`"""
+        pending = i.dtype.is_complex or i.what.partition(".")[0] not in _KNOWN
+        where = f"{dtype(i.dtype)}, {device(i.device)}, gy::{i.mend.name}"
+        rest = f"{'true' if pending else 'false'}, {quoted(i.tensor)}, {quoted(i.what)}"
+        return [f"gy::conform({self.at(i.tensor)}, {self._shape(i)}, {where}, {rest});"]
+
+    def separate(self, i: h.Separate) -> Lines:
+        """`gy::separate({&f.t_b}, {&f.t_x});`"""
+        tensors, others = (
+            ", ".join(f"&{self.at(n)}" for n in dict.fromkeys(names))
+            for names in (i.tensors, i.others)
+        )
+        return [f"gy::separate({{{tensors}}}, {{{others}}});"]
 
     def assert_alignment(self, i: h.AssertAlignment) -> Lines:
         """`gy::assert_aligned(f.t_x, "x", 16);`"""
@@ -331,6 +349,7 @@ class BodyWriter:
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], Lines]]] = MappingProxyType({
         h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
         h.BindConstant: bind_constant, h.AssertSizeStride: assert_size_stride,
+        h.Conform: conform, h.Separate: separate,
         h.AssertAlignment: assert_alignment, h.AssertNoNan: assert_no_nan,
         h.AssertTrue: assert_true, h.Allocate: allocate, h.AllocatePool: allocate_pool,
         h.AllocateFromPool: allocate_from_pool, h.Workspace: workspace, h.Free: free,

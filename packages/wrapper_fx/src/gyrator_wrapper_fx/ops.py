@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.host.nodes import Mend
 from gyrator_ir.types import HOST
-from gyrator_wrapper_fx.errors import NanError
+from gyrator_wrapper_fx.errors import NanError, layout_error
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
@@ -23,6 +24,7 @@ __all__ = [
     "assert_size_stride",
     "assert_true",
     "branch",
+    "conform",
     "floordiv_or_zero",
     "from_pool",
     "launch",
@@ -33,6 +35,7 @@ __all__ = [
     "read_scalar",
     "record_event",
     "select",
+    "separate",
     "view",
     "wait_event",
     "within_device",
@@ -95,6 +98,77 @@ def assert_size_stride(tensor: torch.Tensor, shape: Strided, strides: Strided, w
             f"expected size {tuple(shape)} stride {tuple(strides)}, got size "
             f"{tuple(tensor.shape)} stride {tensor.stride()}\nError in op: {what}"
         )
+
+
+def _as_promised(
+    given: torch.Tensor,
+    shape: Strided,
+    strides: Strided,
+    dtype: torch.dtype,
+    device: torch.device,
+    *_: str,
+) -> torch.Tensor:
+    """Return what a tensor without data is once it conforms: itself if it does."""
+    if (given.dtype, given.device) == (dtype, device) and not (given.is_conj() or given.is_neg()):
+        return given
+    return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+@leaf(_as_promised)
+def conform(
+    given: torch.Tensor,
+    shape: Strided,
+    strides: Strided,
+    dtype: torch.dtype,
+    device: torch.device,
+    mend: str,
+    name: str,
+    what: str,
+) -> torch.Tensor:
+    """Return a tensor from outside as the program takes it: itself, or a copy.
+
+    LayoutError (GY-RUNTIME-090 for a parameter, GY-RUNTIME-091 for a result of the op `what`)
+    where sizes differ, or anything else that `mend` (a value of `gyrator_ir.host.nodes.Mend`) does
+    not name.
+    """
+    if isinstance(given, torch.Tensor) and tuple(given.shape) == tuple(shape):
+        pending = given.is_conj() or given.is_neg()
+        other = (
+            given.dtype != dtype
+            or given.layout is not torch.strided
+            or given.device.type != device.type
+            or device.index not in (None, given.device.index)
+            or (given.numel() > 0 and not _steps(given, strides))
+        )
+        if not pending and not other:
+            return given
+        if mend == Mend.ALL or (mend == Mend.PENDING and not other):
+            made = torch.empty_strided(shape, strides, dtype=dtype, device=device)
+            # Elements that share memory are written once.
+            once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
+            made[once].copy_(given.detach()[once])
+            return made
+    expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
+    raise layout_error(name, what, given, expected)
+
+
+def _steps(given: torch.Tensor, strides: Strided) -> bool:
+    layout = zip(given.shape, given.stride(), strides, strict=True)
+    return all(n < 2 or have == want for n, have, want in layout)
+
+
+@leaf(lambda tensors, others: tuple(tensors))
+def separate(
+    tensors: tuple[torch.Tensor, ...], others: tuple[torch.Tensor, ...]
+) -> tuple[torch.Tensor, ...]:
+    """Return the tensors, copied where one of `others`, or one before, has their storage."""
+    seen = {other.untyped_storage()._cdata for other in others}
+    result: list[torch.Tensor] = []
+    for tensor in tensors:
+        shared = tensor.untyped_storage()._cdata in seen
+        result.append(tensor.detach().clone() if shared else tensor)
+        seen.add(result[-1].untyped_storage()._cdata)
+    return tuple(result)
 
 
 @leaf(_nothing)

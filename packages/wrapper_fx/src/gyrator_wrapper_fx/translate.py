@@ -1,5 +1,6 @@
 """What each instruction becomes. `TRANSLATIONS` has every class; a test holds it complete."""
 
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -56,6 +57,20 @@ def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
 def _assert_size_stride(scope: Scope, i: h.AssertSizeStride) -> None:
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
     scope.call(ops.assert_size_stride, scope.env[i.tensor], *layout, i.what or i.tensor)
+
+
+def _conform(scope: Scope, i: h.Conform) -> None:
+    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
+    where = (DTYPES[i.dtype], device_of(i.device), str(i.mend), i.tensor, i.what)
+    scope.bind(i.tensor, scope.call(ops.conform, scope.env[i.tensor], *layout, *where))
+
+
+def _separate(scope: Scope, i: h.Separate) -> None:
+    names = tuple(dict.fromkeys(i.tensors))
+    others = tuple(scope.env[n] for n in i.others)
+    whole = scope.call(ops.separate, tuple(scope.env[n] for n in names), others)
+    for k, name in enumerate(names):
+        scope.bind(name, scope.call(operator.getitem, whole, k))
 
 
 def _assert_alignment(scope: Scope, i: h.AssertAlignment) -> None:
@@ -292,6 +307,8 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.DefineSymbol: _define_symbol,
         h.BindConstant: _bind_constant,
         h.AssertSizeStride: _assert_size_stride,
+        h.Conform: _conform,
+        h.Separate: _separate,
         h.AssertAlignment: _assert_alignment,
         h.AssertNoNan: _assert_no_nan,
         h.AssertTrue: _assert_true,

@@ -87,6 +87,24 @@ class BodyWriter:
             string(i.what),
         )
 
+    def conform(self, i: h.Conform) -> None:
+        """`p.conform(x, sizes, strides, dtype, device, mend, name, what)`."""
+        self.call(
+            "conform",
+            i.tensor,
+            self.size.tuple(i.shape),
+            self.size.tuple(i.strides),
+            string(i.dtype),
+            string(i.device),
+            string(i.mend),
+            string(i.tensor),
+            string(i.what),
+        )
+
+    def separate(self, i: h.Separate) -> None:
+        """`p.separate((b,), (x, y))`."""
+        self.call("separate", names(i.tensors), names(i.others))
+
     def assert_alignment(self, i: h.AssertAlignment) -> None:
         """`p.assert_alignment(x, 16)`."""
         self.call("assert_alignment", i.tensor, str(i.bytes))
@@ -316,6 +334,7 @@ class BodyWriter:
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], None]]] = MappingProxyType({
         h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
         h.BindConstant: bind_constant, h.AssertSizeStride: assert_size_stride,
+        h.Conform: conform, h.Separate: separate,
         h.AssertAlignment: assert_alignment, h.AssertNoNan: assert_no_nan,
         h.AssertTrue: assert_true, h.Allocate: allocate, h.AllocatePool: allocate_pool,
         h.AllocateFromPool: allocate_from_pool, h.Workspace: workspace, h.Free: free,

@@ -11,7 +11,8 @@ using Wrap = PyObject* (*)(const void* tensor);
 
 // Callables of Python that a program needs, in the order in which the tuple `hooks` has them.
 enum Hook {
-  CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, QUEUE, HOOKS
+  CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, QUEUE,
+  LAYOUT_ERROR, RESOLVED, HOOKS
 };
 
 struct Program {
@@ -31,6 +32,8 @@ struct Program {
   AtenTensorHandle* constants;
   Py_ssize_t n_constants;
   Py_ssize_t n_outputs;
+  int64_t key_offset;  // of the dispatch keys in what _cdata points to; 0: not known
+  uint64_t pending;    // keys of a tensor whose conjugation or negation is still to be done
   GyTimes* times;      // null unless the program is timed
   Py_ssize_t n_kernels;
 };
@@ -265,6 +268,12 @@ void raise(Program* self, int32_t status, GyProgramContext& context, Call& call)
     case GY_HOOK_ERROR: return PyErr_Restore(call.type, call.value, call.trace);
     case GY_ASSERTION_ERROR: return PyErr_SetString(PyExc_AssertionError, context.error);
     case GY_DIVISION_ERROR: return PyErr_SetString(PyExc_ZeroDivisionError, context.error);
+    case GY_INPUT_ERROR:
+    case GY_RESULT_ERROR:
+      made = PyObject_CallFunction(
+          hook(self, LAYOUT_ERROR), "ss",
+          status == GY_INPUT_ERROR ? "GY-RUNTIME-090" : "GY-RUNTIME-091", context.error);
+      break;
     case GY_KERNEL_ERROR:
       made = PyObject_CallFunction(
           hook(self, KERNEL_ERROR), "LL", static_cast<long long>(context.kernel),
@@ -335,6 +344,25 @@ struct Arguments {
   }
 };
 
+// Whether the conjugation or negation of a tensor is still to be done; -1 with an exception.
+int is_pending(Program* self, PyObject* object) {
+  void* impl = impl_of(self, object);
+  if (!impl) return -1;
+  if (!self->key_offset) {  // ask Python
+    static const char* const methods[] = {"is_conj", "is_neg"};
+    for (const char* method : methods) {
+      PyObject* answer = PyObject_CallMethod(object, method, nullptr);
+      const int yes = answer ? PyObject_IsTrue(answer) : -1;
+      Py_XDECREF(answer);
+      if (yes) return yes;
+    }
+    return 0;
+  }
+  uint64_t keys;
+  memcpy(&keys, static_cast<char*>(impl) + self->key_offset, sizeof keys);
+  return (keys & self->pending) != 0;
+}
+
 // Lends a tensor that others hold, and that would not die while the program runs. Where torch makes a
 // tensor's second owner, or drops it, it takes the interpreter's lock if the first is an object of
 // Python; a program runs without it. So none is made if only kernels use the tensor, and if calls of
@@ -363,7 +391,15 @@ bool arguments(Program* self, PyObject* args, Arguments& to) {
     switch (kinds[k]) {
       case 't':
       case 'c':
-        if (Py_REFCNT(object) > 1) {
+        if (const int pending = is_pending(self, object)) {
+          PyObject* made =
+              pending < 0 ? nullptr
+                          : PyObject_CallFunction(hook(self, RESOLVED), "On", object, k);
+          if (made) in[k].tensor = handle_of(self, made);
+          in[k].kind = GY_TENSOR;
+          right = made && in[k].tensor;
+          to.kept.data[k] = made;
+        } else if (Py_REFCNT(object) > 1) {
           right = lend(self, object, kinds[k] == 'c', to, k);
         } else {
           in[k].tensor = handle_of(self, object);
@@ -461,15 +497,17 @@ bool works(Program* self, PyObject* probe) {
 PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   static const char* names[] = {
       "entry", "kinds", "shape", "n_outputs", "kernels", "parts", "constants", "hooks",
-      "tensor_type", "cdata", "wrap", "probe", "timed", "kept", nullptr};
-  unsigned long long entry = 0, wrap = 0;
+      "tensor_type", "cdata", "wrap", "probe", "timed", "kept", "key_offset", "pending", nullptr};
+  unsigned long long entry = 0, wrap = 0, pending = 0;
+  long long key_offset = 0;
   PyObject *kinds, *shape, *kernels, *parts, *constants, *hooks, *tensor_type, *cdata, *probe, *kept;
   Py_ssize_t n_outputs;
   int timed;
   if (!PyArg_ParseTupleAndKeywords(
-          args, keywords, "KSSnSSO!O!OO!KOpO", const_cast<char**>(names), &entry, &kinds, &shape,
+          args, keywords, "KSSnSSO!O!OO!KOpOLK", const_cast<char**>(names), &entry, &kinds, &shape,
           &n_outputs, &kernels, &parts, &PyTuple_Type, &constants, &PyTuple_Type, &hooks,
-          &tensor_type, &PyGetSetDescr_Type, &cdata, &wrap, &probe, &timed, &kept))
+          &tensor_type, &PyGetSetDescr_Type, &cdata, &wrap, &probe, &timed, &kept, &key_offset,
+          &pending))
     return nullptr;
   if (PyTuple_GET_SIZE(hooks) != HOOKS) {
     PyErr_Format(PyExc_ValueError, "%d hooks are needed", HOOKS);
@@ -491,6 +529,8 @@ PyObject* program_new(PyTypeObject* type, PyObject* args, PyObject* keywords) {
   self->n_outputs = n_outputs;
   self->n_kernels = PyBytes_GET_SIZE(kernels) / static_cast<Py_ssize_t>(sizeof(GyKernel));
   self->n_constants = 0;
+  self->key_offset = key_offset;
+  self->pending = pending;
   Py_ssize_t count = PyTuple_GET_SIZE(constants);
   self->constants =
       static_cast<AtenTensorHandle*>(PyMem_Calloc(count ? count : 1, sizeof(AtenTensorHandle)));

@@ -15,15 +15,18 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import (
     CallPartition,
     CallProgram,
     CollectiveStart,
+    Conform,
     Copy,
     ExternCall,
     HostProgram,
     Launch,
     ListValue,
+    Mend,
     Return,
     Value,
 )
@@ -35,6 +38,8 @@ from gyrator_runtime.build import Builder, BuildHandle
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.externs import overload
 from gyrator_runtime.native.extension import Extension
+from gyrator_runtime.native.shim import load_shim
+from gyrator_runtime.outside import LayoutError, conform
 from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.toolchain import Toolchain, ToolchainError, find_toolchain, stand_in_command
 from gyrator_runtime.warn import warn
@@ -102,9 +107,20 @@ def calling(program: HostProgram, emitted: Program) -> dict[str, Any]:
         "parameters": _letters(program),
         "results": [len(values), *_shape(values)],
         "kernels": [[name, *counts[name]] for name in emitted.kernels],
+        "written": _written(program),
         "entry": emitted.entry,
         "parts": [symbol for unit in emitted.units[1:] for symbol in unit.symbols],
     }
+
+
+def _written(program: HostProgram) -> list[int]:
+    """Return the places of the parameters that may not be replaced by a copy."""
+    kept = {
+        i.tensor
+        for i in program.instructions
+        if isinstance(i, Conform) and not i.what and i.mend is Mend.NOTHING
+    }
+    return [k for k, p in enumerate(program.parameters) if p.name in kept]
 
 
 def _letters(program: HostProgram) -> str:
@@ -266,12 +282,21 @@ def load(
         triton_kernels[kernel](grids, arguments)
 
     parts = [addresses[symbol] for symbol in about["parts"]]
+    written = frozenset(about["written"])
+
+    def resolved(given: torch.Tensor, place: int) -> torch.Tensor:
+        """Return a parameter whose conjugation or negation is still to be done, with it done."""
+        form = (given.shape, given.stride(), given.dtype, given.device)
+        mend = Mend.NOTHING if place in written else Mend.PENDING
+        return conform(given, *form, mend, f"at place {place}", "")
+
     hooks = (
         call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed, _stolen,
-        queue,
+        queue, layout_error, resolved,
     )  # fmt: skip
     with unset_fake_temporarily():  # AOTAutograd's fake mode may be on
         probe = torch.empty(3)
+        shim = load_shim()
     program: Any = caller.Program(
         entry=addresses[about["entry"]],
         kinds=about["parameters"].encode(),
@@ -287,6 +312,8 @@ def load(
         probe=probe,
         timed=timed,
         kept=(addresses[about["entry"]], *parts, *(owner for _, owner in functions)),
+        key_offset=0 if shim is None else shim.inside.keys,
+        pending=0 if shim is None else shim.inside.pending,
     )
     return program
 
@@ -345,6 +372,12 @@ def call_op(op: str, name: str, arguments: list[Any], wanted: str) -> list[Any]:
         elif letter == "1":
             results.append(result)
     return results
+
+
+def layout_error(code: str, text: str) -> None:
+    """Raise the error of an input or of an op's result that a program does not take."""
+    help = "pass what the program was compiled for, or correct the op's meta (fake) function"
+    raise LayoutError(Diagnostic(code, text, help=help))
 
 
 def queue(act: int, device: str | None, one: Any, other: Any) -> Any:

@@ -17,6 +17,7 @@ from gyrator_ir.host.nodes import (
     CollectiveFinish,
     CollectiveStart,
     Comment,
+    Conform,
     Copy,
     DefineSymbol,
     ExternCall,
@@ -25,11 +26,13 @@ from gyrator_ir.host.nodes import (
     Loop,
     MakeEvent,
     MakeStream,
+    Mend,
     ProfileRange,
     ReadScalar,
     RecordEvent,
     Return,
     Reuse,
+    Separate,
     TmaDescriptor,
     TritonLaunch,
     View,
@@ -52,11 +55,13 @@ from gyrator_ir.text.forms import (
     WORD,
     WORDS,
     Block,
+    Codec,
     Form,
     FormTable,
     Part,
     flag,
 )
+from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.text.values import (
     GRID,
     LAYOUT,
@@ -67,6 +72,15 @@ from gyrator_ir.text.values import (
     VALUES_BY_NAME,
 )
 
+
+def _read_mend(scanner: Scanner) -> Mend:
+    word = scanner.name()
+    if word not in frozenset(Mend):
+        scanner.fail(f"expected one of {', '.join(Mend)}")
+    return Mend(word)
+
+
+_MEND = Codec(lambda value, _: value.value, _read_mend)
 _NAME, _SYMBOL = Part("name", NAME), Part("symbol", SYMBOL)
 _TENSOR = Part("tensor", NAME)
 _DEVICE = Part("device", DEVICE, lead="on")
@@ -96,6 +110,19 @@ _CHECKS = (
             Part("what", STRING, lead="from", omit=""),
         ),
     ),
+    Form(
+        Conform,
+        "conform",
+        (
+            _TENSOR,
+            Part("dtype", DTYPE, lead="to"),
+            *LAYOUT[1:],
+            _DEVICE,
+            Part("mend", _MEND, lead="mend", omit=Mend.ALL),
+            Part("what", STRING, lead="from", omit=""),
+        ),
+    ),
+    Form(Separate, "separate", (Part("tensors", NAMES), Part("others", NAMES, lead="from"))),
     Form(AssertAlignment, "assert_aligned", (_TENSOR, Part("bytes", INTEGER))),
     Form(AssertNoNan, "assert_finite", (_TENSOR, Part("what", STRING, lead="from", omit=""))),
     Form(AssertTrue, "assert", (Part("condition", COND), Part("message", STRING))),

@@ -96,6 +96,45 @@ class AssertSizeStride:
     """Where the tensor came from, for the message."""
 
 
+class Mend(StrEnum):
+    """What `Conform` may replace; it raises for any other difference."""
+
+    ALL = "all"
+    """Element type, device, strides, and a conjugation or negation that is still to be done."""
+    PENDING = "pending"
+    """A conjugation or negation that is still to be done."""
+    NOTHING = "nothing"
+    """Nothing: the tensor itself is needed, or whoever made it is to mend it."""
+
+
+@frozen
+class Conform:
+    """Make a tensor from outside what the program takes it for.
+
+    Raises where it has other sizes. One of another element type, on another device, with other
+    strides (in dimensions longer than 1), or whose conjugation or negation is still to be done, is
+    replaced by a copy, under the same name, as far as `mend` allows; else this raises too.
+    """
+
+    tensor: str = field(validator=identifier)
+    dtype: DType = field(validator=exactly(DType))
+    device: Device = field(validator=exactly(Device))
+    shape: tuple[Expr, ...] = field(validator=a_tuple)
+    strides: tuple[Expr, ...] = field(validator=a_tuple)
+    mend: Mend = field(default=Mend.ALL, validator=exactly(Mend))
+    what: str = field(default="", validator=exactly(str))
+    """The op that returned it; empty for a parameter of the program."""
+
+
+@frozen
+class Separate:
+    """Replace, under the same name, each of `tensors` by a copy of it that lies in storage which
+    one of `others`, or one before it, has too. Names may be given several times."""
+
+    tensors: tuple[str, ...] = field(validator=a_tuple)
+    others: tuple[str, ...] = field(validator=a_tuple)
+
+
 @frozen
 class AssertAlignment:
     """Raise unless the tensor's data pointer is a multiple of `bytes`."""
@@ -421,6 +460,8 @@ Instruction = (
     | DefineSymbol
     | BindConstant
     | AssertSizeStride
+    | Conform
+    | Separate
     | AssertAlignment
     | AssertNoNan
     | AssertTrue

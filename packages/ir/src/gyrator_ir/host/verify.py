@@ -49,6 +49,7 @@ from gyrator_ir.host.nodes import (
     CollectiveFinish,
     CollectiveStart,
     Comment,
+    Conform,
     Copy,
     DefineSymbol,
     ExternCall,
@@ -67,6 +68,7 @@ from gyrator_ir.host.nodes import (
     Ref,
     Return,
     Reuse,
+    Separate,
     TmaDescriptor,
     TritonLaunch,
     Value,
@@ -255,9 +257,14 @@ def _uses_tensor(v: _Scope, i: AssertAlignment | AssertNoNan | CollectiveFinish)
     v.use(i.tensor, "tensor")
 
 
-def _assert_layout(v: _Scope, i: AssertSizeStride) -> None:
+def _assert_layout(v: _Scope, i: AssertSizeStride | Conform) -> None:
     v.use(i.tensor, "tensor")
     v.layout(i.shape, i.strides)
+
+
+def _separate(v: _Scope, i: Separate) -> None:
+    for name in (*i.tensors, *i.others):
+        v.use(name, "tensor")
 
 
 def _assert_true(v: _Scope, i: AssertTrue) -> None:
@@ -495,6 +502,8 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
         ReadScalar: _read_scalar,
         BindConstant: _bind_constant,
         AssertSizeStride: _assert_layout,
+        Conform: _assert_layout,
+        Separate: _separate,
         AssertAlignment: _uses_tensor,
         AssertNoNan: _uses_tensor,
         AssertTrue: _assert_true,

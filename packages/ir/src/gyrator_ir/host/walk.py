@@ -18,7 +18,7 @@ _BINDS = {
     h.ReadScalar: "symbol",
 }  # fmt: skip
 _NOT_NAMES = frozenset(
-    {"key", "kernel", "target", "out", "program", "message", "what", "label", "text"}
+    {"key", "kernel", "target", "out", "program", "message", "what", "label", "text", "mend"}
 )
 _BODIES = ("body", "then", "otherwise", "condition")
 

@@ -15,6 +15,7 @@ from gyrator_runtime.native.load import (
 from gyrator_runtime.native.program import (
     Buffer,
     Call,
+    Conform,
     Const,
     DeviceLaunch,
     Drop,
@@ -29,6 +30,7 @@ from gyrator_runtime.native.program import (
     PlanProgram,
     Reg,
     Return,
+    Separate,
     Size,
     SizeArg,
     SizeProgram,
@@ -39,6 +41,7 @@ from gyrator_runtime.native.program import (
 __all__ = [
     "Buffer",
     "Call",
+    "Conform",
     "Const",
     "DeviceLaunch",
     "Drop",
@@ -57,6 +60,7 @@ __all__ = [
     "Reg",
     "Return",
     "Runner",
+    "Separate",
     "Size",
     "SizeArg",
     "SizeProgram",

@@ -15,6 +15,7 @@ from gyrator_runtime.native.program import (
     EXPR_OPS,
     Call,
     CheckHandler,
+    Conform,
     Const,
     Drop,
     GetItem,
@@ -26,6 +27,7 @@ from gyrator_runtime.native.program import (
     PlanProgram,
     Reg,
     Return,
+    Separate,
     Size,
     SizeArg,
     SizeProgram,
@@ -34,7 +36,8 @@ from gyrator_runtime.native.program import (
 )
 from gyrator_runtime.native.shim import load_shim
 
-END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE, OPERATE = range(11)
+END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE = range(10)
+OPERATE, CONFORM, SEPARATE = range(10, 13)
 ARG_REG, ARG_CONST, ARG_INT, ARG_INT_TUPLE = range(4)
 DIRECT_TENSORS = (3, 4)
 """Numbers of tensors of an operator that runs without Python; of four, the numbers are two."""
@@ -95,13 +98,23 @@ class _Encoder:
         self.out.code.append(END)
         return self.out
 
-    def other(self, instruction: Call | Operate | Drop | GetItem | Move | Return) -> None:
+    def other(
+        self,
+        instruction: Call | Operate | Conform | Separate | Drop | GetItem | Move | Return,
+    ) -> None:
         code = self.out.code
         match instruction:
             case Call():
                 self.call(instruction)
             case Operate():
                 self.operate(instruction)
+            case Conform():
+                self.conform(instruction)
+            case Separate(registers, others, function):
+                counts = (self.const(function), len(registers), len(others))
+                code += (SEPARATE, *counts, *registers, *others)
+                for register in registers:
+                    self.forget(register)
             case Drop(register):
                 code += (DROP, register)
             case GetItem(target, source, index):
@@ -180,6 +193,20 @@ class _Encoder:
         address = _signed(operate.address) if direct else 0
         counts = (len(operate.tensors), len(operate.numbers))
         self.out.code += (OPERATE, address, self.const(operate.function), *counts, *words)
+
+    def conform(self, conform: Conform) -> None:
+        shim = load_shim()
+        layout, device = conform.layout, conform.device
+        dtype = where = -1
+        if shim is not None and len(layout.sizes) <= MOST_DIMS:
+            dtype = shim.every_dtype.get(layout.dtype, -1)
+            where = shim.devices.get(device.type, -1)
+        index = -1 if device.type == "cpu" or device.index is None else device.index
+        slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
+        function = self.const(conform.function)
+        header = (conform.register, function, dtype, where, index, len(layout.sizes))
+        self.out.code += (CONFORM, *header, *slots)
+        self.forget(conform.register)
 
     def value(self, value: Value) -> tuple[int, ...]:
         found, static = _static(value)
@@ -277,8 +304,13 @@ def _check_registers(program: PlanProgram) -> None:
                 values += (*instruction.args, *(v for _, v in instruction.kwargs))
             case Operate():
                 used.update(t.register for t in instruction.tensors)
-                for layout in (t.layout for t in instruction.tensors if t.layout is not None):
-                    sizes += (layout.offset, *layout.sizes, *layout.strides)
+                for made in (t.layout for t in instruction.tensors if t.layout is not None):
+                    sizes += (made.offset, *made.sizes, *made.strides)
+            case Conform(register, _, layout):
+                used.add(register)
+                sizes += (*layout.sizes, *layout.strides)
+            case Separate(registers, others, _):
+                used.update((*registers, *others))
             case Drop(register):
                 used.add(register)
             case GetItem(target, source, _) | Move(target, source):

@@ -25,6 +25,8 @@ enum Op : int64_t {
   // function, const fn, n tensors, n numbers, then for each tensor: reg, ndim or -1, and unless
   // -1: dtype, element size, offset, sizes, strides; then the numbers
   OP_OPERATE = 10,
+  OP_CONFORM = 11,   // reg, const fn, dtype, device type, index or -1, ndim, sizes, strides
+  OP_SEPARATE = 12,  // const fn, n, m, n regs, m regs
 };
 
 enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
@@ -66,6 +68,9 @@ struct Shim {
   int32_t (*device_index)(Tensor, int32_t*);
   bool (*grad_enabled)();
   void (*set_grad)(bool);
+  int32_t (*dim)(Tensor, int64_t*);
+  int32_t (*sizes)(Tensor, int64_t**);
+  int32_t (*strides)(Tensor, int64_t**);
 };
 constexpr Py_ssize_t kHelpers = sizeof(Shim) / sizeof(void*);
 
@@ -100,6 +105,9 @@ struct Plan {
   DataPtr data_ptr;
   Shim shim;
   int64_t tensor_offset;  // of the at::Tensor in a tensor object; 0: no shim
+  int64_t key_offset;      // of the dispatch keys in what an at::Tensor points to; 0: not known
+  int64_t storage_offset;  // of the pointer to its storage there; 0: not known
+  uint64_t pending;        // keys of a tensor whose conjugation or negation is still to be done
   int64_t* code;
   int64_t* ints;
   Timing* timings;  // null unless the plan is timed
@@ -572,6 +580,109 @@ const int64_t* operate(Plan* plan, const int64_t* pc, PyObject** regs, const int
   return operate_in_python(plan, pc, regs, ints) ? after_operate(pc) : nullptr;
 }
 
+// The at::Tensor of an object, or null where looking inside of it is not safe.
+char* plain_tensor(Plan* plan, PyObject* value) {
+  PyObject* type = reinterpret_cast<PyObject*>(Py_TYPE(value));
+  const bool known = type == plan->tensor_type || type == plan->parameter_type;
+  return known && plan->tensor_offset ? reinterpret_cast<char*>(value) + plan->tensor_offset
+                                      : nullptr;
+}
+
+template <typename T>
+T inside(const char* tensor, int64_t offset) {
+  T found;
+  memcpy(&found, *reinterpret_cast<char* const*>(tensor) + offset, sizeof found);
+  return found;
+}
+
+// Whether a tensor surely is what an OP_CONFORM asks for.
+bool conforms(Plan* plan, const int64_t* pc, PyObject* value, const int64_t* ints) {
+  const int64_t ndim = pc[5];
+  char* tensor = plain_tensor(plan, value);
+  if (!tensor || !plan->key_offset || pc[2] < 0 || pc[3] < 0) return false;
+  if (inside<uint64_t>(tensor, plan->key_offset) & plan->pending) return false;
+  const Shim* shim = &plan->shim;
+  int32_t dtype = 0, type = 0, index = 0;
+  int64_t dim = 0;
+  int64_t *sizes = nullptr, *strides = nullptr;
+  if (shim->dtype(tensor, &dtype) || dtype != pc[2]) return false;
+  if (shim->device_type(tensor, &type) || type != pc[3]) return false;
+  if (pc[4] >= 0 && (shim->device_index(tensor, &index) || index != pc[4])) return false;
+  if (shim->dim(tensor, &dim) || dim != ndim) return false;
+  if (shim->sizes(tensor, &sizes) || shim->strides(tensor, &strides)) return false;
+  const int64_t* want = pc + 6;
+  bool empty = false, same = true;
+  for (int64_t k = 0; k < ndim; k++) {
+    if (sizes[k] != ints[want[k]]) return false;
+    empty |= sizes[k] == 0;
+    same &= sizes[k] < 2 || strides[k] == ints[want[ndim + k]];
+  }
+  return same || empty;
+}
+
+const int64_t* conform(Plan* plan, const int64_t* pc, Registers& regs, const int64_t* ints) {
+  const int64_t ndim = pc[5];
+  PyObject* value = regs.slots.data[pc[0]];
+  if (!value) {
+    PyErr_SetString(PyExc_RuntimeError, "gyrator: an argument is an empty register");
+    return nullptr;
+  }
+  if (!conforms(plan, pc, value, ints)) {
+    PyObject* layout = int_tuple(pc + 6, 2 * ndim, ints);
+    if (!layout) return nullptr;
+    PyObject* made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[1]), value,
+                                                  layout, nullptr);
+    Py_DECREF(layout);
+    if (!made) return nullptr;
+    regs.set(pc[0], made);
+  }
+  return pc + 6 + 2 * ndim;
+}
+
+// Whether tensors surely have storage of their own each: the first n of the registers, which none of
+// the m after them has either.
+bool separated(Plan* plan, const int64_t* at, int64_t n, int64_t m, PyObject** regs) {
+  Scratch<void*> seen(n + m);
+  if (!seen.data || !plan->storage_offset) return false;
+  for (int64_t k = n + m - 1; k >= 0; k--) {
+    char* tensor = regs[at[k]] ? plain_tensor(plan, regs[at[k]]) : nullptr;
+    if (!tensor) return false;
+    seen.data[k] = inside<void*>(tensor, plan->storage_offset);
+  }
+  for (int64_t k = 0; k < n; k++)
+    for (int64_t j = k + 1; j < n + m; j++)
+      if (seen.data[k] == seen.data[j]) return false;
+  return true;
+}
+
+PyObject* objects_of(const int64_t* at, int64_t n, PyObject** regs) {
+  PyObject* found = PyTuple_New(n);
+  for (int64_t k = 0; found && k < n; k++)
+    PyTuple_SET_ITEM(found, k, Py_NewRef(regs[at[k]] ? regs[at[k]] : Py_None));
+  return found;
+}
+
+const int64_t* separate(Plan* plan, const int64_t* pc, Registers& regs) {
+  const int64_t n = pc[1], m = pc[2];
+  const int64_t* at = pc + 3;
+  PyObject** slots = regs.slots.data;
+  if (!separated(plan, at, n, m, slots)) {
+    if (PyErr_Occurred()) return nullptr;
+    PyObject* mine = objects_of(at, n, slots);
+    PyObject* others = objects_of(at + n, m, slots);
+    PyObject* made = nullptr;
+    if (mine && others)
+      made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan->consts, pc[0]), mine, others,
+                                          nullptr);
+    Py_XDECREF(mine);
+    Py_XDECREF(others);
+    if (!made) return nullptr;
+    for (int64_t k = 0; k < n; k++) regs.set(at[k], Py_NewRef(PyTuple_GET_ITEM(made, k)));
+    Py_DECREF(made);
+  }
+  return at + n + m;
+}
+
 bool bind(Plan* plan, PyObject* const* args, size_t n_given, Registers& regs) {
   Py_ssize_t n = PyVectorcall_NARGS(n_given);
   PyObject** slots = regs.slots.data;
@@ -656,6 +767,14 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
         pc = operate(plan, pc, regs.slots.data, ints, &quiet);
         if (!pc) return nullptr;
         break;
+      case OP_CONFORM:
+        pc = conform(plan, pc, regs, ints);
+        if (!pc) return nullptr;
+        break;
+      case OP_SEPARATE:
+        pc = separate(plan, pc, regs);
+        if (!pc) return nullptr;
+        break;
       case OP_DROP:
         regs.set(*pc++, nullptr);
         break;
@@ -697,18 +816,19 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   static const char* const names[] = {"code",      "ints",        "consts",   "checks", "n_args",
                                       "n_regs",    "boxed",       "timed",    "tensor_type",
                                       "parameter_type", "data_ptr_address", "watchers", "helpers",
-                                      "tensor_offset", nullptr};
+                                      "tensor_offset", "key_offset", "storage_offset", "pending", nullptr};
   const char *code, *ints;
   Py_ssize_t n_code, n_ints, n_args, n_regs;
   PyObject *consts, *checks, *tensor_type, *parameter_type, *watchers, *helpers;
   int boxed, timed;
-  long long offset;
-  unsigned long long address;
-  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOOKO!O!L", const_cast<char**>(names),
+  long long offset, keys, storage;
+  unsigned long long address, pending;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "y#y#O!O!nnppOOKO!O!LLLK", const_cast<char**>(names),
                                    &code, &n_code, &ints, &n_ints, &PyTuple_Type, &consts,
                                    &PyTuple_Type, &checks, &n_args, &n_regs, &boxed, &timed,
                                    &tensor_type, &parameter_type, &address, &PyTuple_Type,
-                                   &watchers, &PyTuple_Type, &helpers, &offset))
+                                   &watchers, &PyTuple_Type, &helpers, &offset, &keys, &storage,
+                                   &pending))
     return nullptr;
   const bool shimmed = PyTuple_GET_SIZE(helpers) == kHelpers && offset > 0;
   if (!PyType_Check(tensor_type) || n_regs < n_args || n_args < 0) {
@@ -724,6 +844,9 @@ PyObject* plan_new(PyTypeObject* type, PyObject* args, PyObject* kwargs) {
   plan->parameter_type = Py_NewRef(parameter_type);
   plan->watchers = Py_NewRef(watchers);
   plan->tensor_offset = shimmed ? offset : 0;
+  plan->key_offset = keys;
+  plan->storage_offset = storage;
+  plan->pending = pending;
   void* functions[kHelpers] = {};
   for (Py_ssize_t i = 0; shimmed && i < kHelpers; i++)
     functions[i] = PyLong_AsVoidPtr(PyTuple_GET_ITEM(helpers, i));

@@ -103,6 +103,9 @@ class NativeRunner:
             watchers=WATCHERS,
             helpers=() if shim is None else shim.helpers,
             tensor_offset=0 if shim is None else shim.tensor_offset,
+            key_offset=0 if shim is None else shim.inside.keys,
+            storage_offset=0 if shim is None else shim.inside.storage,
+            pending=0 if shim is None else shim.inside.pending,
         )
         return cast(Plan, made)
 

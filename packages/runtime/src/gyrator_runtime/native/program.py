@@ -195,6 +195,32 @@ class Operate:
 
 
 @frozen
+class Conform:
+    """Check the tensor in a register against a layout and a device.
+
+    Where something differs, or cannot be told without Python, the register gets what `function`
+    returns for the object in it, and for the layout's sizes and then its strides.
+    """
+
+    register: int
+    function: Callable[[object, tuple[int, ...]], object]
+    layout: Layout
+    device: torch.device
+
+
+@frozen
+class Separate:
+    """See whether tensors in registers have storage that another of them, or one in `others`, has.
+
+    If so, the registers get what `function` returns for the objects in them, and for `others`.
+    """
+
+    registers: tuple[int, ...]
+    others: tuple[int, ...]
+    function: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[object, ...]]
+
+
+@frozen
 class Drop:
     """Release a register."""
 
@@ -225,7 +251,9 @@ class Return:
     values: tuple[Value, ...]
 
 
-Instruction: TypeAlias = Launch | Call | Operate | Drop | GetItem | Move | Return
+Instruction: TypeAlias = (
+    Launch | Call | Operate | Conform | Separate | Drop | GetItem | Move | Return
+)
 
 
 @frozen

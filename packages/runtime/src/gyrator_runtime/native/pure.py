@@ -17,6 +17,7 @@ from gyrator_runtime.native.encode import encode
 from gyrator_runtime.native.program import (
     Call,
     CheckHandler,
+    Conform,
     Const,
     Drop,
     GetItem,
@@ -27,6 +28,7 @@ from gyrator_runtime.native.program import (
     PlanProgram,
     Reg,
     Return,
+    Separate,
     Size,
     SizeArg,
     SizeProgram,
@@ -81,6 +83,14 @@ class PurePlan:
                     objects = tuple(_filled(regs, t.register) for t in tensors)
                     function(objects, _layout_sizes(tensors, regs))
                     del objects
+                case Conform(register, function, layout):
+                    sizes = tuple(_size(s, regs) for s in (*layout.sizes, *layout.strides))
+                    regs[register] = function(_read(regs, register), sizes)
+                case Separate(registers, others, function):
+                    mine, theirs = (tuple(_read(regs, r) for r in t) for t in (registers, others))
+                    for register, own in zip(registers, function(mine, theirs), strict=True):
+                        regs[register] = own
+                    del mine, theirs
                 case Drop(register):
                     regs[register] = _EMPTY
                 case GetItem(target, source, index):

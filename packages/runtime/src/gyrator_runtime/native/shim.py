@@ -7,12 +7,17 @@ for), so no header of torch is read.
 """
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
+from typing import TypeVar
 
 import torch
 from attrs import frozen
+
+from gyrator_ir.types import DType
+
+K = TypeVar("K")
 
 HELPERS = (
     "aoti_torch__reinterpret_tensor",
@@ -24,6 +29,9 @@ HELPERS = (
     "aoti_torch_get_device_index",
     "aoti_torch_grad_mode_is_enabled",
     "aoti_torch_grad_mode_set_enabled",
+    "aoti_torch_get_dim",
+    "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",
 )
 """What the native runner needs besides operators, in the order in which it takes the addresses."""
 
@@ -57,6 +65,23 @@ class Shim:
     tensor_offset: int
     """Byte offset of the `at::Tensor` in a tensor object."""
     dtypes: Mapping[torch.dtype, int]
+    every_dtype: Mapping[torch.dtype, int]
+    """All element types that the ABI can tell."""
+    devices: Mapping[str, int]
+    """Device types that the ABI can tell."""
+    inside: "Inside"
+
+
+@frozen
+class Inside:
+    """Where in a tensor (`Tensor._cdata`) torch keeps what its C ABI does not tell; 0: unknown."""
+
+    keys: int
+    """Byte offset of the set of dispatch keys."""
+    storage: int
+    """Byte offset of the pointer to its storage."""
+    pending: int
+    """Keys of a tensor whose conjugation or negation is still to be done."""
 
 
 @cache
@@ -68,7 +93,26 @@ def load_shim() -> Shim | None:
     if not all(helpers) or not offset:
         return None
     codes = {t: getattr(library, f"aoti_torch_dtype_{name}")() for t, name in DTYPES.items()}
-    return Shim(helpers, offset, MappingProxyType(codes))
+    every = _codes(library, "dtype", {getattr(torch, d.full_name): d.full_name for d in DType})
+    devices = _codes(library, "device_type", {d: d for d in ("cpu", *_accelerators())})
+    return Shim(
+        helpers,
+        offset,
+        MappingProxyType(codes),
+        MappingProxyType(every),
+        MappingProxyType(devices),
+        _inside(),
+    )
+
+
+def _codes(library: ctypes.CDLL, kind: str, names: Mapping[K, str]) -> dict[K, int]:
+    found = {k: getattr(library, f"aoti_torch_{kind}_{name}", None) for k, name in names.items()}
+    return {k: code() for k, code in found.items() if code is not None}
+
+
+def _accelerators() -> tuple[str, ...]:
+    found = torch.accelerator.current_accelerator()
+    return () if found is None else (found.type,)
 
 
 @cache
@@ -91,3 +135,33 @@ def _tensor_offset() -> int:
             p for p in places if ctypes.c_size_t.from_address(id(seen) + p).value == seen._cdata
         }
     return places.pop() if len(places) == 1 else 0
+
+
+def _inside() -> Inside:
+    """Look for the words of some tensors that hold what Python says of them.
+
+    A tensor is larger than what is read of it, which ends at the first word that fits.
+    """
+    key_set, key = torch._C.DispatchKeySet, torch._C.DispatchKey
+    pending = key_set(key.Conjugate).raw_repr() | key_set(key.Negative).raw_repr()
+    plain, small = torch.empty(3), torch.nn.Parameter(torch.empty(2))
+    lazy = torch.empty(2, 3, dtype=torch.complex64).conj()
+    seen = (plain, small, lazy, torch.empty(4)._neg_view(), torch.empty(1, dtype=torch.int64))
+    keys = _word(seen, lambda t: torch._C._dispatch_keys(t).raw_repr())
+    storage = _word(seen, lambda t: t.untyped_storage()._cdata)
+    return Inside(keys, storage, pending)
+
+
+def _word(tensors: Sequence[torch.Tensor], value: Callable[[torch.Tensor], int]) -> int:
+    word = ctypes.sizeof(ctypes.c_void_p)
+    for place in range(word, _MOST_WORDS * word, word):
+        first = tensors[0]
+        if ctypes.c_uint64.from_address(first._cdata + place).value != value(first):
+            continue
+        if all(ctypes.c_uint64.from_address(t._cdata + place).value == value(t) for t in tensors):
+            return place
+    return 0
+
+
+_MOST_WORDS = 24
+"""How far to look: fewer words than a tensor has in any torch that is supported."""

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 
+import torch
 from attrs import define
 
 from gyrator_runtime import host
-from gyrator_runtime.native.program import Const
+from gyrator_runtime.native.program import Conform, Const, Separate
+from gyrator_runtime.outside import conform, separate
 from gyrator_runtime.record.recording import Recording
-from gyrator_runtime.record.values import AnySize, Handle, plan_size, size_tuple
+from gyrator_runtime.record.values import AnySize, Handle, layout_of, plan_size, size_tuple
 
 
 @define
@@ -24,6 +26,33 @@ class CheckInstructions(Recording):
         """Raise AssertionError unless sizes and strides are these."""
         args = (self._reg(tensor), size_tuple(shape), size_tuple(strides), Const(what))
         self._call(host.assert_size_stride, args, result=False)
+
+    def conform(
+        self,
+        tensor: Handle,
+        shape: tuple[AnySize, ...],
+        strides: tuple[AnySize, ...],
+        dtype: str,
+        device: str,
+        mend: str,
+        name: str,
+        what: str,
+    ) -> None:
+        """Make a tensor from outside what the program takes it for; see `outside.conform`."""
+        layout = layout_of(shape, strides, host.DTYPES[dtype], 0)
+        place, count = torch.device(device), len(shape)
+
+        def mended(given: object, sizes: tuple[int, ...]) -> object:
+            wanted = (sizes[:count], sizes[count:], layout.dtype, place)
+            return conform(given, *wanted, mend, name, what)
+
+        self.instructions.append(Conform(tensor.register, mended, layout, place))
+
+    def separate(self, tensors: tuple[Handle, ...], others: tuple[Handle, ...]) -> None:
+        """Copy those of `tensors` whose storage is that of another of them, or of `others`."""
+        registers = tuple(dict.fromkeys(t.register for t in tensors))
+        apart = tuple(dict.fromkeys(t.register for t in others))
+        self.instructions.append(Separate(registers, apart, separate))
 
     def assert_alignment(self, tensor: Handle, alignment: int) -> None:
         """Raise AssertionError unless the data pointer is a multiple of `alignment` bytes."""

@@ -1,22 +1,25 @@
 """Instructions of the operations that are not kernels."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import Const
+from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host.nodes import (
-    AssertSizeStride,
     AssertTrue,
     Branch,
     CallProgram,
     CollectiveFinish,
     CollectiveStart,
+    Conform,
     Copy,
     ExternCall,
     Instruction,
+    ListValue,
     Loop,
+    Mend,
     ReadScalar,
     Ref,
+    Separate,
     TmaDescriptor,
     TritonLaunch,
     Value,
@@ -44,7 +47,7 @@ from gyrator_scheduler.errors import SchedulerError
 from gyrator_scheduler.host.names import Names
 
 _LIBRARIES = frozenset({"aten", "prims", "gyrator"})
-"""Whose ops return what their schemas and meta functions say."""
+"""Whose ops are torch's and the compiler's own, which a user cannot correct."""
 
 
 def calls(
@@ -113,17 +116,46 @@ def _extern(node: Extern, names: Names, before: list[Instruction], work: list[In
     work.append(ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names))
 
 
-def is_foreign(node: object) -> bool:
-    """Whether a node calls an op of the user's, whose word on what it returns may be wrong."""
-    return isinstance(node, Extern) and node.target.partition(".")[0] not in _LIBRARIES
+def separation(work: Sequence[Instruction]) -> list[Instruction]:
+    """Return what gives the results of a call storage of their own, if it has any."""
+    for call in work:
+        if isinstance(call, ExternCall) and call.out is None:
+            results = tuple(r for one in call.results for r in _tensors(one))
+            others = dict.fromkeys(
+                n for v in (*call.args, *dict(call.kwargs).values()) for n in _names(v)
+            )
+            return [Separate(results, tuple(others))] if results else []
+    return []
 
 
-def assertions(node: CallOperation, buffers: Mapping[str, Buffer]) -> list[Instruction]:
-    """Return checks of the tensors that a dispatcher op gave back."""
+def _tensors(result: str | tuple[str, ...] | Sym | None) -> tuple[str, ...]:
+    return (result,) if isinstance(result, str) else result if isinstance(result, tuple) else ()
+
+
+def _names(value: Value) -> Iterator[str]:
+    match value:
+        case Ref(name):
+            yield name
+        case ListValue(items):
+            for item in items:
+                yield from _names(item)
+
+
+def conformity(
+    node: CallOperation, buffers: Mapping[str, Buffer], strict: bool
+) -> list[Instruction]:
+    """Return what makes the tensors that a dispatcher op gave back what the program takes them for.
+
+    `strict` asks ops of the user's to keep their word; a difference is then an error.
+    """
     if not isinstance(node, Extern) or node.out is not None:
         return []
+    foreign = node.target.partition(".")[0] not in _LIBRARIES
+    mend = Mend.NOTHING if strict and foreign else Mend.ALL
     results = (buffers[name] for name in results_of(node))
-    return [AssertSizeStride(b.name, b.shape, b.strides, node.target) for b in results]
+    return [
+        Conform(b.name, b.dtype, b.device, b.shape, b.strides, mend, node.target) for b in results
+    ]
 
 
 def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:

@@ -27,7 +27,7 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
-from gyrator_scheduler.host.calls import assertions, calls, is_foreign
+from gyrator_scheduler.host.calls import calls, conformity, separation
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
@@ -179,10 +179,10 @@ class _Planner:
             self.bound.update(defined_symbols(node))
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
-        checked = self.options.size_asserts or is_foreign(node)
-        if checked and not isinstance(node, Kernel | Template):
+        if not isinstance(node, Kernel | Template):
+            work.extend(separation(work))
             # Sizes are bound outside of what work may be wrapped in, for others need them.
-            (after or work).extend(assertions(node, self.buffers))
+            (after or work).extend(conformity(node, self.buffers, self.options.size_asserts))
         if self.options.nan_asserts:
             for name in touched(node)[1]:
                 if name in self.buffers and self.buffers[name].dtype.is_float:

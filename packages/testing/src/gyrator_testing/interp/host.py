@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field
+from attrs import define, evolve, field
 
 from gyrator_ir.expr import Cond, Expr, Sym
 from gyrator_ir.host.nodes import (
@@ -24,6 +24,7 @@ from gyrator_ir.host.nodes import (
     CollectiveFinish,
     CollectiveStart,
     Comment,
+    Conform,
     Copy,
     DefineSymbol,
     ExternCall,
@@ -35,12 +36,14 @@ from gyrator_ir.host.nodes import (
     Loop,
     MakeEvent,
     MakeStream,
+    Mend,
     ProfileRange,
     ReadScalar,
     RecordEvent,
     Ref,
     Return,
     Reuse,
+    Separate,
     TmaDescriptor,
     TritonLaunch,
     Value,
@@ -145,6 +148,14 @@ def _array(value: object) -> Any:
     return value.array if isinstance(value, _Tensor) else value
 
 
+def _lies(where: Layout, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether sizes are these, and strides of dimensions longer than 1."""
+    return shape == where.shape and (
+        0 in shape
+        or all(n < 2 or a == b for n, a, b in zip(shape, strides, where.strides, strict=True))
+    )
+
+
 @define
 class _Host:
     """The names and symbols of a program while it runs; the only thing here that changes."""
@@ -206,7 +217,11 @@ class _Host:
                     )
                 self.names[name] = _tensor(self.constants[key])
             case AssertSizeStride():
-                self._assert_layout(i)
+                self._assert_layout(i.tensor, i.shape, i.strides, i.what)
+            case Conform():
+                self._conform(i)
+            case Separate(tensors, others):
+                self._separate(tensors, others)
             case AssertAlignment(tensor, count):
                 found = self._get_tensor(tensor)
                 address = found.flat().__array_interface__["data"][0]
@@ -224,18 +239,35 @@ class _Host:
                 return False
         return True
 
-    def _assert_layout(self, i: AssertSizeStride) -> None:
-        where = self._get_tensor(i.tensor).layout
-        shape, strides = self._ints(i.shape), self._ints(i.strides)
-        same = shape == where.shape and (
-            0 in shape
-            or all(n < 2 or a == b for n, a, b in zip(shape, strides, where.strides, strict=True))
-        )
-        if not same:
+    def _assert_layout(
+        self, tensor: str, wanted: Sequence[Expr], steps: Sequence[Expr], what: str
+    ) -> None:
+        where = self._get_tensor(tensor).layout
+        shape, strides = self._ints(wanted), self._ints(steps)
+        if not _lies(where, shape, strides):
             raise AssertionError(
-                f"{i.tensor} has sizes {where.shape}, strides {where.strides}; "
-                f"expected {shape}, {strides}. {i.what}"
+                f"{tensor} has sizes {where.shape}, strides {where.strides}; "
+                f"expected {shape}, {strides}. {what}"
             )
+
+    def _conform(self, i: Conform) -> None:
+        found = self._get_tensor(i.tensor)
+        shape, strides = self._ints(i.shape), self._ints(i.strides)
+        if found.layout.dtype is i.dtype and _lies(found.layout, shape, strides):
+            return
+        if i.mend is not Mend.ALL or found.layout.shape != shape:
+            raise AssertionError(f"{i.what or i.tensor} is not laid out as {shape}, {strides}")
+        made = _Tensor(poisoned(i.dtype, span_of(shape, strides)), Layout(i.dtype, shape, strides))
+        made.array[...] = cast(found.array, i.dtype)
+        self.names[i.tensor] = made
+
+    def _separate(self, tensors: Sequence[str], others: Sequence[str]) -> None:
+        seen = [self._get_tensor(name).storage for name in others]
+        for name in dict.fromkeys(tensors):
+            found = self._get_tensor(name)
+            if any(np.may_share_memory(found.storage, known) for known in seen):
+                self.names[name] = found = evolve(found, storage=found.storage.copy())
+            seen.append(found.storage)
 
     def _memory(self, i: Instruction) -> bool:
         match i:

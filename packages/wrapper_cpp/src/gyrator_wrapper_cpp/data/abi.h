@@ -89,6 +89,7 @@ AOTITorchError aoti_torch_empty_strided_pinned(
     int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device_type,
     int32_t device_index, AtenTensorHandle*);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle src, int32_t non_blocking);
+AOTITorchError aoti_torch_clone(AtenTensorHandle self, AtenTensorHandle*);
 AOTITorchError aoti_torch_zero_(AtenTensorHandle);
 AOTITorchError aoti_torch_check_inf_and_nan(const char* name, AtenTensorHandle);
 AOTITorchError aoti_torch_item_float32(AtenTensorHandle, float*);
@@ -150,6 +151,8 @@ enum GyStatus : int32_t {
   GY_NAN_ERROR = 4,        // `culprit`, which `error` describes, holds NaN or infinity
   GY_DIVISION_ERROR = 5,   // raise ZeroDivisionError(error)
   GY_HOOK_ERROR = 6,       // a hook failed and keeps its own account of it
+  GY_INPUT_ERROR = 7,      // an input is not what the program was compiled for; `error` says how
+  GY_RESULT_ERROR = 8,     // a result of an op is not what its meta function said
 };
 
 enum GyKind : int32_t {

@@ -303,21 +303,40 @@ struct Text {
   }
 };
 
+// How a tensor lies, and where.
+struct Form {
+  int64_t rank;
+  int64_t* sizes;
+  int64_t* strides;
+  Device where;
+  explicit Form(const Tensor& of) {
+    check(aoti_torch_get_dim(of.get(), &rank), "get_dim");
+    check(aoti_torch_get_sizes(of.get(), &sizes), "get_sizes");
+    check(aoti_torch_get_strides(of.get(), &strides), "get_strides");
+    check(aoti_torch_get_device_type(of.get(), &where.type), "get_device_type");
+    check(aoti_torch_get_device_index(of.get(), &where.index), "get_device_index");
+  }
+};
+
+struct Found {
+  char at[512] = "(";
+  explicit Found(const Tensor& tensor) {
+    const Form form(tensor);
+    size_t used = 1;
+    for (int64_t d = 0; d < 2 * form.rank && used + 48 < sizeof at; ++d)
+      used += static_cast<size_t>(snprintf(
+          at + used, sizeof at - used, "%s%lld",
+          d == form.rank ? "), strides (" : (d == 0 ? "" : ", "),
+          static_cast<long long>(d < form.rank ? form.sizes[d] : form.strides[d - form.rank])));
+    snprintf(at + used, sizeof at - used, form.rank == 0 ? "), strides ()" : ")");
+  }
+};
+
 [[noreturn]] GY_COLD void wrong_layout(
     const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
-  int64_t rank = 0;
-  check(aoti_torch_get_dim(tensor.get(), &rank), "get_dim");
-  char found[512] = "(";
-  size_t used = 1;
-  for (int64_t d = 0; d < 2 * rank && used + 48 < sizeof found; ++d)
-    used += static_cast<size_t>(snprintf(
-        found + used, sizeof found - used, "%s%lld",
-        d == rank ? "), strides (" : (d == 0 ? "" : ", "),
-        static_cast<long long>(d < rank ? tensor.size(d) : tensor.stride(d - rank))));
-  if (rank == 0) snprintf(found + used, sizeof found - used, "), strides (");
   fail(
-      GY_ASSERTION_ERROR, "%s has sizes %s); expected %s, %s. %s", name, found, Text(sizes).at,
-      Text(strides).at, what);
+      GY_ASSERTION_ERROR, "%s has sizes %s; expected %s, %s. %s", name, Found(tensor).at,
+      Text(sizes).at, Text(strides).at, what);
 }
 
 inline void assert_layout(
@@ -335,6 +354,96 @@ inline void assert_layout(
   if (!same) wrong_layout(tensor, name, sizes, strides, what);
 }
 
+// What may be mended of a tensor from outside; an error is raised for everything else.
+enum Mend : int32_t { NOTHING, PENDING, ALL };
+
+[[noreturn]] GY_COLD void differs(
+    const Tensor& tensor, Ints sizes, Ints strides, int32_t dtype, const char* name,
+    const char* what) {
+  const bool input = *what == 0;
+  fail(
+      input ? GY_INPUT_ERROR : GY_RESULT_ERROR,
+      input ? "the input %s is of dtype %d, sizes %s; the program was compiled for dtype %d, %s, %s"
+            : "%s returned a tensor of dtype %d, sizes %s where its meta function says dtype %d, "
+              "%s, %s",
+      input ? name : what, tensor.dtype(), Found(tensor).at, dtype, Text(sizes).at, Text(strides).at);
+}
+
+// Whether the conjugation or negation of a tensor is still to be done.
+inline bool pending(const Tensor& tensor) {
+  for (const char* op : {"aten::is_conj", "aten::is_neg"}) {
+    auto slot = reinterpret_cast<StableIValue>(tensor.new_handle());
+    check(aoti_torch_call_dispatcher(op, "", &slot), op);
+    if (slot & 1) return true;
+  }
+  return false;
+}
+
+// A tensor with one element of each dimension of stride 0.
+inline Tensor once(const Tensor& tensor, Ints sizes, Ints strides, const int64_t* steps) {
+  auto* less = static_cast<int64_t*>(__builtin_alloca(sizeof(int64_t) * (sizes.size() + 1)));
+  for (size_t d = 0; d < sizes.size(); ++d)
+    less[d] = strides.begin()[d] == 0 && sizes.begin()[d] > 1 ? 1 : sizes.begin()[d];
+  AtenTensorHandle made = nullptr;
+  check(
+      aoti_torch__reinterpret_tensor(
+          tensor.get(), static_cast<int64_t>(sizes.size()), less, steps, 0, &made),
+      "reinterpret_tensor");
+  return Tensor(made);
+}
+
+// Makes a tensor from outside what the program takes it for; `lazy` says that its conjugation or
+// negation may be still to be done.
+inline void conform(
+    Tensor& tensor, Ints sizes, Ints strides, int32_t dtype, Device where, int32_t mend, bool lazy,
+    const char* name, const char* what) {
+  const Form form(tensor);
+  const int64_t* wanted = sizes.begin();
+  bool same = form.rank == static_cast<int64_t>(sizes.size()), empty = false, laid = true;
+  for (int64_t d = 0; same && d < form.rank; ++d) {
+    same = form.sizes[d] == wanted[d];
+    empty = empty || wanted[d] == 0;
+    laid = laid && (wanted[d] < 2 || form.strides[d] == strides.begin()[d]);
+  }
+  if (!same) differs(tensor, sizes, strides, dtype, name, what);
+  const bool anywhere = where.index < 0 || where.type == aoti_torch_device_type_cpu();
+  const bool there =
+      form.where.type == where.type && (anywhere || form.where.index == where.index);
+  const bool other = tensor.dtype() != dtype || !there || !(laid || empty);
+  const bool late = lazy && pending(tensor);
+  if (!other && !late) return;
+  if (mend < (other ? ALL : PENDING)) differs(tensor, sizes, strides, dtype, name, what);
+  Tensor made = allocate(sizes, strides, dtype, where);
+  const Tensor from = once(tensor, sizes, strides, form.strides);
+  copy(once(made, sizes, strides, strides.begin()), from, false);
+  tensor = static_cast<Tensor&&>(made);
+}
+
+// Where the storage of a tensor begins; null for an empty one.
+inline const char* storage(const Tensor& tensor) {
+  const auto width = static_cast<int64_t>(aoti_torch_dtype_element_size(tensor.dtype()));
+  const auto* data = tensor.numel() == 0 ? nullptr : static_cast<const char*>(tensor.data());
+  return data == nullptr ? nullptr : data - storage_offset(tensor) * width;
+}
+
+// Copies those of `tensors` whose storage one of `others`, or one before them, has.
+inline void separate(
+    std::initializer_list<Tensor*> tensors, std::initializer_list<const Tensor*> others) {
+  const size_t count = tensors.size() + others.size();
+  auto** seen = static_cast<const char**>(__builtin_alloca(sizeof(char*) * count));
+  size_t known = 0;
+  for (const Tensor* other : others) seen[known++] = storage(*other);
+  for (Tensor* tensor : tensors) {
+    const char* own = storage(*tensor);
+    bool shared = false;
+    for (size_t k = 0; k < known; ++k) shared = shared || (own != nullptr && seen[k] == own);
+    AtenTensorHandle made = nullptr;
+    if (shared) check(aoti_torch_clone(tensor->get(), &made), "clone");
+    if (shared) *tensor = Tensor(made);
+    seen[known++] = storage(*tensor);
+  }
+}
+
 inline void assert_aligned(const Tensor& tensor, const char* name, int64_t count) {
   if (tensor.numel() != 0 && reinterpret_cast<uintptr_t>(tensor.data()) % count != 0)
     fail(
@@ -343,20 +452,12 @@ inline void assert_aligned(const Tensor& tensor, const char* name, int64_t count
 
 // A tensor in a wider type, for 8-bit floats have no test of their own.
 inline Tensor widened(const Tensor& from) {
-  int64_t rank = 0;
-  int64_t* sizes = nullptr;
-  int64_t* strides = nullptr;
-  check(aoti_torch_get_dim(from.get(), &rank), "get_dim");
-  check(aoti_torch_get_sizes(from.get(), &sizes), "get_sizes");
-  check(aoti_torch_get_strides(from.get(), &strides), "get_strides");
-  int32_t type = 0;
-  int32_t index = 0;
-  check(aoti_torch_get_device_type(from.get(), &type), "get_device_type");
-  check(aoti_torch_get_device_index(from.get(), &index), "get_device_index");
+  const Form form(from);
   AtenTensorHandle made = nullptr;
   check(
       aoti_torch_empty_strided(
-          rank, sizes, strides, aoti_torch_dtype_float32(), type, index, &made),
+          form.rank, form.sizes, form.strides, aoti_torch_dtype_float32(), form.where.type,
+          form.where.index, &made),
       "empty_strided");
   Tensor wide(made);
   copy(wide, from, false);

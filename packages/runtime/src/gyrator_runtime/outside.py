@@ -1,0 +1,118 @@
+"""Tensors from outside of a program, checked against what the program takes them for.
+
+The native runner does the checks without Python, and comes here only for what differs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
+ALL, PENDING, NOTHING = "all", "pending", "nothing"
+"""What may be mended: the values of `gyrator_ir.host.nodes.Mend`."""
+
+
+class LayoutError(GyratorError, AssertionError):
+    """A tensor from outside of a program is not what the program takes it for."""
+
+
+def layout_error(name: str, what: str, found: str, expected: str) -> LayoutError:
+    """Return the error of a parameter `name` (GY-RUNTIME-090), or of a result of the op `what`
+    (GY-RUNTIME-091)."""
+    if what:
+        return LayoutError(
+            Diagnostic(
+                "GY-RUNTIME-091",
+                f"{what} returned {found} where its meta function says {expected}",
+                where=name,
+                help="correct the op's meta (fake) function, or what the op returns",
+            )
+        )
+    return LayoutError(
+        Diagnostic(
+            "GY-RUNTIME-090",
+            f"the input {name} is {found}; the program was compiled for {expected}",
+            where=name,
+            help="pass what the program was compiled for, or compile it for this",
+        )
+    )
+
+
+def conform(
+    given: Any,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+    mend: str,
+    name: str,
+    what: str,
+) -> torch.Tensor:
+    """Return a tensor as the program takes it: itself, or a copy as far as `mend` allows that.
+
+    LayoutError where sizes differ, or anything else that may not be mended.
+    """
+    if isinstance(given, torch.Tensor) and tuple(given.shape) == tuple(shape):
+        pending = given.is_conj() or given.is_neg()
+        other = (
+            given.dtype != dtype
+            or given.layout is not torch.strided
+            or given.device.type != device.type
+            or device.index not in (None, given.device.index)
+            or (given.numel() > 0 and not _strided(given, strides))
+        )
+        if not pending and not other:
+            return given
+        if mend == ALL or (mend == PENDING and not other):
+            return _laid_out(given.detach(), shape, strides, dtype, device)
+    expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
+    raise layout_error(name, what, described(given), expected)
+
+
+def described(given: object) -> str:
+    """Say what was given."""
+    if not isinstance(given, torch.Tensor):
+        return f"a {type(given).__name__}"
+    pending = " conjugated" * given.is_conj() + " negated" * given.is_neg()
+    strides = f", strides {given.stride()}" if given.layout is torch.strided else ""
+    return f"{given.dtype}{pending} {tuple(given.shape)}{strides}, on {given.device}"
+
+
+def separate(
+    tensors: Sequence[torch.Tensor], others: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """Return the tensors, copied where one of `others`, or one before, has their storage."""
+    seen = {_storage(other) for other in others}
+    result: list[torch.Tensor] = []
+    for tensor in tensors:
+        own = tensor.detach().clone() if _storage(tensor) in seen else tensor
+        seen.add(_storage(own))
+        result.append(own)
+    return tuple(result)
+
+
+def _storage(tensor: Any) -> int:
+    if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _strided(given: torch.Tensor, strides: Sequence[int]) -> bool:
+    layout = zip(given.shape, given.stride(), strides, strict=True)
+    return all(n < 2 or have == want for n, have, want in layout)
+
+
+def _laid_out(
+    given: torch.Tensor,
+    shape: Sequence[int],
+    strides: Sequence[int],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """Copy a tensor. Elements that share memory are written once."""
+    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+    once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
+    made[once].copy_(given[once])
+    return made
