@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
 
+from gyrator.options import Options
 from gyrator.session import Session
 
 WRAPPERS = ("python", "cpp", "fx")
@@ -139,3 +141,103 @@ def test_other_sizes_are_an_error_and_size_asserts_raises_for_users_ops(wrapper:
         for _ in range(2):
             with pytest.raises(AssertionError, match=rf"GY-RUNTIME-091: liars.{name}.default"):
                 run(x)
+
+
+INPUTS = {
+    "negated": lambda n: complex_of(n, 4).conj().imag,
+    "conjugated": lambda n: complex_of(n, 4).conj(),
+    "conjugated, transposed": lambda n: complex_of(4, n).mH,
+    "negated, expanded": lambda n: complex_of(n, 1).conj().imag.expand(n, 4),
+    "both": lambda n: torch.view_as_complex(torch.randn(n, 4, 2)._neg_view()).conj(),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_are_to_be_conjugated_or_negated(name: str, wrapper: str) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.view_as_real(x.resolve_conj().resolve_neg()) if x.is_complex() else x
+        return y * 2 + 1, x.sum(1) + 1, x.abs()
+
+    run = torch.compile(function, backend=compiled(wrapper), dynamic=True)
+    for n in (3, 5):
+        x = INPUTS[name](n)
+        for got, want in zip(run(x), function(x), strict=True):
+            same(got, want)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_results_keep_what_is_to_be_done(wrapper: str) -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x * 2
+        return y.conj(), (y + 1).conj().imag, y.conj().t().conj(), (y - 1)._neg_view(), y.mH
+
+    x = complex_of(3, 4)
+    found = torch.compile(function, backend=compiled(wrapper))(x)
+    for got, want in zip(found, function(x), strict=True):
+        same(got, want)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_gradients_of_conjugated_values(wrapper: str) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return (x * (1 + 2j)).conj()
+
+    for weight in (3 - 1j, complex_of(4)):
+        a, b = (torch.randn(4).requires_grad_() for _ in range(2))
+        b.data.copy_(a.data)
+        got = torch.compile(function, backend=compiled(wrapper))(a)
+        same(got.detach(), function(b).detach())
+        (got * weight).conj().imag.sum().backward()
+        (function(b) * weight).conj().imag.sum().backward()
+        torch.testing.assert_close(a.grad, b.grad)
+
+
+BAD: dict[str, tuple[Any, str | None]] = {
+    "sizes": (torch.randn(4, 7), r"\(4, 7\)"),
+    "dimensions": (torch.randn(24), "24"),
+    "strides": (torch.randn(6, 4).t(), r"\(1, 4\)"),
+    "element type": (torch.randn(4, 6, dtype=torch.float64), "dtype|float64"),
+    "device": (torch.randn(4, 6, device="meta"), None),
+    "no tensor": (None, "NoneType"),
+    "unbound sizes": (torch.randn(4, 0), r"\(4, 0\)"),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_callers_without_guards_get_an_error(wrapper: str) -> None:
+    x = torch.randn(4, 6)
+    graph = make_fx(lambda x, y: (x * 2 + y, x.mm(y.t())), tracing_mode="fake")(x, x + 1)
+    call = (
+        Session()
+        .engine(Options(cache=False, strict=True, wrapper=wrapper))
+        .compile(graph, "inference")
+        .call
+    )
+    for given, message in BAD.values():
+        for args in ([given, x], [x, given]):
+            with pytest.raises((AssertionError, TypeError), match=message) as error:
+                call(list(args))
+            if isinstance(given, torch.Tensor):
+                assert "GY-RUNTIME-090" in str(error.value)
+    with pytest.raises(TypeError):
+        call([x])
+    odd = torch.randn(2, 4, 6).as_strided((4, 6), (6, 1), 9)
+    torch.testing.assert_close(call([odd, x])[0], odd * 2 + x)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_symbolic_sizes_of_inputs_must_agree(wrapper: str) -> None:
+    x = torch.randn(4, 6)
+    graph = make_fx(lambda x, y: (x * 2 + y,), tracing_mode="symbolic")(x, x + 1)
+    call = (
+        Session()
+        .engine(Options(cache=False, strict=True, wrapper=wrapper))
+        .compile(graph, "inference")
+        .call
+    )
+    y = torch.randn(9, 3)
+    torch.testing.assert_close(call([y, y])[0], y * 3)
+    for bad in (torch.randn(9, 4), torch.randn(3, 9).t(), torch.randn(9, 3).double()):
+        with pytest.raises(AssertionError, match="GY-RUNTIME-090"):
+            call([y, bad])

@@ -106,7 +106,7 @@ def test_asserts_profile_ranges_and_comments_are_options() -> None:
     m.buffer("z", m.buffers[x].shape)
     m.operations.append(Extern("z0", "aten.sin.default", (m.ref(y),), (), ("z",)))
     program = evolve(m.program("z"), origins=(Origin("exp_1", "aten.exp.default", "f.py:3"),))
-    plain = planned(program)
+    plain = planned(program, inputs_checked=False)
     assert [i.text for i in kinds(plain, Comment)] == ["%exp_1 (f.py:3)"]
     (promise,) = kinds(plain, Conform)
     assert promise.mend is Mend.ALL and not kinds(plain, AssertNoNan)
@@ -210,7 +210,7 @@ def test_numbers_read_back_come_before_what_they_shape() -> None:
         Extern("cut", "aten.narrow_copy.default", (m.ref(y), Const(0), Const(0), u0), (), ("out",))
     )
     z = m.pointwise("exp", out.name)
-    found = planned(m.program(z))
+    found = planned(m.program(z), inputs_checked=False)
     assert isinstance(found[0], ReadScalar)
     assert isinstance(found[-1], Return)
     assert contiguous((u0,)) == out.strides and out.device == CPU
@@ -223,13 +223,25 @@ def test_sizes_that_a_call_finds_out_are_bound_before_they_are_used() -> None:
     chosen = m.buffer("chosen", (u0,))
     m.operations.append(Extern("find", "test.find.default", (m.ref(x),), (), (chosen.name,)))
     program = verify_loop(m.program(m.pointwise("exp", "chosen")))
-    call, apart, bind, check = planned(program)[:4]
+    call, apart, bind, check = planned(program, inputs_checked=False)[:4]
     assert isinstance(call, ExternCall) and bind == BindSize(u0, "chosen", 0)
     assert apart == Separate(("chosen",), ("x",))
     promise = (chosen.dtype, chosen.device, chosen.shape, chosen.strides)
     assert check == Conform("chosen", *promise, Mend.ALL, "test.find.default")
-    strict = planned(program, size_asserts=True)[3]
+    strict = planned(program, inputs_checked=False, size_asserts=True)[3]
     assert strict == Conform("chosen", *promise, Mend.NOTHING, "test.find.default")
+
+
+def test_inputs_that_are_used_are_checked() -> None:
+    m = Maker()
+    s0 = Sym("s0", SymKind.SIZE)
+    x, y = m.input("x", s0, 4), m.input("y", 8)
+    m.input("unused", 8)
+    m.operations.append(Extern("f", "test.fill_.default", (m.ref(y),), (), (), mutates=("y",)))
+    found = planned(m.program(m.pointwise("exp", x)))
+    checks = {i.tensor: i.mend for i in kinds(found, Conform)}
+    assert checks == {"x": Mend.PENDING, "y": Mend.NOTHING}
+    assert found[0] == BindSize(s0, "x", 0)
 
 
 def test_a_device_without_target_is_refused() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
 
 import torch
 from attrs import asdict, evolve, frozen
 
+from gyrator.boundary import plain_boundary
 from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
@@ -17,7 +17,6 @@ from gyrator.programs import StoredProgram, load_program
 from gyrator.records import ExternRecord, GraphRecord
 from gyrator.setting import Setting, Stopwatch
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, RefusedError, UnsupportedError
-from gyrator_ir.types import HOST
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.warn import warn
 
@@ -35,14 +34,12 @@ class Engine(Setting):
     def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
         """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
         it, with a warning, where nothing can."""
-        return self._holding(gm, phase, _DEPTH)
+        return self._adapted(gm, phase, _DEPTH)
 
-    def _holding(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
-        given, results = _hold_numbers(gm)
+    def _adapted(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
+        adapt = plain_boundary(gm)
         compiled = self._compile_or_run(gm, phase, depth)
-        if not given and not results:
-            return compiled
-        return CompiledGraph(_holding_numbers(compiled.call, given, results))
+        return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
 
     def _compile_or_run(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
         try:
@@ -70,7 +67,7 @@ class Engine(Setting):
 
     def _compile(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
         self._check_devices(gm)
-        _check_negation(gm)
+        _check_pending(gm)
         watch = Stopwatch()
         with watch.stage("key"):
             key = self._key(gm)
@@ -114,7 +111,7 @@ class Engine(Setting):
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
         self.observer(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [
-            self._holding(piece.module, phase, depth - 1).call
+            self._adapted(piece.module, phase, depth - 1).call
             if piece.compiled
             else by_pytorch(piece)
             for piece in pieces
@@ -202,56 +199,31 @@ class Engine(Setting):
         return make_key("programs", fields)
 
 
-def _hold_numbers(gm: torch.fx.GraphModule) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Let a graph take and return tensors where it did run-time floats and conditions; return
-    their places among the inputs and the results. Integers stay: programs take and return those.
-    """
-    (results,) = gm.graph.output_node().args
-    found = results if isinstance(results, tuple | list) else ()
-    inputs, outputs = _numbers(gm.graph.find_nodes(op="placeholder")), _numbers(found)
-    if inputs or outputs:
-        from gyrator_lowering.fx_passes import hold_inputs, hold_results  # hardly ever needed
-
-        hold_inputs(gm, inputs)
-        hold_results(gm, outputs)
-    return inputs, outputs
-
-
-def _numbers(nodes: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(
-        place
-        for place, node in enumerate(nodes)
-        if isinstance(getattr(node, "meta", {}).get("val"), (torch.SymFloat, torch.SymBool))
-    )
-
-
-def _holding_numbers(run: Boxed, inputs: tuple[int, ...], results: tuple[int, ...]) -> Boxed:
-    """Return a callable that takes and gives numbers where the graph has tensors that hold them."""
-
-    def call(args: list[Any]) -> Sequence[Any]:
-        for place in inputs:
-            number = args[place]
-            dtype = torch.bool if isinstance(number, bool) else torch.float64
-            args[place] = torch.tensor(number, dtype=dtype, device=HOST)
-        found = list(run(args))
-        for place in results:
-            found[place] = found[place].item()
-        return found
-
-    call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
-    return call
-
-
-def _check_negation(gm: torch.fx.GraphModule) -> None:
-    """Refuse inputs whose sign is still to be changed: kernels read the memory as it is."""
+def _check_pending(gm: torch.fx.GraphModule) -> None:
+    """Refuse to write to inputs that are to be conjugated or negated when they are read: programs
+    read a copy of such an input."""
     for node in gm.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
-        if isinstance(val, torch.Tensor) and val.is_neg() and not val.is_complex():
+        if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and _written(node):
             raise UnsupportedError(
                 Diagnostic(
                     "GY-COMPILE-002",
-                    f"the input {node.name} is a negated view (`is_neg`)",
+                    f"the input {node.name}, which is written to, is a "
+                    f"{'conjugated' if val.is_conj() else 'negated'} view",
                     provenance=(f"%{node.name} = {node.target}",),
-                    help="pass `x.resolve_neg()` instead",
+                    help="pass `x.resolve_conj().resolve_neg()` instead",
                 )
             )
+
+
+def _written(node: torch.fx.Node) -> bool:
+    """Whether a graph writes to a tensor, or to a view of it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is None:
+            return user.op != "output"  # a higher-order op may do anything
+        if schema.is_mutable and node in user.args[:1]:
+            return True
+        if any(r.alias_info is not None for r in schema.returns) and _written(user):
+            return True
+    return False

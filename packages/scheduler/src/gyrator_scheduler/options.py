@@ -54,7 +54,10 @@ class SchedulerOptions:
     uncaptured: frozenset[str] = field(default=frozenset(), validator=exactly(frozenset))
     """Ops that no graph may capture, by their names in `Extern.target`."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
-    """Check sizes and strides of what ATen's calls return; those of other libraries' always are."""
+    """Raise where an op that is not torch's own returns what its meta function does not say, which
+    is mended else."""
+    inputs_checked: bool = field(default=True, validator=exactly(bool))
+    """Compare what the caller passes with what the program takes it for."""
     nan_asserts: bool = field(default=False, validator=exactly(bool))
     """Check every tensor that a kernel or call writes for NaN and infinity."""
     profile: bool = field(default=False, validator=exactly(bool))

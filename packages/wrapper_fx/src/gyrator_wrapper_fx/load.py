@@ -147,7 +147,11 @@ def load(rt: Any, module: torch.fx.GraphModule, integers: tuple[bool, ...]) -> L
     code = torch.fx.GraphModule(module, graph, type(module).__name__)
     forward = code.forward
 
+    count = len(graph.find_nodes(op="placeholder"))
+
     def plan(args: list[Any]) -> tuple[Any, ...]:
+        if len(args) != count:
+            raise TypeError(f"a host program takes a list of {count} arguments, not {len(args)}")
         with torch.no_grad():
             return tuple(forward(args))
 

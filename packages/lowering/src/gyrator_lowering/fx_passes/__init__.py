@@ -12,7 +12,12 @@ from torch.fx import GraphModule
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
-from gyrator_lowering.fx_passes.numbers import hold_inputs, hold_numbers, hold_results
+from gyrator_lowering.fx_passes.numbers import (
+    hold_inputs,
+    hold_numbers,
+    hold_results,
+    resolve_results,
+)
 from gyrator_lowering.fx_passes.pad_products import kernel_products, pad_products
 from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
@@ -104,6 +109,7 @@ __all__ = [
     "prepare_joint",
     "remove_noop",
     "replace_random",
+    "resolve_results",
     "run_passes",
     "split_bias",
     "split_cross_entropy",

@@ -1,7 +1,7 @@
 """Run-time numbers where programs take tensors only: results, assertions, and what loops carry."""
 
 import operator
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import sympy
@@ -34,6 +34,25 @@ def hold_inputs(gm: GraphModule, places: Sequence[int]) -> None:
     The caller has to make them.
     """
     _read_inputs(gm, places)
+    gm.recompile()
+
+
+def resolve_results(gm: GraphModule, finished: Iterable[tuple[int, Callable[[Any], Any]]]) -> None:
+    """Let a graph return, for each of these places, the view of its result that the function gives,
+    in place: `torch._conj` or `torch._neg_view`, which undo themselves.
+
+    The caller has to apply the function again.
+    """
+    output = gm.graph.output_node()
+    results = list(output.args[0])  # type: ignore[arg-type]
+    for place, view in finished:
+        node: Any = results[place]
+        op = getattr(aten, view.__name__).default
+        with gm.graph.inserting_before(output):
+            made = node.args[0] if node.target is op else gm.graph.call_function(op, (node,))
+        made.meta.setdefault("val", view(node.meta["val"]))
+        results[place] = made
+    output.args = (tuple(results),)
     gm.recompile()
 
 

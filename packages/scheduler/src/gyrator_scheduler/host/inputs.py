@@ -1,14 +1,16 @@
 """Parameters of a host program, and the symbols that they bind."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind, eq, linear
 from gyrator_ir.host.nodes import (
     AssertTrue,
     BindParameter,
     BindSize,
+    Conform,
     DefineSymbol,
     Instruction,
+    Mend,
     Parameter,
 )
 from gyrator_ir.loop.nodes import Buffer, Input, OpaqueInput, SizeInput, TensorInput
@@ -58,6 +60,30 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
             AssertTrue(eq(given.expr, value), f"the integer {given.name} is not {given.expr!r}")
         )
     return result, bound
+
+
+def check_inputs(
+    inputs: Iterable[Input], bound: Set[Sym], used: Set[str], written: Set[str]
+) -> list[Instruction]:
+    """Return checks of the tensors that the caller passes, as far as they are `used`.
+
+    One that is to be conjugated or negated when it is read is replaced by a copy, unless it is
+    `written` to.
+
+    Sizes of symbols that nothing binds cannot be compared.
+    """
+    return [
+        Conform(
+            b.name,
+            b.dtype,
+            b.device,
+            b.shape,
+            b.strides,
+            Mend.NOTHING if b.name in written else Mend.PENDING,
+        )
+        for b in (given.buffer for given in inputs if isinstance(given, TensorInput))
+        if b.name in used and all(e.free_symbols <= bound for e in (*b.shape, *b.strides))
+    ]
 
 
 def _solved(tensors: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:

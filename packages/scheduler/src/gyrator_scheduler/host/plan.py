@@ -28,7 +28,7 @@ from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
 from gyrator_scheduler.fusion.kernels import canonical
 from gyrator_scheduler.host.calls import calls, conformity, separation
-from gyrator_scheduler.host.inputs import bind_inputs, bind_results, parameters
+from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
 from gyrator_scheduler.host.parts import Stretch, kept_apart, partitioned
@@ -84,6 +84,9 @@ class _Planner:
         ends = self._last_uses()
         used = {name for node in schedule.nodes for part in touched(node) for name in part}
         used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
+        if self.options.inputs_checked:
+            written = {name for node in schedule.nodes for name in touched(node)[1]}
+            out.extend(check_inputs(schedule.inputs, self.bound, used, written))
         for c in schedule.constants:
             if c.buffer.name in used:
                 out.append(BindConstant(c.buffer.name, c.key))
@@ -109,7 +112,7 @@ class _Planner:
             places[len(schedule.nodes)] = len(out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
         out.append(Return(values))
-        inner = evolve(self.options, device_graphs=False)
+        inner = evolve(self.options, device_graphs=False, inputs_checked=False)
         program = HostProgram(
             name=schedule.name,
             parameters=parameters(schedule.inputs),
