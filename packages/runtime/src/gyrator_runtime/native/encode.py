@@ -10,6 +10,7 @@ from typing import assert_never
 
 from attrs import Factory, define
 
+from gyrator_ir.types import HOST
 from gyrator_runtime.library import KernelAddress
 from gyrator_runtime.native.program import (
     EXPR_OPS,
@@ -201,7 +202,7 @@ class _Encoder:
         if shim is not None and len(layout.sizes) <= MOST_DIMS:
             dtype = shim.every_dtype.get(layout.dtype, -1)
             where = shim.devices.get(device.type, -1)
-        index = -1 if device.type == "cpu" or device.index is None else device.index
+        index = -1 if device.type == HOST or device.index is None else device.index
         slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
         function = self.const(conform.function)
         header = (conform.register, function, dtype, where, index, len(layout.sizes))

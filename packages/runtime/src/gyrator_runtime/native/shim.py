@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from attrs import frozen
 
-from gyrator_ir.types import DType
+from gyrator_ir.types import HOST, DType
 
 K = TypeVar("K")
 
@@ -94,7 +94,7 @@ def load_shim() -> Shim | None:
         return None
     codes = {t: getattr(library, f"aoti_torch_dtype_{name}")() for t, name in DTYPES.items()}
     every = _codes(library, "dtype", {getattr(torch, d.full_name): d.full_name for d in DType})
-    devices = _codes(library, "device_type", {d: d for d in ("cpu", *_accelerators())})
+    devices = _codes(library, "device_type", {d: d for d in (HOST, *_accelerators())})
     return Shim(
         helpers,
         offset,
