@@ -252,14 +252,6 @@ def test_several_losses_and_retained_graphs(compiled: Compile) -> None:
         b[0].backward()
 
 
-def test_double_backward_is_refused(compiled: Compile) -> None:
-    x = torch.randn(4, requires_grad=True)
-    y = compiled(lambda x: (x.sin() * x).sum())(x)
-    (g,) = torch.autograd.grad(y, x, create_graph=True)
-    with pytest.raises(RuntimeError):
-        g.sum().backward()
-
-
 def test_hooks_and_partial_gradients(compiled: Compile) -> None:
     x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
     seen: list[torch.Tensor] = []

@@ -11,9 +11,11 @@ from typing import Any
 
 import torch
 from attrs import asdict, frozen
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 
 from gyrator.compiled import Boxed, untraced
+from gyrator.gradients import is_batched, is_lazy
+from gyrator.replay import Held, Replay
 
 
 @frozen
@@ -23,6 +25,10 @@ class Tangent:
     output: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    dtype: str
+    device: str
+    reaches: tuple[int, ...]
+    """The inputs whose gradients are computed from it."""
 
 
 @frozen
@@ -39,6 +45,10 @@ class GraphFacts:
     """Autocast was on; the programs already contain its casts."""
     tangents: tuple[Tangent, ...] | None = None
     """None for an inference graph."""
+    detached: tuple[int, ...] = ()
+    """Inputs that require gradients and never get one: eager mode leaves them out of its graph."""
+    refusal: str = ""
+    """Why there are no gradients of gradients; empty if there are."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the facts as JSON data."""
@@ -53,12 +63,15 @@ class GraphFacts:
             tuple(data["constant"]),
             tuple(data["mutated"]),
             data["autocast"],
-            None
-            if tangents is None
-            else tuple(
-                Tangent(t["output"], tuple(t["shape"]), tuple(t["strides"])) for t in tangents
-            ),
+            None if tangents is None else tuple(map(_tangent, tangents)),
+            tuple(data["detached"]),
+            data["refusal"],
         )
+
+
+def _tangent(data: dict[str, Any]) -> Tangent:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Tangent(**values)
 
 
 def facts_of(
@@ -66,6 +79,7 @@ def facts_of(
     inputs: int,
     forward: torch.fx.GraphModule,
     backward: torch.fx.GraphModule | None,
+    refusal: str,
 ) -> GraphFacts | None:
     """Return how to call the graphs, or None where only AOTAutograd's wrapper does it right.
 
@@ -74,6 +88,7 @@ def facts_of(
         inputs: number of the function's inputs.
         forward: the inference or forward graph.
         backward: the backward graph of a training step.
+        refusal: why there are no gradients of gradients, if so.
     """
     if metadata is None or not _simple(metadata) or torch.are_deterministic_algorithms_enabled():
         return None
@@ -82,6 +97,7 @@ def facts_of(
     if len(_placeholders(forward)) != inputs:
         return None
     tangents: tuple[Tangent, ...] | None = None
+    detached: tuple[int, ...] = ()
     if backward is None:
         if saved:
             return None
@@ -90,39 +106,49 @@ def facts_of(
         if found is None:
             return None
         tangents = found
+        detached = tuple(
+            k
+            for k, (info, result) in enumerate(
+                zip(metadata.input_info, _results(backward), strict=True)
+            )
+            if info.requires_grad and result is None
+        )
     return GraphFacts(
         outputs=len(infos),
         constant=tuple(k for k, info in enumerate(infos) if not info.requires_grad),
         mutated=tuple(metadata.mutated_graph_handled_indices_seen_by_autograd),
         autocast=torch._C._is_any_autocast_enabled(),
         tangents=tangents,
+        detached=detached,
+        refusal=refusal,
     )
 
 
 def callable_for(
-    facts: GraphFacts, forward: Boxed, backward: Boxed | None
+    facts: GraphFacts, forward: Boxed, backward: Boxed | None, replay: Replay
 ) -> Callable[..., Sequence[Any]]:
     """Return a function of the graph's inputs, one argument each."""
     run = _without_autocast(forward) if facts.autocast else forward
     if facts.tangents is None:
-        call = _inference(run)
+        call = _inference(run, replay.function)
     else:
         if backward is None:
             raise ValueError("a training graph needs its backward program")
         back = _without_autocast(backward) if facts.autocast else backward
-        call = _training(facts, facts.tangents, run, back)
+        call = _training(facts, facts.tangents, run, back, replay)
     return _bumping(call, facts.mutated) if facts.mutated else call
 
 
-def _inference(run: Boxed) -> Callable[..., Sequence[Any]]:
+def _inference(run: Boxed, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
     def call(*args: Any) -> Sequence[Any]:
-        return run(list(args))
+        # Checked here, not by `forward_mode`, for the sake of small graphs.
+        return function(*args) if forward_ad._current_level >= 0 else run(list(args))
 
     return call
 
 
 def _training(
-    facts: GraphFacts, tangents: tuple[Tangent, ...], run: Boxed, back: Boxed
+    facts: GraphFacts, tangents: tuple[Tangent, ...], run: Boxed, back: Boxed, replay: Replay
 ) -> Callable[..., Sequence[Any]]:
     outputs, constant = facts.outputs, facts.constant
 
@@ -130,7 +156,9 @@ def _training(
         """One compiled training graph as a node of the autograd graph."""
 
         @staticmethod
-        def forward(ctx: Any, *args: Any) -> tuple[Any, ...]:
+        def forward(ctx: Any, held: Held, *args: Any) -> tuple[Any, ...]:
+            ctx.set_materialize_grads(False)
+            ctx.held = held
             results = run(list(args))
             ctx.save_for_backward(*results[outputs:])
             ctx.mark_non_differentiable(
@@ -140,26 +168,59 @@ def _training(
 
         @staticmethod
         @untraced  # autograd may call it where Dynamo is on
-        @once_differentiable
-        def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+            given = tuple(t for t in tangents if gradients[t.output] is not None)
+            wanted = ctx.needs_input_grad[1:]
+            if not given:
+                return None, *(None for _ in wanted)
             args = list(ctx.saved_tensors)
+            if torch.is_grad_enabled() or any(map(is_batched, gradients)):
+                return None, *replay.gradients(ctx.held, gradients, wanted)
             # Saved activations may die while the program runs, unless the graph is retained.
             ctx.maybe_clear_saved_tensors()
             args.extend(_laid_out(gradients[t.output], t) for t in tangents)
-            return tuple(back(args))
+            results = back(args)
+            return None, *(
+                results if len(given) == len(tangents) else _reached(results, tangents, given)
+            )
 
     apply: Callable[..., Sequence[Any]] = CompiledGraph.apply
-    return apply
+
+    def call(*args: Any) -> Sequence[Any]:
+        if forward_ad._current_level >= 0:
+            return replay.function(*args)
+        inputs = list(args)
+        for k in facts.detached:
+            inputs[k] = inputs[k].detach()
+        return apply(replay.hold(args), *inputs)
+
+    return call
 
 
-def _laid_out(gradient: torch.Tensor, tangent: Tangent) -> torch.Tensor:
-    """Return the gradient with the strides that the backward program was compiled for."""
-    if gradient.stride() == tangent.strides:
+def _laid_out(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tensor:
+    """Return the gradient as plain memory in the layout that the program was compiled for."""
+    if gradient is None:
+        dtype = getattr(torch, tangent.dtype)
+        zeros = torch.empty_strided(
+            tangent.shape, tangent.strides, dtype=dtype, device=tangent.device
+        )
+        return zeros.zero_()
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.stride() == tangent.strides and not is_lazy(gradient):
         return gradient
     copy = torch.empty_strided(
         tangent.shape, tangent.strides, dtype=gradient.dtype, device=gradient.device
     )
     return copy.copy_(gradient)
+
+
+def _reached(
+    results: Sequence[Any], tangents: Sequence[Tangent], given: Sequence[Tangent]
+) -> list[Any]:
+    """Return the gradients with None for those that depend only on gradients that do not exist."""
+    lost = {k for t in tangents for k in t.reaches} - {k for t in given for k in t.reaches}
+    return [None if k in lost else result for k, result in enumerate(results)]
 
 
 def _bumping(
@@ -214,11 +275,28 @@ def _tangents(
     if len(given) != saved + len(flow) or len(_results(backward)) != inputs:
         return None
     values: list[Any] = [node.meta.get("val") for node in given[saved:]]
-    if not all(isinstance(v, torch.Tensor) for v in values):
+    if not all(isinstance(v, torch.Tensor) and not is_lazy(v) for v in values):
         return None
     return tuple(
-        Tangent(k, tuple(v.shape), tuple(v.stride())) for k, v in zip(flow, values, strict=True)
+        Tangent(
+            output=k,
+            shape=tuple(v.shape),
+            strides=tuple(v.stride()),
+            dtype=str(v.dtype).removeprefix("torch."),
+            device=str(v.device),
+            reaches=_dependents(node, backward),
+        )
+        for k, node, v in zip(flow, given[saved:], values, strict=True)
     )
+
+
+def _dependents(tangent: torch.fx.Node, backward: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Return the places of the results that are computed from a tangent."""
+    reached = {tangent}
+    for node in backward.graph.nodes:
+        if not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    return tuple(k for k, result in enumerate(_results(backward)) if result in reached)
 
 
 def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:

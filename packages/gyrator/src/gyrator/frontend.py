@@ -11,9 +11,11 @@ from torch._guards import TracingContext
 
 from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.direct import GraphFacts, callable_for, facts_of
+from gyrator.gradients import compiles_autograd, resolving
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.product import product_hash
+from gyrator.replay import Replay, forward_mode, watched
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -37,15 +39,17 @@ class Frontend:
         return self._compile(gm, inputs)
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        known = self.options.cache and isinstance(gm, torch.fx.GraphModule)
+        # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
+        direct = not compiles_autograd()
+        known = direct and self.options.cache and isinstance(gm, torch.fx.GraphModule)
         key = self._key(gm, inputs) if known else None
-        compiled = None if key is None else self._find(key)
+        compiled = None if key is None else self._find(key, gm, inputs)
         if compiled is None:
-            compiled = self._trace(gm, inputs, key)
+            compiled = self._trace(gm, inputs, key, direct)
         return untraced(compiled)
 
     def _trace(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None, direct: bool
     ) -> Callable[..., Any]:
         # Here, since a warm start needs neither: 0.4 s of imports.
         from torch._functorch.aot_autograd import aot_module_simplified
@@ -66,19 +70,24 @@ class Frontend:
             decompositions=default_decompositions(self.compiler.rules),
             keep_inference_input_mutations=True,
         )
-        facts = tracing.facts(len(inputs))
+        # Torch wraps a graph that takes lists, and calls with one list what stands for it.
+        wrapped = hasattr(gm, "gm")
+        facts = tracing.facts(len(inputs)) if direct and not wrapped else None
+        replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
         if facts is None:
-            return compiled
+            if wrapped:
+                return compiled
+            return watched(compiled, replay) if tracing.trained else forward_mode(compiled, gm)
         if facts.tangents is None:
             self._store(key, facts, tracing.front, None)
-            return callable_for(facts, tracing.front.call, None)
+            return callable_for(facts, tracing.front.call, None, replay)
 
         def compile_backward() -> Boxed:
             back = tracing.compile("backward", tracing.modules["backward"])
             self._store(key, facts, tracing.front, back)
             return back.call
 
-        return callable_for(facts, tracing.front.call, _Lazily(compile_backward))
+        return callable_for(facts, tracing.front.call, _Lazily(compile_backward), replay)
 
     def _store(
         self,
@@ -93,7 +102,9 @@ class Frontend:
             stored = {"facts": facts.as_json(), "programs": keys}
             self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
 
-    def _find(self, key: CacheKey) -> Callable[..., Any] | None:
+    def _find(
+        self, key: CacheKey, gm: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any] | None:
         entry = self.cache.get(key)
         if entry is None:
             return None
@@ -113,7 +124,8 @@ class Frontend:
             if run is None:
                 return None
             found.append(run)
-        return callable_for(facts, found[0], found[1] if len(found) > 1 else None)
+        replay = Replay.of(gm, inputs, facts.refusal)
+        return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
 
     def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
@@ -151,6 +163,8 @@ class _Tracing:
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
+    random: bool = False
+    """Whether the user's function draws random numbers."""
 
     def compiler(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
         """Return the callback for one phase."""
@@ -161,6 +175,8 @@ class _Tracing:
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
                 self.metadata = context.fw_metadata
+                # Programs write over no saved tensor: a graph may always be retained.
+                self.metadata.bw_donated_idxs = []
             return self.compile(phase, graph).call
 
         return run
@@ -173,7 +189,7 @@ class _Tracing:
 
     def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compile a backward graph, perhaps from within the autograd engine."""
-        return untraced(untraced(self.compiler("backward"))(graph, inputs))
+        return untraced(resolving(untraced(self.compiler("backward"))(graph, inputs), graph))
 
     def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
         """Choose what the forward pass saves for the backward pass."""
@@ -182,6 +198,10 @@ class _Tracing:
             min_cut_rematerialization_partition,
         )
 
+        self.random = any(
+            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            for node in joint.graph.nodes
+        )
         self._prepare(joint, recomputing=self.options.min_cut)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
         forward, backward = cut(joint, inputs, **kwargs)
@@ -203,12 +223,30 @@ class _Tracing:
         """The compiled inference or forward graph."""
         return self.graphs.get("inference") or self.graphs["forward"]
 
+    @property
+    def trained(self) -> bool:
+        """Whether the graph was split for training."""
+        return "forward" in self.graphs
+
+    @property
+    def refusal(self) -> str:
+        """Why the user's function would not compute the same again; empty if it would."""
+        metadata = self.metadata
+        if self.random:
+            return "it draws random numbers"
+        if metadata is None or metadata.tokens or any(i.mutates_data for i in metadata.input_info):
+            return "it has side effects, such as writing to its inputs"
+        if metadata.num_outputs_aliased or metadata.num_intermediate_bases:
+            return "its results share memory"
+        return ""
+
     def facts(self, inputs: int) -> GraphFacts | None:
         """Return how the graphs are called, if AOTAutograd's own wrapper can be left out."""
         if not self.graphs:
             return None
         if "inference" in self.modules:
-            return facts_of(self.metadata, inputs, self.modules["inference"], None)
+            return facts_of(self.metadata, inputs, self.modules["inference"], None, self.refusal)
         if "forward" not in self.modules or "backward" not in self.modules:
             return None
-        return facts_of(self.metadata, inputs, self.modules["forward"], self.modules["backward"])
+        forward, backward = self.modules["forward"], self.modules["backward"]
+        return facts_of(self.metadata, inputs, forward, backward, self.refusal)
