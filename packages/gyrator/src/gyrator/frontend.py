@@ -11,6 +11,7 @@ from torch._guards import TracingContext
 
 from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.direct import GraphFacts, callable_for, facts_of
+from gyrator.eager_strides import strides_of_results
 from gyrator.gradients import compiles_autograd, resolving
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
@@ -59,7 +60,7 @@ class Frontend:
         # Torch wraps a graph that takes lists: what it wraps is what calls something.
         calls = len(getattr(gm, "gm", gm).graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
-        tracing = _Tracing(self.compiler, self.options)
+        tracing = _Tracing(self.compiler, self.options, strides_of_results(getattr(gm, "gm", gm)))
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,
             inputs,
@@ -160,6 +161,8 @@ class _Tracing:
 
     compile_graph: GraphCompiler
     options: Options
+    strides: Sequence[Any]
+    """Eager's strides of the function's results; None for one of which they are not known."""
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
@@ -209,6 +212,8 @@ class _Tracing:
         return forward, backward
 
     def _prepare(self, graph: torch.fx.GraphModule, recomputing: bool = False) -> None:
+        from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+
         from gyrator_lowering.fx_passes import prepare_joint
         from gyrator_lowering.options import LoweringOptions
 
@@ -216,7 +221,13 @@ class _Tracing:
         # recomputation in the backward pass draws the same numbers.
         options = LoweringOptions(fallback_random=self.options.fallback_random)
         targets = self.compile_graph.by_device
-        prepare_joint(graph, options, targets=targets, recomputing=recomputing)
+        described = graph.graph.output_node().meta.get("desc", ())
+        strides = {
+            place: self.strides[what.idx]
+            for place, what in enumerate(described)
+            if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
+        }
+        prepare_joint(graph, options, targets=targets, recomputing=recomputing, strides=strides)
 
     @property
     def front(self) -> CompiledGraph:

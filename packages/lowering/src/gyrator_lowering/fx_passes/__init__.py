@@ -22,6 +22,7 @@ from gyrator_lowering.fx_passes.pad_products import kernel_products, pad_product
 from gyrator_lowering.fx_passes.planes_last import planes_last
 from gyrator_lowering.fx_passes.remove_noop import remove_noop
 from gyrator_lowering.fx_passes.replace_random import replace_random
+from gyrator_lowering.fx_passes.restride_outputs import Strides, restride_outputs
 from gyrator_lowering.fx_passes.split_bias import split_bias
 from gyrator_lowering.fx_passes.split_cross_entropy import split_cross_entropy
 from gyrator_lowering.fx_passes.split_norms import split_norms
@@ -30,6 +31,7 @@ from gyrator_lowering.options import LoweringOptions
 GraphPass = Callable[[GraphModule], bool]
 
 NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
+NO_STRIDES: Mapping[int, Strides] = MappingProxyType({})
 
 JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {"replace_random": replace_random, "remove_noop": remove_noop}
@@ -79,14 +81,18 @@ def prepare_joint(
     without: frozenset[str] = frozenset(),
     targets: Mapping[str, Target] = NO_TARGETS,
     recomputing: bool = False,
+    strides: Mapping[int, Strides] = NO_STRIDES,
 ) -> tuple[str, ...]:
     """Run `JOINT_PASSES` as `options` ask, and `planes_last` for these targets.
+
+    `strides` are eager's of the graph's results, by place.
 
     `fallback_random` keeps ATen's random ops. `recomputing` says that a partitioner comes next
     which may compute pointwise ops again: `RECOMPUTING_PASSES` run, too.
     """
     skipped = without | {"replace_random"} if options.fallback_random else without
-    passes = {**JOINT_PASSES, "planes_last": lambda gm: planes_last(gm, targets)}
+    passes: dict[str, GraphPass] = {"restride_outputs": lambda gm: restride_outputs(gm, strides)}
+    passes |= {**JOINT_PASSES, "planes_last": lambda gm: planes_last(gm, targets)}
     if recomputing:
         passes |= RECOMPUTING_PASSES
     return run_passes(gm, passes, skipped)
@@ -110,6 +116,7 @@ __all__ = [
     "remove_noop",
     "replace_random",
     "resolve_results",
+    "restride_outputs",
     "run_passes",
     "split_bias",
     "split_cross_entropy",

@@ -17,11 +17,24 @@ def insert(
 ) -> Node:
     """Return a new call before a node; its provenance is that node's."""
     with gm.graph.inserting_before(before):
-        node = gm.graph.call_function(op, args, kwargs)
-    node.meta = {k: v for k, v in before.meta.items() if k not in ("val", "tensor_meta")}
+        return _call(gm, before, op, args, kwargs)
+
+
+def insert_after(
+    gm: GraphModule, after: Node, op: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Node:
+    """Return a new call after a node; its provenance is that node's."""
+    with gm.graph.inserting_after(after):
+        return _call(gm, after, op, args, kwargs)
+
+
+def _call(
+    gm: GraphModule, like: Node, op: Callable[..., Any], args: Any, kwargs: dict[str, Any]
+) -> Node:
+    node = gm.graph.call_function(op, args, kwargs)
+    node.meta = {k: v for k, v in like.meta.items() if k not in ("val", "tensor_meta")}
     fakes = [fake_of(a) for a in args]
-    origin = before.meta.get("val")
-    leaves = tree_leaves((fakes, origin))
+    leaves = tree_leaves((fakes, like.meta.get("val")))
     mode = next(a.fake_mode for a in leaves if isinstance(a, FakeTensor))
     with mode:
         node.meta["val"] = op(*fakes, **kwargs)

@@ -1,0 +1,170 @@
+"""The strides that eager mode gives a graph's results.
+
+Dynamo's fake tensors tell them, but for some ops torch's fake kernels are wrong where an argument
+is not laid out row by row: what a decomposition gives is taken for what the op gives. A graph with
+such a call runs once more on fake tensors, which are corrected after each of these ops.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import compute_elementwise_output_strides
+from torch.fx import GraphModule, Node
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+
+Strides = tuple[Any, ...]
+
+
+def strides_of_results(gm: GraphModule) -> list[Strides | None]:
+    """Return the strides of each result of a graph of Dynamo's; None where they are not known."""
+    (results,) = gm.graph.output_node().args
+    fakes = [_fake(result) for result in results]  # type: ignore[union-attr]
+    if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, gm.graph.nodes)):
+        fakes = _corrected(gm) or fakes
+    return [f.stride() if _strided(f) else None for f in fakes]
+
+
+_NAMES = frozenset(
+    {
+        "batch_norm", "div", "divide", "floor_divide", "getitem", "heaviside",
+        "log_sigmoid", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor",
+        "logsigmoid", "pow", "rpow", "__rpow__",
+    }
+)  # fmt: skip
+"""The functions of torch, and methods, that reach the ops below."""
+
+
+def _doubtful(node: Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    if not node.op.startswith("call_") or name.rpartition(".")[2] not in _NAMES:
+        return False
+    if node.target is operator.getitem and not any(
+        isinstance(_fake(i), torch.Tensor) for i in tree_leaves(node.args[1])
+    ):
+        return False
+    return any(_strided(f) and not _row_by_row(f) for f in map(_fake, node.all_input_nodes))
+
+
+def _corrected(gm: GraphModule) -> list[Any]:
+    """Run a graph on new fake tensors; return its results, none where it cannot be run so."""
+    inputs = [_fake(node) for node in gm.graph.find_nodes(op="placeholder")]
+    mode = next((f.fake_mode for f in inputs if hasattr(f, "fake_mode")), None)
+    if mode is None or mode.shape_env is None:
+        return []
+    try:
+        with mode, mode.shape_env.ignore_fresh_unbacked_symbols(), torch.no_grad():
+            fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
+            with _EagerStrides():  # type: ignore[no-untyped-call]
+                return list(gm(*fresh))
+    except Exception:  # a call that wants the very tensors that Dynamo saw
+        return []
+
+
+class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Gives fake results of some ops the strides that the ops give."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        rule = _RULES.get(func)
+        if rule is None:
+            return result
+        if isinstance(result, torch.Tensor):
+            return _like(result, rule(result, args))
+        return type(result)((_like(result[0], rule(result[0], args)), *result[1:]))
+
+
+Rule = Callable[[torch.Tensor, Sequence[Any]], Strides]
+
+
+def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    tensors = [a.expand(result.shape) for a in args if isinstance(a, torch.Tensor)]
+    return tuple(compute_elementwise_output_strides(*tensors))
+
+
+def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    return contiguous(result.shape)
+
+
+def _host_contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """Kernels of the host write row by row, or channels last if that is how the argument lies."""
+    last = result.dim() == 4 and result.is_contiguous(memory_format=torch.channels_last)
+    accelerator = torch.accelerator.current_accelerator()
+    elsewhere = accelerator is not None and accelerator.type == result.device.type
+    return result.stride() if last or elsewhere else contiguous(result.shape)
+
+
+def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The op is elementwise over the indices and the tensor, which stands still along them."""
+    x, indices = args[0], list(args[1])
+    if any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in indices):
+        return result.stride()
+    indices += [None] * (x.dim() - len(indices))
+    places = [d for d, i in enumerate(indices) if i is not None]
+    if places != list(range(places[0], places[0] + len(places))):
+        order = [*places, *(d for d in range(x.dim()) if d not in places)]
+        x, places = x.permute(order), list(range(len(places)))
+    given: Any = torch.functional.broadcast_tensors(*(i for i in indices if i is not None))  # type: ignore[no-untyped-call]
+    before, after = places[0], places[-1] + 1
+    inside = given[0].dim()
+    still = (*x.stride()[:before], *(0 for _ in range(inside)), *x.stride()[after:])
+    rest = x.dim() - after
+    parts = [(*(0,) * before, *i.stride(), *(0,) * rest) for i in given]
+    operands = [torch.empty_strided(result.shape, s, device=result.device) for s in (still, *parts)]
+    return tuple(compute_elementwise_output_strides(*operands))
+
+
+_RULES: dict[Any, Rule] = {
+    aten.heaviside.default: _elementwise,
+    aten.logaddexp.default: _elementwise,
+    aten.logaddexp2.default: _elementwise,
+    aten.logical_and.default: _elementwise,
+    aten.logical_or.default: _elementwise,
+    aten.logical_xor.default: _elementwise,
+    aten.div.Tensor_mode: _elementwise,
+    aten.floor_divide.default: _elementwise,
+    aten.index.Tensor: _index,
+    aten.pow.Scalar: _contiguous,
+    aten.log_sigmoid_forward.default: _host_contiguous,
+    aten.native_batch_norm.default: _host_contiguous,
+    aten._native_batch_norm_legit.default: _host_contiguous,
+    aten._native_batch_norm_legit_no_training.default: _host_contiguous,
+}
+
+
+def contiguous(shape: Sequence[Any]) -> Strides:
+    """Return the strides of a tensor whose elements lie row by row."""
+    return tuple(math.prod(shape[d + 1 :]) for d in range(len(shape)))
+
+
+def _like(fake: torch.Tensor, strides: Strides) -> torch.Tensor:
+    return torch.empty_strided(fake.shape, strides, dtype=fake.dtype, device=fake.device)
+
+
+def _row_by_row(fake: torch.Tensor) -> bool:
+    """Whether elements surely lie row by row, decided without a guard."""
+    return all(
+        size == 1 or _expr(mine) == _expr(theirs)
+        for size, mine, theirs in zip(
+            map(_expr, fake.shape), fake.stride(), contiguous(fake.shape), strict=True
+        )
+    )
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _fake(value: Any) -> Any:
+    return value.meta.get("example_value") if isinstance(value, Node) else None
+
+
+def _strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided

@@ -1,0 +1,93 @@
+"""Results have eager's strides where torch's fake kernels, or decompositions, have others."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+
+
+def turned(*sizes: int) -> torch.Tensor:
+    """Return a tensor whose axes lie in reverse order."""
+    return torch.randn(sizes[::-1]).permute(*range(len(sizes) - 1, -1, -1))
+
+
+def places(*sizes: int) -> torch.Tensor:
+    return (turned(*sizes) * 3).to(torch.int64).clamp(-2, 2)
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
+    "heaviside": (torch.heaviside, lambda: (torch.randn(5), turned(4, 5))),
+    "power": (lambda x: 2.0**x, lambda: (turned(3, 8, 4),)),
+    "logical": (torch.logical_and, lambda: (torch.randn(3, 1), turned(3, 5))),
+    "quotient": (
+        lambda x, y: torch.div(x, y, rounding_mode="floor"),
+        lambda: (turned(3, 5), torch.randn(())),
+    ),
+    "log_sigmoid": (F.logsigmoid, lambda: (turned(4, 5),)),
+    "batch_norm": (
+        lambda x: F.batch_norm(x, x.new_zeros(3), x.new_ones(3), training=False),
+        lambda: (turned(4, 3, 5, 6),),
+    ),
+    "batch_norm_training": (
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda: (turned(4, 3),),
+    ),
+    "index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
+    "indices_apart": (lambda x, i: x[i, :, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
+    "read_on": (
+        lambda x, i: (x[i] * 2).tanh().square() + 1,
+        lambda: (torch.randn(6), places(4, 5)),
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", CASES)
+def test_strides(session: Session, records: list[GraphRecord], name: str, dynamic: bool) -> None:
+    function, make = CASES[name]
+    inputs = make()
+    with torch.no_grad():
+        want = function(*inputs)
+        got = torch.compile(function, backend=session.backend, dynamic=dynamic)(*inputs)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got, want, equal_nan=True)
+    if name not in ("log_sigmoid", "batch_norm_training"):
+        assert len(records[0].kernels) == 1
+
+
+def test_a_training_step_saves_the_result_once(
+    session: Session, records: list[GraphRecord]
+) -> None:
+    x, i = torch.randn(6, requires_grad=True), places(4, 5)
+
+    def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return x[i].exp()
+
+    y = torch.compile(f, backend=session.backend)(x, i)
+    assert y.stride() == f(x, i).stride()
+    saved = {t.data_ptr() for t in y.grad_fn.saved_tensors if t.is_floating_point()}
+    assert saved <= {x.data_ptr(), y.data_ptr()}
+    y.sum().backward()
+    torch.testing.assert_close(x.grad, torch.autograd.grad(f(x, i).sum(), x)[0])
+
+
+def test_complex_results_are_atens(session: Session) -> None:
+    for dtype in (torch.complex64, torch.float32):
+        x, i = torch.randn(6, dtype=dtype), places(4, 5)
+        got = torch.compile(lambda x, i: x[i], backend=session.backend)(x, i)
+        torch.testing.assert_close(got, x[i], check_stride=True)
+
+
+def test_results_that_share_memory_still_do(session: Session) -> None:
+    def f(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = x[i]
+        return y, y[1:]
+
+    y, z = torch.compile(f, backend=session.backend)(torch.randn(6), places(4, 5))
+    z.zero_()
+    assert y[1:].eq(0).all() and y.data_ptr() != z.data_ptr()

@@ -1,0 +1,119 @@
+"""Results of a graph get the strides that eager mode gives them.
+
+A decomposition lays its result out as it likes, and the caller would see that. The result is copied
+into eager's order of axes; the kernel that computes it can write that order itself.
+"""
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.utils._pytree import tree_leaves
+
+from gyrator_lowering.fx_passes.insert import insert_after
+from gyrator_lowering.schema import info_of
+
+aten = torch.ops.aten
+
+Strides = Sequence[Any]
+"""Numbers, or `SymInt`s."""
+
+
+def restride_outputs(gm: GraphModule, wanted: Mapping[int, Strides]) -> bool:
+    """Change a graph in place; return whether anything was.
+
+    Results that share memory with an argument or with another result stay as they are, and so do
+    those whose elements overlap, or have gaps between them, in eager mode.
+
+    Args:
+        gm: a joint graph, or one of inference, before it is partitioned.
+        wanted: eager's strides of some of its results, by place.
+    """
+    results: Any = gm.graph.output_node().args[0]
+    owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
+    changed = False
+    for node, strides in {results[k]: s for k, s in wanted.items()}.items():
+        if not isinstance(node, Node) or node.op != "call_function":
+            continue
+        owner = _owner(node)
+        if owners[owner] > 1 or owner.op != "call_function" or _complex(owner):
+            continue
+        order = _order(node.meta.get("val"), strides)
+        if order is not None:
+            _restride(gm, node, order)
+            changed = True
+    return changed
+
+
+def _owner(node: Node) -> Node:
+    """Return the node that makes the memory of a node's value."""
+    while node.op == "call_function":
+        source = node.args[0] if node.target is operator.getitem else node
+        if not isinstance(source, Node) or not isinstance(source.target, torch._ops.OpOverload):
+            break
+        views = [p for p in info_of(source.target).views if p is not None]
+        if not views or not isinstance(base := source.args[views[0]], Node):
+            break
+        node = base
+    return node
+
+
+def _complex(node: Node) -> bool:
+    """Whether ATen computes a value, since programs have no complex numbers, and lays it out."""
+    vals = tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
+    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in vals)
+
+
+def _restride(gm: GraphModule, node: Node, order: list[int]) -> None:
+    """Let the output, and what is indifferent to strides, read a copy in that order of axes."""
+    readers = [n for n in node.users if n.op == "output" or _pointwise(n.target)]
+    turned = insert_after(gm, node, aten.permute.default, node, order)
+    dense = torch.contiguous_format
+    copy = insert_after(gm, turned, aten.clone.default, turned, memory_format=dense)
+    back = [order.index(axis) for axis in range(len(order))]
+    result = insert_after(gm, copy, aten.permute.default, copy, back)
+    for reader in readers:
+        reader.replace_input_with(node, result)
+
+
+def _pointwise(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+
+
+def _order(val: Any, strides: Strides) -> list[int] | None:
+    """Return the axes, outermost first, if a dense copy in that order gets the strides, and no
+    copy is laid out otherwise."""
+    if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
+        return None
+    if len(strides) != val.dim() or val.is_conj() or val.is_neg():
+        return None
+    shape = [_expr(n) for n in val.shape]
+    want = [_expr(n) for n in strides]
+    if 0 in shape or all(
+        size == 1 or _expr(mine) == theirs
+        for size, mine, theirs in zip(shape, val.stride(), want, strict=True)
+    ):
+        return None
+    hints = [_hint(n) for n in strides]
+    if None in hints:
+        return None
+    # Of two axes with one stride the inner one has a single element.
+    inner_first = sorted(range(len(want)), key=lambda d: (hints[d], shape[d] != 1, -d))
+    step: Any = 1
+    for axis in inner_first:
+        if shape[axis] != 1 and want[axis] != step:
+            return None
+        step = step * shape[axis]
+    return inner_first[::-1]
+
+
+def _expr(value: Any) -> Any:
+    return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _hint(value: Any) -> int | None:
+    hint: int | None = value.node.hint if isinstance(value, torch.SymInt) else value
+    return hint
