@@ -76,7 +76,7 @@ def test_a_training_step_saves_the_result_once(
     torch.testing.assert_close(x.grad, torch.autograd.grad(f(x, i).sum(), x)[0])
 
 
-def test_complex_results_are_atens(session: Session) -> None:
+def test_results_of_any_element_type(session: Session) -> None:
     for dtype in (torch.complex64, torch.float32):
         x, i = torch.randn(6, dtype=dtype), places(4, 5)
         got = torch.compile(lambda x, i: x[i], backend=session.backend)(x, i)

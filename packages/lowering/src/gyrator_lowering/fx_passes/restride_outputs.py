@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.utils._pytree import tree_leaves
 
 from gyrator_lowering.fx_passes.insert import insert_after
 from gyrator_lowering.schema import info_of
@@ -39,7 +38,7 @@ def restride_outputs(gm: GraphModule, wanted: Mapping[int, Strides]) -> bool:
         if not isinstance(node, Node) or node.op != "call_function":
             continue
         owner = _owner(node)
-        if owners[owner] > 1 or owner.op != "call_function" or _complex(owner):
+        if owners[owner] > 1 or owner.op != "call_function":
             continue
         order = _order(node.meta.get("val"), strides)
         if order is not None:
@@ -59,12 +58,6 @@ def _owner(node: Node) -> Node:
             break
         node = base
     return node
-
-
-def _complex(node: Node) -> bool:
-    """Whether ATen computes a value, since programs have no complex numbers, and lays it out."""
-    vals = tree_leaves([n.meta.get("val") for n in (node, *node.all_input_nodes)])
-    return any(isinstance(v, torch.Tensor) and v.is_complex() for v in vals)
 
 
 def _restride(gm: GraphModule, node: Node, order: list[int]) -> None:
