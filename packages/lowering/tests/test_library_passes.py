@@ -6,11 +6,14 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_lowering.fx_passes import (
+    Product,
     kernel_products,
+    linear_calls,
     pad_products,
     passes_for,
     planes_last,
@@ -201,3 +204,75 @@ def test_layouts_stay_where_they_are_not_wanted(check: Any) -> None:
     assert not planes_last(check.trace(run, wide), targets(planes_last=True))
     turned = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)
     assert not planes_last(check.trace(run, turned), targets(planes_last=True))
+
+
+def libraries(*names: str) -> dict[str, Target]:
+    target = targets()["cpu"]
+    able = evolve(target.capabilities, libraries=frozenset(names))
+    return {"cpu": evolve(target, capabilities=able)}
+
+
+BOTH = libraries("mkl", "onednn")
+
+
+def turned(rows: int, columns: int) -> torch.Tensor:
+    return drawn(columns, rows, dtype=torch.float32).t()
+
+
+def plain(rows: int, columns: int) -> torch.Tensor:
+    return drawn(rows, columns, dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "copied", "lying"),
+    [
+        (plain(5, 7), plain(7, 6), False, False),
+        (plain(5, 7), turned(7, 6), False, True),
+        (turned(5, 7), plain(7, 6), True, False),
+        (plain(5, 9)[:, 1:8], turned(7, 6), True, True),
+        (plain(0, 7), plain(7, 6), False, False),
+    ],
+)
+def test_products_go_to_onednn(check: Any, x: Any, y: Any, copied: bool, lying: bool) -> None:
+    asked: list[Product] = []
+
+    def change(gm: Any) -> bool:
+        return linear_calls(gm, BOTH, lambda product: not asked.append(product))
+
+    def run(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> Any:
+        return x @ y, torch.addmm(bias, x, y)
+
+    gm = compare(check, run, x, y, drawn(6, dtype=torch.float32), change=change)
+    assert asked == [Product("cpu", x.shape[0], 7, 6, copied, lying)] * 2
+    names = [str(n.target) for n in gm.graph.nodes]
+    assert names.count("mkldnn._linear_pointwise.default") == 2 and "aten.mm.default" not in names
+
+
+@pytest.mark.parametrize(
+    ("run", "inputs", "able"),
+    [
+        (torch.mm, (plain(5, 7), plain(7, 9)[:, 1:7]), BOTH),  # oneDNN is slow where there are gaps
+        (torch.mm, (plain(5, 7), plain(7, 1).expand(7, 6)), BOTH),
+        (torch.mm, (plain(5, 0), plain(0, 6)), BOTH),
+        (torch.mm, (drawn(5, 7), drawn(7, 6)), BOTH),
+        (torch.mm, (plain(5, 7).double(), plain(7, 6).double()), BOTH),
+        (torch.mm, (plain(5, 7), plain(7, 6)), libraries("onednn")),
+        (torch.addmm, (plain(5, 6), plain(5, 7), plain(7, 6)), BOTH),
+        (lambda *x: torch.addmm(*x, alpha=2), (plain(1, 6)[0], plain(5, 7), plain(7, 6)), BOTH),
+    ],
+)
+def test_products_that_atens_library_keeps(check: Any, run: Any, inputs: Any, able: Any) -> None:
+    gm = check.trace(lambda *x: (run(*x),), inputs)
+    assert not linear_calls(gm, able, lambda product: True)
+
+
+def test_products_of_sizes_that_change() -> None:
+    asked: list[Product] = []
+    for side in (128, 1100):
+        x = torch.empty(side, side)
+        gm = make_fx(torch.mm, tracing_mode="symbolic")(x, x)
+        environment = next(iter(gm.graph.nodes)).meta["val"].shape[0].node.shape_env
+        before = len(environment.guards)
+        linear_calls(gm, BOTH, lambda product: not asked.append(product))
+        assert len(environment.guards) == before
+    assert asked == [Product("cpu", 1100, 1100, 1100)]

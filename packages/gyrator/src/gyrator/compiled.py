@@ -56,6 +56,10 @@ class GraphCompiler(Protocol):
         """Bytes that differ where the same graph may become another program."""
         ...
 
+    def machine(self, devices: Iterable[str]) -> bytes:
+        """Return bytes that differ where other libraries may be quicker on these devices."""
+        ...
+
     def prepare(self, devices: Iterable[str], calls: int) -> None:
         """Start what compiling a graph of so many calls on these devices will need."""
         ...

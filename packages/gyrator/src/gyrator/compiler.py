@@ -137,9 +137,10 @@ class Engine(Setting):
         entry = self.cache.get(CacheKey(_PIECES, key.hex, {}))
         if entry is None:
             return None
+        from gyrator.autotune import Budget
         from gyrator.pipeline import Pipeline
 
-        Pipeline(self).prepare(gm)
+        Pipeline(self).prepare(gm, Budget(self.options.autotune_seconds))
         nodes = list(gm.graph.nodes)
         rows = json.loads(entry.read(_PIECES))
         return {
@@ -193,10 +194,18 @@ class Engine(Setting):
             "graph": graph_bytes(gm),
             "compiler": self.identity,
             "deterministic": str(torch.are_deterministic_algorithms_enabled()).encode(),
+            "machine": self.machine(_product_devices(gm)),
             "torch": torch.__version__.encode(),
             "product": product_hash().encode(),
         }
         return make_key("programs", fields)
+
+
+def _product_devices(gm: torch.fx.GraphModule) -> set[str]:
+    """Return where a graph has products whose library may be chosen by measuring."""
+    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    found = (n.meta["val"] for n in gm.graph.nodes if n.target in products)
+    return {val.device.type for val in found if val.dtype == torch.float32}
 
 
 def _check_pending(gm: torch.fx.GraphModule) -> None:

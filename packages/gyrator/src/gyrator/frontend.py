@@ -135,6 +135,7 @@ class Frontend:
         fields = {
             "graph": graph,
             "compiler": self.compiler.identity,
+            "machine": self.compiler.machine({x.device.type for x in inputs}),
             "product": product_hash().encode(),
             "torch": torch.__version__.encode(),
         }

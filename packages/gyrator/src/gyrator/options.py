@@ -28,7 +28,8 @@ class Options:
     numerics: Literal["eager", "fast"] = _option(
         "eager",
         "'eager': every ATen op's result is rounded to its dtype, as eager rounds it. 'fast': "
-        "roundings between fused ops may be skipped.",
+        "roundings between fused ops may be skipped, and matrix products go to the quicker library "
+        "even if its sums are a little less exact.",
         ("eager", "fast"),
     )
     wrapper: str = _option(
@@ -60,8 +61,8 @@ class Options:
     max_autotune: bool = _option(
         False,
         "Build kernels for every vector width of this machine, or for each configuration on a GPU, "
-        "measure, and keep the best; on devices with matrix units, measure products in generated "
-        "kernels against the library.",
+        "measure, and keep the best; measure products in generated kernels against the library on "
+        "devices with matrix units, and by each of torch's libraries on a CPU.",
     )
     autotune_seconds: int = _option(
         0,

@@ -10,6 +10,7 @@ from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
 from gyrator.device_graphs import uncaptured, with_graphs
 from gyrator.emission import late_refusals, refusals, units_of
+from gyrator.library_choice import LibraryChoice
 from gyrator.products import quicker_in_kernels
 from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
@@ -29,7 +30,7 @@ from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import kernel_products, passes_for, run_passes
+from gyrator_lowering.fx_passes import PASSES, kernel_products, passes_for, run_passes
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
@@ -56,7 +57,7 @@ class Pipeline:
         budget = Budget(self.setting.options.autotune_seconds)
         called: dict[str, str] = {}
         with watch.stage("lower"):
-            self.prepare(gm)
+            self.prepare(gm, budget)
             lowering = self._lowering_options(gm, budget)
         for final in (False, True):
             with watch.stage("lower"):
@@ -95,9 +96,12 @@ class Pipeline:
                 user_kernels(host), self.setting.running(),
             )  # fmt: skip
 
-    def prepare(self, gm: torch.fx.GraphModule) -> None:
+    def prepare(self, gm: torch.fx.GraphModule, budget: Budget) -> None:
         """Run the passes over an ATen graph that come before lowering, in place."""
-        run_passes(gm, passes_for(self.setting.by_device if self._calls_libraries() else {}))
+        passes = PASSES
+        if self._calls_libraries():
+            passes = passes_for(self.setting.by_device, LibraryChoice(self.setting, budget))
+        run_passes(gm, passes)
 
     def _calls_libraries(self) -> bool:
         return self.setting.options.extern_kernels != "none"

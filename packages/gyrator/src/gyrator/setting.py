@@ -90,6 +90,11 @@ class Setting:
             parts += [device, canonical(targets[device]), _hash_of(definition.kernels)]
         return "\n".join(parts).encode()
 
+    def machine(self, devices: Iterable[str]) -> bytes:
+        """Return bytes that differ where other libraries may be quicker on these devices."""
+        known = (self.targets[device][0] for device in sorted(devices) if device in self.targets)
+        return "\n\n".join(definition.machine() for definition in known).encode()
+
     @property
     def wrapper(self) -> WrapperBackend:
         """The host language asked for, or Python where this process cannot run that."""

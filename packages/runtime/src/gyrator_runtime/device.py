@@ -286,6 +286,15 @@ _CPU_DTYPES = frozenset(
 )
 
 
+_OF_PROCESSOR = frozenset(
+    {
+        "vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags",
+        "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features",
+    }
+)  # fmt: skip
+"""What does not change from core to core and from moment to moment."""
+
+
 def cpu_isa(override: str | None = None) -> str:
     """Return the best of ISA_LEVELS that this CPU and torch have, read in process.
 
@@ -339,6 +348,23 @@ def cpu_flags() -> frozenset[str]:
     except OSError:
         pass
     return frozenset()
+
+
+def processor() -> str:
+    """Return what tells this CPU from another, as /proc/cpuinfo has it of the first core; empty
+    where it has nothing."""
+    found = []
+    try:
+        with open("/proc/cpuinfo") as lines:
+            for line in lines:
+                name, _, value = line.partition(":")
+                if not value:
+                    break
+                if name.strip() in _OF_PROCESSOR:
+                    found.append(f"{name.strip()}: {value.strip()}")
+    except OSError:
+        pass
+    return "\n".join(found)
 
 
 def _isa_of_flags(flags: frozenset[str]) -> str:

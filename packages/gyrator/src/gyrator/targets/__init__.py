@@ -116,6 +116,9 @@ class TargetDefinition:
     asleep: Callable[[], bool] = field(default=lambda: False)
     """Whether this process has not used the device yet, and probing would start it up: a process
     that has done so can no longer fork."""
+    machine: Callable[[], str] = field(default=str)
+    """What tells this machine, and how its libraries are set up, from others that may share a
+    cache: what was measured is kept by it. Empty where nothing is measured."""
     optional: bool = False
     """Serve the device type only where `GYRATOR_TARGETS` names this target: a further kernel
     language for a device that has one."""

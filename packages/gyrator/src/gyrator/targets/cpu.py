@@ -2,7 +2,9 @@
 
 import os
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
+import torch
 from attrs import frozen
 
 from gyrator.config import Config
@@ -14,12 +16,22 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
-from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceError, DeviceInterface, cpu_isa
+from gyrator_runtime.device import (
+    ISA_LEVELS,
+    CpuDevice,
+    DeviceError,
+    DeviceInterface,
+    cpu_isa,
+    processor,
+)
 from gyrator_runtime.toolchain import find_toolchain
 from gyrator_runtime.warn import warn
 
 VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
 """Width of a vector register at each instruction set level."""
+
+_LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
+"""How the names of variables begin that torch's libraries read."""
 
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
@@ -116,6 +128,15 @@ def make_device(target: Target) -> DeviceInterface:
     return CpuDevice(target.arch)
 
 
+def machine() -> str:
+    """Describe the processor, and what decides how quick and how exact torch's libraries are."""
+    variables = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(_LIBRARIES))
+    onednn: Any = torch.backends.mkldnn
+    chosen = (onednn.enabled, onednn.matmul.fp32_precision)
+    parts = (processor(), torch.get_num_threads(), *chosen, *variables)
+    return "\n".join(map(str, parts))
+
+
 CPU = TargetDefinition(
     name="cpu",
     api=API,
@@ -124,4 +145,5 @@ CPU = TargetDefinition(
     device=make_device,
     loader=make_loader,
     variants=narrower,
+    machine=machine,
 )

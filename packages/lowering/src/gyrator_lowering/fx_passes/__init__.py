@@ -12,6 +12,7 @@ from torch.fx import GraphModule
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
+from gyrator_lowering.fx_passes.linear_calls import Product, Quicker, linear_calls
 from gyrator_lowering.fx_passes.numbers import (
     hold_inputs,
     hold_numbers,
@@ -54,14 +55,20 @@ PASSES: Mapping[str, GraphPass] = MappingProxyType(
 """Passes over a graph that is about to be lowered."""
 
 
-def passes_for(targets: Mapping[str, Target]) -> Mapping[str, GraphPass]:
+def passes_for(
+    targets: Mapping[str, Target], quicker: Quicker | None = None
+) -> Mapping[str, GraphPass]:
     """Return the passes over a graph that is about to be lowered for some targets: `PASSES`, and
-    those that suit calls to the targets' libraries."""
+    those that suit calls to the targets' libraries. `quicker` knows what oneDNN computes quicker.
+    """
     for_libraries: dict[str, GraphPass] = {
         "split_bias": lambda gm: split_bias(gm, targets),
         "pad_products": lambda gm: pad_products(gm, targets),
     }
-    return {**for_libraries, **PASSES}
+    passes = {**for_libraries, **PASSES}
+    if quicker is not None:
+        passes["linear_calls"] = lambda gm: linear_calls(gm, targets, quicker)
+    return passes
 
 
 def run_passes(
@@ -103,12 +110,15 @@ __all__ = [
     "PASSES",
     "RECOMPUTING_PASSES",
     "GraphPass",
+    "Product",
+    "Quicker",
     "cse",
     "hold_inputs",
     "hold_numbers",
     "hold_results",
     "inline_higher_order",
     "kernel_products",
+    "linear_calls",
     "pad_products",
     "passes_for",
     "planes_last",

@@ -247,4 +247,4 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten.{op}.default")(either(loops, f"aten.{op}.out"))
     for op, loops in _LIBRARY.items():
         table.rule(f"aten.{op}.default")(either(loops))
-    table.rule("aten.linear_backward.default")(library())
+    table.rule("aten.linear_backward.default", "mkldnn._linear_pointwise.default")(library())

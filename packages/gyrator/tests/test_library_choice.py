@@ -1,0 +1,194 @@
+"""Products that oneDNN computes where it was measured to be the better library."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import nn
+
+from gyrator import library_choice
+from gyrator.autotune import Budget
+from gyrator.config import Config
+from gyrator.library_choice import LibraryChoice, Measure, Measured, available, probes
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator.targets import discover
+from gyrator_lowering.fx_passes import Product
+
+LINEAR = "mkldnn._linear_pointwise.default"
+EVERY = frozenset(probes("cpu"))
+
+pytestmark = pytest.mark.skipif(not available(), reason="this torch has no oneDNN")
+
+
+@pytest.fixture
+def opened(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Session]:
+    """Make sessions that share a cache of this test's own."""
+
+    def make(records: Any = lambda record: None, machine: str = "", **options: Any) -> Session:
+        torch._dynamo.reset()
+        config = Config(tmp_path / "cache", 1 << 30, "")
+        targets = {
+            device: (evolve(one, machine=lambda: machine) if machine else one, target)
+            for device, (one, target) in discover(config).items()
+        }
+        given = {"strict": True, "progress": False, "wrapper": "python"} | options
+        return Session(options=given, config=config, targets=targets, observer=records)
+
+    return make
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Product]:
+    """Let oneDNN be the better library whatever is measured, and list what is."""
+    found: list[Product] = []
+
+    def quicker(_: Measure, product: Product) -> bool:
+        found.append(product)
+        return True
+
+    monkeypatch.setattr(Measure, "quicker", quicker)
+    monkeypatch.setattr(Measure, "as_exact", lambda self, depth: True)
+    return found
+
+
+def product(*sizes: int, copied: bool = False, turned: bool = False) -> Product:
+    return Product("cpu", *sizes, copied=copied, turned=turned)
+
+
+def test_a_product_needs_all_that_it_contains() -> None:
+    better = Measured(EVERY, 0)
+    assert better.takes(product(1024, 1024, 1024), exact=True)
+    assert better.takes(product(4096, 64, 64), exact=True)
+    for thin in (product(1, 4096, 4096), product(4096, 4096, 8), product(64, 64, 64)):
+        assert not better.takes(thin, exact=True)
+    assert not better.takes(product(999, 999, 999, copied=True, turned=True), exact=False)
+    assert not Measured(frozenset(), 0).takes(product(1024, 1024, 1024), exact=False)
+    wide = product(128, 256, 1024)
+    lost = Measured(EVERY - {wide}, 0)
+    assert lost.takes(product(128, 768, 768), exact=True)
+    assert not lost.takes(product(1024, 1024, 1024), exact=True)
+    assert lost.takes(product(1024, 1024, 1024, copied=True), exact=True)
+    small = Measured(frozenset({product(384, 384, 512), wide}), 0)  # as with MKL limited to AVX2
+    assert small.takes(product(1024, 1024, 1024), exact=True)
+    assert small.takes(product(512, 256, 1024), exact=True)
+    assert not small.takes(product(128, 256, 256), exact=True)
+
+
+def test_deep_sums_stay_as_exact_as_atens() -> None:
+    known = Measured(EVERY, 384)
+    assert known.takes(product(512, 384, 512), exact=True)
+    assert not known.takes(product(512, 768, 512), exact=True)
+    assert known.takes(product(512, 768, 512), exact=False)
+
+
+class Layers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.relu(self.up(x)))
+
+
+def _calls(records: list[GraphRecord]) -> Counter[str]:
+    return Counter(e.target for record in records for e in record.externs)
+
+
+def _step(call: Any, module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.detach().requires_grad_()
+    y = call(x)
+    return [y, *torch.autograd.grad(y.square().sum(), [x, *module.parameters()])]
+
+
+def _check(call: Any, module: nn.Module, x: torch.Tensor) -> None:
+    got, want = _step(call, module, x), _step(module, module, x)
+    module.double()
+    exact = _step(module, module, x.double())
+    module.float()
+    for ours, theirs, true in zip(got, want, exact, strict=True):
+        assert ours.stride() == theirs.stride()
+        off, bound = ((r - true).norm() for r in (ours, theirs))
+        assert off <= 2 * bound + 1e-6 * true.norm()
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_training(opened: Any, asked: list[Product], wrapper: str) -> None:
+    records: list[GraphRecord] = []
+    module = Layers()
+    with opened(records.append, wrapper=wrapper) as session:
+        compiled = torch.compile(module, backend=session.backend)
+        _check(compiled, module, torch.randn(512, 256))
+    assert _calls(records)[LINEAR] == 6 and len(asked) == len(EVERY)
+
+
+def test_sizes_that_change(opened: Any, asked: list[Product]) -> None:
+    records: list[GraphRecord] = []
+    module = Layers()
+    with opened(records.append) as session, torch.no_grad():
+        compiled = torch.compile(module, backend=session.backend, dynamic=True)
+        for rows in (4200, 5, 4300):
+            x = torch.randn(rows, 256)
+            torch.testing.assert_close(compiled(x), module(x))
+    assert len(records) == 1 and _calls(records)[LINEAR] == 2
+
+
+def test_measured_once_a_machine(opened: Any, asked: list[Product]) -> None:
+    x, y = torch.randn(512, 512), torch.randn(512, 512)
+
+    def cached(machine: str, fn: Any) -> list[bool]:
+        records: list[GraphRecord] = []
+        with opened(records.append, machine) as session:
+            torch.compile(fn, backend=session.backend)(x, y)
+        assert _calls(records)[LINEAR] == 1
+        return [r.cached for r in records]
+
+    assert cached("one", torch.mm) == [False] and len(asked) == len(EVERY)
+    assert cached("one", torch.mm) == [True]
+    assert cached("one", lambda x, y: x @ y + 1) == [False] and len(asked) == len(EVERY)
+    assert cached("two", torch.mm) == [False] and len(asked) == 2 * len(EVERY)
+
+
+def test_nothing_is_measured_for_small_products(opened: Any, asked: list[Product]) -> None:
+    x = torch.randn(64, 64)
+    with opened() as session:
+        torch.compile(torch.mm, backend=session.backend)(x, x)
+        torch._C._set_mkldnn_enabled(False)
+        try:
+            torch.compile(lambda x: x @ x, backend=session.backend)(torch.randn(512, 512))
+        finally:
+            torch._C._set_mkldnn_enabled(True)
+    assert not asked
+
+
+def test_max_autotune_measures_the_product_itself(opened: Any, asked: list[Product]) -> None:
+    x = torch.randn(40, 33)
+    for _ in range(2):
+        records: list[GraphRecord] = []
+        with opened(records.append, max_autotune=True, cache=False) as session:
+            torch.compile(torch.mm, backend=session.backend)(x, x.t())
+        assert _calls(records)[LINEAR] == 1
+    assert asked == [product(40, 33, 40, turned=True)]
+
+
+def test_measuring(opened: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library_choice, "_SIZES", ((32, 64, 64), (32, 64, 128)))
+    drawn = torch.get_rng_state()
+    with opened() as session, torch.autocast("cpu"):
+        choice = LibraryChoice(session.engine(session.options), Budget(0))
+        first = choice._of_machine("cpu")
+        assert first == choice._of_machine("cpu") and first.quicker <= set(probes("cpu"))
+    assert torch.equal(drawn, torch.get_rng_state())
+
+
+def test_the_error_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    definition, target = discover(Config(Path(), 0, ""))["cpu"]
+    measure = Measure(definition.device(target), torch.Generator().manual_seed(0))
+    monkeypatch.setattr(library_choice, "_linear", lambda x, y: (x.double() @ y.double()).float())
+    assert measure.depth() == 0
+    monkeypatch.setattr(library_choice, "_linear", lambda x, y: x @ y * 1.000001)
+    assert measure.depth() == 1

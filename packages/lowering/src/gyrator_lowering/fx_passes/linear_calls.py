@@ -1,0 +1,105 @@
+"""`linear-calls`: products of `float32` matrices go to oneDNN where it is the quicker library.
+
+ATen sends them to the library that it was built with, which on some processors reaches half of what
+oneDNN does. `mkldnn::_linear_pointwise` computes `x @ w.T + bias` and is reached like any op.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.symbols import hints_of
+
+aten = torch.ops.aten
+
+LIBRARIES = frozenset({"mkl", "onednn"})
+"""What a target must have for there to be a choice."""
+_LEAST_CHANGING = 1 << 30
+"""Products of sizes that change must have so many multiplications: oneDNN takes 1 ms to prepare for
+sizes that it has not met."""
+
+
+@frozen
+class Product:
+    """A product of matrices in `float32`, as a library sees it. Sizes that change count as in the
+    example that was traced."""
+
+    device: str
+    rows: int
+    depth: int
+    columns: int
+    copied: bool = False
+    """The left matrix's elements are not in the order that oneDNN takes: it makes a copy."""
+    turned: bool = False
+    """In memory, the right matrix is one of `columns` rows."""
+
+
+Quicker = Callable[[Product], bool]
+"""Whether a product is quicker in oneDNN."""
+
+
+def linear_calls(gm: GraphModule, targets: Mapping[str, Target], quicker: Quicker) -> bool:
+    """Let oneDNN compute products that it computes quicker, in place; return whether any was."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        found = _product(node, targets)
+        if found is not None and quicker(found):
+            *bias, x, y = node.args
+            turned = insert(gm, node, aten.permute.default, y, [1, 0])
+            op = torch.ops.mkldnn._linear_pointwise.default
+            added = bias[0] if bias else None
+            replace(gm, node, insert(gm, node, op, x, turned, added, "none", [], ""))
+            changed = True
+    return changed
+
+
+def _product(node: Node, targets: Mapping[str, Target]) -> Product | None:
+    """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
+    right matrix with gaps in memory."""
+    if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
+        return None
+    if any(factor != 1 for factor in node.kwargs.values()):
+        return None
+    tensors: list[torch.Tensor] = [n.meta["val"] for n in node.args if isinstance(n, Node)]
+    *bias, x, y = tensors
+    target = targets.get(x.device.type)
+    if target is None or not target.capabilities.libraries >= LIBRARIES:
+        return None
+    if any(t.dtype != torch.float32 or t.layout != torch.strided for t in tensors):
+        return None
+    rows, depth, columns = *x.shape, y.shape[1]
+    if bias and not _known_equal((*bias[0].shape, *bias[0].stride()), (columns, 1)):
+        return None
+    if not statically_known_true(depth > 0):  # oneDNN has no sums of nothing
+        return None
+    straight = _known_equal(y.stride(), (columns, 1))
+    turned = not straight and _known_equal(y.stride(), (1, depth))
+    if not straight and not turned:
+        return None
+    copied = not _known_equal(x.stride(), (depth, 1))
+    found = Product(x.device.type, _hint(rows), _hint(depth), _hint(columns), copied, turned)
+    changing = not all(isinstance(n, int) for n in (rows, depth, columns))
+    if changing and found.rows * found.depth * found.columns < _LEAST_CHANGING:
+        return None
+    return found
+
+
+def _known_equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
+    """Whether sizes are equal for all inputs; adds no guard."""
+    pairs = zip(sizes, others, strict=False)
+    return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in pairs)
+
+
+def _hint(size: Any) -> int:
+    """Return a size, or what it is in the example; 0 where that is not known."""
+    if isinstance(size, int):
+        return size
+    expression = size.node.expr
+    found = expression.xreplace(hints_of(size.node.shape_env))
+    return int(found) if found.is_Integer else 0
