@@ -114,8 +114,8 @@ def _arithmetic() -> Iterator[Mapping[str, OpRow]]:
     )  # fmt: skip
     yield _rows(
         2, _SAME, _NUMBER, _EXACT, 1,
-        maximum="the larger; NaN if either is NaN",
-        minimum="the smaller; NaN if either is NaN",
+        maximum="the larger, b of equals; NaN if either is NaN",
+        minimum="the smaller, b of equals; NaN if either is NaN",
     )  # fmt: skip
     yield _rows(
         2, _SAME, _FLOAT, _EXACT, 1,

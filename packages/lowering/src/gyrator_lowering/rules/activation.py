@@ -18,13 +18,15 @@ from gyrator_lowering.values import TensorValue
 ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 CUBIC = 0.044715
+SIXTH = 0.1666666716337204
+"""A sixth as `f32` has it: eager's constant of hardsigmoid's gradient for all types."""
 
 
 def relu(ops: Tracer, x: Value) -> Value:
-    """Return x where it is positive or NaN, else 0."""
+    """Return 0 below 0, else x: a negative zero and a NaN stay."""
     if x.dtype is DType.BOOL:
         return x
-    return ops.where(ops.le(x, 0), ops.const(0, x.dtype), x)
+    return ops.where(ops.lt(x, 0), ops.const(0, x.dtype), x)
 
 
 def silu(ops: Tracer, x: Value) -> Value:
@@ -138,7 +140,7 @@ def elu_backward(
             low = g * float(input_scale) * (v + slope)
         else:
             low = g * (float(input_scale) * slope) * ops.exp(v * float(input_scale))
-        return ops.where(ops.le(v, 0.0), low, g * float(scale))
+        return ops.where(ops.gt(v, 0.0), g * float(scale), low)
 
     return elementwise(b, body, (grad, value))
 
@@ -159,7 +161,7 @@ def leaky_relu_backward(
 
 def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> TensorValue:
     """Limit to [low, high]."""
-    return elementwise(b, lambda ops, v: ops.minimum(ops.maximum(v, low), high), (x,))
+    return elementwise(b, lambda ops, v: ops.minimum(high, ops.maximum(low, v)), (x,))
 
 
 def hardtanh_backward(
@@ -183,13 +185,13 @@ def hardswish_backward(ops: Tracer, g: Value, x: Value) -> Value:
     """Return the gradient of hardswish."""
     middle = g * (x / 3.0 + 0.5)
     zero = ops.const(0.0, g.dtype)
-    return ops.where(ops.le(x, -3.0), zero, ops.where(ops.lt(x, 3.0), middle, g))
+    return ops.where(ops.le(x, -3.0), zero, ops.where(ops.ge(x, 3.0), g, middle))
 
 
 def hardsigmoid_backward(ops: Tracer, g: Value, x: Value) -> Value:
     """Return the gradient of hardsigmoid."""
     inside = ops.gt(x, -3.0) & ops.lt(x, 3.0)
-    return ops.where(inside, g * (1.0 / 6.0), 0.0)
+    return ops.where(inside, g * SIXTH, 0.0)
 
 
 def log_sigmoid(b: LoopBuilder, x: TensorValue) -> tuple[TensorValue | None, ...]:

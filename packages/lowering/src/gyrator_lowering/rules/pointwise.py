@@ -9,6 +9,8 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.dtypes import TO_TORCH
 from gyrator_lowering.promote import Arg, computed_in, operand
+from gyrator_lowering.rules.extern import emit
+from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value, wrapped
 from gyrator_lowering.values import TensorValue
@@ -31,12 +33,24 @@ def elementwise(
 ) -> TensorValue:
     """Apply `fn` to arguments as `dtype` (by default what the result's type is computed in)."""
     out = b.out
-    kind = out.dtype.compute if dtype is None else dtype.compute
+    kind = out.dtype if dtype is None else dtype
 
     def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
-        return fn(ops, *[operand(ops, a, index, kind) for a in args])
+        types = [kind if _is_wide_integer(a) else kind.compute for a in args]
+        values = [operand(ops, a, index, t) for a, t in zip(args, types, strict=True)]
+        return fn(ops, *[ops.wide(v) for v in values])
 
     return b.pointwise(body, out)
+
+
+def _is_wide_integer(arg: Arg) -> bool:
+    """Whether eager rounds the argument where it meets narrow floats: they do not hold it."""
+    return (
+        isinstance(arg, TensorValue)
+        and bool(arg.shape)
+        and not arg.dtype.is_float
+        and arg.dtype.size > 1
+    )
 
 
 def in_type(b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], kind: DType) -> TensorValue:
@@ -47,9 +61,10 @@ def in_type(b: LoopBuilder, fn: Scalar, args: tuple[Arg, ...], kind: DType) -> T
     """
 
     def body(ops: Tracer, index: tuple[Any, ...]) -> Value:
+        rounds = [_is_scalar(a) or _is_wide_integer(a) for a in args]
         values = [
-            operand(ops, _rounded(a, kind), index, kind if _is_scalar(a) else kind.compute)
-            for a in args
+            operand(ops, _rounded(a, kind), index, kind if narrow else kind.compute)
+            for a, narrow in zip(args, rounds, strict=True)
         ]
         return fn(ops, *[ops.wide(v) for v in values])
 
@@ -213,14 +228,51 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
     if b.out.dtype.is_float:
         if rounding_mode == "floor":
             return elementwise(b, floor_quotient, (x, y))
-        return elementwise(b, lambda ops, p, q: ops.trunc(p / q), (x, y))
+        kind = b.out.dtype  # eager rounds the quotient to it first
+        return elementwise(b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y))
     divisor = _integer_divisor(y, b.out.dtype)
-    if divisor is None or b.out.dtype is DType.BOOL:
-        raise LeftToAten
+    if divisor is None:
+        if rounding_mode == "floor" or not isinstance(y, TensorValue) or b.out.dtype is DType.BOOL:
+            raise LeftToAten
+        return _truncated_quotient(b, x, y)
     if divisor == -1:
         return elementwise(b, _row("neg"), (x,))
     row = "floordiv" if rounding_mode == "floor" else "truncdiv"
     return elementwise(b, _row(row), (x, divisor))
+
+
+def _called(b: LoopBuilder, op: Any, x: Arg, y: Arg) -> TensorValue:
+    """Return the result of an ATen op that gives a tensor like the one of the current node."""
+    fake = b.node.meta["val"]
+    reason = "a part of an op on integers that ATen checks or computes"
+    (value,) = emit(b, info_of(op), (x, y), {}, (fake,), frozenset((0,)), reason)
+    assert isinstance(value, TensorValue)
+    return value
+
+
+def _truncated_quotient(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+    """Quotient of integers towards 0, from ATen's floored one, which reports zeros in `y`.
+
+    ATen's own truncated quotient ends the process where the least integer meets -1.
+    """
+    floored = _called(b, torch.ops.aten.floor_divide.default, x, y)
+
+    def body(ops: Tracer, p: Value, q: Value, down: Value) -> Value:
+        inexact = ops.ne(down * q, p) & (ops.lt(p, 0) ^ ops.lt(q, 0))
+        return ops.where(inexact, down + 1, down)
+
+    return elementwise(b, body, (x, y, floored))
+
+
+def least_common_multiple(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
+    """`|x / gcd * y|`, 0 where both are 0; ATen's divides the least integer by -1."""
+    divisor = _called(b, torch.ops.aten.gcd.default, x, y)
+    kind = b.out.dtype if b.out.dtype.size > 2 else DType.I32  # C computes narrow integers in int
+
+    def body(ops: Tracer, p: Value, q: Value, common: Value) -> Value:
+        return ops.abs(ops.truncdiv(p, common) * q)
+
+    return elementwise(b, body, (x, y, divisor), kind)
 
 
 def floor_divide(b: LoopBuilder, x: Arg, y: Arg) -> TensorValue:
@@ -282,6 +334,9 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
     if b.out.dtype is DType.BOOL or (not b.out.dtype.is_float and not 0 <= exponent <= 64):
         raise LeftToAten
     number = _rounded(exponent, b.out.dtype)
+    if abs(exponent) == 0.5 and b.out.dtype is DType.F16 and b.out.device.is_host:
+        # Eager takes no roots of these: the power of a negative infinity is not NaN.
+        return elementwise(b, lambda ops, p: ops.pow(p, float(exponent)), (x,))
     assert isinstance(number, (int, float))
     return elementwise(b, lambda ops, p: power(ops, p, number), (x,))
 
@@ -340,7 +395,7 @@ def clamp(
     high: Arg | None = None,
     **named: Arg | None,
 ) -> TensorValue:
-    """Limit to [low, high]; NaN stays NaN, and `high` wins where the two cross."""
+    """Limit to [low, high]: `high` wins where the two cross; a NaN and the sign of a zero stay."""
     low = named.get("min", low)
     high = named.get("max", high)
     args = tuple(a for a in (low, high) if a is not None)
@@ -349,9 +404,9 @@ def clamp(
         rest = list(limits)
         boolean = p.dtype is DType.BOOL
         if low is not None:
-            p = ops.let("bit_or" if boolean else "maximum", p, rest.pop(0))
+            p = ops.let("bit_or" if boolean else "maximum", rest.pop(0), p)
         if high is not None:
-            p = ops.let("bit_and" if boolean else "minimum", p, rest.pop(0))
+            p = ops.let("bit_and" if boolean else "minimum", rest.pop(0), p)
         return p
 
     return elementwise(b, body, (x, *args))
@@ -513,6 +568,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.pow.Tensor_Scalar")(pow_scalar)
     table.rule("aten.pow.Tensor_Tensor", "aten.pow.Scalar")(pow_tensor)
     table.rule("aten.abs.default")(absolute)
+    table.rule("aten.lcm.default")(least_common_multiple)
     table.rule("aten.neg.default")(simple(_row("neg"), 1))
     table.rule("aten.reciprocal.default")(simple(lambda ops, x: 1.0 / x, 1))
     table.rule("aten.square.default")(simple(lambda ops, x: x * x, 1))

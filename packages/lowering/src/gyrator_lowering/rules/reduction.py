@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, product_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, product_of
 from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, dims_of
@@ -165,15 +165,23 @@ def prod(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) ->
     return reduced(b, kind, x, dims_of(dim, x.ndim), _to_result(b))
 
 
+def _refuse_nothing(x: TensorValue, dims: Sequence[int]) -> None:
+    """Leave an extreme of no elements, of which there is none, to ATen, which raises."""
+    for d in dims:
+        size = x.shape[d]
+        if size is ZERO or any(s.kind is SymKind.UNBACKED for s in size.free_symbols):
+            raise LeftToAten
+
+
 def extreme(kind: ReduceKind) -> Rule:
     """Return the rule of `amax`, `amin`, and of `max` and `min` over everything."""
     boolean = ReduceKind.ANY if kind is ReduceKind.MAX else ReduceKind.ALL
 
     def rule(b: LoopBuilder, x: TensorValue, dim: Any = None, *_: Any, **__: Any) -> TensorValue:
-        if ZERO in x.shape and not dim:
-            raise LeftToAten  # which raises: there is no extreme of nothing
+        dims = dims_of(dim, x.ndim)
+        _refuse_nothing(x, dims)
         chosen = boolean if x.dtype is DType.BOOL else kind
-        return reduced(b, chosen, x, dims_of(dim, x.ndim))
+        return reduced(b, chosen, x, dims)
 
     return rule
 
@@ -184,6 +192,7 @@ def extreme_of_dim(kind: ReduceKind, position: ReduceKind) -> Rule:
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int, *_: Any, **__: Any) -> Any:
         dims = dims_of(dim, x.ndim)
+        _refuse_nothing(x, dims)
         values, places = b.outs
         chosen = boolean if x.dtype is DType.BOOL else kind
         used = b.used_results
@@ -206,7 +215,9 @@ def position(kind: ReduceKind) -> Rule:
     """Return the rule of `argmax` or `argmin`."""
 
     def rule(b: LoopBuilder, x: TensorValue, dim: int | None = None, *_: Any, **__: Any) -> Any:
-        return _position(b, kind, x, dims_of(dim, x.ndim), b.out)
+        dims = dims_of(dim, x.ndim)
+        _refuse_nothing(x, dims)
+        return _position(b, kind, x, dims, b.out)
 
     return rule
 
@@ -256,27 +267,24 @@ def _spread(
 def _middle(
     b: LoopBuilder, x: TensorValue, dims: Sequence[int], running: TensorValue, out: Spec | None
 ) -> TensorValue:
-    """Return the mean over `dims`, given the one that Welford's fold left.
+    """Return the mean over `dims`, given the one that Welford's fold left: NaN of no elements.
 
     On the host eager folds in `f64`, and where terms cancel it shows: a sum in `f64` is as near.
+    Infinities leave Welford's mean, mostly NaN.
     """
     assert out is not None
     n = count(x, dims)
-    if out.device.is_host:
-        return reduced(
-            b,
-            ReduceKind.SUM,
-            x,
-            dims,
-            lambda ops, value: ops.cast(value, DType.F64),
-            lambda ops, total: total / operand(ops, n, (), DType.F64),
-            dtype=DType.F64,
-            out=out,
-        )
-    source = with_ones(running, x.ndim, dims) if len(out.shape) == x.ndim else running
+    spread = (lambda v: with_ones(v, x.ndim, dims)) if len(out.shape) == x.ndim else (lambda v: v)
+    source = spread(running)
+    on_host = out.device.is_host
+    total = spread(fold(b, ReduceKind.SUM, x, dims, DType.F64)) if on_host else None
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         value = ops.get(source, index)
+        if total is not None:
+            exact = ops.get(total, index)
+            quotient = exact / operand(ops, n, (), DType.F64)
+            return ops.where(ops.isinf(exact), value, quotient)
         if n is not ZERO and type(n) is Const:
             return value
         return ops.where(ops.eq(ops.index(n), 0), float("nan"), value)
@@ -299,7 +307,9 @@ def variance(root: bool, with_mean: bool) -> Rule:
         specs = b.outs if with_mean else (b.out,)
         out = specs[0]
         assert out is not None
-        middle, squares = _moments(b, x, dims, out.dtype.compute)
+        # On the host eager folds in `f64`: squares of large numbers do not overflow.
+        dtype = DType.F64 if out.device.is_host else out.dtype.compute
+        middle, squares = _moments(b, x, dims, dtype)
         first = _spread(b, x, dims, squares, correction, root, out)
         if not with_mean:
             return first
@@ -348,7 +358,7 @@ def vector_norm(
         return reduced(b, ReduceKind.MIN, x, dims, magnitude)
     if ord == 0:
         return reduced(b, ReduceKind.SUM, x, dims, lambda ops, v: ops.cast(as_bool(ops, v), kind))
-    if ord == 1:
+    if ord == 1 or all(x.shape[d] is ONE for d in dims):  # one element: nothing can overflow
         return reduced(b, ReduceKind.SUM, x, dims, magnitude)
     if ord == 2:
         return reduced(

@@ -281,21 +281,41 @@ def index_add(
     alpha: Any = 1,
 ) -> TensorValue:
     """`x` with slices of `alpha * source` added at the places of a vector."""
+    check = Check.RUNTIME if x.ndim > 1 else Check.INDEX
+    return _slices_at(b, x, dim, places, source, alpha, StoreMode.ADD, check)
+
+
+def index_copy(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, source: TensorValue
+) -> TensorValue:
+    """`x` with the slices of `source` at the places of a vector, which are not negative."""
+    return _slices_at(b, x, dim, places, source, 1, StoreMode.SET, Check.INDEX)
+
+
+def _slices_at(
+    b: LoopBuilder,
+    x: TensorValue,
+    dim: int,
+    places: TensorValue,
+    source: TensorValue,
+    alpha: Any,
+    mode: StoreMode,
+    check: Check,
+) -> TensorValue:
     if x.ndim == 0 or places.ndim == 0:
         raise LeftToAten
     out = b.out
-    result = accumulator(b, x, out, StoreMode.ADD)
+    result = accumulator(b, x, out, mode)
     if result is None:
         raise LeftToAten
     d = dim % x.ndim
-    check = Check.RUNTIME if x.ndim > 1 else Check.INDEX
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         row = ops.bind(ops.load(places, (index[d],)), x.shape[d], check=check)
         value = ops.cast(ops.load(source, index), result.dtype)
         if not (isinstance(alpha, (int, float)) and alpha == 1):
             value = value * operand(ops, alpha, (), result.dtype)
-        ops.store(result, (*index[:d], row, *index[d + 1 :]), value, StoreMode.ADD)
+        ops.store(result, (*index[:d], row, *index[d + 1 :]), value, mode)
 
     b.scatter(source.shape, body)
     return settled(b, result, out)
@@ -499,6 +519,7 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.scatter_add.default")(scatter_add)
     table.rule("aten.scatter_reduce.two")(scatter_reduce)
     table.rule("aten.index_add.default")(index_add)
+    table.rule("aten.index_copy.default")(index_copy)
     table.rule("aten.slice_scatter.default")(slice_scatter)
     table.rule("aten.slice_backward.default")(slice_backward)
     table.rule("aten.select_scatter.default")(select_scatter)

@@ -41,6 +41,14 @@ def _remainder(a: Array, b: Array) -> Array:
     return np.where((r != 0) & (np.signbit(r) != np.signbit(b)), r + b, r)
 
 
+def _maximum(a: Array, b: Array) -> Array:
+    return np.where((a > b) | (a != a), a, b)
+
+
+def _minimum(a: Array, b: Array) -> Array:
+    return np.where((a < b) | (a != a), a, b)
+
+
 def _shl(a: Array, b: Array) -> Array:
     inside, amount = _amount(a, b)
     return np.where(inside, np.left_shift(a, amount), a.dtype.type(0))
@@ -90,8 +98,8 @@ _SAME: dict[str, Callable[..., Any]] = {
     "remainder": _remainder,
     "neg": np.negative,
     "abs": np.abs,
-    "maximum": np.maximum,
-    "minimum": np.minimum,
+    "maximum": _maximum,
+    "minimum": _minimum,
     "fmax": np.fmax,
     "fmin": np.fmin,
     "sqrt": np.sqrt,

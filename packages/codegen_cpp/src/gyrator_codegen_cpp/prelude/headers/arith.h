@@ -86,14 +86,15 @@ GY_BINARY_FLOAT(gy_fmax, (((a >= b) | (b != b)) ? a : b))
   GY_BINARY_INT_EACH(GY_BINARY_INT_S, name, e) GY_BINARY_INT_WIDE(GY_BINARY_INT_S, name, e) \
   GY_V(GY_BINARY_INT_EACH(GY_BINARY_INT_V, name, e) GY_BINARY_INT_WIDE(GY_BINARY_INT_P, name, e))
 //% gy_minimum
+// Of equals, which differ if they are zeros, the second, as the machine's own instruction has it.
 // Folds pass what they gathered first: gcc's value numbering doubles its time with each link of a
 // chain in which that operand is the one tested for NaN.
-GY_BINARY_FLOAT(gy_minimum, (((b < a) | (b != b)) ? b : a))
+GY_BINARY_FLOAT(gy_minimum, (((b <= a) | (b != b)) ? b : a))
 GY_BINARY_INT(gy_minimum, (a < b ? a : b))
 GY_FN sbool gy_minimum(sbool a, sbool b) { return a & b; }
 GY_V(GY_FN vbool gy_minimum(vbool a, vbool b) { return a & b; })
 //% gy_maximum
-GY_BINARY_FLOAT(gy_maximum, (((b > a) | (b != b)) ? b : a))
+GY_BINARY_FLOAT(gy_maximum, (((b >= a) | (b != b)) ? b : a))
 GY_BINARY_INT(gy_maximum, (a > b ? a : b))
 GY_FN sbool gy_maximum(sbool a, sbool b) { return a | b; }
 GY_V(GY_FN vbool gy_maximum(vbool a, vbool b) { return a | b; })
