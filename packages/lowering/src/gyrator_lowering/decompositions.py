@@ -8,6 +8,7 @@ import torch
 from torch._decomp import core_aten_decompositions
 
 from gyrator_lowering.default import default_table
+from gyrator_lowering.foreach import element_of
 from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import LoweringTable
 
@@ -17,8 +18,9 @@ Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 def default_decompositions(table: LoweringTable | None = None) -> Decompositions:
     """Return torch's decompositions of every op that `table` has no rule for.
 
-    Views, random ops and composite ops are left out: the first cost nothing, the second draw from
-    a generator, and AOTAutograd takes the third apart by itself.
+    Views, random ops, composite ops and ops on lists are left out: the first cost nothing, the
+    second draw from a generator, AOTAutograd takes the third apart by itself, and the pass
+    `expand-foreach` the fourth, which then are rounded as eager rounds them.
 
     Args:
         table: the rules that lowering will use; the default ones if not given.
@@ -42,4 +44,5 @@ def _candidates() -> tuple[tuple[torch._ops.OpOverload, str, Callable[..., Any]]
         and torch.Tag.nondeterministic_seeded not in op.tags
         and not op.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd)
         and not info_of(op).is_view
+        and element_of(op) is None
     )

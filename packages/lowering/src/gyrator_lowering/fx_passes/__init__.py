@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.cse import cse
+from gyrator_lowering.fx_passes.expand_foreach import expand_foreach
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
 from gyrator_lowering.fx_passes.linear_calls import Product, Quicker, linear_calls
 from gyrator_lowering.fx_passes.numbers import (
@@ -47,6 +48,7 @@ RECOMPUTING_PASSES: Mapping[str, GraphPass] = MappingProxyType(
 PASSES: Mapping[str, GraphPass] = MappingProxyType(
     {
         "inline_higher_order": inline_higher_order,
+        "expand_foreach": expand_foreach,
         "hold_numbers": hold_numbers,
         "remove_noop": remove_noop,
         "cse": cse,
@@ -113,6 +115,7 @@ __all__ = [
     "Product",
     "Quicker",
     "cse",
+    "expand_foreach",
     "hold_inputs",
     "hold_numbers",
     "hold_results",
