@@ -11,7 +11,7 @@ import numpy as np
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.stage import ARCHITECTURES, CppBackend
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
@@ -47,14 +47,19 @@ class Library:
     """Kernels that were built together."""
 
     def __init__(
-        self, kernels: Sequence[Kernel], arch: str, folder: Path, facts: ShapeFacts | None = None,
+        self, kernels: Sequence[Kernel | KernelGroup], arch: str, folder: Path,
+        facts: ShapeFacts | None = None,
         origins: Sequence[Origin] = (), optimise: str = "-O3", **heuristics: int,
     ) -> None:  # fmt: skip
         bound = target(arch, **heuristics)
         backend = CppBackend()
-        for k in kernels:
+        alone = [k for k in kernels if isinstance(k, Kernel)]
+        groups = [k for k in kernels if isinstance(k, KernelGroup)]
+        for k in (*alone, *(k for g in groups for k in g.kernels)):
             assert backend.refuses(k, bound) is None
-        self.units = backend.emit(kernels, facts or ShapeFacts(), origins, bound)
+        facts = facts or ShapeFacts()
+        self.units = backend.emit(alone, facts, origins, bound)
+        self.units += backend.emit_groups(groups, facts, origins, bound)
         self.kernels = {k.name: k for k in kernels}
         self.sources = {s.kernel: s for u in self.units for s in u.kernels}
         ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)

@@ -50,6 +50,32 @@ def test_random_programs_whose_rows_compete_for_scratch(seed: int, size: int, ro
     check(random_program(seed, size), seed, options, scratch_bytes=room)
 
 
+@given(SEEDS, st.integers(2, 24), st.sampled_from([3, 6, 1024]), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_random_programs_launched_together(
+    seed: int, size: int, tensors: int, alike: bool, keep: bool
+) -> None:
+    check(
+        random_program(seed, size), seed, SchedulerOptions(keep_peak=keep),
+        together_elements=1 << 20, together_tensors=tensors, together_alike=alike,
+    )  # fmt: skip
+
+
+def test_what_is_launched_together_waits_for_no_other() -> None:
+    """Four tensors over their sums: one launch, of kernels that are small enough."""
+    m = Maker()
+    results = []
+    for n in range(4):
+        x = m.input(f"x{n}", 8, 8)
+        (total,) = m.reduction(ReduceKind.SUM, x, (0, 1))
+        results.append(m.pointwise("div", x, total, name=f"y{n}"))
+    program = m.program(*results)
+    found = schedule(program, SchedulerOptions(), target(together_elements=64))
+    assert [(t.start, t.end) for t in found.together] == [(0, 4)]
+    for options, numbers in ((SchedulerOptions(together=False), 64), (SchedulerOptions(), 63)):
+        assert not schedule(program, options, target(together_elements=numbers)).together
+
+
 @given(SEEDS, st.integers(4, 20), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_random_programs_in_partitions(seed: int, size: int, fusion: bool) -> None:

@@ -1,6 +1,6 @@
 """One kernel as two C++ functions: one for a range of its points, one that hands out the ranges."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import evolve, frozen
 
@@ -73,6 +73,28 @@ def emit_kernel(
     heuristics: Heuristics,
 ) -> KernelSource:
     """Write one kernel."""
+    return _written(kernel, facts, origins, isa, heuristics, _entry)
+
+
+def emit_member(
+    kernel: Kernel,
+    facts: ShapeFacts,
+    origins: Sequence[Origin],
+    isa: Isa,
+    heuristics: Heuristics,
+) -> KernelSource:
+    """Write one kernel of a group: `<symbol>_part`, and `<symbol>_share`, which gives its work."""
+    return _written(kernel, facts, origins, isa, heuristics, _share)
+
+
+def _written(
+    kernel: Kernel,
+    facts: ShapeFacts,
+    origins: Sequence[Origin],
+    isa: Isa,
+    heuristics: Heuristics,
+    end: Callable[[Frame, str, Domain, bool, Heuristics], None],
+) -> KernelSource:
     axis = choose_vector_axis(kernel, isa.lanes if isa.lanes > 1 else _AUTO_LANES)
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
@@ -87,7 +109,7 @@ def emit_kernel(
     if serial or domain.owned is not None:
         frame.atomic = frozenset()
     _part(frame, symbol, domain)
-    _entry(frame, symbol, domain, serial, heuristics)
+    end(frame, symbol, domain, serial, heuristics)
     return KernelSource(
         kernel.name,
         symbol,
@@ -340,8 +362,12 @@ def _stages(code: Code) -> None:
 
 def _grain(kernel: Kernel, heuristics: Heuristics) -> int:
     """Return the number of elements below which threads cost more than they save."""
-    price = max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
-    return max(1, heuristics.parallel_grain // price)
+    return max(1, heuristics.parallel_grain // _price(kernel))
+
+
+def _price(kernel: Kernel) -> int:
+    """Return about how much work an element is."""
+    return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
 
 
 def _serial(kernel: Kernel, domain: Domain, heuristics: Heuristics) -> bool:
@@ -377,3 +403,17 @@ def _entry(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: 
             code.line(f"const si64 code = {part}low, high, team > 1);")
             code.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
         code.line("return failed;")
+
+
+def _share(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: Heuristics) -> None:
+    """Write the function that says how many pieces there are to share out, and how much work."""
+    kernel, code = frame.kernel, Code(frame, None)
+    size = _product(a.extent for a in kernel.axes + kernel.inner) * _price(kernel)
+    pieces, units = domain.pieces, domain.units
+    if serial:
+        pieces, units = ONE, pieces * units
+    with code.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
+        code.line("(void)sizes;")
+        _sizes(frame)
+        parts = ", ".join(code.index(e) for e in (pieces, units, size))
+        code.line(f"return {{{parts}}};")

@@ -7,6 +7,7 @@ from importlib import resources
 
 from attrs import evolve, frozen
 
+from gyrator_codegen_cpp.group import emit_group
 from gyrator_codegen_cpp.kernel import emit_kernel
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import refusal
@@ -14,7 +15,7 @@ from gyrator_codegen_cpp.repeats import firsts
 from gyrator_codegen_cpp.support import preamble
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
@@ -82,6 +83,22 @@ class CppBackend:
             )
             text = preamble(text, isa) + text
             units.append(TranslationUnit(f"unit{number}", "c++", text, served))
+        return tuple(units)
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write each group as a unit: its kernels, and a function that shares out all of them."""
+        isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
+        units = []
+        for number, group in enumerate(groups):
+            source = emit_group(group, facts, origins, isa, target.heuristics)
+            text = preamble(source.text, isa) + source.text
+            units.append(TranslationUnit(f"group{number}", "c++", text, (source,)))
         return tuple(units)
 
 

@@ -1,15 +1,22 @@
-"""The kernels of a host program as text: those with stages, and those of templates."""
+"""The kernels of a host program as text: those with stages, those of templates, and groups."""
 
 from collections.abc import Iterable
 
 from attrs import evolve
 
-from gyrator_ir.backend import KernelBackend, TemplateBackend
+from gyrator_ir.backend import GroupBackend, KernelBackend, TemplateBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
+
+
+def kernels_of(launched: Launchable) -> tuple[Kernel, ...]:
+    """Return the kernels with stages that a launch runs."""
+    if isinstance(launched, KernelGroup):
+        return launched.kernels
+    return (launched,) if isinstance(launched, Kernel) else ()
 
 
 def units_of(
@@ -17,18 +24,23 @@ def units_of(
 ) -> tuple[TranslationUnit, ...]:
     """Write the kernels of a program for the target's device, those of templates after the others.
 
-    TypeError for a template where the target offers what its kernel language does not have.
+    TypeError for a template or a group where the target offers what its kernel language does not
+    have.
     """
     here = [k for k in program.kernels if k.device.type == target.device]
     kernels = tuple(k for k in here if isinstance(k, Kernel))
     templates = tuple(k for k in here if isinstance(k, TemplateKernel))
+    groups = tuple(k for k in here if isinstance(k, KernelGroup))
     units = language.emit(kernels, program.facts, program.origins, target)
-    if not templates:
-        return units
-    if not isinstance(language, TemplateBackend):
-        raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
-    more = language.emit_templates(templates, program.facts, program.origins, target)
-    return (*units, *more)
+    if templates:
+        if not isinstance(language, TemplateBackend):
+            raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
+        units += language.emit_templates(templates, program.facts, program.origins, target)
+    if groups:
+        if not isinstance(language, GroupBackend):
+            raise TypeError(f"{language.name} has no groups, and {target.arch} asks for them")
+        units += language.emit_groups(groups, program.facts, program.origins, target)
+    return units
 
 
 def refusals(
@@ -36,8 +48,8 @@ def refusals(
 ) -> dict[str, Diagnostic]:
     """Return the FX nodes, by name, whose kernels the language refuses for the target's device."""
     found: dict[str, Diagnostic] = {}
-    for kernel in _kernels(program, target):
-        if isinstance(kernel, Kernel) and (why := language.refuses(kernel, target)) is not None:
+    for kernel in (k for one in _launched(program, target) for k in kernels_of(one)):
+        if (why := language.refuses(kernel, target)) is not None:
             found |= _blamed(program, kernel, why)
     return found
 
@@ -47,7 +59,7 @@ def late_refusals(
 ) -> dict[str, Diagnostic]:
     """Like `refusals`, for kernels that the language refuses when it writes them."""
     found: dict[str, Diagnostic] = {}
-    for kernel in _kernels(program, target):
+    for kernel in _launched(program, target):
         try:
             units_of(evolve(program, kernels=(kernel,)), language, target)
         except UnsupportedError as error:
@@ -55,7 +67,7 @@ def late_refusals(
     return found
 
 
-def _kernels(program: HostProgram, target: Target) -> Iterable[Launchable]:
+def _launched(program: HostProgram, target: Target) -> Iterable[Launchable]:
     return (k for k in program.kernels if k.device.type == target.device)
 
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -54,6 +54,18 @@ class ShippedKernels(Shipped):
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels."""
         units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
+        return units
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the groups' kernels."""
+        backend = self._backend()
+        units: tuple[TranslationUnit, ...] = backend.emit_groups(groups, facts, origins, target)
         return units
 
 

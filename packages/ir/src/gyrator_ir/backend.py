@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -63,6 +63,21 @@ class TemplateBackend(KernelBackend, Protocol):
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write the templates' kernels, in units apart from those of `emit`."""
+        ...
+
+
+@runtime_checkable
+class GroupBackend(KernelBackend, Protocol):
+    """A language for kernels that launches several at once, those of `KernelGroup`s."""
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the groups' kernels, in units apart from those of `emit`."""
         ...
 
 

@@ -71,6 +71,13 @@ class Heuristics:
     """A value used in several kernels is computed again rather than stored if it costs less."""
     unit_statements: int = field(default=1500, validator=natural)
     """A translation unit holds about this many statements."""
+    together_elements: int = field(default=0, validator=natural)
+    """Kernels of at most so many elements share a launch with others that need not wait for them;
+    0 where the kernel language has no `KernelGroup`."""
+    together_tensors: int = field(default=1024, validator=natural)
+    """A launch passes at most so many tensors."""
+    together_alike: bool = False
+    """Only kernels that do the same share a launch."""
     pool_bytes: int = field(default=65536, validator=natural)
     """Temporaries up to this size share one allocation."""
     slack_bytes: int = field(default=16384, validator=natural)

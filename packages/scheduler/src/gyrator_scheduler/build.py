@@ -1,10 +1,10 @@
 """From an improved Loop IR program to a schedule: fusion, order, lives, partitions."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
-from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode
+from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
 from gyrator_ir.loop.body import Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.passes import Step
@@ -13,9 +13,10 @@ from gyrator_ir.types import Device
 from gyrator_scheduler.access import LOOPS, statements_of
 from gyrator_scheduler.dependences import Dependences, dependences
 from gyrator_scheduler.errors import target_for
+from gyrator_scheduler.fusion.axes import guess
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.fusion.fuse import Fusion, fuse
-from gyrator_scheduler.fusion.kernels import kernel_of, numbered, short_name
+from gyrator_scheduler.fusion.kernels import canonical, kernel_of, numbered, short_name
 from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
@@ -23,6 +24,7 @@ from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered
 from gyrator_scheduler.partitions import graph_device, partitions
 from gyrator_scheduler.ranges import Ranges
+from gyrator_scheduler.together import launches, ranges, widened
 
 ATTEMPTS = 6
 """Schedules made at most while looking for one that needs little memory."""
@@ -86,7 +88,7 @@ def build(
     for attempt in range(ATTEMPTS):
         fusion = _fusion(context, options, apart)
         trace(Step("fuse", program, fusion))
-        order, nodes, lives = _nodes(context, fusion)
+        order, nodes, lives, together = _nodes(context, fusion, limit)
         if options.reuse:
             lives = with_reuse(lives, nodes, buffers)
         if limit is None or attempt == ATTEMPTS - 1:
@@ -108,6 +110,7 @@ def build(
         outputs=program.outputs,
         lifetimes=lives,
         partitions=partitions(nodes, buffers, targets),
+        together=together,
         facts=program.facts,
         origins=program.origins,
         subschedules=tuple(build(p, options, targets, trace) for p in program.subprograms),
@@ -134,10 +137,12 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
     )
 
 
-def _nodes(
-    context: _Context, fusion: Fusion
-) -> tuple[list[Cluster], tuple[ScheduleNode, ...], tuple[Lifetime, ...]]:
-    """Turn clusters into nodes, in the order with the least peak of those tried."""
+_Plan = tuple[list[Cluster], tuple[ScheduleNode, ...], tuple[Lifetime, ...], tuple[Together, ...]]
+
+
+def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
+    """Turn clusters into nodes, in the order with the least peak of those tried; launch some of
+    them together, if that needs no more than `limit` bytes."""
     wanted = _wanted(context, fusion.clusters)
     nodes = {c.id: _node(context, c, wanted[c.id]) for c in fusion.clusters}
     uses = {n: touched(node) for n, node in nodes.items()}
@@ -163,7 +168,55 @@ def _nodes(
         if best is None or most < best[0]:
             best = most, order, lives
     assert best is not None
-    return best[1], _finished(context, best[1], nodes), best[2]
+    most, order, lives = best
+    together: tuple[Together, ...] = ()
+    if context.options.together and context.options.fusion:
+        groups = _launches(context, order, clusters, nodes, kinds)
+        found = [c for group in groups for c in group]
+        listed = [nodes[c.id] for c in found]
+        shared = ranges(groups)
+        program = context.program
+        longer = lifetimes(listed, [uses[c.id] for c in found], program.buffers, program.outputs)
+        longer = widened(longer, shared, len(found))
+        needed = peak_at(longer, context.sizes)[0]
+        if shared and (limit is None or needed <= max(limit, most)):
+            order, lives, together = found, longer, shared
+    return order, _finished(context, order, nodes), lives, together
+
+
+def _launches(
+    context: _Context,
+    order: Sequence[Cluster],
+    clusters: Sequence[Cluster],
+    nodes: Mapping[int, ScheduleNode],
+    kinds: Mapping[int, object],
+) -> list[list[Cluster]]:
+    """Return what is launched together; `kinds` keeps apart what one graph can't capture."""
+    facts = context.program.facts
+
+    def elements(kernel: Kernel) -> int:
+        total = 1
+        for axis in (*kernel.axes, *kernel.inner):
+            hint = facts.hint(axis.extent)
+            total *= guess(axis.extent) if hint is None else hint
+        return total
+
+    def kind(c: Cluster) -> Hashable | None:
+        node = nodes[c.id]
+        heuristics = context.heuristics(c.members[0].index) if c.members else None
+        if not isinstance(node, Kernel) or heuristics is None:
+            return None
+        if not node.parameters or elements(node) > heuristics.together_elements:
+            return None
+        same = canonical(node)[0] if heuristics.together_alike else None
+        return node.device, kinds.get(c.id), same
+
+    def limit(c: Cluster) -> int:
+        heuristics = context.heuristics(c.members[0].index)
+        return 0 if heuristics is None else heuristics.together_tensors
+
+    tensors = {n: len(node.parameters) for n, node in nodes.items() if isinstance(node, Kernel)}
+    return launches(order, clusters, kind, tensors, limit)
 
 
 def _kinds(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, object]:

@@ -26,6 +26,8 @@ class SchedulerOptions:
     """Put several operations into one kernel."""
     inline: bool = field(default=True, validator=exactly(bool))
     """Compute cheap values again where they are read, instead of keeping them in buffers."""
+    together: bool = field(default=True, validator=exactly(bool))
+    """Launch small kernels together where none waits for another."""
     reorder: bool = field(default=True, validator=exactly(bool))
     """Move nodes to shorten the lives of buffers."""
     reuse: bool = field(default=True, validator=exactly(bool))

@@ -64,7 +64,12 @@ def cpu_target(isa: str, cores: int) -> Target:
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
             libraries=frozenset({"mkl", "onednn"}),
         ),
-        heuristics=Heuristics(vector_bytes=VECTOR_BYTES[isa], cores=cores, scatter_choices=True),
+        heuristics=Heuristics(
+            vector_bytes=VECTOR_BYTES[isa],
+            cores=cores,
+            scatter_choices=True,
+            together_elements=1 << 18,
+        ),
     )
 
 

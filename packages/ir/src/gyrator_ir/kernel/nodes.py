@@ -16,7 +16,7 @@ memory: a `Local` (a row of scratch per point), or a buffer written at the same 
 
 from enum import StrEnum
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
@@ -141,7 +141,53 @@ class TemplateKernel:
         return tuple(o.buffer for o in self.outputs)
 
 
-Launchable = Kernel | TemplateKernel
+@frozen
+class KernelGroup:
+    """Kernels that one launch runs, in any order or at once: none writes what another touches.
+
+    A member is one of `kernels` over tensors of its own: kernels that do the same occur once.
+    """
+
+    name: str = field(validator=identifier)
+    device: Device = field(validator=exactly(Device))
+    kernels: tuple[Kernel, ...] = field(validator=a_tuple)
+    members: tuple[int, ...] = field(validator=a_tuple)
+    """Which of `kernels` each member is."""
+
+    @property
+    def parameters(self) -> tuple[Buffer, ...]:
+        """Those of each member after those before: `m0_p0`, `m0_p1`, `m1_p0`, ..."""
+        return tuple(
+            evolve(b, name=self.parameter(place, b.name))
+            for place, number in enumerate(self.members)
+            for b in self.kernels[number].parameters
+        )
+
+    def parameter(self, member: int, name: str) -> str:
+        """Return what a parameter of a member is called."""
+        return f"m{member}_{name}"
+
+    @property
+    def sizes(self) -> tuple[Sym, ...]:
+        """Size symbols of all kernels, sorted by name: a symbol is one value in all of them."""
+        return tuple(sorted({s for k in self.kernels for s in k.sizes}, key=lambda s: s.name))
+
+    @property
+    def writes(self) -> tuple[str, ...]:
+        """Parameters stored to."""
+        return tuple(
+            self.parameter(place, name)
+            for place, number in enumerate(self.members)
+            for name in self.kernels[number].writes
+        )
+
+    @property
+    def origins(self) -> tuple[int, ...]:
+        """Those of all kernels."""
+        return tuple(sorted({row for k in self.kernels for row in k.origins}))
+
+
+Launchable = Kernel | TemplateKernel | KernelGroup
 """What a host program launches."""
 
 ScheduleNode = Kernel | CallOperation
@@ -173,6 +219,14 @@ class Partition:
 
 
 @frozen
+class Together:
+    """Nodes `start` to `end` (not included) are kernels that one launch runs: a `KernelGroup`."""
+
+    start: int = field(validator=exactly(int))
+    end: int = field(validator=exactly(int))
+
+
+@frozen
 class Schedule:
     """Kernels and calls in order, with the life of each buffer."""
 
@@ -189,6 +243,7 @@ class Schedule:
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
     subschedules: tuple["Schedule", ...] = field(default=(), validator=a_tuple)
     user_kernels: tuple[UserKernel, ...] = field(default=(), validator=a_tuple)
+    together: tuple[Together, ...] = field(default=(), validator=a_tuple)
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:

@@ -5,6 +5,7 @@ from typing import Any
 
 from gyrator_ir.kernel.nodes import (
     Kernel,
+    KernelGroup,
     Launchable,
     Level,
     Lifetime,
@@ -16,6 +17,7 @@ from gyrator_ir.kernel.nodes import (
     ScheduleNode,
     Stage,
     TemplateKernel,
+    Together,
 )
 from gyrator_ir.kernel.print import KIND, VERSION
 from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
@@ -51,7 +53,7 @@ def parse(text: str) -> Schedule:
 def _schedule(line: Line) -> Schedule:
     name = read_header(line, KIND, VERSION)
     words = PREAMBLE | dict.fromkeys(NODES, "nodes")
-    words |= {"life": "lifetimes", "partition": "partitions"}
+    words |= {"life": "lifetimes", "partition": "partitions", "together": "together"}
     groups = sections(line, words | {"return": "return", KIND: "subschedules"})
     preamble = read_preamble(groups)
     buffers = whole_buffers(preamble)
@@ -61,6 +63,7 @@ def _schedule(line: Line) -> Schedule:
         "outputs": read_return(line, groups["return"], buffers),
         "lifetimes": tuple(map(_lifetime, groups["lifetimes"])),
         "partitions": tuple(map(_partition, groups["partitions"])),
+        "together": tuple(map(_together, groups["together"])),
         "subschedules": tuple(map(_schedule, groups["subschedules"])),
     }
     found = build(line, Schedule, values)
@@ -81,7 +84,32 @@ def read_launchable(line: Line) -> Launchable:
     s.name()
     s.expect("on")
     s.device()
+    if s.looks("together"):
+        return _group(line)
     return _template_kernel(line) if s.looks("template") else read_kernel(line)
+
+
+def _group(line: Line) -> KernelGroup:
+    kernels = tuple(map(read_kernel, sections(line, {"kernel": "kernels"})["kernels"]))
+    numbers = {k.name: n for n, k in enumerate(kernels)}
+    s = Scanner(line)
+    s.expect("kernel")
+    values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
+    s.expect("on")
+    values["device"] = s.device()
+    s.expect("together")
+    s.expect("(")
+    members: list[int] = []
+    while not members or s.take(","):
+        name = s.name()
+        if name not in numbers:
+            line.fail(f"there is no kernel {name!r} below")
+        members.append(numbers[name])
+    s.expect(")")
+    s.end()
+    found = build(line, KernelGroup, values | {"members": tuple(members)})
+    assert isinstance(found, KernelGroup)
+    return found
 
 
 def _template_kernel(line: Line) -> TemplateKernel:
@@ -183,6 +211,16 @@ def _lifetime(line: Line) -> Lifetime:
     buffer, first = s.name(), s.integer()
     s.expect("to")
     found = Lifetime(buffer, first, s.integer(), s.name() if s.take("reuses") else None)
+    s.end()
+    return found
+
+
+def _together(line: Line) -> Together:
+    s = Scanner(line.leaf())
+    s.expect("together")
+    start = s.integer()
+    s.expect("to")
+    found = Together(start, s.integer())
     s.end()
     return found
 

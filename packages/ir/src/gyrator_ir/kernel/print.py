@@ -2,6 +2,7 @@
 
 from gyrator_ir.kernel.nodes import (
     Kernel,
+    KernelGroup,
     Launchable,
     Lifetime,
     Numerics,
@@ -9,6 +10,7 @@ from gyrator_ir.kernel.nodes import (
     Schedule,
     ScheduleNode,
     TemplateKernel,
+    Together,
 )
 from gyrator_ir.loop.forms import TEMPLATE_PARTS
 from gyrator_ir.loop.print import show_call, show_statement
@@ -41,6 +43,8 @@ def show_kernel(k: Launchable, writer: Writer) -> list[str]:
     """Print a kernel; the first line is its head."""
     if isinstance(k, TemplateKernel):
         return _template(k, writer)
+    if isinstance(k, KernelGroup):
+        return _group(k, writer)
     lines = [f"refused {show_word(r.other)} {show_string(r.reason)}" for r in k.refusals]
     lines += [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
     lines += [f"local {t.name}: {t.dtype.value}[{writer.expr(t.extent)}]" for t in k.locals]
@@ -58,6 +62,13 @@ def _template(k: TemplateKernel, writer: Writer) -> list[str]:
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
     head = f"kernel {k.name} on {show_device(k.device)} template{parts}{sizes}{origins}"
     return [head, *indented([f"parameter {show_buffer(p, writer)}" for p in k.parameters])]
+
+
+def _group(k: KernelGroup, writer: Writer) -> list[str]:
+    """Print `kernel g0 on cpu together (k0, k0, k1)`, and below it each kernel."""
+    members = ", ".join(k.kernels[number].name for number in k.members)
+    lines = [line for kernel in k.kernels for line in show_kernel(kernel, writer)]
+    return [f"kernel {k.name} on {show_device(k.device)} together ({members})", *indented(lines)]
 
 
 def show_node(node: ScheduleNode, writer: Writer) -> list[str]:
@@ -78,6 +89,11 @@ def show_partition(p: Partition) -> str:
     return f"partition {p.start} to {p.end}{capturable}{reason}"
 
 
+def show_together(t: Together) -> str:
+    """Print `together 0 to 3`."""
+    return f"together {t.start} to {t.end}"
+
+
 def _schedule(s: Schedule) -> list[str]:
     given = [i.buffer for i in s.inputs if hasattr(i, "buffer")]
     declared = (*given, *(c.buffer for c in s.constants), *s.buffers)
@@ -89,6 +105,7 @@ def _schedule(s: Schedule) -> list[str]:
         lines += show_node(node, writer)
     lines += [show_lifetime(life) for life in s.lifetimes]
     lines += [show_partition(p) for p in s.partitions]
+    lines += [show_together(t) for t in s.together]
     lines.append(f"return {OUTPUTS.show(s.outputs, writer)}".rstrip())
     for sub in s.subschedules:
         lines += _schedule(sub)

@@ -12,6 +12,8 @@ GY-KERNEL-025  parameters agree with the buffers of the schedule, on the kernel'
 GY-KERNEL-026  lifetimes name each created buffer once and cover its uses
 GY-KERNEL-027  a buffer takes over a storage that is dead by then, large enough, and once
 GY-KERNEL-028  partitions follow one another inside the schedule
+GY-KERNEL-029  kernels that are launched together are of one device, none writes what another
+               touches or whose storage it has, and groups follow one another
 
 Values of an inner stage are visible in it alone; results of a `Reduce` after its stage (003).
 """
@@ -24,6 +26,7 @@ from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import (
     Kernel,
+    KernelGroup,
     Launchable,
     Level,
     Lifetime,
@@ -31,8 +34,15 @@ from gyrator_ir.kernel.nodes import (
     ScheduleNode,
     Stage,
     TemplateKernel,
+    Together,
 )
-from gyrator_ir.kernel.print import show_kernel, show_lifetime, show_node, show_partition
+from gyrator_ir.kernel.print import (
+    show_kernel,
+    show_lifetime,
+    show_node,
+    show_partition,
+    show_together,
+)
 from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.loop.nodes import (
@@ -50,7 +60,7 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import DType
 
-_Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, Launchable)
+_Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, KernelGroup, Launchable)
 
 
 def verify(schedule: Schedule) -> Schedule:
@@ -66,6 +76,8 @@ def verify_kernel(kernel: _Launchable, origins: Sequence[Origin] = ()) -> _Launc
     checker = Checker("KERNEL", {}, origins)
     if isinstance(kernel, Kernel):
         _check_kernel(kernel, checker)
+    elif isinstance(kernel, KernelGroup):
+        _check_group(kernel, checker)
     else:
         _check_template(kernel, checker)
     return kernel
@@ -83,6 +95,17 @@ def _check_kernel(k: Kernel, checker: Checker) -> None:
     _check_stages(k, checker, where)
     _check_parameters(k, checker, where)
     _check_sizes(k, checker, where)
+
+
+def _check_group(k: KernelGroup, checker: Checker) -> None:
+    where = partial(_head, k)
+    names = {kernel.name for kernel in k.kernels}
+    if len(names) != len(k.kernels) or set(k.members) != set(range(len(k.kernels))):
+        checker.fail(29, "each kernel has a name of its own and is a member", where)
+    for kernel in k.kernels:
+        if kernel.device != k.device:
+            checker.fail(29, f"{kernel.name!r} is on {kernel.device}, not {k.device}", where)
+        _check_kernel(kernel, checker)
 
 
 def _check_template(k: TemplateKernel, checker: Checker) -> None:
@@ -268,6 +291,7 @@ class _Verifier:
         if self.schedule.lifetimes:
             self._lifetimes()
         self._partitions()
+        self._together()
 
     def _kernel(self, k: Kernel) -> None:
         flow, where = self.flow, partial(_head, k)
@@ -356,6 +380,37 @@ class _Verifier:
                     partial(show_partition, p),
                 )
             at = p.end
+
+    def _together(self) -> None:
+        at = 0
+        for t in self.schedule.together:
+            where = partial(show_together, t)
+            if not at <= t.start or not t.start + 1 < t.end <= len(self.schedule.nodes):
+                self.checker.fail(29, f"two nodes or more from {at} on were expected", where)
+            at = t.end
+            self._group(t, where)
+
+    def _group(self, t: Together, where: Where) -> None:
+        nodes = self.schedule.nodes[t.start : t.end]
+        devices = {n.device for n in nodes if isinstance(n, Kernel)}
+        if len(devices) != 1 or not all(isinstance(n, Kernel) for n in nodes):
+            self.checker.fail(29, "kernels of one device were expected", where)
+        roots = {life.buffer: life.buffer for life in self.schedule.lifetimes}
+        for life in self.schedule.lifetimes:
+            if life.reuses is not None:
+                roots[life.buffer] = roots[life.reuses]
+        users: dict[str, set[str]] = {}
+        writers: dict[str, set[str]] = {}
+        for n in nodes:
+            assert isinstance(n, Kernel)
+            for name in _buffers_of(n):
+                users.setdefault(roots.get(name, name), set()).add(n.name)
+            for name in n.writes:
+                writers.setdefault(roots.get(name, name), set()).add(n.name)
+        for name, found in writers.items():
+            if len(users[name]) > 1:
+                said = f"{sorted(found)} write {name!r}, which {sorted(users[name])} touch"
+                self.checker.fail(29, said, where)
 
 
 def _first_line(node: ScheduleNode, writer: Writer) -> str:

@@ -581,6 +581,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     table.rule("aten.clamp_max.default", "aten.clamp_max.Tensor")(clamp_max)
     table.rule("aten.lerp.Scalar", "aten.lerp.Tensor")(lerp)
     table.rule("aten.addcmul.default")(addcmul)
+    table.rule("prims.fma.default")(simple(_row("fma"), 3))
     table.rule("aten.addcdiv.default")(addcdiv)
     table.rule("aten.xlogy")(simple(xlogy, 2))
     table.rule("aten.logaddexp.default")(simple(logaddexp, 2))

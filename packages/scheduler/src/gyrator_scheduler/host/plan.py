@@ -1,6 +1,6 @@
 """The host program, node by node."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
@@ -21,7 +21,14 @@ from gyrator_ir.host.nodes import (
     Reuse,
     WithDevice,
 )
-from gyrator_ir.kernel.nodes import Kernel, Launchable, Lifetime, Schedule, ScheduleNode
+from gyrator_ir.kernel.nodes import (
+    Kernel,
+    KernelGroup,
+    Launchable,
+    Lifetime,
+    Schedule,
+    ScheduleNode,
+)
 from gyrator_ir.loop.nodes import Template, TensorInput, TensorRef
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
@@ -37,6 +44,7 @@ from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import buffers_of, captured_ranges
 from gyrator_scheduler.templates import template_kernel
+from gyrator_scheduler.together import step_of
 
 
 def host_program(
@@ -75,6 +83,11 @@ class _Planner:
         self.bound: set[Sym] = set()
         self.kernels: dict[Launchable, Launchable] = {}
         self.kernel_names: set[str] = set()
+        self.steps = step_of(schedule.together, len(schedule.nodes))
+        self.held: list[tuple[Kernel, tuple[str, ...]]] = []
+        """Kernels of a launch that has more of them."""
+        self.checks: list[Instruction] = []
+        """What is checked of their results."""
         self.several = len(self._devices()) > 1
 
     def plan(self) -> HostProgram:
@@ -142,7 +155,7 @@ class _Planner:
             for part in touched(node):
                 for name in part:
                     if name in given:
-                        last[name] = n
+                        last[name] = self.steps[n][1]
         for life in self.lives:
             last[life.buffer] = life.last
         result: dict[int, list[str]] = {}
@@ -167,14 +180,14 @@ class _Planner:
                 out.extend(self._storage(life))
         work: list[Instruction] = []
         if isinstance(node, Kernel):
-            kernel, tensors = self._kernel(node)
+            tensors = tuple(b.name for b in node.parameters)
             heirs = {life.reuses: life.buffer for life in births}
             moved = (name not in self.placement.offsets for name in tensors)
             tensors = tuple(
                 heirs.get(name, name) if own else name
                 for name, own in zip(tensors, moved, strict=True)
             )
-            work.append(Launch(kernel.name, tensors, node.sizes))
+            work.extend(self._launch(n, node, tensors))
         elif isinstance(node, Template):
             work.append(self._template(n, node))
         else:
@@ -190,12 +203,17 @@ class _Planner:
             for name in touched(node)[1]:
                 if name in self.buffers and self.buffers[name].dtype.is_float:
                     after.append(AssertNoNan(name, node.name))
+        if not work:
+            self.checks.extend(after)
+            return
         if self.several and (device := self._device_of(node)) is not None:
             work = [WithDevice(device, tuple(work))]
         if self.options.profile:
             work = [ProfileRange(node.name, tuple(work))]
         out.extend(work)
+        out.extend(self.checks)
         out.extend(after)
+        self.checks.clear()
 
     def _device_of(self, node: ScheduleNode) -> Device | None:
         for part in touched(node)[::-1]:
@@ -215,15 +233,46 @@ class _Planner:
             return [*views, Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]
         return [Allocate(b.name, b.dtype, b.device, b.shape, b.strides)]
 
-    def _kernel(self, kernel: Kernel) -> tuple[Launchable, tuple[str, ...]]:
-        """Return the program's kernel that does the same, and the tensors to launch it with."""
-        key, tensors, _ = canonical(kernel)
+    def _launch(self, n: int, kernel: Kernel, tensors: tuple[str, ...]) -> list[Instruction]:
+        """Return the launch of a kernel, or nothing until the last that it runs with."""
+        first, last = self.steps[n]
+        if first == last:
+            return [Launch(self._kernel(kernel).name, tensors, kernel.sizes)]
+        self.held.append((kernel, tensors))
+        if n < last:
+            return []
+        held, self.held = self.held, []
+        group = self._group([k for k, _ in held])
+        return [Launch(group.name, tuple(t for _, ts in held for t in ts), group.sizes)]
+
+    def _kernel(self, kernel: Kernel) -> Launchable:
+        """Return the program's kernel that does the same."""
+        key = canonical(kernel)[0]
         known = self.kernels.get(key)
         if known is None:
             name = self._kernel_name(kernel.name)
             known = evolve(key, name=name, origins=kernel.origins, refusals=kernel.refusals)
             self.kernels[key] = known
-        return known, tensors
+        return known
+
+    def _group(self, members: Sequence[Kernel]) -> Launchable:
+        """Return the program's group of kernels that does the same as these."""
+        numbers: dict[Kernel, int] = {}
+        places = tuple(numbers.setdefault(canonical(k)[0], len(numbers)) for k in members)
+        named = tuple(evolve(k, name=f"k{n}") for k, n in numbers.items())
+        key = KernelGroup("g", members[0].device, named, places)
+        known = self.kernels.get(key)
+        if known is None:
+            name = self._kernel_name(f"g{members[0].name}")
+            rows: list[set[int]] = [set() for _ in named]
+            for k, number in zip(members, places, strict=True):
+                rows[number].update(k.origins)
+            kernels = tuple(
+                evolve(k, name=f"{name}_{k.name}", origins=tuple(sorted(origins)))
+                for k, origins in zip(named, rows, strict=True)
+            )
+            known = self.kernels[key] = evolve(key, name=name, kernels=kernels)
+        return known
 
     def _template(self, n: int, node: Template) -> Launch:
         """Return the launch of a template's kernel, the program's that does the same."""

@@ -53,7 +53,7 @@ from gyrator_ir.host.nodes import (
     WithStream,
     Workspace,
 )
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, POISON_BYTE, Array, cast, poisoned
@@ -340,8 +340,14 @@ class _Host:
         if kernel is None:
             raise interpreter_error("GY-INTERP-001", f"there is no kernel {name!r}")
         given = [self._get_tensor(t).flat() for t in tensors]
-        buffers = dict(zip((p.name for p in kernel.parameters), given, strict=True))
         values = dict(zip((s.name for s in kernel.sizes), self._ints(sizes), strict=True))
+        if isinstance(kernel, KernelGroup):
+            left = iter(given)
+            for number in kernel.members:
+                member = kernel.kernels[number]
+                run_kernel(member, {p.name: next(left) for p in member.parameters}, values)
+            return
+        buffers = dict(zip((p.name for p in kernel.parameters), given, strict=True))
         if isinstance(kernel, Kernel):
             run_kernel(kernel, buffers, values)
         else:

@@ -1,0 +1,49 @@
+"""Steps of optimisers against eager mode: lists of tensors, few launches."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+
+SHAPES = ((), (3,), (0, 4), (16, 8), (16, 8), (5, 1, 7), (300, 40))
+
+OPTIMISERS: dict[str, tuple[type[torch.optim.Optimizer], dict[str, Any]]] = {
+    "adamw": (torch.optim.AdamW, {"weight_decay": 0.1, "amsgrad": True}),
+    "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True}),
+    "adagrad": (torch.optim.Adagrad, {"lr_decay": 0.1}),
+    "rmsprop": (torch.optim.RMSprop, {"centered": True, "momentum": 0.5}),
+}
+
+
+def parameters() -> list[torch.nn.Parameter]:
+    made = [torch.nn.Parameter(torch.randn(s)) for s in SHAPES]
+    made.append(torch.nn.Parameter(torch.randn(6, 9).t()))
+    for p in made:
+        p.grad = torch.randn_like(p)
+    return made
+
+
+@pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "loop"])
+@pytest.mark.parametrize("name", OPTIMISERS)
+def test_steps(session: Session, records: list[GraphRecord], name: str, foreach: bool) -> None:
+    cls, more = OPTIMISERS[name]
+    mine = parameters()
+    theirs = copy.deepcopy(mine)
+    for p, q in zip(mine, theirs, strict=True):
+        assert p.grad is not None
+        q.grad = p.grad.clone()
+    compiled, plain = (cls(given, foreach=foreach, **more) for given in (mine, theirs))
+    step = torch.compile(compiled.step, backend=session.backend)
+    for _ in range(3):
+        step()
+        plain.step()
+    for p, q in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(p, q)
+        assert p.stride() == q.stride()
+    assert records
+    assert not records[-1].externs
+    assert records[-1].launches <= 3
