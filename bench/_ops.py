@@ -64,7 +64,23 @@ def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, T
     return m, v, p - m / (v.sqrt() + 1e-8) * 0.01
 
 
+def _foreach_adam(*tensors: Tensor) -> tuple[Tensor, ...]:
+    p, g, m, v = (list(tensors[k::4]) for k in range(4))
+    m = torch._foreach_lerp(m, g, 0.1)
+    v = torch._foreach_addcmul(torch._foreach_mul(v, 0.99), g, g, 0.01)
+    steps = torch._foreach_add(torch._foreach_sqrt(torch._foreach_abs(v)), 1e-8)
+    return (*m, *v, *torch._foreach_addcdiv(p, m, steps, -0.01))
+
+
+def _clipped(*gradients: Tensor) -> tuple[Tensor, ...]:
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
+    return tuple(torch._foreach_mul(list(gradients), (1 / (norm + 1e-6)).clamp(max=1.0)))
+
+
 OPS = (
+    op("adam over lists of 40", _foreach_adam, *[normal(256, 256)] * 160),
+    op("gradient clipping, 40 tensors", _clipped, *[normal(256, 256)] * 40),
+    op("60 small results", lambda *xs: tuple(x.tanh() * 2 for x in xs), *[normal(4096)] * 60),
     op("softmax, last axis", lambda x: x.softmax(-1), normal(256, 1024)),
     op("softmax, middle axis", lambda x: x.softmax(1), normal(16, 128, 256)),
     op("logsumexp, first axis", lambda x: x.logsumexp(0), normal(512, 512)),

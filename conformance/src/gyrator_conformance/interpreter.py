@@ -20,7 +20,7 @@ from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel, Launchable
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.loop.body import StoreMode
@@ -103,10 +103,15 @@ def _content_hash() -> str:
 
 def kernel_text(kernel: Launchable) -> str:
     """Return the text of a kernel without its origins, which `read_launchable` reads."""
-    plain = evolve(kernel, origins=())
-    if isinstance(plain, Kernel):
-        plain = evolve(plain, refusals=())
-    return "\n".join(show_kernel(plain, Writer())) + "\n"
+    return "\n".join(show_kernel(_plain(kernel), Writer())) + "\n"
+
+
+def _plain(kernel: Launchable) -> Launchable:
+    if isinstance(kernel, KernelGroup):
+        return evolve(kernel, kernels=tuple(evolve(k, origins=()) for k in kernel.kernels))
+    if isinstance(kernel, Kernel):
+        return evolve(kernel, origins=(), refusals=())
+    return evolve(kernel, origins=())
 
 
 @frozen(eq=False)

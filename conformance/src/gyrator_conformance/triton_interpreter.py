@@ -30,7 +30,7 @@ from gyrator_conformance.interpreter import (
 )
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
 from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
@@ -69,6 +69,17 @@ class InterpretedTriton:
         """Write the kernels, one unit in all."""
         units = self.language.emit(kernels, facts, origins, target)
         return self._unit("unit0", kernels, units, target)
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write the groups, one unit in all."""
+        units = self.language.emit_groups(groups, facts, origins, target)
+        return self._unit("groups0", groups, units, target)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Refuse what the Triton emitter refuses."""
@@ -113,6 +124,8 @@ class InterpretedTriton:
 
 def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[str, int]:
     """Return a configuration of small blocks: the interpreter folds element by element."""
+    if isinstance(kernel, KernelGroup):
+        kernel = kernel.kernels[0]
     blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
     if not isinstance(kernel, Kernel) or not kernel.inner:
         return blocks

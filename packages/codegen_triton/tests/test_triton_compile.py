@@ -12,10 +12,16 @@ from triton_harness import target
 from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import KernelGroup
 
 KERNELS = {k.name: k for k in corpus()}
 PRODUCTS = {k.name for k in products()}
 """Those that must use matrix units."""
+GROUPS = {
+    f"group_{k.name}": KernelGroup(f"group_{k.name}", k.device, (k,), (0,) * 30)
+    for k in corpus()
+    if k.name in ("softmax_any", "layer_norm_any", "turned_any")
+}
 SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 """Kernels that are also compiled for sizes of 1, which Triton makes constants."""
 
@@ -23,7 +29,7 @@ SPECIALIZED = ("softmax_any", "layer_norm_any", "turned_any")
 def jobs_of(units):
     for path, unit in units.items():
         for source in unit.kernels:
-            kernel = KERNELS[source.kernel]
+            kernel = {**KERNELS, **GROUPS}[source.kernel]
             job = {
                 "path": str(path),
                 "symbol": source.symbol,
@@ -40,7 +46,8 @@ def test_machine_code(tmp_path):
     backend, bound = TritonBackend(), target()
     assert not [k.name for k in KERNELS.values() if backend.refuses(k, bound)]
     units = {}
-    for unit in backend.emit(list(KERNELS.values()), ShapeFacts(), (), bound):
+    written = backend.emit(list(KERNELS.values()), ShapeFacts(), (), bound)
+    for unit in written + backend.emit_groups(list(GROUPS.values()), ShapeFacts(), (), bound):
         units[path := tmp_path / f"{unit.name}.py"] = unit
         path.write_text(unit.text, encoding="utf-8")
     jobs = list(jobs_of(units))

@@ -5,6 +5,7 @@ from hashlib import sha256
 from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
@@ -41,10 +42,14 @@ class Library:
         bound = self.target = target(**heuristics)
         backend = TritonBackend()
         self._interpreter = interpreter
-        self.refused = {k.name: backend.refuses(k, bound) for k in kernels}
+        alone = [k for k in kernels if isinstance(k, Kernel)]
+        groups = [k for k in kernels if isinstance(k, KernelGroup)]
+        self.refused = {k.name: backend.refuses(k, bound) for k in alone}
         self.refused = {name: d for name, d in self.refused.items() if d}
-        written = [k for k in kernels if k.name not in self.refused]
-        self.units = backend.emit(written, facts or ShapeFacts(), origins, bound)
+        written = [k for k in alone if k.name not in self.refused]
+        facts = facts or ShapeFacts()
+        self.units = backend.emit(written, facts, origins, bound)
+        self.units += backend.emit_groups(groups, facts, origins, bound)
         self.kernels = {k.name: k for k in kernels}
         self.sources = {s.kernel: s for u in self.units for s in u.kernels}
         self.paths = {}
@@ -58,6 +63,12 @@ class Library:
         kernel, source = self.kernels[name], self.sources[name]
         values = {n: v for n, v in source.candidates[0].values if n.endswith("BLOCK")}
         # Small blocks: the interpreter folds element by element.
+        for b in kernel.parameters:
+            assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
+        given = [arrays[b.name] for b in kernel.parameters]
+        kinds = [b.dtype for b in kernel.parameters]
+        numbers = [sizes[s.name] for s in kernel.sizes]
+        kernel = kernel.kernels[0] if isinstance(kernel, KernelGroup) else kernel
         values["XBLOCK"] = 16 if "KBLOCK" in values else 8 if kernel.inner else 64
         loops = not kernel.inner or rblock(kernel, self.target.heuristics) is None
         if "RBLOCK" in values and loops:
@@ -65,10 +76,5 @@ class Library:
         if "KBLOCK" in values:
             values |= {"RBLOCK": 16, "KBLOCK": 32}
         values |= blocks or {}
-        for b in kernel.parameters:
-            assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
-        given = [arrays[b.name] for b in kernel.parameters]
-        kinds = [b.dtype for b in kernel.parameters]
-        numbers = [sizes[s.name] for s in kernel.sizes]
         path = self.paths[name]
         self._interpreter.run(path, source.symbol, given, kinds, numbers, values)

@@ -21,7 +21,7 @@ from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
 from gyrator_codegen_triton.walk import Running, scan_block, sort_block
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Level, Stage
 from gyrator_ir.loop.body import Bind, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.loop.rewrite import expressions, reads, writes
 from gyrator_ir.provenance import Origin
@@ -38,8 +38,12 @@ def emit_kernel(
     origins: Sequence[Origin],
     heuristics: Heuristics,
     symbol: str,
+    group: KernelGroup | None = None,
 ) -> tuple[KernelSource, str]:
-    """Return one kernel as a text that runs on its own, and the function alone."""
+    """Return one kernel as a text that runs on its own, and the function alone.
+
+    With a `group`, whose members all are this kernel, each has its share of the programs.
+    """
     tile = tiled(kernel, facts)
     kernel = kernel if tile is None else tile
     flats = Flat("i", kernel.axes), Flat("r", kernel.inner)
@@ -53,7 +57,8 @@ def emit_kernel(
     code.along = persistent and contiguous_inside(kernel)
     if level(kernel, heuristics) and tile is None:
         code.still = frozenset(a.symbol for a in kernel.axes[:-1])
-    parameters = [names.stable(b.name) for b in kernel.parameters]
+    launched = kernel if group is None else group
+    parameters = [names.stable(b.name) for b in launched.parameters]
     sizes = [names.stable(s.name) for s in kernel.sizes]
     blocks = ["XBLOCK: tl.constexpr"] + (["RBLOCK: tl.constexpr"] if kernel.inner else [])
     w = code.writer
@@ -62,12 +67,29 @@ def emit_kernel(
         write_origins(w, kernel.origins, origins)
         if wide:
             w.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
-        _spaces(code, total, extent)
+        if group is not None:
+            _member(code, group, total, extent)
+        _spaces(code, total, extent, group is not None)
         for stage in kernel.stages:
             _stage(code, stage)
-    _grid(w, symbol, code, total, extent)
+    _grid(w, symbol, code, total, extent, 1 if group is None else len(group.members))
     found = candidates(kernel, known, heuristics, tile is not None)
-    return source_of(kernel, symbol, code, facts, found)
+    return source_of(launched, symbol, code, facts, found)
+
+
+def _member(code: Code, group: KernelGroup, total: Expr, extent: Expr) -> None:
+    """Write which member a program works for, and that member's buffers."""
+    w, show = code.writer, code.printer()
+    programs = f"(({show(total)}) + XBLOCK - 1) // XBLOCK"
+    if code.tiled:
+        programs = f"({programs}) * ((({show(extent)}) + RBLOCK - 1) // RBLOCK)"
+    w.lines(f"programs = {programs}", "member = tl.program_id(0) // programs")
+    for b in code.kernel.parameters:
+        name = code.names.stable(b.name)
+        for place in range(len(group.members)):
+            mine = code.names.stable(group.parameter(place, b.name))
+            chosen = f"tl.where(member == {place}, {mine}, {name})" if place else mine
+            w.line(f"{name} = {chosen}")
 
 
 def _used(code: Code) -> set[Sym]:
@@ -80,12 +102,13 @@ def _used(code: Code) -> set[Sym]:
     return used
 
 
-def _spaces(code: Code, total: Expr, extent: Expr) -> None:
+def _spaces(code: Code, total: Expr, extent: Expr, grouped: bool) -> None:
     """Write the blocks of points and inner elements, and the axes as digits of them."""
     w, kernel = code.writer, code.kernel
     show = code.printer()
     column, row = ("[:, None]", "[None, :]") if kernel.inner else ("", "")
-    program = "tl.program_id(0).to(tl.int64)" if code.wide else "tl.program_id(0)"
+    program = "(tl.program_id(0) % programs)" if grouped else "tl.program_id(0)"
+    program += ".to(tl.int64)" if code.wide else ""
     if code.tiled:
         w.lines(f"extent = {show(extent)}", "tiles = (extent + RBLOCK - 1) // RBLOCK")
         w.line(f"program = {program}")
@@ -212,7 +235,7 @@ def _pipelined(code: Code, stage: Stage) -> bool:
     return len(read) <= _MOST_AHEAD and read.isdisjoint(writes(body))
 
 
-def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr) -> None:
+def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr, members: int) -> None:
     """Write the function of the host that gives the number of programs."""
     sizes = [code.names.stable(s.name) for s in code.kernel.sizes]
     blocks = ["XBLOCK", "RBLOCK"] if code.tiled else ["XBLOCK"]
@@ -227,4 +250,4 @@ def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr) -> None
         if code.tiled:
             w.line(f"tiles = ({show(extent)} + RBLOCK - 1) // RBLOCK")
             programs = f"{programs} * tiles"
-        w.line(f"return ({programs},)")
+        w.line(f"return ({programs},)" if members == 1 else f"return (({programs}) * {members},)")

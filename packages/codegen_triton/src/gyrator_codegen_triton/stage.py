@@ -17,7 +17,7 @@ from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
@@ -104,6 +104,24 @@ class TritonBackend:
         if product is not None:
             return emit_product(product, facts, origins, target, symbol)
         return emit_kernel(kernel, facts, origins, target.heuristics, symbol)
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write groups of kernels that all do the same, a unit each; functions are as those of
+        `emit`."""
+        names = Names(RESERVED)
+        units: list[TranslationUnit] = []
+        for n, group in enumerate(groups):
+            (kernel,) = group.kernels
+            symbol = names.take(group.name)
+            source, _ = emit_kernel(kernel, facts, origins, target.heuristics, symbol, group)
+            units.append(TranslationUnit(f"group{n}", "triton", source.text, (source,)))
+        return tuple(units)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Say why this template can't be written, or None."""

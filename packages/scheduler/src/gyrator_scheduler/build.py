@@ -5,7 +5,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from attrs import evolve, frozen
 
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
-from gyrator_ir.loop.body import Store
+from gyrator_ir.loop.body import Reduce, ReduceKind, Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.passes import Step
 from gyrator_ir.target import Heuristics, Target
@@ -208,6 +208,9 @@ def _launches(
             return None
         if not node.parameters or elements(node) > heuristics.together_elements:
             return None
+        statements = (s for stage in node.stages for s in stage.body)
+        if any(isinstance(s, Reduce) and s.kind is ReduceKind.DOT for s in statements):
+            return None  # products keep all of a device busy
         same = canonical(node)[0] if heuristics.together_alike else None
         return node.device, kinds.get(c.id), same
 

@@ -101,6 +101,9 @@ class TritonDevice:
                 bias_apart="cudnn" in self.libraries,
                 planes_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
+                together_elements=1 << 20,
+                together_tensors=240,
+                together_alike=True,
             ),
         )
 

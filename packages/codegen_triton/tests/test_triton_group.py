@@ -1,0 +1,45 @@
+"""Groups of kernels that do the same, in Triton's interpreter against the reference interpreter."""
+
+import pytest
+from attrs import evolve
+from triton_build import CUDA
+from triton_harness import Library
+
+from gyrator_ir.kernel.nodes import KernelGroup
+from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.kernels.compare import assert_same_writes
+from gyrator_testing.kernels.random import Limits, random_case
+
+SMALL = Limits(extents=(1, 2, 3, 5, 8, 13), long=(40, 70), points=160)
+SEEDS = {f"{form}_{seed}": (seed, form) for form in ("pointwise", "reduction") for seed in range(8)}
+CASES = {name: random_case(*seed, CUDA, SMALL) for name, seed in SEEDS.items()}
+MEMBERS = 3
+
+
+@pytest.fixture(scope="module")
+def library(interpreter, text_folder):
+    groups = [
+        KernelGroup(name, CUDA, (evolve(c.kernel, name=f"{name}_k"),), (0,) * MEMBERS)
+        for name, c in CASES.items()
+    ]
+    return Library(groups, interpreter, text_folder)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_group(library, name):
+    case, whole = CASES[name], library.kernels[name]
+    given = {}
+    for member in range(MEMBERS):
+        for key, array in case.arrays.items():
+            # Other numbers for each member, where they are no indices.
+            mine = array.copy() if array.dtype.kind in "iub" else array * array.dtype.type(member)
+            given[whole.parameter(member, key)] = mine
+    got = {key: array.copy() for key, array in given.items()}
+
+    library(name, got, **case.sizes)
+
+    for member in range(MEMBERS):
+        keys = {key: whole.parameter(member, key) for key in case.arrays}
+        want = {key: given[k].copy() for key, k in keys.items()}
+        run_kernel(case.kernel, want, case.sizes)
+        assert_same_writes(case.kernel, {key: got[k] for key, k in keys.items()}, want)
