@@ -14,6 +14,7 @@ other values of an INNER stage only in it. What one INNER stage hands to a later
 memory: a `Local` (a row of scratch per point), or a buffer written at the same address.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 
 from attrs import evolve, field, frozen
@@ -173,13 +174,18 @@ class KernelGroup:
         return tuple(sorted({s for k in self.kernels for s in k.sizes}, key=lambda s: s.name))
 
     @property
+    def reads(self) -> tuple[str, ...]:
+        """Parameters loaded from."""
+        return self._parameters_of([k.reads for k in self.kernels])
+
+    @property
     def writes(self) -> tuple[str, ...]:
         """Parameters stored to."""
-        return tuple(
-            self.parameter(place, name)
-            for place, number in enumerate(self.members)
-            for name in self.kernels[number].writes
-        )
+        return self._parameters_of([k.writes for k in self.kernels])
+
+    def _parameters_of(self, names: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+        members = enumerate(self.members)
+        return tuple(self.parameter(m, name) for m, number in members for name in names[number])
 
     @property
     def origins(self) -> tuple[int, ...]:
