@@ -1,4 +1,4 @@
-"""The command line: `gyrator doctor | opt | options | modes | cache`."""
+"""The command line: `gyrator doctor | opt | verify | options | modes | cache`."""
 
 import argparse
 import sys
@@ -12,8 +12,9 @@ from gyrator.config import read_config
 from gyrator.doctor import examine
 from gyrator.doctor import table as doctor_table
 from gyrator.opt import OptRequest, list_passes, run_opt
-from gyrator.options import list_modes, list_options
+from gyrator.options import Options, list_modes, list_options
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.host.parse import parse as parse_host
 from gyrator_runtime.cache import Cache
 
 
@@ -54,6 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     opt.add_argument("--list", action="store_true", help="list the passes")
     opt.set_defaults(run=_opt)
+    verify = commands.add_parser("verify", help="run the kernels of a program beside their IR")
+    verify.add_argument("file", type=Path, help="a .gy file of any level")
+    verify.set_defaults(run=_verify)
     return parser
 
 
@@ -96,4 +100,15 @@ def _opt(args: argparse.Namespace) -> int:
         return 0
     text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
     print(run_opt(text, OptRequest(args.passes, args.start, args.to)), end="")
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from gyrator.pipeline import Pipeline  # the other commands need no compiler, 0.5 s to import
+    from gyrator.session import default_session
+
+    text = run_opt(args.file.read_text(), OptRequest(to="host"))
+    found = Pipeline(default_session().engine(Options())).verify(parse_host(text))
+    for name, said in found.items():
+        print(f"{name}: {said}")
     return 0

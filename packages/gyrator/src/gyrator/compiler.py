@@ -16,7 +16,13 @@ from gyrator.product import product_hash
 from gyrator.programs import StoredProgram, load_program
 from gyrator.records import ExternRecord, GraphRecord
 from gyrator.setting import Setting, Stopwatch
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, RefusedError, UnsupportedError
+from gyrator_ir.diagnostics import (
+    Diagnostic,
+    GyratorError,
+    RefusedError,
+    UnsupportedError,
+    VerificationError,
+)
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.warn import warn
 
@@ -45,7 +51,7 @@ class Engine(Setting):
         try:
             return self._compile(gm, phase, depth)
         except Exception as error:
-            if self.options.strict:
+            if self.options.strict or isinstance(error, VerificationError):
                 raise
             warn_fallback(error, phase)
             calls = sum(n.op == "call_function" for n in gm.graph.nodes)

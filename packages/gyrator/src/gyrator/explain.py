@@ -42,6 +42,17 @@ class Explanation:
         """Number of generated kernels."""
         return sum(len(g.kernels) for g in self.graphs)
 
+    @property
+    def verified(self) -> int:
+        """Number of generated kernels that agree with their IR: with the option `verify`."""
+        return sum(k.agrees for g in self.graphs for k in g.kernels)
+
+    @property
+    def unverified(self) -> dict[str, str]:
+        """Why kernels did not run beside their IR, by name: with the option `verify`."""
+        kernels = (k for g in self.graphs for k in g.kernels)
+        return {k.name: k.verified for k in kernels if k.verified and not k.agrees}
+
     def __str__(self) -> str:
         from rich.console import Console  # 0.04 s that only printing should pay
 
@@ -64,6 +75,10 @@ class Explanation:
         for g in self.graphs:
             if g.fallback:
                 parts.append(Text(f"{g.phase} runs eagerly:\n{g.fallback}"))
+        if self.verified or self.unverified:
+            said = f"{self.verified} of {self.kernels} kernels agree with their IR"
+            parts.append(Text(said))
+            parts += (Text(f"{name} was not run: {why}") for name, why in self.unverified.items())
         externs = Table("extern call", "count", "reason")
         rows = Counter((e.target, e.reason) for g in self.graphs for e in g.externs)
         for (target, reason), count in rows.most_common():

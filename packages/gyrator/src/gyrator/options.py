@@ -79,6 +79,12 @@ class Options:
     nan_asserts: bool = _option(
         False, "Raise where a kernel or an ATen op first gives NaN or infinity."
     )
+    verify: Literal["", "kernels"] = _option(
+        "",
+        "'kernels': run every generated kernel beside the interpreter of its IR, on random memory "
+        "of its shapes, and raise where they differ. Needs `gyrator[verify]`.",
+        ("", "kernels"),
+    )
     profile: bool = _option(False, "Mark every kernel and call as a range in torch.profiler.")
     timed: bool = _option(
         False, "Keep the time of every kernel, for `gyrator.explain` and reports.", code=False

@@ -1,6 +1,7 @@
 """Every stage in order, on one screen (`Pipeline.build`): an ATen graph to a stored program."""
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
 from gyrator.targets import Building
 from gyrator.tracing import Trace
+from gyrator.verification import verified
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import TemplateBackend, WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
@@ -87,6 +89,14 @@ class Pipeline:
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
         summary = summarise(gm, planned, host, units) | graphs
+        if self.setting.options.verify:
+            with watch.stage("build"):
+                for part in building.values():
+                    part.addresses()
+            with watch.stage("verify"):
+                runs = verified(host, units, building, self.setting, trace.folder)
+            for row in summary["kernels"]:
+                row["verified"] = runs[row["name"]]
         # A program that had to be in Python for want of a compiler is not for other processes.
         fallen = language.name == "cpp" and not wrapper.units
         with watch.stage("build"):
@@ -102,6 +112,14 @@ class Pipeline:
         if self._calls_libraries():
             passes = passes_for(self.setting.by_device, LibraryChoice(self.setting, budget))
         run_passes(gm, passes)
+
+    def verify(self, host: HostProgram, folder: Path | None = None) -> dict[str, str]:
+        """Build the kernels of a host program and run each beside its IR; see `verified`."""
+        units, refused = self._emit(host, self.setting.by_device)
+        if refused:
+            raise RefusedError(refused)
+        building = self._submit(host, units, Budget(self.setting.options.autotune_seconds))
+        return verified(host, units, building, self.setting, folder)
 
     def _calls_libraries(self) -> bool:
         return self.setting.options.extern_kernels != "none"

@@ -90,6 +90,7 @@ def _measured(region: Region, setting: Setting, budget: Budget) -> str:
             options = evolve(
                 setting.options, extern_kernels=way, max_autotune=way == "none", strict=True,
                 wrapper="python", device_graphs=False, progress=False,
+                verify="",
                 autotune_seconds=0 if math.isinf(budget.left) else max(int(budget.left), 1),
             )  # fmt: skip
             one = evolve(setting, options=options, observer=ignore_record)

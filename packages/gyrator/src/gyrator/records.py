@@ -36,6 +36,13 @@ class KernelRecord:
     """Bytes read and written by one run, sizes at their hints."""
     refusals: tuple[str, ...] = ()
     """Why neighbouring work is in other kernels."""
+    verified: str = ""
+    """With the option `verify`: how often it ran beside its IR, `4 runs`, or why it did not."""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it ran beside its IR, and agreed with it."""
+        return self.verified.endswith(" runs")
 
 
 @frozen

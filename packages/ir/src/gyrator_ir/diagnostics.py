@@ -38,6 +38,10 @@ class VerifyError(GyratorError):
     """The IR breaks an invariant: a bug in whoever produced it, never in the user's model."""
 
 
+class VerificationError(GyratorError):
+    """A built kernel does not do what its IR says, or the tools that compare them are missing."""
+
+
 class ParseError(GyratorError):
     """The text is not IR."""
 

@@ -22,20 +22,37 @@ def same_bits(got: Array, want: Array) -> Array:
     return equal
 
 
+def tolerance(want: Array, single: bool) -> tuple[float, float]:
+    """Return how far from floats `want` results may be: relatively, and besides.
+
+    `single` says that the kernel computes in `f32`, so that its `f64` results are no closer.
+    """
+    loose = {2: 2e-2, 4: 3e-5, 8: 3e-5 if single else 1e-9}[want.itemsize]
+    wide = want.astype(np.float64)
+    scale = np.abs(wide[np.isfinite(wide)]).max(initial=1.0)
+    return loose, loose * float(scale) * 0.1
+
+
+def agree(got: Array, want: Array, single: bool) -> Array:
+    """Return where two arrays agree to the precision of their type, as `assert_close` asserts."""
+    if want.dtype.kind in "iub":
+        return np.asarray(got == want)
+    relative, absolute = tolerance(want, single)
+    wide = got.astype(np.float64), want.astype(np.float64)
+    return np.isclose(*wide, rtol=relative, atol=absolute, equal_nan=True)
+
+
 def assert_close(got: Array, want: Array, name: str, single: bool) -> None:
     """Assert that two buffers agree to the precision of their type.
 
-    Integers and bool in every bit. `single` says that the kernel computes in `f32`, so that its
-    `f64` results are no closer.
+    Integers and bool in every bit.
     """
-    if got.dtype.kind in "iub":
+    if want.dtype.kind in "iub":
         np.testing.assert_array_equal(got, want, err_msg=name)
         return
-    loose = {2: 2e-2, 4: 3e-5, 8: 3e-5 if single else 1e-9}[got.itemsize]
+    relative, absolute = tolerance(want, single)
     a, b = got.astype(np.float64), want.astype(np.float64)
-    finite = np.isfinite(b)
-    scale = np.abs(b[finite]).max() if finite.any() else 1.0
-    np.testing.assert_allclose(a, b, rtol=loose, atol=loose * max(scale, 1.0) * 0.1, err_msg=name)
+    np.testing.assert_allclose(a, b, rtol=relative, atol=absolute, err_msg=name)
 
 
 def assert_same_writes(kernel: Kernel, got: Mapping[str, Array], want: Mapping[str, Array]) -> None:

@@ -1,0 +1,448 @@
+"""Whether a built kernel does what its IR says: both work on equal random memory."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from attrs import define, field, frozen
+
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Numerics
+from gyrator_ir.loop.body import (
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.loop.ops import OPS
+from gyrator_ir.loop.ops import Numerics as Precision
+from gyrator_ir.loop.rewrite import AnyStatement, expressions
+from gyrator_ir.types import DType
+from gyrator_testing.feeds import size_of
+from gyrator_testing.interp.dtypes import NUMPY, Array, cast
+from gyrator_testing.interp.errors import InterpreterError
+from gyrator_testing.interp.index import Number, integer, truth_of
+from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.interp.memory import span
+from gyrator_testing.interp.template import run_template
+from gyrator_testing.kernels.compare import agree, same_bits
+from gyrator_testing.kernels.rows import TYPES
+
+GUARD = 512
+"""Bytes before and after every buffer that no kernel may write. A multiple of every alignment."""
+POINTS = 1 << 20
+"""Points of a kernel, and of what it reads and writes, that are still interpreted."""
+_ELEMENTS = 1 << 24
+_AROUND, _UNWRITTEN = 0xFB, 0x5A
+"""Bytes of guards, and of outputs before the kernel runs: large numbers in every float type."""
+_SPECIAL = (0.0, -0.0, np.nan, 1.0, -1.0, 2.5, -3.5, np.inf, -np.inf)
+_EXTREMES = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_PERIOD = 65521
+"""Random numbers are repeated after so many, a prime."""
+_SIZES = (SymKind.SIZE, SymKind.UNBACKED)
+_OTHER_SIZES = (0, 1, 7, 3, 2, 16)
+
+Launch = Callable[[Sequence[Array], Sequence[int]], Sequence[Array]]
+"""Runs the built kernel on copies of raw memories, one for each parameter with its guards, and on
+the values of the kernel's sizes; returns the memories as the kernel left them."""
+
+
+@frozen
+class Verdict:
+    """What came of running a kernel beside its IR."""
+
+    runs: int = 0
+    skipped: str = ""
+    """Why it did not run at all; empty if it did."""
+    difference: str = ""
+    """The first thing that it did otherwise; empty for none."""
+
+
+def validate(kernel: Launchable, facts: ShapeFacts, launch: Launch, seed: int = 0) -> Verdict:
+    """Run a built kernel and the interpreter of its IR on equal random memory, and compare.
+
+    The sizes are those that the facts expect, and others that they admit; floats are random, then
+    mixed with zeros, infinities and NaN. Numbers that become indices stay inside of what they
+    index. A result of ops that are the same everywhere agrees in every bit, others by the
+    tolerance of `compare`.
+    """
+    types = {p.dtype for p in kernel.parameters}
+    if not types <= {*TYPES}:
+        return Verdict(skipped=f"reads or writes {', '.join(sorted(types - {*TYPES}))}")
+    traits = _Traits.of(kernel)
+    skipped, runs = "no sizes that the facts admit were found", 0
+    for sizes in _choices(kernel, facts):
+        reason = _too_large(kernel, sizes)
+        for style in traits.styles:
+            if not reason:
+                trial = _Trial(kernel, traits, facts, sizes, np.random.default_rng(seed), style)
+                reason, difference = trial.run(launch)
+                if difference:
+                    return Verdict(runs, difference=difference)
+                runs += not reason
+        skipped = reason or skipped
+    return Verdict(runs, "" if runs else skipped)
+
+
+# What a kernel needs of its inputs ----------------------------------------------------------------
+
+
+@frozen
+class _Traits:
+    """What is to be known of a kernel before memory for it is drawn."""
+
+    indices: Mapping[str, tuple[Expr, ...]]
+    """Buffers whose integers become indices, with the lengths of what they index."""
+    wrapped: frozenset[str]
+    """Those among them that may hold negative numbers, which count from the end."""
+    scattered: frozenset[str]
+    """Those among them that say where a value is set: each place once at most."""
+    nonzero: bool
+    """Integers are divisors."""
+    specials: tuple[float, ...]
+    """Floats that have a meaning throughout and are worth a trial: not NaN where floats become
+    integers, not infinity where deviations from a mean are taken."""
+    signed: bool
+    """Looks for the smallest or the largest: what it starts from shows among equal signs."""
+    exact: frozenset[str]
+    """Buffers whose contents are the same in every bit everywhere."""
+    single: bool
+    """Computes in `f32`."""
+
+    @property
+    def styles(self) -> tuple[str, ...]:
+        """The ways of drawing numbers that are worth a run each."""
+        special = ("special",) if self.specials else ()
+        return ("plain", *special, *(("negative", "positive") if self.signed else ()))
+
+    @classmethod
+    def of(cls, kernel: Launchable) -> "_Traits":
+        if not isinstance(kernel, Kernel):
+            empty: frozenset[str] = frozenset()
+            return cls({}, empty, empty, False, (), False, exact=empty, single=True)
+        body = [s for stage in kernel.stages for s in stage.body]
+        types = {p.name: p.dtype for p in kernel.parameters}
+        types |= {t.name: t.dtype for t in kernel.locals}
+        values, rounded = _values(body, types, kernel.numerics is Numerics.EAGER)
+        binds = [s for s in body if isinstance(s, Bind)]
+        lets = [s for s in body if isinstance(s, Let)]
+        sources = {s.symbol: values[s.value].sources for s in binds}
+        indices: dict[str, tuple[Expr, ...]] = {}
+        for s in binds:
+            for name in sources[s.symbol]:
+                indices[name] = (*indices.get(name, ()), s.size)
+        scattered = [
+            sources.get(symbol, frozenset())
+            for s in body
+            if isinstance(s, Store) and s.mode is StoreMode.SET
+            for symbol in s.index.free_symbols
+        ]
+        plain = (sources[s.symbol] for s in binds if not s.wrap)
+        finite = any(isinstance(s, Reduce) and s.kind is ReduceKind.WELFORD for s in body)
+        whole = any(
+            s.op == "cast" and s.dtype.is_int and values[s.args[0]].dtype.is_float for s in lets
+        )
+        floats = any(p.dtype.is_float for p in kernel.parameters)
+        special = (_SPECIAL[:-2] if finite else _SPECIAL) if floats and not whole else ()
+        extremes = (*_EXTREMES, ScanKind.MIN, ScanKind.MAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
+        return cls(
+            indices=indices,
+            wrapped=frozenset(indices).difference(*plain),
+            scattered=frozenset().union(*scattered),
+            nonzero=any(s.op in ("floordiv", "truncdiv", "mod", "rem") for s in lets),
+            specials=special,
+            signed=any(isinstance(s, Reduce | ScanStep) and s.kind in extremes for s in body),
+            exact=frozenset(types) - rounded,
+            single=any(getattr(s, "dtype", None) is DType.F32 for s in body),
+        )
+
+
+@frozen
+class _Value:
+    """What is known of a value, or of what a buffer holds once it is written."""
+
+    dtype: DType
+    sources: frozenset[str] = frozenset()
+    """The integer buffers that it is computed from."""
+    rounded: bool = False
+    """Backends may differ in its last bits."""
+
+
+def _values(
+    body: Sequence[AnyStatement], types: Mapping[str, DType], eager: bool
+) -> tuple[dict[str, _Value], frozenset[str]]:
+    """Return what is known of each value, and the buffers that hold rounded ones.
+
+    Without `eager` everything may be rounded.
+    """
+    values: dict[str, _Value] = {}
+    rounded: set[str] = set()
+    for s in body:
+        match s:
+            case Load(name, buffer):
+                integers = frozenset({buffer} if types[buffer].is_int else ())
+                values[name] = _Value(types[buffer], integers, buffer in rounded)
+            case Const(name, _, dtype) | IndexValue(name, _, dtype):
+                values[name] = _Value(dtype)
+            case Let() | Reduce() | ScanStep() | SortStep():
+                args = [values[a] for a in s.args]
+                result = _Value(
+                    s.dtype,
+                    frozenset().union(*(a.sources for a in args)),
+                    not eager or _rounds(s) or any(a.rounded for a in args),
+                )
+                names = (s.name,) if isinstance(s, Let) else s.names
+                values |= dict.fromkeys(names, result)
+            case Store(buffer, _, value, mode):
+                sums = mode in (StoreMode.ADD, StoreMode.MUL) and types[buffer].is_float
+                if sums or values[value].rounded:
+                    rounded.add(buffer)
+    return values, frozenset(rounded)
+
+
+def _rounds(s: Let | Reduce | ScanStep | SortStep) -> bool:
+    """Say whether backends may differ in the last bits of what a statement gives."""
+    match s:
+        case Let():
+            return OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
+        case Reduce(_, kind):
+            return s.dtype.is_float and kind not in _EXTREMES
+        case ScanStep(_, kind):
+            inexact = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
+            return s.dtype.is_float and kind in inexact
+    return False
+
+
+# Sizes --------------------------------------------------------------------------------------------
+
+
+def _choices(kernel: Launchable, facts: ShapeFacts) -> Iterator[dict[Sym, Number]]:
+    """Yield values of all size symbols: the expected ones, and two others if the facts admit."""
+    symbols = {s for e in _expressions(kernel) for s in e.free_symbols} | {*kernel.sizes}
+    equal = dict(facts.equalities)
+    while more := {t for s in symbols & equal.keys() for t in equal[s].free_symbols} - symbols:
+        symbols |= more
+    for cond in facts.assumed:
+        if cond.free_symbols & symbols:
+            symbols |= cond.free_symbols
+    for _, (_, top) in facts.ranges:
+        symbols |= top.free_symbols if top is not None else set()
+    free = sorted(symbols - equal.keys(), key=lambda s: s.name)
+    found: list[dict[Sym, Number]] = []
+    for wish in (None, *_OTHER_SIZES):
+        values: dict[Sym, Number] = {
+            s: size_of(s, facts) if wish is None else _near(s, wish, facts) for s in free
+        }
+        for s in sorted(symbols & equal.keys(), key=lambda s: s.name):
+            values[s] = integer(equal[s], values)
+        if values not in found and _admits(facts, values):
+            found.append(values)
+            yield values
+        if len(found) == 3:
+            return
+
+
+def _expressions(kernel: Launchable) -> Iterator[Expr]:
+    for p in kernel.parameters:
+        yield from (*p.shape, *p.strides)
+    if isinstance(kernel, Kernel):
+        for a in (*kernel.axes, *kernel.inner):
+            yield a.extent
+        for s in (s for stage in kernel.stages for s in stage.body):
+            for e in expressions(s):
+                yield from (x for x in e.free_symbols if x.kind in _SIZES)
+
+
+def _near(symbol: Sym, wish: int, facts: ShapeFacts) -> int:
+    """Return the size nearest to `wish` that a symbol's range and divisor allow."""
+    low, high = facts.bounds(symbol)
+    step = dict(facts.divisors).get(symbol, 1)
+    value = -(-max(wish, low or 0) // step) * step
+    return value if high is None or value <= high else high // step * step
+
+
+def _admits(facts: ShapeFacts, values: Mapping[Sym, Number]) -> bool:
+    for s, (low, top) in facts.ranges:
+        if s in values:
+            value = values[s]
+            high = math.inf if top is None else integer(top, values)
+            if not (-math.inf if low is None else low) <= value <= high:
+                return False
+    if any(s in values and values[s] % step for s, step in facts.divisors):
+        return False
+    known = (c for c in facts.assumed if c.free_symbols <= values.keys())
+    return all(bool(truth_of(c, values)) for c in known)
+
+
+def _too_large(kernel: Launchable, sizes: Mapping[Sym, Number]) -> str:
+    """Say why a kernel takes too long to interpret, or nothing."""
+    elements = sum(span(p, sizes) for p in kernel.parameters)
+    if isinstance(kernel, Kernel):
+        points = math.prod(integer(a.extent, sizes) for a in (*kernel.axes, *kernel.inner))
+    else:
+        rows = math.prod(integer(n, sizes) for n in kernel.inputs[0].shape[:-1])
+        points = rows * integer(kernel.inputs[1].shape[-2], sizes)
+    if points > POINTS:
+        return f"has {points} points; up to {POINTS} are interpreted"
+    return f"touches {elements} elements; up to {_ELEMENTS} are" if elements > _ELEMENTS else ""
+
+
+# One run ------------------------------------------------------------------------------------------
+
+
+@define
+class _Trial:
+    """One run of a kernel beside its IR."""
+
+    kernel: Launchable
+    traits: _Traits
+    facts: ShapeFacts
+    sizes: Mapping[Sym, Number]
+    rng: np.random.Generator
+    style: str
+    _memory: dict[str, Array] = field(factory=dict)
+
+    def run(self, launch: Launch) -> tuple[str, str]:
+        """Return why it was not possible, or "", and the first difference, or ""."""
+        named = {s.name: integer(s, self.sizes) for s in self.kernel.sizes}
+        for indices in ("wrapped", "plain", "zero"):
+            self._memory = {p.name: self._draw(p.name, indices) for p in self.kernel.parameters}
+            if not self._memory:
+                return "", ""
+            wanted = {name: raw.copy() for name, raw in self._memory.items()}
+            try:
+                self._interpret(wanted, named)
+                break
+            except (IndexError, RuntimeError, InterpreterError) as error:
+                if "outside of the" in str(error):
+                    # Guards that the facts do not have may keep other sizes than these away.
+                    wrong = all(self.facts.hint(s) == n for s, n in self.sizes.items())
+                    said = f"the IR itself is at fault: {error}"
+                    return ("", said) if wrong else ("no address of the IR fits its buffer", "")
+                reason = f"found no numbers to index with: {error}".splitlines()[0]
+        else:
+            return reason, ""
+        if self._collides():
+            return "several points may write one element", ""
+        try:
+            given = [raw.copy() for raw in self._memory.values()]
+            left = launch(given, [named[s.name] for s in self.kernel.sizes])
+        except (IndexError, RuntimeError) as error:
+            return "", f"it raised {type(error).__name__}: {error}"
+        pairs = zip(self.kernel.parameters, left, strict=True)
+        found = (self._difference(p.name, got, wanted[p.name]) for p, got in pairs)
+        difference = next(filter(None, found), "")
+        where = ", ".join(f"{s.name}={n}" for s, n in self.sizes.items())
+        return "", f"{difference}, with {where}" if difference and where else difference
+
+    def _interpret(self, raw: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
+        arrays = {p.name: _inside(raw[p.name], p.dtype) for p in self.kernel.parameters}
+        with np.errstate(all="ignore"):
+            if isinstance(self.kernel, Kernel):
+                run_kernel(self.kernel, arrays, sizes)
+            else:
+                run_template(self.kernel, arrays, sizes)
+
+    def _draw(self, name: str, indices: str) -> Array:
+        """Return the memory of a parameter, guards around it.
+
+        Indices are `wrapped`, negative where that counts from the end, `plain`, or all `zero`.
+        """
+        (p,) = (p for p in self.kernel.parameters if p.name == name)
+        count = span(p, self.sizes)
+        raw = np.full(2 * GUARD + count * p.dtype.size, _AROUND, np.uint8)
+        values = _inside(raw, p.dtype)
+        if self._fresh(name):
+            raw[GUARD : raw.size - GUARD] = _UNWRITTEN
+        elif name in self.traits.indices:
+            tops = [integer(e, self.sizes) for e in self.traits.indices[name] if self._constant(e)]
+            top = 1 if indices == "zero" else max(min(tops, default=1), 1)
+            low = -top if indices == "wrapped" and name in self.traits.wrapped else 0
+            if name in self.traits.scattered and count <= top:
+                values[:] = self.rng.permutation(top)[:count]
+            else:
+                values[:] = np.resize(self.rng.integers(low, top, min(count, _PERIOD)), count)
+        else:
+            values[:] = np.resize(self._numbers(p.dtype, min(count, _PERIOD)), count)
+        return raw
+
+    def _constant(self, e: Expr) -> bool:
+        return e.free_symbols <= self.sizes.keys()
+
+    def _fresh(self, name: str) -> bool:
+        """Say whether what a buffer holds before the kernel runs does not matter."""
+        if not isinstance(self.kernel, Kernel):
+            return name not in self.kernel.reads
+        body = [s for stage in self.kernel.stages for s in stage.body]
+        stores = [s for s in body if isinstance(s, Store) and s.buffer == name]
+        return name not in self.kernel.reads and all(s.mode is StoreMode.SET for s in stores)
+
+    def _numbers(self, dtype: DType, count: int) -> Array:
+        if dtype is DType.BOOL:
+            return self.rng.random(count) < 0.5
+        if dtype.is_int:
+            info = np.iinfo(NUMPY[dtype])
+            low = 1 if self.traits.nonzero else max(info.min, -20)
+            if info.min < 0 and self.style == "negative":
+                return self.rng.integers(-100, 0, count).astype(NUMPY[dtype])
+            low = max(low, int(self.style == "positive"))
+            return self.rng.integers(low, 100, count).astype(NUMPY[dtype])
+        found = self.rng.standard_normal(count)
+        if self.style in ("negative", "positive"):
+            found = np.abs(found) * (-1 if self.style == "negative" else 1)
+        if self.style == "special":
+            places = self.rng.random(count) < 0.1
+            found = np.where(places, self.rng.choice(self.traits.specials, count), found)
+        return cast(found, dtype)
+
+    def _collides(self) -> bool:
+        """Say whether which of several values stays is a matter of order."""
+        for name in self.traits.scattered:
+            (p,) = (p for p in self.kernel.parameters if p.name == name)
+            values = _inside(self._memory[name], p.dtype)
+            if np.unique(values).size < values.size:
+                return True
+        return False
+
+    def _difference(self, name: str, got: Array, want: Array) -> str:
+        """Return what is wrong with one parameter's memory, or nothing."""
+        (p,) = (p for p in self.kernel.parameters if p.name == name)
+        for guard, where in ((slice(0, GUARD), "before"), (slice(want.size - GUARD, None), "past")):
+            wrong = np.flatnonzero(got[guard] != want[guard])
+            if wrong.size:
+                return f"{name}: byte {wrong[0]} {where} the buffer was written"
+        ours, theirs = _inside(got, p.dtype), _inside(want, p.dtype)
+        size = p.dtype.size
+        before = self._memory[name][GUARD : want.size - GUARD].reshape(-1, size)
+        asked = (want[GUARD : want.size - GUARD].reshape(-1, size) != before).any(axis=1)
+        done = (got[GUARD : want.size - GUARD].reshape(-1, size) != before).any(axis=1)
+        stray = np.flatnonzero(done & ~asked)
+        fresh = self._fresh(name)
+        if fresh and stray.size:
+            return f"{name}[{stray[0]}] was written, as {ours[stray[0]]}, and is not to be"
+        good = np.ones(ours.size, np.bool_)
+        judge = asked if fresh else slice(None)
+        if name in self.traits.exact or not p.dtype.is_float:
+            good[judge] = same_bits(ours[judge], theirs[judge])
+        else:
+            good[judge] = agree(ours[judge], theirs[judge], self.traits.single)
+        bad = np.flatnonzero(~good)
+        if not bad.size:
+            return ""
+        at = int(bad[0])
+        return (
+            f"{name}[{at}] is {ours[at]}, not {theirs[at]}; "
+            f"{bad.size} of {ours.size} elements differ"
+        )
+
+
+def _inside(raw: Array, dtype: DType) -> Array:
+    return raw[GUARD : raw.size - GUARD].view(NUMPY[dtype])
