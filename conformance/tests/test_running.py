@@ -182,3 +182,19 @@ def test_results_of_other_dtypes_or_shapes_fail(runner):
     result = runner("cpu", Rounded).run(cell("lora"), all_models()["lora"])
     assert result.status == "fail" and "torch.float64" in result.message
     assert torch.get_default_dtype() is torch.float32
+
+
+@pytest.mark.parametrize(
+    ("model", "shapes", "mode", "dtype"),
+    [
+        ("layer-norm", "dynamic", "training", "bfloat16"),
+        ("mlp", "static", "training", "float32"),
+        ("unet", "dynamic", "inference", "float32"),
+    ],
+)
+def test_kernels_agree_with_their_ir(runner, model, shapes, mode, dtype):
+    made = evolve(runner("cpu"), verify=True)
+    wanted = cell(model, shapes=shapes, mode=mode, dtype=dtype)
+    result = made.run(wanted, all_models()[model])
+    assert result.status == "pass", result.message
+    assert result.verified == result.kernels > 0

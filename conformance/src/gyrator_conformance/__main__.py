@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import evolve
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -25,6 +26,7 @@ from gyrator_conformance.report import (
 )
 from gyrator_conformance.running import Result
 from gyrator_conformance.suite import Worker, run_cells
+from gyrator_conformance.worker import VERIFY
 from gyrator_ir.diagnostics import GyratorError
 
 _USAGE = 2
@@ -61,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = _earlier(args.resume, cells, console)
     left = [cell for cell in cells if cell not in known or known[cell].status == "fail"]
     workers = [Worker(args.limit, args.seed) for _ in range(args.jobs)]
+    if args.verify:
+        workers = [evolve(w, command=(*w.command, VERIFY)) for w in workers]
     try:
         with _progress(console) as bar:
             task = bar.add_task("", total=len(left))
@@ -71,6 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _write(args, results)
     console.print(table(results))
     console.print(score_table(results))
+    if args.verify:
+        agree, kernels = sum(r.verified for r in results), sum(r.kernels for r in results)
+        console.print(f"{agree} of {kernels} kernels agree with their IR")
     failed = [r for r in results if r.status == "fail"]
     for r in failed:
         console.print(f"[red]failed[/red] {r.cell.name}: {r.message.splitlines()[0]}", markup=True)
@@ -156,6 +163,8 @@ def _parser() -> argparse.ArgumentParser:
     whether = ("off", "on")
     graphs = "replay graphs of the device: off, on, or both; default off"
     add("--graphs", type=_names(whether), default=("off",), help=graphs)
+    verify = "run every kernel beside the interpreter of its IR, too"
+    add(VERIFY, action="store_true", help=verify)
     add("--json", type=Path, help="write results, scores and versions here")
     add("--junit", type=Path, help="write JUnit's XML here")
     add("--html", type=Path, help="write the matrix as a page here")

@@ -35,6 +35,8 @@ class Result:
     bound: float = 0.0
     kernels: int = 0
     externs: int = 0
+    verified: int = 0
+    """Kernels that agree with their IR, of those that were asked about."""
     recorded: int = 0
     """Graphs of the device that were recorded."""
     reason: str = ""
@@ -49,6 +51,8 @@ class CellRunner:
 
     chosen: Chosen
     seed: int = 0
+    verify: bool = False
+    """Run every kernel beside the interpreter of its IR, too."""
     _sessions: dict[str, Session] = field(factory=dict)
     _records: list[GraphRecord] = field(factory=list)
 
@@ -72,6 +76,7 @@ class CellRunner:
             bound=bound,
             kernels=kernels,
             externs=externs,
+            verified=sum(k.agrees for r in self._records for k in r.kernels),
             recorded=self._recorded() - before,
             message="" if error <= bound else f"error {error:.3g} is above {bound:.3g}",
         )
@@ -115,6 +120,7 @@ class CellRunner:
                 "progress": False,
                 "wrapper": cell.wrapper,
                 "device_graphs": cell.graphs == "on",
+                "verify": "kernels" if self.verify else "",
                 **model.options,
             }
             self._sessions[key] = Session(

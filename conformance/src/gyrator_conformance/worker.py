@@ -16,8 +16,11 @@ from gyrator_conformance.models import all_models
 from gyrator_conformance.profiles import find_target
 from gyrator_conformance.running import CellRunner, Result
 
+VERIFY = "--verify"
+"""The argument that makes a worker run kernels beside the interpreter of their IR."""
 
-def serve(seed: int) -> None:
+
+def serve(seed: int, verify: bool = False) -> None:
     """Answer one request a line until the input ends."""
     # What libraries print must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w")
@@ -28,7 +31,7 @@ def serve(seed: int) -> None:
     for line in sys.stdin:
         cell = Cell(**json.loads(line))
         if cell.target not in runners:
-            runners[cell.target] = CellRunner(find_target(cell.target), seed)
+            runners[cell.target] = CellRunner(find_target(cell.target), seed, verify)
         result = runners[cell.target].run(cell, models[cell.model])
         answers.write(json.dumps(as_json(result)) + "\n")
         answers.flush()
@@ -45,4 +48,4 @@ def from_json(data: dict[str, Any]) -> Result:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve(int(sys.argv[-1]), VERIFY in sys.argv)
