@@ -49,6 +49,7 @@ EVERYTHING = (
     "pytest",
     "transformers",
     "triton",
+    "z3-solver",
     *TEST_TOOLS,
 )
 
@@ -184,6 +185,22 @@ def fuzz(session: nox.Session) -> None:
     """Random programs against eager: `-- --graphs 2000 --seed 1 --target cpu --jobs 2`."""
     python = everything(session)
     session.run(python, "-m", "gyrator_conformance.fuzz", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def verify(session: nox.Session) -> None:
+    """Every kernel of a set of models beside the interpreter of its IR; `-- -k norm` chooses."""
+    python = everything(session)
+    chosen = session.posargs or ("--wrapper", "python", "--dtypes", "float32,bfloat16")
+    session.run(python, "-m", "gyrator_conformance", "--verify", *chosen, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def prove(session: nox.Session) -> None:
+    """The rewrites of expressions, proved for all integers: a table, and what no proof reaches."""
+    python = everything(session)
+    with session.chdir("packages/ir/tests"):
+        session.run(python, "-m", "proofs", external=True)
 
 
 @nox.session(venv_backend="none", default=False)
