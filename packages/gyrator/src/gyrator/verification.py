@@ -18,7 +18,7 @@ from gyrator_ir.expr import sorted_symbols
 from gyrator_ir.host.nodes import BindParameter, HostProgram, Launch, Parameter, Return
 from gyrator_ir.host.print import show
 from gyrator_ir.host.walk import programs
-from gyrator_ir.kernel.nodes import Kernel, Launchable
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, launch_of
@@ -92,15 +92,26 @@ def _all(
 
 def _form(built: Built) -> tuple[object, ...]:
     """Return what kernels that differ in their names alone have in common."""
-    kernel = evolve(built.kernel, name="k", origins=())
-    if isinstance(kernel, Kernel):
-        kernel = evolve(kernel, refusals=())
+    kernel = _nameless(built.kernel)
     lines = built.source.text.replace(built.source.symbol, "k").splitlines()
     return (
         kernel,
         built.program.facts,
         tuple(x for x in lines if not x.lstrip().startswith(("#", "//"))),
     )
+
+
+def _nameless(kernel: Launchable) -> Launchable:
+    match kernel:
+        case KernelGroup(kernels=members):
+            return evolve(kernel, name="k", kernels=tuple(map(_without_names, members)))
+        case Kernel():
+            return _without_names(kernel)
+    return evolve(kernel, name="k", origins=())
+
+
+def _without_names(kernel: Kernel) -> Kernel:
+    return evolve(kernel, name="k", origins=(), refusals=())
 
 
 def _run(built: Built, setting: Setting) -> Run:

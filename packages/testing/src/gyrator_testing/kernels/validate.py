@@ -1,13 +1,13 @@
 """Whether a built kernel does what its IR says: both work on equal random memory."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from attrs import define, field, frozen
 
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
-from gyrator_ir.kernel.nodes import Kernel, Launchable, Numerics
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
 from gyrator_ir.loop.body import (
     Bind,
     Const,
@@ -125,6 +125,8 @@ class _Traits:
 
     @classmethod
     def of(cls, kernel: Launchable) -> "_Traits":
+        if isinstance(kernel, KernelGroup):
+            return cls._of_members(kernel)
         if not isinstance(kernel, Kernel):
             empty: frozenset[str] = frozenset()
             return cls({}, empty, empty, False, (), False, exact=empty, single=True)
@@ -163,6 +165,39 @@ class _Traits:
             exact=frozenset(types) - rounded,
             single=any(getattr(s, "dtype", None) is DType.F32 for s in body),
         )
+
+    @classmethod
+    def _of_members(cls, group: KernelGroup) -> "_Traits":
+        """What is known of any member, under the names of the group's parameters."""
+        each = [cls.of(kernel) for kernel in group.kernels]
+        found = [(place, each[number]) for place, number in enumerate(group.members)]
+
+        def named(trait: Callable[[_Traits], Iterable[str]]) -> frozenset[str]:
+            return frozenset(group.parameter(place, n) for place, t in found for n in trait(t))
+
+        return cls(
+            indices={group.parameter(m, n): e for m, t in found for n, e in t.indices.items()},
+            wrapped=named(lambda t: t.wrapped),
+            scattered=named(lambda t: t.scattered),
+            nonzero=any(t.nonzero for t in each),
+            specials=min((t.specials for t in each), key=len),
+            signed=any(t.signed for t in each),
+            exact=named(lambda t: t.exact),
+            single=any(t.single for t in each),
+        )
+
+
+def _members(
+    kernel: Kernel | KernelGroup, arrays: Mapping[str, Array]
+) -> Iterator[tuple[Kernel, dict[str, Array]]]:
+    """Yield what a launch runs, each kernel with the arrays of its parameters."""
+    if isinstance(kernel, Kernel):
+        yield kernel, dict(arrays)
+        return
+    left = iter(arrays.values())
+    for number in kernel.members:
+        member = kernel.kernels[number]
+        yield member, {p.name: next(left) for p in member.parameters}
 
 
 @frozen
@@ -253,6 +288,9 @@ def _choices(kernel: Launchable, facts: ShapeFacts) -> Iterator[dict[Sym, Number
 def _expressions(kernel: Launchable) -> Iterator[Expr]:
     for p in kernel.parameters:
         yield from (*p.shape, *p.strides)
+    if isinstance(kernel, KernelGroup):
+        for member in kernel.kernels:
+            yield from _expressions(member)
     if isinstance(kernel, Kernel):
         for a in (*kernel.axes, *kernel.inner):
             yield a.extent
@@ -285,14 +323,20 @@ def _admits(facts: ShapeFacts, values: Mapping[Sym, Number]) -> bool:
 def _too_large(kernel: Launchable, sizes: Mapping[Sym, Number]) -> str:
     """Say why a kernel takes too long to interpret, or nothing."""
     elements = sum(span(p, sizes) for p in kernel.parameters)
-    if isinstance(kernel, Kernel):
-        points = math.prod(integer(a.extent, sizes) for a in (*kernel.axes, *kernel.inner))
-    else:
-        rows = math.prod(integer(n, sizes) for n in kernel.inputs[0].shape[:-1])
-        points = rows * integer(kernel.inputs[1].shape[-2], sizes)
+    points = _points(kernel, sizes)
     if points > POINTS:
         return f"has {points} points; up to {POINTS} are interpreted"
     return f"touches {elements} elements; up to {_ELEMENTS} are" if elements > _ELEMENTS else ""
+
+
+def _points(kernel: Launchable, sizes: Mapping[Sym, Number]) -> int:
+    match kernel:
+        case KernelGroup():
+            return sum(_points(kernel.kernels[number], sizes) for number in kernel.members)
+        case TemplateKernel():
+            rows = math.prod(integer(n, sizes) for n in kernel.inputs[0].shape[:-1])
+            return rows * integer(kernel.inputs[1].shape[-2], sizes)
+    return math.prod(integer(a.extent, sizes) for a in (*kernel.axes, *kernel.inner))
 
 
 # One run ------------------------------------------------------------------------------------------
@@ -346,10 +390,11 @@ class _Trial:
     def _interpret(self, raw: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
         arrays = {p.name: _inside(raw[p.name], p.dtype) for p in self.kernel.parameters}
         with np.errstate(all="ignore"):
-            if isinstance(self.kernel, Kernel):
-                run_kernel(self.kernel, arrays, sizes)
-            else:
+            if isinstance(self.kernel, TemplateKernel):
                 run_template(self.kernel, arrays, sizes)
+                return
+            for member, own in _members(self.kernel, arrays):
+                run_kernel(member, own, sizes)
 
     def _draw(self, name: str, indices: str) -> Array:
         """Return the memory of a parameter, guards around it.
