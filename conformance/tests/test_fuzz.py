@@ -91,7 +91,7 @@ def test_failures_are_shrunk(monkeypatch):
         return Verdict("value", "wrong") if bad else Verdict()
 
     monkeypatch.setattr(Jury, "judge", judged)
-    monkeypatch.setattr("gyrator_conformance.fuzz.campaign.generate", lambda seed, w: large)
+    monkeypatch.setattr(Jury, "draw", lambda self, seed, wrappers: large)
     inputs = (Input("x0", ("d0", 5), "f32", "T", 4, True, True), Input("x1", (7,), "f32"))
     large = Program(
         inputs, ("v0 = x0 + 1", "v1 = x1.cos()", "v2 = v0.sin()", "v3 = v2 * v1[0]"),
@@ -113,6 +113,8 @@ def test_a_worker_outlives_its_programs():
     jury = Jury("cpu", 60.0)
     try:
         assert jury.judge(dying).kind == "crash"
+        assert jury.judge(dying).explained == "torch"  # eager mode dies, too
         assert jury.judge(program("v = x + 1")) == Verdict(graphs=1)
+        assert jury.draw(3, ("python",)) == generate(3, ("python",))
     finally:
         jury.close()

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from gyrator_conformance.fuzz.generate import generate, smaller
+from gyrator_conformance.fuzz.generate import smaller
 from gyrator_conformance.fuzz.judge import Verdict
 from gyrator_conformance.fuzz.program import Program
 from gyrator_conformance.process import LineProcess, ProcessEndedError
@@ -46,16 +46,31 @@ class Jury:
         quiet = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
         self._process = LineProcess(command, self.limit, quiet)
 
+    def draw(self, seed: int, wrappers: tuple[str, ...]) -> Program | None:
+        """Return the program of a seed; None where eager mode ends the process on the way."""
+        try:
+            answer = self._ask("draw", {"seed": seed, "wrappers": wrappers})
+        except ProcessEndedError:
+            return None
+        return Program.from_json(answer.decode())
+
     def judge(self, program: Program) -> Verdict:
         """Return what a program does; a verdict too where it ends the process or hangs."""
         self._judged += 1
         if self._judged % _LIFE == 0:
             self.close()
         try:
-            answer = self._process.ask(program.as_json().encode())
+            return Verdict(**json.loads(self._ask("judge", program.as_json())))
         except ProcessEndedError as error:
-            return Verdict("time" if error.slow else "crash", str(error))
-        return Verdict(**json.loads(answer))
+            verdict = Verdict("time" if error.slow else "crash", str(error))
+        try:
+            self._ask("run", program.as_json())
+        except ProcessEndedError:
+            return evolve(verdict, explained="torch")
+        return verdict
+
+    def _ask(self, what: str, given: object) -> bytes:
+        return self._process.ask(json.dumps([what, given]).encode())
 
     def shrink(self, finding: Finding) -> Finding:
         """Return the simplest program found that fails in the same way."""
@@ -107,8 +122,11 @@ def run_campaign(
                     seed = next(waiting, None)
                 if seed is None:
                     return
-                program = generate(seed, wrappers)
-                found = Finding(seed, program, jury.judge(program))
+                program = jury.draw(seed, wrappers)
+                if program is None:
+                    found = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
+                else:
+                    found = Finding(seed, program, jury.judge(program))
                 if shrinking and found.verdict.kind and not found.verdict.explained:
                     found = jury.shrink(found)
                 with alone:

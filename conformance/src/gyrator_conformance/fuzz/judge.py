@@ -44,7 +44,7 @@ class Verdict:
     detail: str = ""
     explained: str = ""
     """`torch`: PyTorch's own front end shows the same. `unstable`: eager's result changes as much
-    when its inputs change in the last place."""
+    when its inputs change in the last place. `wider`: eager lacks an op for an element type."""
     graphs: int = 0
 
 
@@ -75,6 +75,11 @@ class Judge:
             warnings.simplefilter("ignore")
             return self._judge(program)
 
+    def run_eagerly(self, program: Program) -> None:
+        """Run every call of a program in eager mode, whatever it raises."""
+        for call in range(program.calls):
+            self._run(program, program.function(), call)
+
     def _judge(self, program: Program) -> Verdict:
         function = program.function()
         self._records.clear()
@@ -86,7 +91,7 @@ class Judge:
         if not found.kind:
             lost = next((r.fallback for r in self._records if r.fallback), "")
             found = Verdict("eager", lost.splitlines()[0]) if lost else found
-        else:
+        elif not found.explained:
             found = evolve(found, explained=self._explained(program, function, found))
         return evolve(found, graphs=graphs)
 
@@ -107,7 +112,8 @@ class Judge:
             ours = self._run(program, compiled, call)
             if theirs.error is not None and ours.error is None:
                 where = f"{type(theirs.error).__name__}: {_line(theirs.error)}"
-                return Verdict("silent", f"call {call}: eager raises {where}")
+                wider = "wider" if isinstance(theirs.error, NotImplementedError) else ""
+                return Verdict("silent", f"call {call}: eager raises {where}", wider)
             if ours.error is not None:
                 if theirs.error is None or not _alike(ours.error, theirs.error):
                     detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"

@@ -115,7 +115,7 @@ def make_input(given: Input, shape: tuple[int, ...], device: str) -> Tensor:
     if given.layout == "T" and len(shape) > 1:
         values = values.transpose(-1, -2)
     elif given.layout == "perm":
-        values = values.permute(*reversed(range(len(shape))))
+        values = values.permute(tuple(reversed(range(len(shape)))))
     elif given.layout in ("step", "off"):
         step = 2 if given.layout == "step" else 1
         values = values[(slice(1, None, step),) * len(shape)]

@@ -1,4 +1,7 @@
-"""The process that judges programs: reads one as JSON a line, answers with a verdict a line."""
+"""The process that draws, runs and judges programs: a line of JSON asks, a line of JSON answers.
+
+Eager mode itself ends the process for some programs: not even drawing one is safe elsewhere.
+"""
 
 import json
 import os
@@ -7,6 +10,7 @@ import sys
 import torch
 from attrs import asdict
 
+from gyrator_conformance.fuzz.generate import generate
 from gyrator_conformance.fuzz.judge import Judge
 from gyrator_conformance.fuzz.program import Program
 from gyrator_conformance.profiles import find_target
@@ -24,8 +28,15 @@ def serve(target: str) -> None:
         torch.set_default_device(device)
     judge = Judge(chosen.config, device)
     for line in sys.stdin:
-        verdict = judge.judge(Program.from_json(line))
-        answers.write(json.dumps(asdict(verdict)) + "\n")
+        what, given = json.loads(line)
+        if what == "draw":
+            answer = generate(given["seed"], tuple(given["wrappers"])).as_json()
+        elif what == "run":
+            judge.run_eagerly(Program.from_json(given))
+            answer = "{}"
+        else:
+            answer = json.dumps(asdict(judge.judge(Program.from_json(given))))
+        answers.write(answer + "\n")
         answers.flush()
 
 
