@@ -84,7 +84,7 @@ def test_other_programs_run_as_they_are(facts):
 def test_every_candidate_of_a_kernel_is_measured_once():
     pipeline, _, host = planned(lambda x: x.softmax(-1).sum(0), (64, 1000))
     targets = {"cuda": NVIDIA_GPU.target("sm_90", 132)}
-    units = pipeline._emit(host, targets)["cuda"]
+    units = pipeline._emit(host, targets)[0]["cuda"]
     variants = [units, *alternatives(units)]
     for n, unit in enumerate(units):
         for k, kernel in enumerate(unit.kernels):
@@ -100,7 +100,7 @@ def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
 
     def kernels(function, size):
         pipeline, _, host = planned(function, size)
-        units = pipeline._emit(host, targets)["cuda"]
+        units = pipeline._emit(host, targets)[0]["cuda"]
         return Memory(cache, b"", host), units, [k for u in units for k in u.kernels]
 
     memory, units, (kernel,) = kernels(lambda x: x.softmax(-1), (640, 1000))

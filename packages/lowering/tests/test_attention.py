@@ -229,4 +229,4 @@ def test_causal_rows_that_are_counted_from_the_last_are_left_to_the_library(chec
         gm = make_fx(lambda q, k: FLASH(q, k, k, 0.0, True)[0])(q, k)
     program = verify(lower(gm, NONE, {"cuda": offers(check.targets["cpu"], "cuda")}))
     (call,) = program.operations
-    assert isinstance(call, Extern) and "no rule for these arguments" in call.reason
+    assert isinstance(call, Extern) and "no kernels are generated" in call.reason

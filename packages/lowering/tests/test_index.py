@@ -321,7 +321,7 @@ def test_a_graph_with_a_sparse_input_is_refused(check) -> None:
 
     with pytest.raises(UnsupportedError) as error:
         lower(gm, LoweringOptions(), check.targets)
-    assert error.value.diagnostic.code == "GY-LOWER-002"
+    assert error.value.diagnostic.code == "GY-LOWER-004"
 
 
 def test_origins_name_the_line(check) -> None:

@@ -196,7 +196,7 @@ class CppHost:
         cache: Cache,
         jobs: int,
         progress: ProgressReporter,
-        seconds: float,
+        seconds: float = 300.0,
     ) -> HostBuilding:
         """Start compiling, `jobs` units at a time (0: one a core), each for `seconds` at most."""
         if self.toolchain is None:
