@@ -1,0 +1,339 @@
+"""Sums, means and maxima of bags of embedding rows, and their gradients."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from attrs import evolve, frozen
+from torch.fx import Node
+
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, minimum
+from gyrator_ir.loop.body import Check, ReduceKind, ScanKind, StoreMode
+from gyrator_ir.types import HOST, DType
+from gyrator_lowering.build import Body, LoopBuilder
+from gyrator_lowering.rules.index import below
+from gyrator_lowering.rules.scatter import can, settled
+from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.trace import Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue
+
+SUM, MEAN, MAX = range(3)
+"""ATen's numbers of the modes."""
+
+
+@frozen
+class Bags:
+    """Bags of one length: the k-th one holds the places from `k * length` on, the last one less."""
+
+    indices: TensorValue
+    length: Expr
+    full: bool
+    padding: Expr
+
+    @property
+    def padded(self) -> bool:
+        """Whether elements of a bag may be left out."""
+        return not (type(self.padding) is Const and self.padding.value < 0)
+
+    def place(self, bag: Expr, j: Expr) -> Expr:
+        """Return where the j-th element of a bag is listed."""
+        return bag * self.length + j
+
+    def element(self, ops: Tracer, bag: Expr, j: Expr) -> tuple[Value, Value | None]:
+        """Return the row that an element of a bag names, and whether it counts, if it may not."""
+        at = self.place(bag, j)
+        keep = None if self.full else below(ops, at, self.indices.shape[0])
+        row = ops.cast(ops.load(self.indices, (at,), keep), DType.I64)
+        if self.padded:
+            counts = ops.ne(row, ops.index(self.padding))
+            keep = counts if keep is None else keep & counts
+        return row, keep
+
+    def size(self, bag: Expr) -> Expr:
+        """Return how many elements a bag has, with those that are left out."""
+        if self.full:
+            return self.length
+        return minimum(self.length, self.indices.shape[0] - bag * self.length)
+
+
+def _bags(b: LoopBuilder, indices: TensorValue, last: bool, padding: Any) -> Bags | None:
+    """Return the bags if the offsets are `arange(0, len(indices), length)`.
+
+    That is what a two-dimensional input becomes. Other offsets are known at run time only.
+    """
+    offsets = b.node.args[2]
+    if last or not isinstance(offsets, Node):
+        return None
+    if offsets.target is not torch.ops.aten.arange.start_step:
+        return None
+    given = [a.meta["val"] if isinstance(a, Node) else a for a in (*offsets.args, 1)[:3]]
+    if any(isinstance(a, float) for a in given):
+        return None
+    start, end, length = b.symbols.sizes(given)
+    if start is not ZERO or end is not indices.shape[0]:
+        return None
+    bags = b.symbols.size(offsets.meta["val"].shape[0])
+    return Bags(indices, length, bags * length is end, b.symbols.size(padding))
+
+
+def embedding_bag(
+    b: LoopBuilder,
+    weight: TensorValue,
+    indices: TensorValue,
+    offsets: TensorValue,
+    scale_by_frequency: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    factors: TensorValue | None = None,
+    last: bool = False,
+    padding: Any = -1,
+) -> Any:
+    """Fold the rows of each bag, where all bags have one length: others are ATen's.
+
+    So are plain sums on the host, for which ATen has kernels that fetch rows ahead.
+    """
+    bags = _bags(b, indices, last, padding)
+    if bags is None or (mode == MAX and bags.padded):
+        raise LeftToAten
+    host = weight.device.type == HOST
+    if host and mode == SUM and not bags.padded and weight.dtype is not DType.F64:
+        raise LeftToAten
+    out, places, sizes, chosen = b.outs
+    assert out is not None and places is not None and sizes is not None and chosen is not None
+    used = b.used_results
+    count = _count(b, bags, sizes)
+    raw = _folded(b, weight, bags, mode, factors, out)
+    result = _divided(b, raw, count, out) if mode == MEAN else settled(b, raw, out)
+    if host and mode == SUM:
+        count = _zero
+    return (
+        result,
+        _bag_of_each(b, bags, places) if 1 in used else None,
+        b.pointwise(count, sizes) if 2 in used else None,
+        None
+        if 3 not in used
+        else _chosen(b, weight, bags, chosen)
+        if mode == MAX
+        else b.pointwise(count, chosen),
+    )
+
+
+def _zero(ops: Tracer, _: Any) -> Value:
+    return ops.const(0, DType.I64)
+
+
+def _count(b: LoopBuilder, bags: Bags, sizes: Spec) -> Body:
+    """Return how many elements of each bag count."""
+    if not bags.padded:
+        return lambda ops, index: ops.index(bags.size(index[0]))
+    found = b.buffer(evolve(sizes, dtype=DType.I64))
+
+    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+        _, keep = bags.element(ops, index[0], inner[0])
+        assert keep is not None
+        return ops.cast(keep, DType.I64)
+
+    shape = sizes.shape
+    b.reduction(ReduceKind.SUM, fold, shape, (bags.length,), [found], DType.I64)
+    return lambda ops, index: ops.load(found, index)
+
+
+def _folded(
+    b: LoopBuilder,
+    weight: TensorValue,
+    bags: Bags,
+    mode: int,
+    factors: TensorValue | None,
+    out: Spec,
+) -> TensorValue:
+    """Return the sums or maxima of the rows of each bag, in the type that they are folded in."""
+    dtype = out.dtype.compute
+    raw = b.buffer(evolve(out, dtype=dtype))
+
+    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+        if mode == MAX:
+            return _candidate(ops, weight, bags, index, inner[0])
+        row, keep = bags.element(ops, index[0], inner[0])
+        value = ops.cast(_read(ops, weight, row, index[1], keep), dtype)
+        if factors is None:
+            return value
+        factor = ops.load(factors, (bags.place(index[0], inner[0]),), keep)
+        return value * ops.cast(factor, dtype)
+
+    kind = ReduceKind.MAX if mode == MAX else ReduceKind.SUM
+    b.reduction(kind, fold, out.shape, (bags.length,), [raw], dtype)
+    return raw
+
+
+def _read(ops: Tracer, weight: TensorValue, row: Value, column: Expr, keep: Value | None) -> Value:
+    at = ops.bind(row, weight.shape[0], check=Check.RUNTIME, mask=keep)
+    return ops.load(weight, (at, column), keep)
+
+
+def _candidate(
+    ops: Tracer, weight: TensorValue, bags: Bags, index: Sequence[Expr], j: Expr
+) -> Value:
+    """Return an element as eager compares it: NaN counts in the first row of a bag alone."""
+    row, keep = bags.element(ops, index[0], j)
+    value = ops.wide(_read(ops, weight, row, index[1], keep))
+    out = ops.isnan(value) & ops.gt(ops.index(j), 0)
+    if keep is not None:
+        out = out | ~keep
+    return ops.where(out, float("-inf"), value)
+
+
+def _chosen(b: LoopBuilder, weight: TensorValue, bags: Bags, chosen: Spec) -> TensorValue:
+    """Return the row that each maximum is from."""
+    at = b.buffer(evolve(chosen, dtype=DType.I64))
+    b.reduction(
+        ReduceKind.ARGMAX,
+        lambda ops, index, inner: _candidate(ops, weight, bags, index, inner[0]),
+        chosen.shape,
+        (bags.length,),
+        [at],
+        weight.dtype.compute,
+    )
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        j = ops.bind(ops.load(at, index), bags.length, check=False)
+        return ops.load(bags.indices, (bags.place(index[0], j),))
+
+    return b.pointwise(body, chosen)
+
+
+def _divided(b: LoopBuilder, total: TensorValue, count: Body, out: Spec) -> TensorValue:
+    """Return means; of an empty bag, 0."""
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
+        size = ops.maximum(count(ops, index[:1]), 1)
+        return ops.load(total, index) / ops.cast(size, total.dtype)
+
+    return b.pointwise(body, out)
+
+
+def _bag_of_each(b: LoopBuilder, bags: Bags, places: Spec) -> TensorValue:
+    """Return the number of the bag that each index is in; empty where eager leaves it so."""
+    return b.pointwise(lambda ops, index: ops.index(index[0] // bags.length), places)
+
+
+# Gradients ------------------------------------------------------------------------------------
+
+
+def backward(
+    b: LoopBuilder,
+    grad: TensorValue,
+    indices: TensorValue,
+    offsets: TensorValue,
+    bag_of: TensorValue,
+    sizes: TensorValue,
+    chosen: TensorValue,
+    rows: Any,
+    scale_by_frequency: bool,
+    mode: int,
+    sparse: bool,
+    factors: TensorValue | None,
+    padding: Any = -1,
+) -> TensorValue:
+    """Add the gradient of each bag to the rows that it was made from."""
+    out = b.out
+    dtype = out.dtype.compute
+    if sparse or scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
+        raise LeftToAten
+    form = evolve(out, dtype=dtype)
+    total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
+    skip = b.symbols.size(padding)
+
+    def from_maximum(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        keep = ops.ne(ops.load(sizes, index[:1]), 0)
+        row = ops.bind(ops.load(chosen, index, keep), out.shape[0], mask=keep)
+        value = ops.cast(ops.load(grad, index), dtype)
+        ops.store(total, (row, index[1]), value, StoreMode.ADD, keep)
+
+    def from_sum(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        at = ops.cast(ops.load(indices, index[:1]), DType.I64)
+        keep = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        row = ops.bind(at, out.shape[0], mask=keep)
+        bag = ops.bind(ops.load(places, index[:1]), grad.shape[0], mask=keep)
+        value = ops.cast(ops.load(grad, (bag, index[1]), keep), dtype)
+        if mode == MEAN:
+            size = ops.maximum(ops.cast(ops.load(sizes, (bag,), keep), DType.I64), 1)
+            value = value / ops.cast(size, dtype)
+        if factors is not None:
+            value = value * ops.cast(ops.load(factors, index[:1]), dtype)
+        ops.store(total, (row, index[1]), value, StoreMode.ADD, keep)
+
+    if mode == MAX:
+        b.scatter(grad.shape, from_maximum)
+    else:
+        places = _bag_of_each_index(b, indices, offsets)
+        b.scatter((indices.shape[0], grad.shape[1]), from_sum)
+    return settled(b, total, out)
+
+
+def _bag_of_each_index(b: LoopBuilder, indices: TensorValue, offsets: TensorValue) -> TensorValue:
+    """Return the bag that each index is in: the number of bags that start up to it, less one.
+
+    The forward op gives it too, but nothing of it where it does not need it, whatever its shape
+    was said to be. The last offset may be the number of indices.
+    """
+    if not can(b, offsets.device.type, DType.I64, StoreMode.ADD):
+        raise LeftToAten
+    starts = b.temp((indices.shape[0] + 1,), DType.I64, offsets)
+    b.pointwise_into(starts, _zero)
+
+    def mark(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        at = ops.bind(ops.load(offsets, index), starts.shape[0])
+        ops.store(starts, (at,), ops.const(1, DType.I64), StoreMode.ADD)
+
+    b.scatter(offsets.shape, mark)
+    found = b.temp(starts.shape, DType.I64, offsets)
+    b.scan(
+        ScanKind.SUM,
+        lambda ops, index: ops.load(starts, index),
+        starts.shape,
+        0,
+        [found],
+        DType.I64,
+    )
+    return b.pointwise(
+        lambda ops, index: ops.load(found, index) - 1,
+        Spec(DType.I64, offsets.device, indices.shape, (ONE,)),
+    )
+
+
+def factors_backward(
+    b: LoopBuilder,
+    grad: TensorValue,
+    weight: TensorValue,
+    indices: TensorValue,
+    offsets: TensorValue,
+    bag_of: TensorValue,
+    mode: int,
+    padding: Any = -1,
+) -> TensorValue:
+    """The gradient of the factor of each index: its bag's gradient times its row."""
+    out = b.out
+    dtype = out.dtype.compute
+    places = _bag_of_each_index(b, indices, offsets)
+    skip = b.symbols.size(padding)
+    raw = b.buffer(evolve(out, dtype=dtype))
+
+    def fold(ops: Tracer, index: tuple[Expr, ...], inner: tuple[Expr, ...]) -> Value:
+        at = ops.cast(ops.load(indices, index), DType.I64)
+        keep = None if skip is Const(-1) else ops.ne(at, ops.index(skip))
+        row = ops.bind(at, weight.shape[0], mask=keep)
+        bag = ops.bind(ops.load(places, index), grad.shape[0], mask=keep)
+        mine = ops.cast(ops.load(grad, (bag, inner[0]), keep), dtype)
+        return mine * ops.cast(ops.load(weight, (row, inner[0]), keep), dtype)
+
+    b.reduction(ReduceKind.SUM, fold, out.shape, (grad.shape[1],), [raw], dtype)
+    return settled(b, raw, out)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    table.rule("aten._embedding_bag.default", "aten._embedding_bag_forward_only.default")(
+        embedding_bag
+    )
+    table.rule("aten._embedding_bag_backward.default")(backward)
+    table.rule("aten._embedding_bag_per_sample_weights_backward.default")(factors_backward)
