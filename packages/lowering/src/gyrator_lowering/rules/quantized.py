@@ -1,0 +1,373 @@
+"""Quantisation: `quantized_decomposed`, and the fake quantisation of training."""
+
+from collections.abc import Callable
+from typing import Any
+
+from gyrator_ir.expr import ZERO
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.dtypes import promote
+from gyrator_lowering.promote import Arg, operand
+from gyrator_lowering.rules.reduction import reduced
+from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.trace import Index, Tracer, Value
+from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+
+EXACT = 1 << 22
+"""Integers up to this size and their differences are exact in `f32`."""
+Reader = Callable[[Tracer, Index], Value]
+
+
+def number(ops: Tracer, arg: Arg, dtype: DType) -> Value:
+    """Return a number, or the element of a tensor that has only one, as `dtype`."""
+    if isinstance(arg, TensorValue):
+        return ops.cast(ops.load(arg, (ZERO,) * arg.ndim), dtype)
+    return operand(ops, arg, (), dtype)
+
+
+def rounded(ops: Tracer, op: str, dtype: DType, *args: Value) -> Value:
+    """Apply a row of the op table to values as `dtype`, and round the result to it."""
+    return ops.cast(ops.let(op, *[ops.cast(a, dtype.compute) for a in args]), dtype)
+
+
+def promoted(ops: Tracer, op: str, x: Value, y: Value) -> Value:
+    """Apply a row of the op table to elements of two tensors in their promoted type."""
+    return rounded(ops, op, promote(x.dtype, y.dtype), x, y)
+
+
+def inverse(ops: Tracer, scale: Value) -> Value:
+    """Return `1 / scale`, rounded to the type of `scale`."""
+    return rounded(ops, "div", scale.dtype, ops.const(1.0, scale.dtype.compute), scale)
+
+
+def limited(ops: Tracer, x: Value, low: Arg, high: Arg) -> Value:
+    """Return `clamp(x, low, high)`; NaN stays NaN."""
+    wide = ops.wide(x)
+    wide = ops.maximum(wide, number(ops, low, wide.dtype))
+    return ops.cast(ops.minimum(wide, number(ops, high, wide.dtype)), x.dtype)
+
+
+# Quantised and back -----------------------------------------------------------------------------
+
+
+def quantize_per_tensor(
+    b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: Arg, high: Arg, *_: Any
+) -> TensorValue:
+    """`clamp(round(x * (1 / scale)) + zero, low, high)` in `f32`; the inverse is made in `f64`."""
+    if x.dtype.compute is not DType.F32:
+        raise LeftToAten
+
+    def body(ops: Tracer, index: Index) -> Value:
+        factor = ops.cast(1.0 / number(ops, scale, DType.F64), DType.F32)
+        whole = ops.round(ops.wide(ops.get(x, index)) * factor)
+        return limited(ops, whole + number(ops, zero, DType.F32), low, high)
+
+    return b.pointwise(body)
+
+
+def dequantize_per_tensor(
+    b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, *_: Any, **__: Any
+) -> TensorValue:
+    """`(x - zero) * scale`, each step rounded to the result's type."""
+    dtype = b.out.dtype
+    if not dtype.is_float:
+        raise LeftToAten
+
+    def body(ops: Tracer, index: Index) -> Value:
+        value = ops.cast(ops.get(x, index), dtype)
+        shifted = rounded(ops, "sub", dtype, value, number(ops, zero, dtype))
+        return ops.wide(shifted) * number(ops, scale, dtype.compute)
+
+    return b.pointwise(body)
+
+
+def along(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
+    """Return the reader of a vector that has one element for each place along an axis of `x`."""
+    d = axis % x.ndim
+
+    def reader(vector: TensorValue) -> Reader:
+        if vector.ndim != 1:
+            raise LeftToAten
+        return lambda ops, index: ops.get(vector, (index[d],))
+
+    return reader
+
+
+def alike(x: TensorValue) -> Callable[[TensorValue], Reader]:
+    """Return the reader of a tensor that is broadcast to `x`."""
+
+    def reader(given: TensorValue) -> Reader:
+        if given.ndim != x.ndim:
+            raise LeftToAten
+        return lambda ops, index: ops.get(given, index)
+
+    return reader
+
+
+def _dequantized(
+    b: LoopBuilder, x: TensorValue, scales: Reader, zeros: Reader | None
+) -> TensorValue:
+    def body(ops: Tracer, index: Index) -> Value:
+        value = ops.get(x, index)
+        if zeros is not None:
+            value = promoted(ops, "sub", value, zeros(ops, index))
+        return promoted(ops, "mul", value, scales(ops, index))
+
+    return b.pointwise(body)
+
+
+def quantize_per_channel(
+    b: LoopBuilder,
+    x: TensorValue,
+    scales: TensorValue,
+    zeros: TensorValue,
+    axis: int,
+    low: int,
+    high: int,
+    *_: Any,
+) -> TensorValue:
+    """`clamp(round(x * (1 / scale)) + zero, low, high)`, a scale for each place along an axis."""
+    if x.dtype.compute is not DType.F32 or not x.ndim:
+        raise LeftToAten
+    read = along(x, axis)
+    scale, zero = read(scales), read(zeros)
+
+    def body(ops: Tracer, index: Index) -> Value:
+        value = ops.cast(ops.get(x, index), DType.F32)
+        scaled = promoted(ops, "mul", value, inverse(ops, scale(ops, index)))
+        whole = rounded(ops, "round", scaled.dtype, scaled)
+        return limited(ops, promoted(ops, "add", whole, zero(ops, index)), low, high)
+
+    return b.pointwise(body)
+
+
+def dequantize_per_channel(
+    b: LoopBuilder,
+    x: TensorValue,
+    scales: TensorValue,
+    zeros: TensorValue | None,
+    axis: int,
+    *_: Any,
+    **__: Any,
+) -> TensorValue:
+    """`(x - zero) * scale`, a scale for each place along an axis."""
+    if not x.ndim:
+        raise LeftToAten
+    read = along(x, axis)
+    return _dequantized(b, x, read(scales), None if zeros is None else read(zeros))
+
+
+def quantize_per_token(
+    b: LoopBuilder,
+    x: TensorValue,
+    scales: TensorValue,
+    zeros: TensorValue,
+    low: int,
+    high: int,
+    *_: Any,
+) -> TensorValue:
+    """`clamp(round(x * (1 / scale) + zero), low, high)`, a scale for each row."""
+    read = alike(x)
+    scale, zero = read(scales), read(zeros)
+
+    def body(ops: Tracer, index: Index) -> Value:
+        scaled = promoted(ops, "mul", ops.get(x, index), inverse(ops, scale(ops, index)))
+        shifted = promoted(ops, "add", scaled, zero(ops, index))
+        return limited(ops, rounded(ops, "round", shifted.dtype, shifted), low, high)
+
+    return b.pointwise(body)
+
+
+def dequantize_per_token(
+    b: LoopBuilder, x: TensorValue, scales: TensorValue, zeros: TensorValue, *_: Any
+) -> TensorValue:
+    """`(x - zero) * scale`, a scale for each row."""
+    read = alike(x)
+    return _dequantized(b, x, read(scales), read(zeros))
+
+
+def dequantize_per_channel_group(
+    b: LoopBuilder,
+    x: TensorValue,
+    scales: TensorValue,
+    zeros: TensorValue | None,
+    low: int,
+    high: int,
+    dtype: Any,
+    group: int = 128,
+    *_: Any,
+) -> TensorValue:
+    """`(x - zero) * scale`, a scale for each group of places in a row."""
+
+    def reader(given: TensorValue) -> Reader:
+        if given.ndim != 2 or given.shape[1] * group is not x.shape[1]:
+            raise LeftToAten
+        return lambda ops, index: ops.get(given, (index[0], index[1] // group))
+
+    return _dequantized(b, x, reader(scales), None if zeros is None else reader(zeros))
+
+
+# Scales that values decide ----------------------------------------------------------------------
+
+
+def choose_per_token(b: LoopBuilder, x: TensorValue, *_: Any) -> tuple[TensorValue, TensorValue]:
+    """A scale for each row, by which its largest element becomes 127, and the zero point 0."""
+    scales, zeros = b.outs
+    assert scales is not None and zeros is not None
+    kind = DType.F32 if x.dtype is DType.F16 else x.dtype
+    largest = _extreme(b, ReduceKind.MAX, x, scales, lambda ops, v: ops.abs(v))
+
+    def body(ops: Tracer, index: Index) -> Value:
+        least = ops.cast(ops.maximum(ops.load(largest, index), 1e-5), kind)
+        return rounded(ops, "div", kind, least, ops.const(127.0, kind.compute))
+
+    return b.pointwise(body, scales), b.pointwise(lambda ops, _: ops.const(0, DType.I64), zeros)
+
+
+def choose_asymmetric_per_token(
+    b: LoopBuilder, x: TensorValue, *_: Any
+) -> tuple[TensorValue, TensorValue]:
+    """A scale and a zero point for each row, by which its range becomes that of `int8`."""
+    scales, zeros = b.outs
+    assert scales is not None and zeros is not None
+    if x.dtype is not DType.F32:
+        raise LeftToAten
+    least = _extreme(b, ReduceKind.MIN, x, scales)
+    most = _extreme(b, ReduceKind.MAX, x, scales)
+
+    def parts(ops: Tracer, index: Index) -> tuple[Value, Value, Value]:
+        low, high = (
+            ops.minimum(ops.load(least, index), 0.0),
+            ops.maximum(ops.load(most, index), 0.0),
+        )
+        return low, high, ops.maximum((high - low) / 255.0, 2.0**-23)
+
+    def zero(ops: Tracer, index: Index) -> Value:
+        low, high, scale = parts(ops, index)
+        low, high = low / scale, high / scale
+        nearer = ops.gt((low + -128.0) + (high + 127.0), 0.0)
+        return ops.round(limited(ops, ops.where(nearer, -128.0 - low, 127.0 - high), -128, 127))
+
+    return b.pointwise(lambda ops, index: parts(ops, index)[2], scales), b.pointwise(zero, zeros)
+
+
+def _extreme(
+    b: LoopBuilder,
+    kind: ReduceKind,
+    x: TensorValue,
+    like: Spec,
+    before: Callable[[Tracer, Value], Value] | None = None,
+) -> TensorValue:
+    """Return an extreme of each row, in the type that arithmetic is done in."""
+    dtype = x.dtype.compute
+    form = Spec(dtype, like.device, like.shape, contiguous_strides(like.shape))
+    return reduced(b, kind, x, [x.ndim - 1], before=before, dtype=dtype, out=form)
+
+
+# Quantised and back in one step -----------------------------------------------------------------
+
+
+def _cached(
+    b: LoopBuilder,
+    x: TensorValue,
+    low: int,
+    high: int,
+    parameters: Callable[[Tracer, Index], tuple[Value, Value]],
+    enabled: TensorValue | None = None,
+    whole_first: bool = False,
+) -> tuple[TensorValue | None, ...]:
+    """Return `x` as quantisation would leave it, and where it is inside the range.
+
+    `parameters` gives a scale in `f32` and an integer zero point. With `whole_first`, values
+    become integers before they are limited, as eager does for channels.
+    """
+    outs = b.outs
+    if max(abs(low), abs(high)) > EXACT or any(o is None for o in outs):
+        raise LeftToAten
+    kind = x.dtype.compute
+
+    def body(ops: Tracer, index: Index) -> tuple[Value, Value]:
+        scale, zero = parameters(ops, index)
+        value = ops.wide(ops.get(x, index))
+        whole = ops.cast(zero, kind) + ops.round(value * ops.cast(1.0 / scale, kind))
+        if whole_first:
+            whole = ops.cast(ops.cast(whole, DType.I64), kind)
+        inside = ops.le(ops.const(low, kind), whole) & ops.le(whole, ops.const(high, kind))
+        limited = ops.cast(ops.fmin(ops.fmax(whole, low), high), DType.I64) - zero
+        form = kind if whole_first else DType.F32
+        result = ops.cast(ops.cast(limited, form) * ops.cast(scale, form), x.dtype)
+        if enabled is None:
+            return result, inside
+        on = ops.ne(number(ops, enabled, DType.I64), 0)
+        return ops.where(on, result, ops.get(x, index)), inside | ~on
+
+    return b.pointwise_many(body, [o for o in outs if o is not None])
+
+
+def fake_per_tensor(
+    b: LoopBuilder, x: TensorValue, scale: Arg, zero: Arg, low: int, high: int
+) -> Any:
+    """Quantised and back, and where the gradient passes."""
+    return _cached(
+        b, x, low, high,
+        lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
+    )  # fmt: skip
+
+
+def fake_by_tensors(
+    b: LoopBuilder,
+    x: TensorValue,
+    scale: TensorValue,
+    zero: TensorValue,
+    enabled: TensorValue,
+    low: int,
+    high: int,
+) -> Any:
+    """Like `fake_per_tensor` if the first element of `enabled` is set, else `x` itself."""
+    return _cached(
+        b, x, low, high,
+        lambda ops, _: (number(ops, scale, DType.F32), number(ops, zero, DType.I64)),
+        enabled,
+    )  # fmt: skip
+
+
+def fake_per_channel(
+    b: LoopBuilder,
+    x: TensorValue,
+    scales: TensorValue,
+    zeros: TensorValue,
+    axis: int,
+    low: int,
+    high: int,
+) -> Any:
+    """Like `fake_per_tensor`, a scale for each place along an axis."""
+    if not zeros.dtype.is_int or not x.ndim:
+        raise LeftToAten
+    read = along(x, axis)
+    scale, zero = read(scales), read(zeros)
+
+    def parameters(ops: Tracer, index: Index) -> tuple[Value, Value]:
+        return ops.cast(scale(ops, index), DType.F32), ops.cast(zero(ops, index), DType.I64)
+
+    return _cached(b, x, low, high, parameters, whole_first=True)
+
+
+def register(table: TableBuilder) -> None:
+    """Add this family to `table`."""
+    own = "quantized_decomposed"
+    forms = ("default", "tensor", "tensor2")
+    table.rule(*(f"{own}.quantize_per_tensor.{f}" for f in forms))(quantize_per_tensor)
+    table.rule(*(f"{own}.dequantize_per_tensor.{f}" for f in forms))(dequantize_per_tensor)
+    table.rule(f"{own}.quantize_per_channel.default")(quantize_per_channel)
+    table.rule(f"{own}.dequantize_per_channel.default")(dequantize_per_channel)
+    table.rule(f"{own}.quantize_per_token.default")(quantize_per_token)
+    table.rule(f"{own}.dequantize_per_token.default")(dequantize_per_token)
+    table.rule(f"{own}.dequantize_per_channel_group.default")(dequantize_per_channel_group)
+    table.rule(f"{own}.choose_qparams_per_token.default")(choose_per_token)
+    table.rule(f"{own}.choose_qparams_per_token_asymmetric.default")(choose_asymmetric_per_token)
+    table.rule("aten.fake_quantize_per_tensor_affine_cachemask.default")(fake_per_tensor)
+    table.rule("aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default")(
+        fake_by_tensors
+    )
+    table.rule("aten.fake_quantize_per_channel_affine_cachemask.default")(fake_per_channel)
