@@ -83,6 +83,18 @@ def test_per_token_and_group(check, dtype: torch.dtype) -> None:
     )  # fmt: skip
 
 
+def test_scales_of_whole_tensors(check) -> None:
+    def f(x):
+        return (
+            *Q.choose_qparams.tensor(x, -128, 127, 1e-5, torch.int8),
+            *Q.choose_qparams.tensor(x, 0, 255, 1.2e-7, torch.uint8),
+        )
+
+    for x in (values(2, 6), values(3, 8)[:, ::2], values(4, 1).abs(), torch.zeros(2, 3)):
+        check(f, x, **BITS)
+    check(f, values(3, 5), other=(values(1, 2),), **BITS)
+
+
 def test_scales_of_tokens(check) -> None:
     for x in (
         values(2, 6),

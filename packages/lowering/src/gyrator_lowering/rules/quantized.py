@@ -252,6 +252,32 @@ def choose_asymmetric_per_token(
     return b.pointwise(lambda ops, index: parts(ops, index)[2], scales), b.pointwise(zero, zeros)
 
 
+def choose_qparams(
+    b: LoopBuilder, x: TensorValue, low: int, high: int, epsilon: float, *_: Any
+) -> tuple[TensorValue, TensorValue]:
+    """A scale and a zero point, by which the range of all elements, with 0, becomes [low, high]."""
+    scales, zeros = b.outs
+    assert scales is not None and zeros is not None
+    if x.dtype is not DType.F32 or ZERO in x.shape:
+        raise LeftToAten
+    form = Spec(x.dtype, scales.device, (), ())
+    dims = range(x.ndim)
+    least = reduced(b, ReduceKind.MIN, x, dims, dtype=x.dtype, out=form)
+    most = reduced(b, ReduceKind.MAX, x, dims, dtype=x.dtype, out=form)
+
+    def scale(ops: Tracer, _: Index) -> Value:
+        bottom = ops.minimum(ops.load(least, ()), 0.0)
+        span = ops.maximum(ops.load(most, ()), 0.0) - bottom
+        return ops.maximum(span / float(high - low), epsilon)
+
+    def zero(ops: Tracer, index: Index) -> Value:
+        bottom = ops.minimum(ops.load(least, ()), 0.0)
+        shift = ops.cast(ops.round(bottom / scale(ops, index)), DType.I32)
+        return limited(ops, low - shift, low, high)
+
+    return b.pointwise(scale, scales), b.pointwise(zero, zeros)
+
+
 def _extreme(
     b: LoopBuilder,
     kind: ReduceKind,
@@ -364,6 +390,7 @@ def register(table: TableBuilder) -> None:
     table.rule(f"{own}.quantize_per_token.default")(quantize_per_token)
     table.rule(f"{own}.dequantize_per_token.default")(dequantize_per_token)
     table.rule(f"{own}.dequantize_per_channel_group.default")(dequantize_per_channel_group)
+    table.rule(f"{own}.choose_qparams.tensor")(choose_qparams)
     table.rule(f"{own}.choose_qparams_per_token.default")(choose_per_token)
     table.rule(f"{own}.choose_qparams_per_token_asymmetric.default")(choose_asymmetric_per_token)
     table.rule("aten.fake_quantize_per_tensor_affine_cachemask.default")(fake_per_tensor)
