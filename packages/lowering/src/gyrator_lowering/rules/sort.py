@@ -45,5 +45,5 @@ def _sorts(b: LoopBuilder, x: TensorValue, dim: int) -> bool:
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     table.rule("aten.sort.default", "aten.sort.stable")(sort)
-    for op in ("topk", "kthvalue", "median", "nanmedian", "mode", "searchsorted", "bucketize"):
+    for op in ("topk", "kthvalue", "median", "nanmedian", "mode"):
         table.rule(f"aten.{op}")(kept(SELECTION))
