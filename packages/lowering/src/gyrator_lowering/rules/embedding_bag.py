@@ -67,10 +67,12 @@ def _bags(b: LoopBuilder, indices: TensorValue, last: bool, padding: Any) -> Bag
     if offsets.target is not torch.ops.aten.arange.start_step:
         return None
     given = [a.meta["val"] if isinstance(a, Node) else a for a in (*offsets.args, 1)[:3]]
-    if any(isinstance(a, float) for a in given):
+    if offsets.kwargs.get("step") or not all(isinstance(a, (int, torch.SymInt)) for a in given):
         return None
     start, end, length = b.symbols.sizes(given)
     if start is not ZERO or end is not indices.shape[0]:
+        return None
+    if type(length) is Const and length.value < 1:
         return None
     bags = b.symbols.size(offsets.meta["val"].shape[0])
     return Bags(indices, length, bags * length is end, b.symbols.size(padding))
@@ -106,16 +108,11 @@ def embedding_bag(
     result = _divided(b, raw, count, out) if mode == MEAN else settled(b, raw, out)
     if host and mode == SUM:
         count = _zero
-    return (
-        result,
-        _bag_of_each(b, bags, places) if 1 in used else None,
-        b.pointwise(count, sizes) if 2 in used else None,
-        None
-        if 3 not in used
-        else _chosen(b, weight, bags, chosen)
-        if mode == MAX
-        else b.pointwise(count, chosen),
-    )
+    rows = None
+    if 3 in used:
+        rows = _chosen(b, weight, bags, chosen) if mode == MAX else b.pointwise(count, chosen)
+    bag_of = _bag_of_each(b, bags, places) if 1 in used else None
+    return result, bag_of, b.pointwise(count, sizes) if 2 in used else None, rows
 
 
 def _zero(ops: Tracer, _: Any) -> Value:
