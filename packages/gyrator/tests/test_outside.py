@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gyrator.config import Config
 from gyrator.options import Options
 from gyrator.session import Session
 
@@ -241,3 +242,27 @@ def test_symbolic_sizes_of_inputs_must_agree(wrapper: str) -> None:
     for bad in (torch.randn(9, 4), torch.randn(3, 9).t(), torch.randn(9, 3).double()):
         with pytest.raises(AssertionError, match="GY-RUNTIME-090"):
             call([y, bad])
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_as_strided_stays_inside_of_tensors_of_any_size(wrapper: str, config: Config) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided(x, (2, 3), (2, 1), 1).cumsum(-2)
+
+    with Session(options={"wrapper": wrapper, "strict": True}, config=config) as session:
+        compiled = torch.compile(f, backend=session.backend, dynamic=True)
+        x = torch.randn(4, 3)
+        assert torch.equal(compiled(x), f(x))
+        for shape in ((0, 2), (2, 2)):
+            with pytest.raises(RuntimeError, match="outside of the tensor"):
+                compiled(torch.randn(shape))
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_gradients_that_are_zeros_lie_on_the_device_of_their_tensor(
+    wrapper: str, config: Config
+) -> None:
+    with Session(options={"wrapper": wrapper, "strict": True}, config=config) as session:
+        x = torch.randn(2, 3, requires_grad=True)
+        torch.compile(lambda x: x.sum(1).sgn(), backend=session.backend)(x).sum().backward()
+        assert x.grad is not None and not x.grad.any()

@@ -171,7 +171,7 @@ class Encoder:
     def _type(self, kind: str, value: h.Value) -> str:
         if kind == "Device":
             if isinstance(value, TypeArg) and value.kind == "device":
-                return f"gy::where({device(device_of(value.value))})"
+                return f"gy::where({device(device_of(value.value), host_index=-1)})"
             raise _mismatch(kind, value)
         wanted = _TYPES[kind]
         match value:

@@ -40,11 +40,15 @@ def dtype(value: DType) -> str:
     return f"aoti_torch_dtype_{value.full_name}()"
 
 
-def device(value: Device) -> str:
-    """Write a `gy::Device`; names that the ABI has no function for are parsed when run."""
+def device(value: Device, host_index: int = 0) -> str:
+    """Write a `gy::Device`; names that the ABI has no function for are parsed when run.
+
+    `host_index` is the index of the host where `value` has none: functions of the ABI take 0, and
+    what is to equal `torch.device` of the plain name has -1.
+    """
     if value.type not in _DEVICES:
         return f"gy::device({quoted(str(value))})"
-    index = value.index if value.index is not None else (0 if value.is_host else -1)
+    index = value.index if value.index is not None else (host_index if value.is_host else -1)
     return f"gy::Device{{aoti_torch_device_type_{value.type}(), {index}}}"
 
 

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from gyrator_ir.expr import Const
-from gyrator_ir.loop.nodes import Extern
+from gyrator_ir.expr import Cond, Const, Expr, any_of, either, eq, le
+from gyrator_ir.loop.nodes import AssertCond, Extern
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.table import TableBuilder
 from gyrator_lowering.values import TensorValue
@@ -25,6 +25,8 @@ def as_strided(
 ) -> TensorValue:
     """A view by strides; it must lie inside the storage that the program was given.
 
+    Where that is a matter of sizes known at run time only, the program asserts it.
+
     Raises:
         UnsupportedError: GY-LOWER-006, where it reaches outside.
     """
@@ -38,7 +40,24 @@ def as_strided(
             "as_strided reads outside of the tensor that the graph was given",
             help="PyTorch runs the op; pass the whole tensor to the model",
         )
+    if not all(type(n) is Const for v in (view, held) for n in (*v.shape, *v.strides)):
+        inside = either(le(_last(view), _last(held)), _is_empty(view))
+        message = "as_strided reaches outside of the tensor that the graph was given"
+        b.operations.append(AssertCond(b.op_name(), inside, message, b.origin))
     return view
+
+
+def _last(value: TensorValue) -> Expr:
+    """Return the last element that a view touches, for strides that are not negative; less than
+    the first one where it has none."""
+    last = value.offset
+    for size, stride in zip(value.shape, value.strides, strict=True):
+        last = last + (size - 1) * stride
+    return last
+
+
+def _is_empty(value: TensorValue) -> Cond:
+    return any_of(eq(size, 0) for size in value.shape)
 
 
 def reaches_beyond(view: TensorValue, held: TensorValue) -> bool:
