@@ -58,7 +58,11 @@ def test_ops_at_special_values(session: Session, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_gradients_at_special_values(session: Session, dtype: torch.dtype) -> None:
-    functions = (F.hardswish, F.hardsigmoid, F.elu, F.selu)
+    functions = (
+        F.hardswish, F.hardsigmoid, F.elu, F.selu,
+        lambda x: F.smooth_l1_loss(x, x * 0.5, reduction="none"),
+        lambda x: F.huber_loss(x, x * 0.5, reduction="none", delta=1.5),
+    )  # fmt: skip
     leaf = torch.tensor([SPECIAL * 3] * len(functions), dtype=dtype).requires_grad_()
 
     def f(x: torch.Tensor) -> torch.Tensor:

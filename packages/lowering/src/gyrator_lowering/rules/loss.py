@@ -114,7 +114,7 @@ def _bend(width: float, scale: float) -> tuple[Scalar, Scalar]:
         side = ops.where(ops.lt(d, 0.0), ops.const(-scale, d.dtype), scale)
         if width == 0:
             return ops.where(ops.eq(d, 0.0), ops.const(0.0, d.dtype), side)
-        return ops.where(ops.lt(ops.abs(d), width), d * (scale / width), side)
+        return ops.where(ops.ge(ops.abs(d), width), side, d * (scale / width))
 
     return value, slope
 
