@@ -19,6 +19,8 @@ _LIFE = 400
 """Programs after which a worker is replaced, so that what libraries leak stays small."""
 _STEPS = 250
 """Simpler programs tried while one is shrunk."""
+_SPARE = 20.0
+"""Seconds after the last program was begun in which failures are still shrunk."""
 
 
 @frozen
@@ -72,16 +74,17 @@ class Jury:
     def _ask(self, what: str, given: object) -> bytes:
         return self._process.ask(json.dumps([what, given]).encode())
 
-    def shrink(self, finding: Finding) -> Finding:
-        """Return the simplest program found that fails in the same way."""
+    def shrink(self, finding: Finding, end: float = math.inf) -> Finding:
+        """Return the simplest program found, until a time of `time.monotonic`, that fails in the
+        same way."""
         best, steps = finding, 0
         improved = True
-        while improved and steps < _STEPS:
+        while improved:
             improved = False
             for program in smaller(best.program):
                 steps += 1
-                if steps > _STEPS:
-                    break
+                if steps > _STEPS or time.monotonic() >= end:
+                    return best
                 verdict = self.judge(program)
                 same = (verdict.kind, verdict.explained) == (best.verdict.kind, "")
                 if same:
@@ -128,7 +131,7 @@ def run_campaign(
                 else:
                     found = Finding(seed, program, jury.judge(program))
                 if shrinking and found.verdict.kind and not found.verdict.explained:
-                    found = jury.shrink(found)
+                    found = jury.shrink(found, end + _SPARE)
                 with alone:
                     if not stopped.is_set():
                         shown(found)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gyrator.config import Config, read_config
 from gyrator.records import GraphRecord
+from gyrator.replay import DoubleBackwardError
 from gyrator.session import Session
 from gyrator_conformance.fuzz.program import Program
 from gyrator_ir.types import HOST
@@ -44,7 +45,8 @@ class Verdict:
     detail: str = ""
     explained: str = ""
     """`torch`: PyTorch's own front end shows the same. `unstable`: eager's result changes as much
-    when its inputs change in the last place. `wider`: eager lacks an op for an element type."""
+    when its inputs change in the last place. `wider`: eager lacks an op for an element type.
+    `refused`: gradients of gradients that the compiler says it cannot compute."""
     graphs: int = 0
 
 
@@ -117,7 +119,8 @@ class Judge:
             if ours.error is not None:
                 if theirs.error is None or not _alike(ours.error, theirs.error):
                     detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"
-                    return Verdict("exception", detail)
+                    refused = isinstance(ours.error, DoubleBackwardError)
+                    return Verdict("exception", detail, "refused" if refused else "")
                 continue
             found = self._difference(program, ours, theirs, call)
             if found.kind:
