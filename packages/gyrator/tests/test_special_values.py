@@ -175,3 +175,18 @@ def test_copies_to_negative_places_raise(session: Session) -> None:
     for place in (-1, 6):
         with pytest.raises(IndexError):
             g(x, torch.tensor([0, place]), y)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_slices_filled_at_places(session: Session, dynamic: bool) -> None:
+    def f(x: torch.Tensor, at: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = x.to(torch.int32).index_fill(0, at, 3), (x > 0).index_fill(-1, at, True)
+        return x.index_fill(0, at, 2), x.index_fill(-1, at, value), *whole
+
+    at = torch.tensor([0, -1, 0])
+    g = compiled(session, f, dynamic=dynamic)
+    for x in (torch.randn(6, 3).t(), torch.randn(2, 1, 5), torch.randn(1, 4).to(torch.bfloat16)):
+        for got, want in zip(g(x, at, x.new_tensor(0.5)), f(x, at, x.new_tensor(0.5)), strict=True):
+            torch.testing.assert_close(got, want, rtol=0.0, atol=0.0, check_stride=True)
+    with pytest.raises(IndexError):
+        g(torch.randn(2, 3), torch.tensor([3]), torch.tensor(0.5))

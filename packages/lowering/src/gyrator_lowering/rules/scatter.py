@@ -321,6 +321,27 @@ def _slices_at(
     return settled(b, result, out)
 
 
+def index_fill(
+    b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, value: Any
+) -> TensorValue:
+    """`x` with a number stored in the slices at the places of a vector."""
+    out = b.out
+    if x.ndim == 0 or places.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
+        raise LeftToAten
+    result = accumulator(b, x, out, StoreMode.SET, uniform=True)
+    if result is None:
+        raise LeftToAten
+    d = dim % x.ndim
+
+    def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
+        row = ops.bind(ops.load(places, (index[d],)), x.shape[d], wrap=True)
+        number = operand(ops, value, (), result.dtype)
+        ops.store(result, (*index[:d], row, *index[d + 1 :]), number)
+
+    b.scatter((*x.shape[:d], places.shape[0], *x.shape[d + 1 :]), body)
+    return settled(b, result, out)
+
+
 # A part replaced ------------------------------------------------------------------------------
 
 
@@ -520,6 +541,7 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.scatter_reduce.two")(scatter_reduce)
     table.rule("aten.index_add.default")(index_add)
     table.rule("aten.index_copy.default")(index_copy)
+    table.rule("aten.index_fill.int_Scalar", "aten.index_fill.int_Tensor")(index_fill)
     table.rule("aten.slice_scatter.default")(slice_scatter)
     table.rule("aten.slice_backward.default")(slice_backward)
     table.rule("aten.select_scatter.default")(select_scatter)
