@@ -1,5 +1,8 @@
 """Random programs: drawn alike from a seed, judged, shrunk; and those that once failed."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from attrs import evolve
@@ -9,6 +12,8 @@ from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
 from gyrator_conformance.fuzz.generate import generate, smaller
 from gyrator_conformance.fuzz.judge import Judge, Verdict
 from gyrator_conformance.fuzz.program import DTYPES, LAYOUTS, Input, Program, make_input
+
+CORPUS = json.loads(Path(__file__).with_name("fuzz_corpus.json").read_text())
 
 
 @pytest.fixture(scope="session")
@@ -118,3 +123,9 @@ def test_a_worker_outlives_its_programs():
         assert jury.draw(3, ("python",)) == generate(3, ("python",))
     finally:
         jury.close()
+
+
+@pytest.mark.parametrize("name", CORPUS)
+def test_a_program_that_once_failed(judge, name):
+    found = judge.judge(Program.from_json(json.dumps(CORPUS[name])))
+    assert not found.kind, found
