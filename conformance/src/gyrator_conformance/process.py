@@ -1,14 +1,16 @@
-"""A process that answers a line with a line, and may die of one."""
+"""Processes that answer a line with a line, and may die of one; and workers that own such."""
 
 import os
 import selectors
 import signal
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from types import MappingProxyType
-from typing import IO
+from typing import IO, Protocol, TypeVar
 
 from attrs import define, field
 
@@ -112,3 +114,43 @@ class LineProcess:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
         return f"{name}; {lines[-1]}" if lines else name
+
+
+class ProcessOwner(Protocol):
+    """What owns a process."""
+
+    def kill(self) -> None:
+        """End the process from another thread."""
+
+    def close(self) -> None:
+        """End the process."""
+
+
+Owner = TypeVar("Owner", bound=ProcessOwner)
+
+
+def run_side_by_side(
+    workers: Sequence[Owner], work: Callable[[Owner], None], stopped: threading.Event
+) -> None:
+    """Let each worker work in a thread of its own, and close it when it has done.
+
+    An exception in one, or an interrupt, sets `stopped`, ends the processes of all and is raised.
+    """
+
+    def run(worker: Owner) -> None:
+        try:
+            work(worker)
+        finally:
+            worker.close()
+
+    with ThreadPoolExecutor(len(workers)) as pool:
+        running = [pool.submit(run, worker) for worker in workers]
+        try:
+            for future in running:
+                future.result()
+        except BaseException:
+            stopped.set()
+            while wait(running, timeout=0.1).not_done:  # one may just start its process
+                for worker in workers:
+                    worker.kill()
+            raise

@@ -7,14 +7,18 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from attrs import asdict, define, field
 
 from gyrator_conformance.cells import Cell, excuse_of
 from gyrator_conformance.models import Model
-from gyrator_conformance.process import NO_VARIABLES, LineProcess, ProcessEndedError
+from gyrator_conformance.process import (
+    NO_VARIABLES,
+    LineProcess,
+    ProcessEndedError,
+    run_side_by_side,
+)
 from gyrator_conformance.profiles import Chosen
 from gyrator_conformance.running import Result
 from gyrator_conformance.worker import from_json
@@ -84,35 +88,22 @@ def run_cells(
     waiting = deque(groups.values())
 
     def work(worker: Worker) -> None:
-        try:
-            while True:
-                try:
-                    group = waiting.popleft()
-                except IndexError:
+        while True:
+            try:
+                group = waiting.popleft()
+            except IndexError:
+                return
+            for cell in group:
+                if stopped.is_set() or time.monotonic() >= end:
                     return
-                for cell in group:
-                    if stopped.is_set() or time.monotonic() >= end:
-                        return
-                    result = _result(cell, models, targets, worker)
-                    if stopped.is_set():
-                        return
-                    with alone:
-                        found[cell] = result
-                        shown(result)
-        finally:
-            worker.close()
+                result = _result(cell, models, targets, worker)
+                if stopped.is_set():
+                    return
+                with alone:
+                    found[cell] = result
+                    shown(result)
 
-    with ThreadPoolExecutor(len(workers)) as pool:
-        running = [pool.submit(work, worker) for worker in workers]
-        try:
-            for future in running:
-                future.result()
-        except BaseException:
-            stopped.set()
-            while wait(running, timeout=0.1).not_done:  # one may just start its process
-                for worker in workers:
-                    worker.kill()
-            raise
+    run_side_by_side(workers, work, stopped)
     return [found[cell] for cell in cells if cell in found]
 
 

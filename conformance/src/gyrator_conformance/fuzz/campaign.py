@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 
 from attrs import define, evolve, field, frozen
 
 from gyrator_conformance.fuzz.generate import smaller
 from gyrator_conformance.fuzz.judge import Verdict
 from gyrator_conformance.fuzz.program import Program
-from gyrator_conformance.process import LineProcess, ProcessEndedError
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
 _LIFE = 400
 """Programs after which a worker is replaced, so that what libraries leak stays small."""
@@ -119,33 +118,20 @@ def run_campaign(
     alone, stopped = threading.Lock(), threading.Event()
 
     def work(jury: Jury) -> None:
-        try:
-            while not stopped.is_set() and time.monotonic() < end:
-                with alone:
-                    seed = next(waiting, None)
-                if seed is None:
-                    return
-                program = jury.draw(seed, wrappers)
-                if program is None:
-                    found = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
-                else:
-                    found = Finding(seed, program, jury.judge(program))
-                if shrinking and found.verdict.kind and not found.verdict.explained:
-                    found = jury.shrink(found, end + _SPARE)
-                with alone:
-                    if not stopped.is_set():
-                        shown(found)
-        finally:
-            jury.close()
+        while not stopped.is_set() and time.monotonic() < end:
+            with alone:
+                seed = next(waiting, None)
+            if seed is None:
+                return
+            program = jury.draw(seed, wrappers)
+            if program is None:
+                found = Finding(seed, Program((), (), ()), Verdict("crash", "", "torch"))
+            else:
+                found = Finding(seed, program, jury.judge(program))
+            if shrinking and found.verdict.kind and not found.verdict.explained:
+                found = jury.shrink(found, end + _SPARE)
+            with alone:
+                if not stopped.is_set():
+                    shown(found)
 
-    with ThreadPoolExecutor(len(juries)) as pool:
-        running = [pool.submit(work, jury) for jury in juries]
-        try:
-            for future in running:
-                future.result()
-        except BaseException:
-            stopped.set()
-            while wait(running, timeout=0.1).not_done:  # one may just start its process
-                for jury in juries:
-                    jury.kill()
-            raise
+    run_side_by_side(juries, work, stopped)
