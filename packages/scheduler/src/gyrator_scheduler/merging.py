@@ -6,39 +6,20 @@ from typing import TypeVar
 
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear, subs
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis, Bind, IndexValue, Load, Store
+from gyrator_ir.loop.body import Axis
+from gyrator_ir.loop.rewrite import expressions, rewritten
 
 S = TypeVar("S", bound=KernelStatement)
 
 
 def addresses(body: Iterable[KernelStatement]) -> dict[Expr, Expr]:
     """Return every expression of a body that may mention axes, each mapped to itself."""
-    found: dict[Expr, Expr] = {}
-    for s in body:
-        match s:
-            case Load(index=e) | Store(index=e) | IndexValue(expr=e) | Bind(size=e):
-                found[e] = e
-            case _:
-                pass
-    return found
+    return {e: e for s in body for e in expressions(s)}
 
 
 def with_expressions(body: Iterable[S], change: Callable[[Expr], Expr]) -> tuple[S, ...]:
     """Return a body with `change` applied to every expression that may mention axes."""
-    result: list[KernelStatement] = []
-    for s in body:
-        match s:
-            case Load(name, buffer, e, mask) if (new := change(e)) is not e:
-                result.append(Load(name, buffer, new, mask))
-            case Store(buffer, e, value, mode, mask) if (new := change(e)) is not e:
-                result.append(Store(buffer, new, value, mode, mask))
-            case IndexValue(name, e, dtype) if (new := change(e)) is not e:
-                result.append(IndexValue(name, new, dtype))
-            case Bind(symbol, value, e, wrap, check, mask) if (new := change(e)) is not e:
-                result.append(Bind(symbol, value, new, wrap, check, mask))
-            case _:
-                result.append(s)
-    return tuple(result)  # type: ignore[arg-type]  # each branch keeps the class
+    return tuple([rewritten(s, change=change) for s in body])
 
 
 def drop_ones(axes: Sequence[Axis], new: dict[Expr, Expr]) -> tuple[Axis, ...]:

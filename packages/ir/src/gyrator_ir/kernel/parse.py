@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from gyrator_ir.body.parse import read_statement
 from gyrator_ir.kernel.nodes import (
     Kernel,
     KernelGroup,
@@ -22,7 +23,7 @@ from gyrator_ir.kernel.nodes import (
 from gyrator_ir.kernel.print import KIND, VERSION
 from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.loop.parse import read_operation, read_return, read_statement
+from gyrator_ir.loop.parse import read_operation, read_return
 from gyrator_ir.text.forms import ORIGINS, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (

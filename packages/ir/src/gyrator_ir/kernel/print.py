@@ -1,5 +1,6 @@
 """Kernel IR to text. `parse(show(s)) == s` for every schedule that verifies."""
 
+from gyrator_ir.body.print import show_statement
 from gyrator_ir.kernel.nodes import (
     Kernel,
     KernelGroup,
@@ -13,7 +14,7 @@ from gyrator_ir.kernel.nodes import (
     Together,
 )
 from gyrator_ir.loop.forms import TEMPLATE_PARTS
-from gyrator_ir.loop.print import show_call, show_statement
+from gyrator_ir.loop.print import show_call
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_axes, show_buffer, show_preamble, show_user_kernels

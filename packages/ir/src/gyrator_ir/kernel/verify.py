@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
+from gyrator_ir.body.print import show_statement
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import (
@@ -51,7 +52,6 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
     TensorRef,
 )
-from gyrator_ir.loop.print import show_statement
 from gyrator_ir.loop.rewrite import AnyStatement, expressions
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.loop.uses import buffers_of

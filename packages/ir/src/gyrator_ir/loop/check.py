@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 
 from attrs import define, field, frozen
 
+from gyrator_ir.body.print import show_statement
 from gyrator_ir.diagnostics import Diagnostic, VerifyError
 from gyrator_ir.expr import Add, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
@@ -41,7 +42,6 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.ops import result_dtype
-from gyrator_ir.loop.print import show_statement
 from gyrator_ir.loop.rewrite import AnyStatement
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType

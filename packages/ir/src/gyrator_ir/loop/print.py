@@ -2,19 +2,8 @@
 
 from collections.abc import Sequence
 
-from gyrator_ir.loop.body import (
-    Axis,
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    ScanStep,
-    SortStep,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body.print import show_statement
+from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
 from gyrator_ir.loop.nodes import (
     CallOperation,
@@ -36,7 +25,7 @@ from gyrator_ir.text.program import (
     show_preamble,
     show_user_kernels,
 )
-from gyrator_ir.text.scanner import Writer, show_number
+from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import OUTPUTS
 
 VERSION = 1
@@ -46,38 +35,6 @@ KIND = "loop.program"
 def show(program: LoopProgram) -> str:
     """Print a program; the same program always prints the same bytes."""
     return "\n".join(_program(program)) + "\n"
-
-
-def show_statement(s: AnyStatement, writer: Writer | None = None) -> str:
-    """Print one statement, as error messages quote it."""
-    w = writer or Writer()
-    match s:
-        case Load(name, buffer, index, mask):
-            return f"{name} = load {buffer}[{w.expr(index)}]{_if(mask)}"
-        case Let(name, op, args, dtype):
-            return f"{name}: {dtype.value} = {op} {', '.join(args)}"
-        case Const(name, value, dtype):
-            return f"{name}: {dtype.value} = const {show_number(value)}"
-        case IndexValue(name, expr, dtype):
-            return f"{name}: {dtype.value} = index {w.expr(expr)}"
-        case Bind(symbol, value, size, wrap, check, mask):
-            wraps, checks = " wrap" if wrap else "", f" {check}" if check else ""
-            return f"{symbol.name} = bind {value} below {w.expr(size)}{wraps}{checks}{_if(mask)}"
-        case Store(buffer, index, value, mode, mask):
-            verb = "store" if mode is StoreMode.SET else f"store.{mode.value}"
-            return f"{verb} {buffer}[{w.expr(index)}], {value}{_if(mask)}"
-        case Reduce(names, kind, args, dtype):
-            return f"{', '.join(names)}: {dtype.value} = reduce.{kind.value} {', '.join(args)}"
-        case ScanStep(names, kind, args, dtype, reverse):
-            back = " reverse" if reverse else ""
-            return f"{', '.join(names)}: {dtype.value} = scan.{kind.value} {', '.join(args)}{back}"
-        case SortStep(names, args, dtype, descending, stable):
-            down, keep = " descending" if descending else "", " stable" if stable else ""
-            return f"{', '.join(names)}: {dtype.value} = sort {', '.join(args)}{down}{keep}"
-
-
-def _if(mask: str | None) -> str:
-    return "" if mask is None else f" if {mask}"
 
 
 def show_operation(op: Operation, writer: Writer) -> list[str]:

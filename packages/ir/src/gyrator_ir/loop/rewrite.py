@@ -1,6 +1,7 @@
-"""Walks over bodies that lowering passes and schedulers share."""
+"""What statements name, and statements with other names, addresses or buffers."""
 
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import TypeVar
 
 from attrs import evolve
@@ -21,6 +22,9 @@ from gyrator_ir.loop.body import (
 
 AnyStatement = Statement | Reduce | ScanStep | SortStep
 S = TypeVar("S", bound=AnyStatement)
+
+_NO_NAMES: Mapping[str, str] = MappingProxyType({})
+_NO_SYMBOLS: Mapping[Sym, Expr] = MappingProxyType({})
 
 
 def defined(statement: AnyStatement) -> tuple[str, ...]:
@@ -71,6 +75,26 @@ def writes(body: Iterable[AnyStatement]) -> tuple[str, ...]:
     return tuple(dict.fromkeys([s.buffer for s in body if type(s) is Store]))
 
 
+def value_key(statement: AnyStatement) -> tuple[object, ...] | None:
+    """Return what the value or symbol of a statement is made of, None where it has not just one.
+
+    Statements with equal keys give the same, as long as what they load is the same.
+    """
+    match statement:
+        case Load(_, buffer, index, mask):
+            return (Load, buffer, index, mask)
+        case Let(_, op, args, dtype):
+            return (Let, op, args, dtype)
+        case Const(_, value, dtype):
+            return (Const, repr(value), dtype)
+        case IndexValue(_, e, dtype):
+            return (IndexValue, e, dtype)
+        case Bind(_, value, size, wrap, check, mask):
+            return (Bind, value, size, wrap, check, mask)
+        case _:
+            return None
+
+
 def renamed(
     statement: S,
     names: Mapping[str, str],
@@ -82,7 +106,29 @@ def renamed(
     A `Bind`'s own symbol is replaced too if `symbols` maps it to a symbol. `simplify` is applied to
     each changed address. The same object comes back when nothing changes.
     """
+    if not symbols:
+        return rewritten(statement, names)
 
+    def change(e: Expr) -> Expr:
+        new = subs(e, symbols)
+        return new if new is e or simplify is None else simplify(new)
+
+    return rewritten(statement, names, change, symbols=symbols)
+
+
+def rewritten(
+    statement: S,
+    names: Mapping[str, str] = _NO_NAMES,
+    change: Callable[[Expr], Expr] | None = None,
+    buffers: Mapping[str, str] = _NO_NAMES,
+    symbols: Mapping[Sym, Expr] = _NO_SYMBOLS,
+) -> S:
+    """Return the statement with value names and buffers replaced, `change` applied to its index
+    expression, and a `Bind`'s own symbol replaced. The same object comes back when nothing changes.
+
+    Raises:
+        TypeError: when `symbols` maps a bound symbol to an expression that is none.
+    """
     match statement:
         case Let(n, op, args, dtype):
             if not names:
@@ -93,23 +139,23 @@ def renamed(
             return Let(name, op, many, dtype)  # type: ignore[return-value]
         case Load(n, buffer, index, mask):
             name, masked = names.get(n, n), mask and names.get(mask, mask)
-            address = _replaced(index, symbols, simplify)
-            if name == n and address is index and masked == mask:
+            place, address = buffers.get(buffer, buffer), change(index) if change else index
+            if name == n and address is index and masked == mask and place == buffer:
                 return statement
-            return Load(name, buffer, address, masked)  # type: ignore[return-value]
+            return Load(name, place, address, masked)  # type: ignore[return-value]
         case Store(buffer, index, value, mode, mask):
             name, masked = names.get(value, value), mask and names.get(mask, mask)
-            address = _replaced(index, symbols, simplify)
-            if name == value and address is index and masked == mask:
+            place, address = buffers.get(buffer, buffer), change(index) if change else index
+            if name == value and address is index and masked == mask and place == buffer:
                 return statement
-            return Store(buffer, address, name, mode, masked)  # type: ignore[return-value]
+            return Store(place, address, name, mode, masked)  # type: ignore[return-value]
         case Const(n, constant, dtype):
             name = names.get(n, n)
             if name == n:
                 return statement
             return Const(name, constant, dtype)  # type: ignore[return-value]
         case IndexValue(n, e, dtype):
-            name, new = names.get(n, n), _replaced(e, symbols, simplify)
+            name, new = names.get(n, n), change(e) if change else e
             if name == n and new is e:
                 return statement
             return IndexValue(name, new, dtype)  # type: ignore[return-value]
@@ -118,7 +164,7 @@ def renamed(
             if not isinstance(target, Sym):
                 raise TypeError(f"a bound symbol can only be renamed, got {target!r}")
             name, masked = names.get(value, value), mask and names.get(mask, mask)
-            new = _replaced(size, symbols, simplify)
+            new = change(size) if change else size
             if target is symbol and name == value and new is size and masked == mask:
                 return statement
             return Bind(target, name, new, wrap, check, masked)  # type: ignore[return-value]
@@ -130,28 +176,9 @@ def renamed(
             return evolve(statement, names=bound, args=many)
 
 
-def _replaced(
-    e: Expr, symbols: Mapping[Sym, Expr], simplify: Callable[[Expr], Expr] | None
-) -> Expr:
-    new = subs(e, symbols) if symbols else e
-    return new if new is e or simplify is None else simplify(new)
-
-
 def named(statement: S, names: tuple[str, ...]) -> S:
     """Return the statement binding these value names in place of its own."""
-    match statement:
-        case Let(_, op, args, dtype):
-            return Let(names[0], op, args, dtype)  # type: ignore[return-value]
-        case Load(_, buffer, index, mask):
-            return Load(names[0], buffer, index, mask)  # type: ignore[return-value]
-        case Const(_, value, dtype):
-            return Const(names[0], value, dtype)  # type: ignore[return-value]
-        case IndexValue(_, expr, dtype):
-            return IndexValue(names[0], expr, dtype)  # type: ignore[return-value]
-        case Reduce() | ScanStep() | SortStep():
-            return evolve(statement, names=names)
-        case _:
-            return statement
+    return rewritten(statement, dict(zip(defined(statement), names, strict=True)))
 
 
 def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from gyrator_ir.body.print import show_statement
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop.body import Axis, Load, Statement, Store
@@ -60,7 +61,7 @@ from gyrator_ir.loop.nodes import (
     UserTritonKernel,
     WhileOp,
 )
-from gyrator_ir.loop.print import show_operation, show_statement
+from gyrator_ir.loop.print import show_operation
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.text.program import show_buffer
 from gyrator_ir.text.scanner import Writer

@@ -1,15 +1,15 @@
 """Kernels from clusters: names, canonical symbols, parameters."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from attrs import evolve
 
-from gyrator_ir.expr import Expr, Sym, SymKind, product_of
+from gyrator_ir.expr import Expr, Sym, SymKind, product_of, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Local, Numerics, Stage
 from gyrator_ir.loop.body import Axis, Bind, Load, Store
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.loop.rewrite import defined, expressions, renamed
+from gyrator_ir.loop.rewrite import defined, expressions, renamed, rewritten
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device
 from gyrator_scheduler.fusion.stages import Assembled
@@ -130,15 +130,8 @@ def canonical(kernel: Kernel) -> tuple[Kernel, tuple[str, ...], tuple[Sym, ...]]
                 names[n] = f"v{len(names)}"
             if isinstance(s, Bind):
                 symbols[s.symbol] = Sym(f"t{len(symbols)}")
-            s = renamed(s, names, symbols)
-            match s:
-                case Load(name, buffer, index, mask):
-                    s = Load(name, places[buffer], index, mask)
-                case Store(buffer, index, value, mode, mask):
-                    s = Store(places[buffer], index, value, mode, mask)
-                case _:
-                    pass
-            body.append(s)
+            change = partial(subs, mapping=symbols) if symbols else None
+            body.append(rewritten(s, names, change, places, symbols))
         stages.append(Stage(stage.level, tuple(body)))
     new = evolve(
         kernel,

@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping
 
 from attrs import define, evolve, field
 
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
+from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.loop.body import Load, Store
 from gyrator_ir.loop.nodes import Buffer, LoopOperation
+from gyrator_ir.loop.rewrite import rewritten
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.access import statements_of
 from gyrator_scheduler.fusion.cluster import Cluster
@@ -50,7 +51,7 @@ class Repeats:
             return evolve(kernel, origins=origins)
         renaming = dict(zip(others, names, strict=True))
         stages = [
-            Stage(stage.level, tuple([_other(s, renaming) for s in stage.body]))
+            Stage(stage.level, tuple([rewritten(s, buffers=renaming) for s in stage.body]))
             for stage in kernel.stages
         ]
         return evolve(
@@ -105,14 +106,3 @@ class Repeats:
         names = tuple(numbers)
         self._known[id(op)] = op, shape, names
         return shape, names
-
-
-def _other(s: KernelStatement, names: Mapping[str, str]) -> KernelStatement:
-    """Return a statement for other buffers."""
-    match s:
-        case Load(name, buffer, index, mask):
-            return Load(name, names.get(buffer, buffer), index, mask)
-        case Store(buffer, index, value, mode, mask):
-            return Store(names.get(buffer, buffer), index, value, mode, mask)
-        case _:
-            return s

@@ -5,9 +5,9 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_ir.expr import Expr, Sym
-from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Statement, Store
+from gyrator_ir.loop.body import Bind, Load, Statement, Store
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
-from gyrator_ir.loop.rewrite import live, renamed
+from gyrator_ir.loop.rewrite import live, renamed, value_key
 from gyrator_scheduler.passes.rewriting import each_loop
 
 
@@ -31,7 +31,7 @@ def _shared(op: LoopOperation) -> LoopOperation:
     body: list[Statement] = []
     for s in op.body:
         s = renamed(s, names, symbols) if names or symbols else s
-        key = _key(s, stored)
+        key = None if isinstance(s, Load) and s.buffer in stored else value_key(s)
         if key is None:
             body.append(s)
             continue
@@ -55,19 +55,3 @@ def _shared(op: LoopOperation) -> LoopOperation:
         return op
     kept = live(body)
     return op if kept == op.body else evolve(op, body=kept)
-
-
-def _key(s: Statement, stored: set[str]) -> object:
-    match s:
-        case Load(_, buffer, index, mask):
-            return None if buffer in stored else (Load, buffer, index, mask)
-        case Let(_, op, args, dtype):
-            return (Let, op, args, dtype)
-        case Const(_, value, dtype):
-            return (Const, repr(value), dtype)
-        case IndexValue(_, e, dtype):
-            return (IndexValue, e, dtype)
-        case Bind(_, value, size, wrap, check, mask):
-            return (Bind, value, size, wrap, check, mask)
-        case _:
-            return None

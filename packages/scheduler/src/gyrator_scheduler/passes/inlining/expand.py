@@ -15,7 +15,7 @@ from gyrator_ir.loop.nodes import (
     Scan,
     Sort,
 )
-from gyrator_ir.loop.rewrite import live, named, renamed, used
+from gyrator_ir.loop.rewrite import live, named, renamed, used, value_key
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import LOOPS, inner_of
 from gyrator_scheduler.passes.inlining.choose import Chosen, Producer
@@ -145,14 +145,8 @@ class _Expander:
 
     def _emit(self, s: Load | Const | IndexValue) -> str:
         """Append a statement under a new name, or return the name of an equal one."""
-        key: object
-        match s:
-            case Load(_, buffer, index, mask):
-                key = (buffer, index, mask, buffer in self.stored and len(self.body))
-            case Const(_, value, dtype):
-                key = (Const, repr(value), dtype)
-            case IndexValue(_, e, dtype):
-                key = (IndexValue, e, dtype)
+        stored = isinstance(s, Load) and s.buffer in self.stored
+        key = value_key(s), stored and len(self.body)
         known = self.made.get(key)
         if known is None:
             known = self.made[key] = self._fresh()

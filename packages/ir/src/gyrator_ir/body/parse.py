@@ -1,0 +1,140 @@
+"""Text to statements: the reverse of `gyrator_ir.body.print`."""
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+from gyrator_ir.loop.body import (
+    Bind,
+    Check,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.text.forms import build
+from gyrator_ir.text.lines import Line
+from gyrator_ir.text.scanner import Scanner, symbol_named
+
+
+def read_statement(line: Line) -> AnyStatement:
+    """Read what `show_statement` writes."""
+    s = Scanner(line.leaf())
+    first = s.name()
+    if first == "store" and not (s.looks("=") or s.looks(":") or s.looks(",")):
+        found = _store(s)
+    elif s.take("="):
+        found = _load_or_bind(s, first)
+    else:
+        found = _typed(s, first)
+    s.end()
+    return found  # type: ignore[no-any-return]  # each branch builds a statement
+
+
+def _mask(s: Scanner) -> str | None:
+    return s.name() if s.take("if") else None
+
+
+def _address(s: Scanner) -> dict[str, Any]:
+    buffer = s.name()
+    s.expect("[")
+    index = s.expr()
+    s.expect("]")
+    return {"buffer": buffer, "index": index}
+
+
+def _names(s: Scanner) -> tuple[str, ...]:
+    names = [s.name()]
+    while s.take(","):
+        names.append(s.name())
+    return tuple(names)
+
+
+def _member(s: Scanner, words: type[StrEnum], what: str) -> Any:
+    word = s.name()
+    if word not in words.__members__.values():
+        s.line.fail(f"expected {what} ({', '.join(words)}), got {word!r}")
+    return words(word)
+
+
+def _store(s: Scanner) -> Any:
+    mode = _member(s, StoreMode, "a store mode") if s.take(".") else StoreMode.SET
+    address = _address(s)
+    s.expect(",")
+    return build(s.line, Store, address | {"value": s.name(), "mode": mode, "mask": _mask(s)})
+
+
+def _load_or_bind(s: Scanner, name: str) -> Any:
+    if s.take("load"):
+        return build(s.line, Load, {"name": name, **_address(s), "mask": _mask(s)})
+    if not s.take("bind"):
+        s.fail("`load` or `bind`; a computed value states its type, `c: f32 = add a, b`")
+    value = s.name()
+    s.expect("below")
+    values = {
+        "symbol": symbol_named(s, name),
+        "value": value,
+        "size": s.expr(),
+        "wrap": s.take("wrap"),
+        "check": _check(s),
+        "mask": _mask(s),
+    }
+    return build(s.line, Bind, values)
+
+
+def _check(s: Scanner) -> Check:
+    if not s.take("check"):
+        return Check.NONE
+    if not s.take("."):
+        return Check.INDEX
+    s.expect("runtime")
+    return Check.RUNTIME
+
+
+def _typed(s: Scanner, first: str) -> Any:
+    names = (first, *_names(s)) if s.take(",") else (first,)
+    s.expect(":")
+    dtype = s.dtype()
+    s.expect("=")
+    values: dict[str, Any] = {"dtype": dtype}
+    cls: Callable[..., Any]
+    if s.take("reduce"):
+        s.expect(".")
+        cls, values["names"] = Reduce, names
+        values["kind"] = _member(s, ReduceKind, "a reduction")
+        values["args"] = _names(s)
+    elif s.take("scan"):
+        s.expect(".")
+        cls, values["names"] = ScanStep, names
+        values["kind"] = _member(s, ScanKind, "a scan")
+        values |= {"args": _names(s), "reverse": s.take("reverse")}
+    elif s.take("sort"):
+        cls, values["names"] = SortStep, names
+        values["args"] = _names(s)
+        values |= {"descending": s.take("descending"), "stable": s.take("stable")}
+    else:
+        if len(names) != 1:
+            s.fail("`reduce`, `scan` or `sort`, which alone give several values")
+        cls, values["name"] = _single(s, values), first
+    return build(s.line, cls, values)
+
+
+def _single(s: Scanner, values: dict[str, Any]) -> Callable[..., Any]:
+    """Read `const 0.5`, `index i0` or `add a, b` into `values` and return the class."""
+    if s.take("const"):
+        values["value"] = s.number()
+        return Const
+    if s.take("index"):
+        values["expr"] = s.expr()
+        return IndexValue
+    values["op"] = s.name()
+    values["args"] = _names(s)
+    return Let
