@@ -124,7 +124,7 @@ with Session(config=config, options={"strict": True}, observer=again.append) as 
     torch.testing.assert_close(compiled(x.to("toy"), w.to("toy")).cpu(), want)
 report["cached"] = [r.cached for r in again]
 
-# The same in C++, and streams and events in each host language.
+# The same in C++, and a guard of the second device in each host language.
 torch._dynamo.reset()
 records.clear()
 options = {"strict": True, "wrapper": "cpp"}
@@ -154,7 +154,7 @@ from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_wrapper_fx.stage import FxWrapper
 from gyrator_wrapper_python.stage import PythonWrapper
 
-STREAMS = '''host.program 1 @main
+GUARDED = '''host.program 1 @main
   parameter x tensor
   kernel k0 on toy:1 (i0 < 4)
     parameter p0: f32[4] strides [1] on toy:1
@@ -162,33 +162,24 @@ STREAMS = '''host.program 1 @main
       a = load p0[i0]
       store p0[i0], a
   do
-    mine = stream on toy:1
-    other = stream on toy:1 new
-    host = stream on cpu
-    ready = event on toy:1
     y = allocate f32[4] strides [1] on toy:1
     copy x -> y
-    record ready on mine
-    wait ready on other
     with_device toy:1
-      with_stream other
-        extern aten.add.Scalar (y, 1) -> (z)
-    launch k0 (z) stream other
+      extern aten.add.Scalar (y, 1) -> (z)
+      launch k0 (z)
     launch k0 (z)
-    wait ready on host
-    free ready
     return z
 '''
-program = parse(STREAMS)
+program = parse(GUARDED)
 cache = Cache(Path(sys.argv[2]))
-queues = []
+places = []
 @ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
 def kernel(buffers, sizes):
-    queues.append(torch.accelerator.current_stream("toy:1").stream_id)
+    places.append(torch.accelerator.current_device_index())
     return 0
 kernels = {"k0": LoadedKernel("k0", ctypes.cast(kernel, ctypes.c_void_p).value, ())}
 built = cpp_host(cache)
-report["queues"] = {}
+report["places"] = {}
 for wrapper in (PythonWrapper(), TorchCppWrapper(), FxWrapper()):
     emitted = wrapper.emit(program)
     if wrapper.name == "cpp":
@@ -198,10 +189,10 @@ for wrapper in (PythonWrapper(), TorchCppWrapper(), FxWrapper()):
     else:
         exec(compile(emitted.text, "<text>", "exec"), scope := {})
         plan = scope[emitted.entry](HostRuntime(host_runner(cache), kernels, {}, {})).plan
-    queues.clear()
+    places.clear()
     (z,) = plan([torch.arange(4.0)])
     torch.testing.assert_close(z.cpu(), torch.arange(1.0, 5.0))
-    report["queues"][wrapper.name] = [q != 0 for q in queues]
+    report["places"][wrapper.name] = list(places)
 
 # Two sessions with different tables, in two threads at once.
 def table(factor):
@@ -290,7 +281,7 @@ def test_host_programs_in_cpp_drive_the_device(report):
 
 
 def test_streams_are_those_of_the_program_in_every_host_language(report):
-    assert report["queues"] == {name: [True, False] for name in ("python", "cpp", "fx")}
+    assert report["places"] == {name: [1, 0] for name in ("python", "cpp", "fx")}
 
 
 def test_two_sessions_with_different_tables_run_in_two_threads(report):

@@ -72,24 +72,6 @@ def test_view_without_torchs_quick_entry():
     assert not slow.requires_grad
 
 
-@pytest.mark.parametrize("check", [host.assert_size_stride, host._assert_size_stride])
-def test_assert_size_stride(check):
-    x = torch.zeros(1, 3, 2)
-    check(x, (1, 3, 2), (6, 2, 1), "x")
-    check(x, (1, 3, 2), (99, 2, 1), "x")  # the stride of a size-1 dimension means nothing
-    for size, stride in (((1, 2, 2), (6, 2, 1)), ((1, 3, 2), (6, 1, 3)), ((3, 2), (2, 1))):
-        with pytest.raises(AssertionError):
-            check(x, size, stride, "x")
-
-
-@pytest.mark.parametrize("check", [host.assert_alignment, host._assert_alignment])
-def test_assert_alignment(check):
-    pool = empty((128,), (1,), torch.uint8, "cpu")
-    check(pool, 64, "pool")
-    with pytest.raises(AssertionError):
-        check(pool[1:], 16, "pool")
-
-
 def test_check_nan():
     for fine in (torch.zeros(3), torch.zeros(3, dtype=torch.int64), torch.zeros(0)):
         host.check_nan(fine, "fine")

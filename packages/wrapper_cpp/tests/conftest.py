@@ -51,7 +51,6 @@ class Context(ctypes.Structure):
         ("parts", ctypes.c_void_p),
         ("times", ctypes.c_void_p),
         ("culprit", ctypes.c_void_p),
-        ("queue", ctypes.c_void_p),
     ]
 
 

@@ -21,7 +21,7 @@ TEXT = """host.program 1 @p
     s0 = dim x 0
     w = constant weight
     wt = view w as f32[4, 8] strides [1, 4] offset 0
-    assert_layout x [s0, 8] strides [8, 1]
+    conform x to f32[s0, 8] strides [8, 1] on cpu mend nothing
     assert_finite x
     pool = pool 16*s0 + 64 on cpu
     a = place pool at 64 as f32[s0, 4] strides [4, 1]
@@ -36,7 +36,7 @@ TEXT = """host.program 1 @p
     extern aten.index.Tensor (g, [none, i0]) -> (picked)
     r = view q as f32[s0] strides [4] offset 1
     bits = view r as i16[s0, 2] strides [8, 1] offset 0
-    one = workspace 1 on cpu zeroed
+    extern aten.zeros.default ([1]) with {dtype=<dtype uint8>} -> (one)
     profile "range"
       extern aten.cat.default ([p, q], 1) -> (c)
     u0 = read one
@@ -144,8 +144,8 @@ def test_it_does_as_eager(library, rows):
 
 def test_errors_say_what_is_wrong(library):
     status, text, _ = call(library, torch.randn(3, 7), torch.randn(8, 4))
-    assert status == 2
-    assert text.startswith("x has sizes (3, 7), strides (7, 1); expected (3, 8), (8, 1).")
+    assert status == 7
+    assert text.startswith("the input x is of dtype 6, sizes (3, 7), strides (7, 1);")
     status, text, _ = call(library, torch.full((3, 8), float("nan")), torch.randn(8, 4))
     assert (status, text) == (4, "")
     status, text, _ = call(library, torch.randn(3, 8), torch.randn(9, 4))

@@ -76,15 +76,16 @@ PROGRAMS: dict[str, str] = {
     + "    s4 = expr where(s0 < 2, 1, s1 // (s0 - 1))\n"
     + '    note "sizes"\n    return (s3), (s4), (2*s0), none, x\n',
     "checks": SIZES
-    + '    assert_layout x [s0, s1] strides [s2, s1 - s1 + where(s2 == 1, s0, 1)] from "x"\n'
-    + '    assert_aligned x 4\n    assert_finite x from "x"\n    assert_finite flag\n'
+    + "    conform x to f32[s0, s1] strides [s2, s1 - s1 + where(s2 == 1, s0, 1)] on cpu"
+    + " mend nothing\n"
+    + '    assert_finite x from "x"\n    assert_finite flag\n'
     + '    assert (s0 < 9 and s1 != 7) "too long"\n'
     + "    return x\n",
     "memory": SIZES
     + "    a = allocate f32[s0, s1] strides [s1, 1] on cpu\n    copy x -> a\n"
     + "    pool = pool 64*s0 + 64 on cpu\n"
     + "    b = place pool at 64 as f32[s0, s1] strides [1, s0]\n    copy a -> b\n"
-    + "    w = workspace 16 on cpu zeroed\n    w2 = workspace 4*s0 on cpu\n    u0 = read flag\n"
+    + "    w2 = pool 4*s0 on cpu\n    u0 = read flag\n"
     + "    v = view a as f32[s1] strides [1] offset s0*s1 - s1\n"
     + "    v2 = view v as i32[1] strides [1] offset 1\n"
     + "    c = view b as f32[s0] strides [1] offset 0\n"
@@ -92,7 +93,7 @@ PROGRAMS: dict[str, str] = {
     + "    e = reuse d as f32[s0] strides [2]\n    copy c -> e\n"
     + "    k = reuse a as f32[2] strides [1]\n"
     + "    r = view x as u8[3] strides [2] offset 1\n"
-    + "    return b, w, v, v2, c, e, (u0), k, r\n",
+    + "    return b, v, v2, c, e, (u0), k, r\n",
     "externs": SIZES
     + "    a = allocate f32[s0, s0] strides [s0, 1] on cpu\n"
     + "    y = allocate f32[s0, s1] strides [s1, 1] on cpu\n    copy x -> y\n"
@@ -107,11 +108,9 @@ PROGRAMS: dict[str, str] = {
     + "    extern fxtest.two.default (y) -> (o1, o2) out fxtest.two.out names (a, b)\n"
     + "    extern aten.full.default ([(u0), 2], 1.5) with {dtype=<dtype float32>} -> (full)\n"
     + "    return a, p, [q, (u0), none], y, one, two, o1, o2, full\n",
-    "streams": "    st = stream on cpu\n    st2 = stream on cpu new\n    ev = event on cpu\n"
-    + "    record ev on st\n    wait ev on st2\n"
-    + "    with_device cpu\n      with_stream st\n        profile \"part\"\n"
-    + "          extern aten.add.Scalar (x, 1) -> (y)\n          u0 = read flag\n"
-    + "          extern aten.add.Scalar (y, 2) -> (gone)\n          free gone\n"
+    "scopes": "    with_device cpu\n      profile \"part\"\n"
+    + "        extern aten.add.Scalar (x, 1) -> (y)\n        u0 = read flag\n"
+    + "        extern aten.add.Scalar (y, 2) -> (gone)\n        free gone\n"
     + "    extern aten.add.Scalar (y, (u0)) -> (z)\n    return z, (u0)\n",
     "branches": SIZES
     + "    u0 = read flag\n"
@@ -158,11 +157,10 @@ LAUNCHES = """host.program 1 @main
       store p1[i0], b
   do
     s0 = parameter n
-    st = stream on cpu
     y = allocate f32[s0] strides [1] on cpu
     launch k0 (x, y) sizes [s0]
     z = reuse y as f32[s0] strides [1]
-    launch k0 (z, z) sizes [s0] stream st
+    launch k0 (z, z) sizes [s0]
     w0 = constant layer.weight
     w1 = constant layer.weight
     launch k0 (w0, x) sizes [s0]

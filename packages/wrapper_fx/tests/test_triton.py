@@ -1,4 +1,4 @@
-"""Users' Triton kernels, streams, events and device guards; what needs a GPU runs on one."""
+"""Users' Triton kernels and device guards; what needs a GPU runs on one."""
 
 from importlib.util import find_spec
 from typing import Any
@@ -9,7 +9,7 @@ from fx_programs import Runtime, load, text_again
 
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.parse import parse as parse_program
-from gyrator_wrapper_fx import ops, triton
+from gyrator_wrapper_fx import triton
 from gyrator_wrapper_fx.stage import FxWrapper, to_graph
 
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
@@ -28,24 +28,15 @@ TEXT = """host.program 1 @main
     |     tl.store(y + at, double(tl.load(x + at, at < n), FACTOR), at < n)
   do
     s0 = dim x 0
-    st = stream on cuda:0
-    side = stream on cuda:0 new
-    ev = event on cuda:0
-    back = event on cuda:0
     y = allocate f32[s0] strides [1] on cuda:0
     triton scale grid [[s0 // 64 + 1, 1, 1]] {x=x, y=y, n=(s0)} constants {FACTOR=3, BLOCK=64}
-    record ev on st
-    wait ev on side
     z = allocate f32[s0] strides [1] on cuda:0
-    triton scale grid [[s0 // 64 + 1, 1, 1]] {x=y, y=z, n=(s0)} constants {FACTOR=2, BLOCK=64} stream side
-    record back on side
-    wait back on st
+    triton scale grid [[s0 // 64 + 1, 1, 1]] {x=y, y=z, n=(s0)} constants {FACTOR=2, BLOCK=64}
     with_device cuda:0
-      with_stream side
-        host = allocate f32[s0] strides [1] on cpu
-        copy z -> host
+      host = allocate f32[s0] strides [1] on cpu
+      copy z -> host
     return y, z, host
-"""  # noqa: E501
+"""
 
 
 def higher_order(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
@@ -59,16 +50,14 @@ def test_a_users_kernel_is_a_call_of_the_higher_order_op() -> None:
     from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
 
     gm = to_graph(parse_program(TEXT))
-    (node,) = higher_order(gm)
+    node, _ = higher_order(gm)
     assert {k: str(v) for k, v in node.kwargs["kwargs"].items()} == {"x": "x", "y": "y", "n": "s0"}
     constants = kernel_side_table.get_constant_args(node.kwargs["constant_args_idx"])
     assert constants == {"FACTOR": 3, "BLOCK": 64, "num_warps": 2}
     kernel = kernel_side_table.get_kernel(node.kwargs["kernel_idx"])
     assert kernel.arg_names == ["x", "y", "n", "FACTOR", "BLOCK"]
     assert "tl.program_id(0)" in kernel.src
-    (on_stream,) = higher_order(gm.body)
-    assert on_stream.kwargs["tma_descriptor_metadata"] == {}
-    assert [n.target for n in gm.graph.nodes if n.name == "within_stream"] == [ops.within_stream]
+    assert node.kwargs["tma_descriptor_metadata"] == {}
 
 
 @needs_triton
@@ -109,7 +98,7 @@ def test_the_text_of_a_users_kernel() -> None:
     emitted = FxWrapper().emit(program)
     assert "def scale(x, y, n" in emitted.text
     loaded = load(program, Runtime({}, {}))
-    assert len(higher_order(loaded.module)) == 1
+    assert len(higher_order(loaded.module)) == 2
     text_again(loaded, emitted.text, {})
 
 
@@ -134,7 +123,7 @@ def test_without_triton_there_is_a_named_error(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("n", [1, 64, 1000])
 @pytest.mark.parametrize("form", ["graph", "text", "interpreter", "make_fx"])
 def test_on_a_gpu(form: str, n: int) -> None:
-    """Kernels, two streams, events, a guard and a copy to the host give what eager gives."""
+    """Kernels, a guard and a copy to the host give what eager gives."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     program = parse_program(TEXT)

@@ -29,13 +29,11 @@ LINES: list[tuple[h.Instruction, str]] = [
     (h.BindParameter(S0, "n"), "s0 = p.integer(n)"),
     (h.DefineSymbol(Sym("s1"), 2 * S0 + 1), "s1 = p.integer(2*s0 + 1)"),
     (h.BindConstant("w", "layer.w"), "w = p.constant('layer.w')"),
-    (h.AssertSizeStride("x", N, ONE, "mm"), "p.assert_size_stride(x, (s0, ), (1, ), 'mm')"),
     (
         h.Conform("x", DType.F32, CPU, N, ONE, what="aten.mm.default"),
         "p.conform(x, (s0, ), (1, ), 'f32', 'cpu', 'all', 'x', 'aten.mm.default')",
     ),
     (h.Separate(("x",), ("y", "z")), "p.separate((x, ), (y, z, ))"),
-    (h.AssertAlignment("x", 16), "p.assert_alignment(x, 16)"),
     (h.AssertNoNan("x", "k0"), "p.assert_no_nan(x, 'k0')"),
     (
         h.AssertTrue(S0.lt(8), "too long"),
@@ -54,7 +52,6 @@ LINES: list[tuple[h.Instruction, str]] = [
         h.AllocateFromPool("b", "m", expr(64), DType.I64, N, ONE),
         "b = p.from_pool(m, 64, (s0, ), (1, ), 'i64')",
     ),
-    (h.Workspace("w", 4 * S0, Device("cuda", 1), True), "w = p.workspace(4*s0, 'cuda:1', True)"),
     (h.Free("b"), "p.free(b)"),
     (h.Reuse("c", "b", DType.F32, N, ONE), "c = p.reuse(b, (s0, ), (1, ), 'f32')"),
     (
@@ -102,10 +99,6 @@ LINES: list[tuple[h.Instruction, str]] = [
         "results=('tensor', ))",
     ),
     (h.CollectiveFinish("b"), "p.wait_collective(b)"),
-    (h.MakeStream("st", CPU, current=False), "st = p.stream('cpu', False)"),
-    (h.MakeEvent("ev", CPU), "ev = p.event('cpu')"),
-    (h.RecordEvent("ev", "st"), "p.record_event(ev, st)"),
-    (h.WaitEvent("ev", "st"), "p.wait_event(ev, st)"),
     (h.CallProgram("sub", (ref("x"), S0), ("b",)), "(b, ) = p.call_program('sub', (x, s0, ))"),
     (h.CallPartition("part", (ref("x"),), ()), "p.call_partition('part', (x, ))"),
     (h.Comment("from model.py"), "# from model.py"),
@@ -122,15 +115,6 @@ NESTED: dict[type, tuple[h.Instruction, list[str]]] = {
             "    return p1.finish(())",
             "p.with_device('cuda:1', body1, (b, x, ))",
             "p.free(x)",
-        ],
-    ),
-    h.WithStream: (
-        h.WithStream("st", (h.ReadScalar(U0, "x"),)),
-        [
-            "def body1(p1, x):",
-            "    u0 = p1.read_scalar(x)",
-            "    return p1.finish((u0, ))",
-            "(u0, ) = p.with_stream(st, body1, (x, ))",
         ],
     ),
     h.ProfileRange: (
@@ -206,18 +190,6 @@ def test_structured_instructions(kind: type) -> None:
     instruction, lines = NESTED[kind]
 
     assert written(instruction) == lines
-
-
-def test_launches_on_a_stream_run_with_it_current() -> None:
-    kernel = h.Launch("k0", ("x",), (), stream="st")
-    assert written(kernel) == [
-        "def body1(p1, x):",
-        "    p1.launch('k0', (x, ), ())",
-        "    return p1.finish(())",
-        "p.with_stream(st, body1, (x, ))",
-    ]
-    mine = h.TritonLaunch("uk", ((S0,),), (("x", ref("x")),), (), stream="st")
-    assert written(mine)[-1] == "p.with_stream(st, body1, (s0, x, ))"
 
 
 def test_names_of_a_program_are_not_those_of_the_text() -> None:

@@ -5,7 +5,7 @@ it is called when a program is recorded, and its result on each run.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -13,31 +13,23 @@ import torch
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.types import DType
-from gyrator_runtime.device import CpuEvent, CpuStream
 from gyrator_runtime.externs import extern
 
 __all__ = [
     "DTYPES",
     "NanError",
     "allocator",
-    "assert_alignment",
-    "assert_size_stride",
     "at_home",
     "check_nan",
     "copy",
     "device_guard",
-    "event",
     "extern",
     "identity",
     "over_storage",
     "pack",
     "profile_range",
     "read_scalar",
-    "record_event",
-    "stream",
-    "stream_guard",
     "tma_descriptor",
-    "wait_event",
 ]
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -117,36 +109,6 @@ reinterpret: Callable[..., torch.Tensor] = getattr(
 after its first one, outside autograd."""
 
 
-def _assert_size_stride(
-    tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int], name: str = ""
-) -> None:
-    """AssertionError unless sizes match, and strides do where a size is above 1."""
-    if tuple(tensor.shape) != tuple(sizes) or any(
-        have != want
-        for n, have, want in zip(tensor.shape, tensor.stride(), strides, strict=True)
-        if n > 1
-    ):
-        raise AssertionError(
-            f"expected size {tuple(sizes)} stride {tuple(strides)}, got size "
-            f"{tuple(tensor.shape)} stride {tensor.stride()}\nError in op: {name}"
-        )
-
-
-def _assert_alignment(tensor: torch.Tensor, alignment: int, name: str = "") -> None:
-    """AssertionError unless the first element lies at a multiple of `alignment` bytes."""
-    if tensor.data_ptr() % alignment:
-        raise AssertionError(f"expected alignment to {alignment} bytes\nError in op: {name}")
-
-
-assert_size_stride: Callable[..., None] = getattr(
-    _GUARDS, "assert_size_stride", _assert_size_stride
-)
-"""`assert_size_stride(tensor, sizes, strides, name)`: AssertionError unless they match."""
-
-assert_alignment: Callable[..., None] = getattr(_GUARDS, "assert_alignment", _assert_alignment)
-"""`assert_alignment(tensor, bytes, name)`: AssertionError unless the data is so aligned."""
-
-
 def check_nan(tensor: torch.Tensor, name: str) -> None:
     """NanError (GY-RUNTIME-003) where a floating or complex `tensor` holds NaN or infinity."""
     if not (tensor.is_floating_point() or tensor.is_complex()):
@@ -208,37 +170,6 @@ def profile_range(name: str) -> contextlib.AbstractContextManager[object]:
     if torch._C._autograd._profiler_enabled():
         return cast(contextlib.AbstractContextManager[object], torch.profiler.record_function(name))
     return contextlib.nullcontext()
-
-
-def stream(device: str, current: bool) -> Any:
-    """Return the current stream of a device, or a new one; the host's does nothing."""
-    place = torch.device(device)
-    if not _accelerated(place):
-        return CpuStream()
-    return torch.accelerator.current_stream(place) if current else torch.Stream(device=place)
-
-
-def event(device: str) -> Any:
-    """Return a new event of a device."""
-    place = torch.device(device)
-    return torch.Event(device=place) if _accelerated(place) else CpuEvent()
-
-
-def record_event(made: Any, queue: Any) -> None:
-    """Record an event on a stream."""
-    made.record(queue)
-
-
-def wait_event(made: Any, queue: Any) -> None:
-    """Make a stream wait for an event."""
-    queue.wait_event(made)
-
-
-def stream_guard(queue: Any) -> contextlib.AbstractContextManager[object]:
-    """Make a stream the current one for a block; nothing for the host's."""
-    if isinstance(queue, CpuStream):
-        return contextlib.nullcontext()
-    return cast(contextlib.AbstractContextManager[object], queue)
 
 
 def tma_descriptor(

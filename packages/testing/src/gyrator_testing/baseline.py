@@ -9,17 +9,18 @@ from attrs import evolve
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
 from gyrator_ir.host.nodes import (
     Allocate,
-    AssertSizeStride,
     AssertTrue,
     BindConstant,
     BindParameter,
     BindSize,
+    Conform,
     ExternCall,
     Free,
     HostProgram,
     Instruction,
     Launch,
     ListValue,
+    Mend,
     Parameter,
     ReadScalar,
     Ref,
@@ -194,7 +195,9 @@ class _Host:
                     self.symbols.add(size)
                     self.out.append(BindSize(size, b.name, dim))
         self.out += checks
-        self.out += [AssertSizeStride(b.name, b.shape, b.strides, b.name) for b in tensors]
+        self.out += [
+            Conform(b.name, b.dtype, b.device, b.shape, b.strides, Mend.NOTHING) for b in tensors
+        ]
         self.out += [BindConstant(c.buffer.name, c.key) for c in self.schedule.constants]
 
     def node(self, node: ScheduleNode, position: int) -> None:

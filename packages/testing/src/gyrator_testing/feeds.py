@@ -9,7 +9,6 @@ from numpy.lib.stride_tricks import as_strided
 
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.host.nodes import (
-    AssertSizeStride,
     BindParameter,
     BindSize,
     Conform,
@@ -178,14 +177,14 @@ def _constants(
 
 
 def _host_feed(program: HostProgram, rng: np.random.Generator) -> Feed:
-    layouts: dict[str, AssertSizeStride | Conform] = {}
+    layouts: dict[str, Conform] = {}
     dtypes: dict[str, DType] = {}
     symbols: dict[str, Sym] = {}
     sizes: dict[Sym, Number] = {}
     kernels = {k.name: k for k in program.kernels}
     for i in program.instructions:
         match i:
-            case AssertSizeStride(tensor) | Conform(tensor):
+            case Conform(tensor):
                 layouts.setdefault(tensor, i)
             case BindParameter(symbol, name):
                 symbols[name] = symbol

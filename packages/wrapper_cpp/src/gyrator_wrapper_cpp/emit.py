@@ -36,8 +36,6 @@ class BodyWriter:
     constants: Mapping[str, int]
     runners: Mapping[str, str]
     """The function that runs each subprogram."""
-    queued: bool = False
-    """Streams and events go through the hook; else all are the host's, or the caller's stream."""
     functions: list[Function] = field(factory=list)
     """The functions that sequences were cut into, before the ones that call them."""
     parts: int = 0
@@ -103,11 +101,6 @@ class BodyWriter:
 
     # Checks
 
-    def assert_size_stride(self, i: h.AssertSizeStride) -> Lines:
-        """`gy::assert_layout(f.t_x, "x", {sizes}, {strides}, "what");`"""
-        at = f"{self.at(i.tensor)}, {quoted(i.tensor)}"
-        return [f"gy::assert_layout({at}, {self._shape(i)}, {quoted(i.what)});"]
-
     def conform(self, i: h.Conform) -> Lines:
         """`gy::conform(f.t_x, {sizes}, {strides}, dtype, device, gy::ALL, true, "x", "mm");`"""
         pending = i.dtype.is_complex or i.what.partition(".")[0] not in _KNOWN
@@ -122,10 +115,6 @@ class BodyWriter:
             for names in (i.tensors, i.others)
         )
         return [f"gy::separate({{{tensors}}}, {{{others}}});"]
-
-    def assert_alignment(self, i: h.AssertAlignment) -> Lines:
-        """`gy::assert_aligned(f.t_x, "x", 16);`"""
-        return [f"gy::assert_aligned({self.at(i.tensor)}, {quoted(i.tensor)}, {i.bytes});"]
 
     def assert_no_nan(self, i: h.AssertNoNan) -> Lines:
         """`gy::assert_finite(f.context, f.t_x, "x", "what");`"""
@@ -153,11 +142,6 @@ class BodyWriter:
         at = f"{self.at(i.pool)}, {self.size(i.offset)}, {dtype(i.dtype)}"
         return [f"{self.at(i.name)} = gy::placed({at}, {self._shape(i)});"]
 
-    def workspace(self, i: h.Workspace) -> Lines:
-        """`f.t_w = gy::bytes(count, device, zeroed);`"""
-        zeroed = ", true" if i.zeroed else ""
-        return [f"{self.at(i.name)} = gy::bytes({self.size(i.bytes)}, {device(i.device)}{zeroed});"]
-
     def free(self, i: h.Free) -> Lines:
         """`f.t_b.reset();`"""
         text = f"{self.at(i.name)}.reset();"
@@ -182,13 +166,7 @@ class BodyWriter:
         tensors = ", ".join(f"&{self.at(t)}" for t in i.tensors)
         sizes = self.calls.size.ints(i.sizes)
         call = f"gy::launch(f.context, {self.kernels[i.kernel]}, {{{tensors}}}, {sizes});"
-        return self._on(i.stream, [f"{call}  // {i.kernel}"])
-
-    def _on(self, stream: str | None, lines: Lines) -> Lines:
-        """Write lines with a stream current; the caller's is."""
-        if stream is None or not self.queued:
-            return lines
-        return block([f"gy::Within on({self.at(stream)});", *lines])
+        return [f"{call}  // {i.kernel}"]
 
     def extern_call(self, i: h.ExternCall) -> Lines:
         """A call through the dispatcher."""
@@ -205,7 +183,7 @@ class BodyWriter:
 
     def triton_launch(self, i: h.TritonLaunch) -> Lines:
         """A call of the hook `launch_user`."""
-        return self._on(i.stream, self.calls.user_kernel(i))
+        return self.calls.user_kernel(i)
 
     def copy(self, i: h.Copy) -> Lines:
         """`gy::copy(f.t_to, f.t_from, non_blocking);`"""
@@ -225,41 +203,12 @@ class BodyWriter:
         pushed = f"c.push(gy::tensor({self.at(i.tensor)}));"
         return [f'{{ gy::Call<1> c; {pushed} c.call("_c10d_functional::wait_tensor", "", "T"); }}']
 
-    # Streams and events
-
-    def make_stream(self, i: h.MakeStream) -> Lines:
-        """`f.q_st.make(f.context, GY_NEW_STREAM, "cuda:0");`"""
-        return self._made(i, "GY_CURRENT_STREAM" if i.current else "GY_NEW_STREAM")
-
-    def make_event(self, i: h.MakeEvent) -> Lines:
-        """`f.e_ev.make(f.context, GY_NEW_EVENT, "cuda:0");`"""
-        return self._made(i, "GY_NEW_EVENT")
-
-    def _made(self, i: h.MakeStream | h.MakeEvent, act: str) -> Lines:
-        if not self.queued:
-            return [f"{self.at(i.name)}.reset();"]
-        if not self.calls.fallback:
-            raise refusal("GY-WCPP-004", f"the ABI makes no streams and events of {i.device}")
-        return [f"{self.at(i.name)}.make(f.context, {act}, {quoted(str(i.device))});"]
-
-    def record_event(self, i: h.RecordEvent) -> Lines:
-        """`f.e_ev.record(f.q_st);`"""
-        return [f"{self.at(i.event)}.record({self.at(i.stream)});"]
-
-    def wait_event(self, i: h.WaitEvent) -> Lines:
-        """`f.e_ev.wait(f.q_st);`"""
-        return [f"{self.at(i.event)}.wait({self.at(i.stream)});"]
-
     # Structure
 
     def with_device(self, i: h.WithDevice) -> Lines:
         """A block with a device guard; the CPU needs none."""
         guard = [] if i.device.is_host else [f"gy::DeviceGuard guard({device(i.device)});"]
         return block(guard + self.sequence(i.body))
-
-    def with_stream(self, i: h.WithStream) -> Lines:
-        """A block with a stream current."""
-        return block([f"gy::Within on({self.at(i.stream)});", *self.sequence(i.body)])
 
     def profile_range(self, i: h.ProfileRange) -> Lines:
         """A block with a range of the profiler."""
@@ -348,19 +297,16 @@ class BodyWriter:
 
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], Lines]]] = MappingProxyType({
         h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
-        h.BindConstant: bind_constant, h.AssertSizeStride: assert_size_stride,
-        h.Conform: conform, h.Separate: separate,
-        h.AssertAlignment: assert_alignment, h.AssertNoNan: assert_no_nan,
-        h.AssertTrue: assert_true, h.Allocate: allocate, h.AllocatePool: allocate_pool,
-        h.AllocateFromPool: allocate_from_pool, h.Workspace: workspace, h.Free: free,
+        h.BindConstant: bind_constant, h.Conform: conform, h.Separate: separate,
+        h.AssertNoNan: assert_no_nan, h.AssertTrue: assert_true, h.Allocate: allocate,
+        h.AllocatePool: allocate_pool, h.AllocateFromPool: allocate_from_pool, h.Free: free,
         h.Reuse: reuse, h.View: view, h.Launch: launch, h.ExternCall: extern_call,
         h.TmaDescriptor: tma_descriptor, h.TritonLaunch: triton_launch, h.Copy: copy,
         h.ReadScalar: read_scalar, h.CollectiveStart: collective_start,
-        h.CollectiveFinish: collective_finish, h.MakeStream: make_stream,
-        h.MakeEvent: make_event, h.RecordEvent: record_event, h.WaitEvent: wait_event,
-        h.WithDevice: with_device, h.WithStream: with_stream, h.ProfileRange: profile_range,
-        h.Branch: branch, h.Loop: loop, h.CallProgram: call_program,
-        h.CallPartition: call_program, h.Comment: comment, h.Return: returns,
+        h.CollectiveFinish: collective_finish, h.WithDevice: with_device,
+        h.ProfileRange: profile_range, h.Branch: branch, h.Loop: loop,
+        h.CallProgram: call_program, h.CallPartition: call_program, h.Comment: comment,
+        h.Return: returns,
     })  # fmt: skip
 
 

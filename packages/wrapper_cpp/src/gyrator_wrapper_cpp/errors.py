@@ -6,7 +6,6 @@ _HELP = {
     "GY-WCPP-001": "add the op's schema to `CppWrapper(schemas=...)`",
     "GY-WCPP-002": "pass what the schema asks for",
     "GY-WCPP-003": "use `CppWrapper(fallback=True)` and the hook `call_op`, or another wrapper",
-    "GY-WCPP-004": "use `CppWrapper(fallback=True)` and the hook `queue`, or another wrapper",
     "GY-WCPP-005": "use another wrapper",
 }
 

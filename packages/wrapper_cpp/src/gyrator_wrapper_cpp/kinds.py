@@ -5,7 +5,6 @@ from enum import Enum
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import walk
 from gyrator_wrapper_cpp.errors import refusal
 
 
@@ -14,8 +13,6 @@ class Kind(Enum):
 
     TENSOR = ("gy::Tensor", "t_")
     VALUE = ("GyValue", "v_")
-    STREAM = ("gy::Stream", "q_")
-    EVENT = ("gy::Event", "e_")
     DESCRIPTOR = ("gy::Descriptor", "d_")
     SYMBOL = ("int64_t", "s_")
 
@@ -35,7 +32,6 @@ _TENSORS = (
     h.Allocate,
     h.AllocatePool,
     h.AllocateFromPool,
-    h.Workspace,
     h.Reuse,
     h.View,
 )
@@ -55,19 +51,6 @@ def leaves(values: Iterable[h.Value]) -> Iterator[h.Value]:
             yield from leaves(v.items)
         else:
             yield v
-
-
-def drives_streams(program: h.HostProgram) -> bool:
-    """Say whether a program makes streams or events of a device, other than the caller's stream.
-
-    Subprograms do not count: they have streams of their own.
-    """
-    return any(
-        isinstance(i, h.MakeStream | h.MakeEvent)
-        and not i.device.is_host
-        and not (isinstance(i, h.MakeStream) and i.current)
-        for i in walk(program.instructions)
-    )
 
 
 class Kinds:
@@ -130,13 +113,9 @@ class Kinds:
         match i:
             case h.TmaDescriptor(name=name):
                 self._bind(name, Kind.DESCRIPTOR)
-            case h.MakeStream(name=name):
-                self._bind(name, Kind.STREAM)
-            case h.MakeEvent(name=name):
-                self._bind(name, Kind.EVENT)
             case h.ExternCall(out=None, results=results) | h.CollectiveStart(results=results):
                 self._results(results)
-            case h.WithDevice(body=body) | h.WithStream(body=body) | h.ProfileRange(body=body):
+            case h.WithDevice(body=body) | h.ProfileRange(body=body):
                 self._read(body)
             case h.Branch():
                 self._read(i.then)

@@ -58,7 +58,7 @@ def _bound(instructions: Iterable[h.Instruction]) -> Iterator[tuple[str, Layout 
             case h.Allocate(name=name, device=device):
                 devices[name] = device
                 yield name, Layout(i.dtype, i.shape, i.strides, device)
-            case h.AllocatePool(name=name, device=device) | h.Workspace(name=name, device=device):
+            case h.AllocatePool(name=name, device=device):
                 devices[name] = device
                 yield name, None
             case h.AllocateFromPool(name=name, pool=source):
@@ -67,6 +67,6 @@ def _bound(instructions: Iterable[h.Instruction]) -> Iterator[tuple[str, Layout 
             case h.Reuse(name=name, source=source) | h.View(name=name, source=source):
                 devices[name] = devices.get(source)
                 yield name, Layout(i.dtype, i.shape, i.strides, devices[name])
-            case _ if not isinstance(i, h.WithDevice | h.WithStream | h.ProfileRange):
+            case _ if not isinstance(i, h.WithDevice | h.ProfileRange):
                 carried = i.carried if isinstance(i, h.Loop) else ()
                 yield from ((name, None) for name in (*binds(i), *carried))

@@ -13,7 +13,7 @@ from gyrator_ir.host.walk import walk
 from gyrator_ir.source import Program
 from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.emit import BodyWriter
-from gyrator_wrapper_cpp.kinds import Kind, Kinds, drives_streams, leaves, returned
+from gyrator_wrapper_cpp.kinds import Kind, Kinds, leaves, returned
 from gyrator_wrapper_cpp.layouts import Layouts
 from gyrator_wrapper_cpp.schema import Schema, digest_text
 from gyrator_wrapper_cpp.text import SizePrinter, quoted
@@ -34,8 +34,8 @@ class CppWrapper:
         schemas: the schema of each op that programs call, by target (`aten.add.Tensor`);
             `gyrator_wrapper_cpp.schema` reads them from text.
         abi: the version of libtorch that the text will run with, at least (2, 11).
-        fallback: call ops that the ABI can't express through the hook `call_op` of the context,
-            and drive devices' streams through its hook `queue`; don't refuse them.
+        fallback: call ops that the ABI can't express through the hook `call_op` of the context;
+            don't refuse them.
         hooked: types of arguments that the ABI is not to pass: `Generator` where opaque parameters
             are no handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes.
         mixed_results: the libtorch that runs the text gives results of several types rightly, which
@@ -154,8 +154,7 @@ class _Writer:
         choices = wrapper.fallback, wrapper.hooked, wrapper.mixed_results
         layouts = Layouts.of(program)
         calls = CallWriter(kinds, size, wrapper.schemas, wrapper.abi, *choices, layouts=layouts)
-        queued = drives_streams(program)
-        writer = BodyWriter(calls, name, self.kernels, self.constants, runners, queued)
+        writer = BodyWriter(calls, name, self.kernels, self.constants, runners)
         inputs = [_input(k, p.name, kinds) for k, p in enumerate(program.parameters)]
         body = writer.sequence(program.instructions, inputs)
         self.frames.extend(_frame(name, kinds))

@@ -2,26 +2,22 @@
 
 All of them are named after what the Wrapper IR says, take tensors, integers and constants, and
 stay one node when a graph is traced again. A compiler that takes graphs meets only these,
-`operator`, `torch.empty_strided`, `torch.as_strided`, `torch.zeros`, `torch.sym_min`,
-`torch.sym_max`, dispatcher overloads and Triton's higher-order op.
+`operator`, `torch.empty_strided`, `torch.as_strided`, `torch.sym_min`, `torch.sym_max`, dispatcher
+overloads and Triton's higher-order op.
 """
 
-import contextlib
 from typing import Any
 
 import torch
 
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import Mend
-from gyrator_ir.types import HOST
 from gyrator_wrapper_fx.errors import NanError, layout_error
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
 __all__ = [
-    "assert_alignment",
     "assert_no_nan",
-    "assert_size_stride",
     "assert_true",
     "branch",
     "conform",
@@ -29,18 +25,13 @@ __all__ = [
     "from_pool",
     "launch",
     "loop",
-    "make_event",
-    "make_stream",
     "mod_or_zero",
     "read_scalar",
-    "record_event",
     "select",
     "separate",
     "view",
-    "wait_event",
     "within_device",
     "within_profile",
-    "within_stream",
 ]
 
 Strided = tuple[int, ...]
@@ -82,22 +73,6 @@ def read_scalar(tensor: torch.Tensor) -> int:
 
 
 # Checks ---------------------------------------------------------------------------------------
-
-
-@leaf()
-def assert_size_stride(tensor: torch.Tensor, shape: Strided, strides: Strided, what: str) -> None:
-    """AssertionError unless sizes match, and strides do in dimensions longer than 1."""
-    same = len(shape) == tensor.dim() and all(
-        have == want for have, want in zip(tensor.shape, shape, strict=True)
-    )
-    if same and tensor.numel() != 0:
-        layout = zip(tensor.shape, tensor.stride(), strides, strict=True)
-        same = all(n <= 1 or have == want for n, have, want in layout)
-    if not same:
-        raise AssertionError(
-            f"expected size {tuple(shape)} stride {tuple(strides)}, got size "
-            f"{tuple(tensor.shape)} stride {tensor.stride()}\nError in op: {what}"
-        )
 
 
 def _as_promised(
@@ -169,13 +144,6 @@ def separate(
         result.append(tensor.detach().clone() if shared else tensor)
         seen.add(result[-1].untyped_storage()._cdata)
     return tuple(result)
-
-
-@leaf(_nothing)
-def assert_alignment(tensor: torch.Tensor, bytes: int) -> None:
-    """AssertionError unless the first element lies at a multiple of `bytes`."""
-    if tensor.numel() and tensor.data_ptr() % bytes:
-        raise AssertionError(f"expected alignment to {bytes} bytes")
 
 
 @leaf(_nothing)
@@ -261,49 +229,9 @@ def launch(
     tensors: tuple[torch.Tensor, ...],
     sizes: tuple[int, ...],
     writes: tuple[int, ...] = (),
-    stream: Any = None,
 ) -> None:
     """Run a kernel of the table. It changes only the tensors at the positions `writes`."""
-    if stream is None:
-        kernels.forward(kernel, tensors, sizes)
-        return
-    with stream:
-        kernels.forward(kernel, tensors, sizes)
-
-
-# Streams and events ---------------------------------------------------------------------------
-
-
-@leaf()
-def make_stream(device: torch.device, current: bool) -> Any:
-    """Return a stream of a device, or the caller's; None for the host, whose work is in order."""
-    if device.type == HOST:
-        return None
-    return torch.accelerator.current_stream(device) if current else torch.Stream(device=device)
-
-
-@leaf()
-def make_event(device: torch.device) -> Any:
-    """Return an event of a device; None for the host."""
-    return None if device.type == HOST else torch.Event(device=device)
-
-
-@leaf()
-def record_event(event: Any, stream: Any) -> None:
-    """Record an event on a stream."""
-    if event is not None:
-        event.record(stream)
-
-
-@leaf()
-def wait_event(event: Any, stream: Any) -> None:
-    """Make a stream wait for an event; the host itself waits where `stream` is its own."""
-    if event is None:
-        return
-    if stream is None:
-        event.synchronize()
-    else:
-        stream.wait_event(event)
+    kernels.forward(kernel, tensors, sizes)
 
 
 # Structure ------------------------------------------------------------------------------------
@@ -357,20 +285,9 @@ def within_device(device: torch.device, body: Body, operands: tuple[Any, ...]) -
 
 
 @leaf(_body_of)
-def within_stream(stream: Any, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Run a graph module with a stream current."""
-    with _current(stream):
-        return tuple(body(*operands))
-
-
-@leaf(_body_of)
 def within_profile(label: str, body: Body, operands: tuple[Any, ...]) -> tuple[Any, ...]:
     """Run a graph module inside a named range of the profiler."""
     if not torch._C._autograd._profiler_enabled():
         return tuple(body(*operands))
     with torch.profiler.record_function(label):
         return tuple(body(*operands))
-
-
-def _current(stream: Any) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if stream is None else stream

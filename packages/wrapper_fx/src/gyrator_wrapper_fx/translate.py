@@ -54,11 +54,6 @@ def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
 # Checks ---------------------------------------------------------------------------------------
 
 
-def _assert_size_stride(scope: Scope, i: h.AssertSizeStride) -> None:
-    layout = (scope.size.all(i.shape), scope.size.all(i.strides))
-    scope.call(ops.assert_size_stride, scope.env[i.tensor], *layout, i.what or i.tensor)
-
-
 def _conform(scope: Scope, i: h.Conform) -> None:
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
     where = (DTYPES[i.dtype], device_of(i.device), str(i.mend), i.tensor, i.what)
@@ -71,10 +66,6 @@ def _separate(scope: Scope, i: h.Separate) -> None:
     whole = scope.call(ops.separate, tuple(scope.env[n] for n in names), others)
     for k, name in enumerate(names):
         scope.bind(name, scope.call(operator.getitem, whole, k))
-
-
-def _assert_alignment(scope: Scope, i: h.AssertAlignment) -> None:
-    scope.call(ops.assert_alignment, scope.env[i.tensor], i.bytes)
 
 
 def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
@@ -96,13 +87,10 @@ def _allocate(scope: Scope, i: h.Allocate) -> None:
     scope.bind(i.name, node, Place(i.dtype))
 
 
-def _bytes(scope: Scope, i: h.AllocatePool | h.Workspace) -> None:
+def _allocate_pool(scope: Scope, i: h.AllocatePool) -> None:
     where: dict[str, Any] = {"dtype": torch.uint8, "device": device_of(i.device)}
     size = (scope.size(i.bytes),)
-    if isinstance(i, h.Workspace) and i.zeroed:
-        node = scope.call(torch.zeros, size, name=i.name, **where)
-    else:
-        node = scope.call(torch.empty_strided, size, (1,), name=i.name, **where)
+    node = scope.call(torch.empty_strided, size, (1,), name=i.name, **where)
     scope.bind(i.name, node, Place(DType.U8))
 
 
@@ -153,11 +141,10 @@ def _launch(scope: Scope, i: h.Launch) -> None:
     }
     table = scope.attribute("kernels", scope.context.kernels)
     tensors = tuple(scope.env[t] for t in i.tensors)
-    more = {} if i.stream is None else {"stream": scope.env[i.stream]}
     sizes = scope.size.all(i.sizes)
     scope.call(
         ops.launch, table, i.kernel, tensors, sizes,
-        name=i.kernel, meta=meta, writes=writes, **more,
+        name=i.kernel, meta=meta, writes=writes,
     )  # fmt: skip
 
 
@@ -204,35 +191,11 @@ def _collective_finish(scope: Scope, i: h.CollectiveFinish) -> None:
     scope.bind(i.tensor, scope.call(wait, scope.env[i.tensor]))
 
 
-# Streams and events ---------------------------------------------------------------------------
-
-
-def _make_stream(scope: Scope, i: h.MakeStream) -> None:
-    node = scope.call(ops.make_stream, device_of(i.device), i.current, name=i.name)
-    scope.bind(i.name, node)
-
-
-def _make_event(scope: Scope, i: h.MakeEvent) -> None:
-    scope.bind(i.name, scope.call(ops.make_event, device_of(i.device), name=i.name))
-
-
-def _record_event(scope: Scope, i: h.RecordEvent) -> None:
-    scope.call(ops.record_event, scope.env[i.event], scope.env[i.stream])
-
-
-def _wait_event(scope: Scope, i: h.WaitEvent) -> None:
-    scope.call(ops.wait_event, scope.env[i.event], scope.env[i.stream])
-
-
 # Structure ------------------------------------------------------------------------------------
 
 
 def _with_device(scope: Scope, i: h.WithDevice) -> None:
     _within(scope, ops.within_device, device_of(i.device), i.body)
-
-
-def _with_stream(scope: Scope, i: h.WithStream) -> None:
-    _within(scope, ops.within_stream, scope.env[i.stream], i.body)
 
 
 def _profile_range(scope: Scope, i: h.ProfileRange) -> None:
@@ -306,16 +269,13 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.BindParameter: _bind_parameter,
         h.DefineSymbol: _define_symbol,
         h.BindConstant: _bind_constant,
-        h.AssertSizeStride: _assert_size_stride,
         h.Conform: _conform,
         h.Separate: _separate,
-        h.AssertAlignment: _assert_alignment,
         h.AssertNoNan: _assert_no_nan,
         h.AssertTrue: _assert_true,
         h.Allocate: _allocate,
-        h.AllocatePool: _bytes,
+        h.AllocatePool: _allocate_pool,
         h.AllocateFromPool: _allocate_from_pool,
-        h.Workspace: _bytes,
         h.Free: _free,
         h.Reuse: _reuse,
         h.View: _view,
@@ -327,12 +287,7 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.ReadScalar: _read_scalar,
         h.CollectiveStart: _collective_start,
         h.CollectiveFinish: _collective_finish,
-        h.MakeStream: _make_stream,
-        h.MakeEvent: _make_event,
-        h.RecordEvent: _record_event,
-        h.WaitEvent: _wait_event,
         h.WithDevice: _with_device,
-        h.WithStream: _with_stream,
         h.ProfileRange: _profile_range,
         h.Branch: _branch,
         h.Loop: _loop,

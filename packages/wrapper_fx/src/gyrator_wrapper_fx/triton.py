@@ -6,7 +6,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from attrs import evolve
 
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.print import show_instruction
@@ -22,10 +21,6 @@ def triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
     FxWrapperError: GY-FX-002 without Triton, GY-FX-003 where there are not as many grids as the
     kernel has configurations, or PyTorch's op cannot tell those apart.
     """
-    if i.stream is not None:
-        inner = h.WithStream(i.stream, (evolve(i, stream=None),))
-        scope.context.write(scope, (inner,))
-        return
     where = show_instruction(i)[0]
     kernel = scope.context.user_kernel(i.kernel)
     values = {name: scope.value(v) for name, v in i.args}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
@@ -77,16 +77,6 @@ class BodyWriter:
 
     # Checks
 
-    def assert_size_stride(self, i: h.AssertSizeStride) -> None:
-        """`p.assert_size_stride(x, sizes, strides, what)`."""
-        self.call(
-            "assert_size_stride",
-            i.tensor,
-            self.size.tuple(i.shape),
-            self.size.tuple(i.strides),
-            string(i.what),
-        )
-
     def conform(self, i: h.Conform) -> None:
         """`p.conform(x, sizes, strides, dtype, device, mend, name, what)`."""
         self.call(
@@ -104,10 +94,6 @@ class BodyWriter:
     def separate(self, i: h.Separate) -> None:
         """`p.separate((b,), (x, y))`."""
         self.call("separate", names(i.tensors), names(i.others))
-
-    def assert_alignment(self, i: h.AssertAlignment) -> None:
-        """`p.assert_alignment(x, 16)`."""
-        self.call("assert_alignment", i.tensor, str(i.bytes))
 
     def assert_no_nan(self, i: h.AssertNoNan) -> None:
         """`p.assert_no_nan(x, what)`."""
@@ -141,10 +127,6 @@ class BodyWriter:
         at = (i.pool, self.size(i.offset), self.size.tuple(i.shape), self.size.tuple(i.strides))
         self.call("from_pool", *at, string(i.dtype), into=i.name)
 
-    def workspace(self, i: h.Workspace) -> None:
-        """`w = p.workspace(bytes, device, zeroed)`."""
-        self.call("workspace", self.size(i.bytes), string(i.device), str(i.zeroed), into=i.name)
-
     def free(self, i: h.Free) -> None:
         """`p.free(b)`."""
         self.call("free", i.name)
@@ -167,9 +149,7 @@ class BodyWriter:
     # Work
 
     def launch(self, i: h.Launch) -> None:
-        """`p.launch('k0', (x, b), (s0,))`; on a stream, that in a nested recording."""
-        if i.stream is not None:
-            return self._nested("with_stream", i.stream, (evolve(i, stream=None),))
+        """`p.launch('k0', (x, b), (s0,))`."""
         self.call("launch", string(i.kernel), names(i.tensors), self.size.tuple(i.sizes))
 
     def extern_call(self, i: h.ExternCall) -> None:
@@ -198,9 +178,7 @@ class BodyWriter:
         self.call("tma_descriptor", i.tensor, *block, into=i.name)
 
     def triton_launch(self, i: h.TritonLaunch) -> None:
-        """`p.triton(kernel, grids, args, constants)`; on a stream, that in a nested recording."""
-        if i.stream is not None:
-            return self._nested("with_stream", i.stream, (evolve(i, stream=None),))
+        """`p.triton(kernel, grids, args, constants)`."""
         grid = "".join(f"{self.size.tuple(g)}, " for g in i.grid)
         args = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.args)
         constants = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.constants)
@@ -226,33 +204,11 @@ class BodyWriter:
         """`p.wait_collective(b)`."""
         self.call("wait_collective", i.tensor)
 
-    # Streams and events
-
-    def make_stream(self, i: h.MakeStream) -> None:
-        """`st = p.stream(device, current)`."""
-        self.call("stream", string(i.device), str(i.current), into=i.name)
-
-    def make_event(self, i: h.MakeEvent) -> None:
-        """`ev = p.event(device)`."""
-        self.call("event", string(i.device), into=i.name)
-
-    def record_event(self, i: h.RecordEvent) -> None:
-        """`p.record_event(ev, st)`."""
-        self.call("record_event", i.event, i.stream)
-
-    def wait_event(self, i: h.WaitEvent) -> None:
-        """`p.wait_event(ev, st)`."""
-        self.call("wait_event", i.event, i.stream)
-
     # Structure
 
     def with_device(self, i: h.WithDevice) -> None:
         """A nested recording, run with the device current."""
         self._nested("with_device", string(i.device), i.body)
-
-    def with_stream(self, i: h.WithStream) -> None:
-        """A nested recording, run with the stream current."""
-        self._nested("with_stream", i.stream, i.body)
 
     def profile_range(self, i: h.ProfileRange) -> None:
         """A nested recording, run in a range of the profiler."""
@@ -333,19 +289,16 @@ class BodyWriter:
 
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], None]]] = MappingProxyType({
         h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
-        h.BindConstant: bind_constant, h.AssertSizeStride: assert_size_stride,
-        h.Conform: conform, h.Separate: separate,
-        h.AssertAlignment: assert_alignment, h.AssertNoNan: assert_no_nan,
-        h.AssertTrue: assert_true, h.Allocate: allocate, h.AllocatePool: allocate_pool,
-        h.AllocateFromPool: allocate_from_pool, h.Workspace: workspace, h.Free: free,
+        h.BindConstant: bind_constant, h.Conform: conform, h.Separate: separate,
+        h.AssertNoNan: assert_no_nan, h.AssertTrue: assert_true, h.Allocate: allocate,
+        h.AllocatePool: allocate_pool, h.AllocateFromPool: allocate_from_pool, h.Free: free,
         h.Reuse: reuse, h.View: view, h.Launch: launch, h.ExternCall: extern_call,
         h.TmaDescriptor: tma_descriptor, h.TritonLaunch: triton_launch, h.Copy: copy,
         h.ReadScalar: read_scalar, h.CollectiveStart: collective_start,
-        h.CollectiveFinish: collective_finish, h.MakeStream: make_stream,
-        h.MakeEvent: make_event, h.RecordEvent: record_event, h.WaitEvent: wait_event,
-        h.WithDevice: with_device, h.WithStream: with_stream, h.ProfileRange: profile_range,
-        h.Branch: branch, h.Loop: loop, h.CallProgram: call_program,
-        h.CallPartition: call_partition, h.Comment: comment, h.Return: returns,
+        h.CollectiveFinish: collective_finish, h.WithDevice: with_device,
+        h.ProfileRange: profile_range, h.Branch: branch, h.Loop: loop,
+        h.CallProgram: call_program, h.CallPartition: call_partition, h.Comment: comment,
+        h.Return: returns,
     })  # fmt: skip
 
 

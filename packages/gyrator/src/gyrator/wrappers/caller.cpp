@@ -11,7 +11,7 @@ using Wrap = PyObject* (*)(const void* tensor);
 
 // Callables of Python that a program needs, in the order in which the tuple `hooks` has them.
 enum Hook {
-  CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL, QUEUE,
+  CALL_OP, LAUNCH_USER, KERNEL_ERROR, NAN_ERROR, DESCRIPTOR, TYPED, STEAL,
   LAYOUT_ERROR, RESOLVED, HOOKS
 };
 
@@ -236,29 +236,6 @@ int32_t launch_user(
   return status;
 }
 
-PyObject* object_at(void* pointer) {
-  return pointer ? static_cast<PyObject*>(pointer) : Py_None;
-}
-
-int32_t queue(
-    void* state, int32_t act, const char* device, void* one, void* other, void** made, char*,
-    int64_t) {
-  Call* call = static_cast<Call*>(state);
-  PyEval_RestoreThread(call->thread);
-  int32_t status = GY_OK;
-  if (act != GY_DROP) {
-    PyObject* found = PyObject_CallFunction(
-        hook(call->program, QUEUE), "izOO", act, device, object_at(one), object_at(other));
-    if (!found && act == GY_LEAVE) PyErr_WriteUnraisable(hook(call->program, QUEUE));
-    else if (!found) status = hook_failed(call);
-    if (act <= GY_NEW_EVENT || act == GY_ENTER) *made = found;
-    else Py_XDECREF(found);
-  }
-  if (act == GY_LEAVE || act == GY_DROP) Py_DECREF(static_cast<PyObject*>(one));
-  call->thread = PyEval_SaveThread();
-  return status;
-}
-
 // Calls ------------------------------------------------------------------------------------------
 
 // Raises what a program that failed says.
@@ -266,7 +243,6 @@ void raise(Program* self, int32_t status, GyProgramContext& context, Call& call)
   PyObject* made = nullptr;
   switch (status) {
     case GY_HOOK_ERROR: return PyErr_Restore(call.type, call.value, call.trace);
-    case GY_ASSERTION_ERROR: return PyErr_SetString(PyExc_AssertionError, context.error);
     case GY_DIVISION_ERROR: return PyErr_SetString(PyExc_ZeroDivisionError, context.error);
     case GY_INPUT_ERROR:
     case GY_RESULT_ERROR:
@@ -445,7 +421,6 @@ PyObject* run(Program* self, GyValue* in) {
   context.state = &call;
   context.call_op = call_op;
   context.launch_user = launch_user;
-  context.queue = queue;
   call.thread = PyEval_SaveThread();
   bool grad = aoti_torch_grad_mode_is_enabled();
   if (grad) aoti_torch_grad_mode_set_enabled(false);

@@ -292,7 +292,7 @@ def load(
 
     hooks = (
         call_op, launch_user, kernel_error, host.check_nan, host.tma_descriptor, typed, _stolen,
-        queue, layout_error, resolved,
+        layout_error, resolved,
     )  # fmt: skip
     with unset_fake_temporarily():  # AOTAutograd's fake mode may be on
         probe = torch.empty(3)
@@ -378,26 +378,6 @@ def layout_error(code: str, text: str) -> None:
     """Raise the error of an input or of an op's result that a program does not take."""
     help = "pass what the program was compiled for, or correct the op's meta (fake) function"
     raise LayoutError(Diagnostic(code, text, help=help))
-
-
-def queue(act: int, device: str | None, one: Any, other: Any) -> Any:
-    """Drive a stream or an event of a device; see `GyQueueAct` in the interface of the programs."""
-    match act:
-        case 0 | 1:
-            return host.stream(str(device), current=act == 0)
-        case 2:
-            return host.event(str(device))
-        case 3:
-            return host.record_event(one, other)
-        case 4:
-            return host.wait_event(one, other)
-        case 5:
-            guard = host.stream_guard(one)
-            guard.__enter__()
-            return guard
-        case 6:
-            return one.__exit__(None, None, None)
-    raise ValueError(f"there is no act {act}")
 
 
 def typed(text: str) -> Any:

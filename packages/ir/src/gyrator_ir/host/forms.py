@@ -4,9 +4,7 @@ from gyrator_ir.host.nodes import (
     Allocate,
     AllocateFromPool,
     AllocatePool,
-    AssertAlignment,
     AssertNoNan,
-    AssertSizeStride,
     AssertTrue,
     BindConstant,
     BindParameter,
@@ -24,22 +22,16 @@ from gyrator_ir.host.nodes import (
     Free,
     Launch,
     Loop,
-    MakeEvent,
-    MakeStream,
     Mend,
     ProfileRange,
     ReadScalar,
-    RecordEvent,
     Return,
     Reuse,
     Separate,
     TmaDescriptor,
     TritonLaunch,
     View,
-    WaitEvent,
     WithDevice,
-    WithStream,
-    Workspace,
 )
 from gyrator_ir.text.forms import (
     COND,
@@ -84,7 +76,6 @@ _MEND = Codec(lambda value, _: value.value, _read_mend)
 _NAME, _SYMBOL = Part("name", NAME), Part("symbol", SYMBOL)
 _TENSOR = Part("tensor", NAME)
 _DEVICE = Part("device", DEVICE, lead="on")
-_STREAM = Part("stream", NAME, lead="stream", omit=None)
 _RESULTS = Part("results", NAMES, lead="->", omit=())
 _PROGRAM = Part("program", NAME)
 _ARGS = Part("args", VALUES)
@@ -101,16 +92,6 @@ _SIZES = (
 
 _CHECKS = (
     Form(
-        AssertSizeStride,
-        "assert_layout",
-        (
-            _TENSOR,
-            Part("shape", EXPRS),
-            Part("strides", EXPRS, lead="strides"),
-            Part("what", STRING, lead="from", omit=""),
-        ),
-    ),
-    Form(
         Conform,
         "conform",
         (
@@ -123,7 +104,6 @@ _CHECKS = (
         ),
     ),
     Form(Separate, "separate", (Part("tensors", NAMES), Part("others", NAMES, lead="from"))),
-    Form(AssertAlignment, "assert_aligned", (_TENSOR, Part("bytes", INTEGER))),
     Form(AssertNoNan, "assert_finite", (_TENSOR, Part("what", STRING, lead="from", omit=""))),
     Form(AssertTrue, "assert", (Part("condition", COND), Part("message", STRING))),
 )
@@ -137,7 +117,6 @@ _MEMORY = (
         (Part("pool", NAME), Part("offset", EXPR, lead="at"), *_AS),
         _NAME,
     ),
-    Form(Workspace, "workspace", (Part("bytes", EXPR), _DEVICE, flag("zeroed", "zeroed")), _NAME),
     Form(Free, "free", (_NAME,)),
     Form(Reuse, "reuse", (Part("source", NAME), *_AS), _NAME),
     Form(
@@ -160,7 +139,6 @@ _WORK = (
             Part("kernel", NAME),
             Part("tensors", NAMES),
             Part("sizes", EXPRS, lead="sizes", omit=()),
-            _STREAM,
         ),
     ),
     Form(
@@ -195,7 +173,6 @@ _WORK = (
             Part("grid", GRID, lead="grid"),
             Part("args", VALUES_BY_NAME),
             Part("constants", VALUES_BY_NAME, lead="constants"),
-            _STREAM,
         ),
     ),
     Form(
@@ -211,16 +188,8 @@ _WORK = (
     Form(CollectiveFinish, "finish", (_TENSOR,)),
 )
 
-_STREAMS = (
-    Form(MakeStream, "stream", (_DEVICE, flag("current", "new", default=True)), _NAME),
-    Form(MakeEvent, "event", (_DEVICE,), _NAME),
-    Form(RecordEvent, "record", (Part("event", NAME), Part("stream", NAME, lead="on"))),
-    Form(WaitEvent, "wait", (Part("event", NAME), Part("stream", NAME, lead="on"))),
-)
-
 _STRUCTURE = (
     Form(WithDevice, "with_device", (Part("device", DEVICE),), blocks=_BODY),
-    Form(WithStream, "with_stream", (Part("stream", NAME),), blocks=_BODY),
     Form(ProfileRange, "profile", (Part("label", STRING),), blocks=_BODY),
     Form(
         Branch,
@@ -251,4 +220,4 @@ _STRUCTURE = (
     Form(Return, "return", (Part("values", RETURNED),)),
 )
 
-FORMS = FormTable((*_SIZES, *_CHECKS, *_MEMORY, *_WORK, *_STREAMS, *_STRUCTURE))
+FORMS = FormTable((*_SIZES, *_CHECKS, *_MEMORY, *_WORK, *_STRUCTURE))

@@ -1,7 +1,7 @@
 """Wrapper IR: the host program, a closed set of typed instructions.
 
-It holds no text of a host language. Names stand for tensors, streams and events, and are bound
-once (a loop's carried names once an iteration); symbols stand for integers. Each wrapper backend
+It holds no text of a host language. Names stand for tensors and pools of memory, and are bound once
+(a loop's carried names once an iteration); symbols stand for integers. Each wrapper backend
 translates every class of `INSTRUCTIONS`.
 """
 
@@ -85,17 +85,6 @@ class BindConstant:
 # Checks ---------------------------------------------------------------------------------------
 
 
-@frozen
-class AssertSizeStride:
-    """Raise unless the tensor has these sizes and (in dimensions longer than 1) strides."""
-
-    tensor: str = field(validator=identifier)
-    shape: tuple[Expr, ...] = field(validator=a_tuple)
-    strides: tuple[Expr, ...] = field(validator=a_tuple)
-    what: str = field(default="", validator=exactly(str))
-    """Where the tensor came from, for the message."""
-
-
 class Mend(StrEnum):
     """What `Conform` may replace; it raises for any other difference."""
 
@@ -133,14 +122,6 @@ class Separate:
 
     tensors: tuple[str, ...] = field(validator=a_tuple)
     others: tuple[str, ...] = field(validator=a_tuple)
-
-
-@frozen
-class AssertAlignment:
-    """Raise unless the tensor's data pointer is a multiple of `bytes`."""
-
-    tensor: str = field(validator=identifier)
-    bytes: int = field(validator=natural)
 
 
 @frozen
@@ -197,16 +178,6 @@ class AllocateFromPool:
 
 
 @frozen
-class Workspace:
-    """`name` = scratch bytes for kernels, zeroed first if asked: a flat `u8` tensor."""
-
-    name: str = field(validator=identifier)
-    bytes: Expr = field(validator=instance_of(Expr))
-    device: Device = field(validator=exactly(Device))
-    zeroed: bool = False
-
-
-@frozen
 class Free:
     """Drop the name; its storage goes when nothing else holds it."""
 
@@ -252,7 +223,6 @@ class Launch:
     kernel: str = field(validator=identifier)
     tensors: tuple[str, ...] = field(validator=a_tuple)
     sizes: tuple[Expr, ...] = field(validator=a_tuple)
-    stream: str | None = None
 
 
 @frozen
@@ -293,7 +263,6 @@ class TritonLaunch:
     grid: tuple[tuple[Expr, ...], ...] = field(validator=a_tuple)
     args: tuple[tuple[str, Value], ...] = field(validator=a_tuple)
     constants: tuple[tuple[str, Value], ...] = field(validator=a_tuple)
-    stream: str | None = None
 
 
 @frozen
@@ -329,42 +298,6 @@ class CollectiveFinish:
     tensor: str = field(validator=identifier)
 
 
-# Streams and events ---------------------------------------------------------------------------
-
-
-@frozen
-class MakeStream:
-    """`name` = a stream of the device; `current` takes the caller's."""
-
-    name: str = field(validator=identifier)
-    device: Device = field(validator=exactly(Device))
-    current: bool = True
-
-
-@frozen
-class MakeEvent:
-    """`name` = an event of the device."""
-
-    name: str = field(validator=identifier)
-    device: Device = field(validator=exactly(Device))
-
-
-@frozen
-class RecordEvent:
-    """Record `event` on `stream`."""
-
-    event: str = field(validator=identifier)
-    stream: str = field(validator=identifier)
-
-
-@frozen
-class WaitEvent:
-    """Make `stream` wait for `event`."""
-
-    event: str = field(validator=identifier)
-    stream: str = field(validator=identifier)
-
-
 # Structure ------------------------------------------------------------------------------------
 
 
@@ -373,14 +306,6 @@ class WithDevice:
     """Run `body` with `device` current."""
 
     device: Device = field(validator=exactly(Device))
-    body: tuple["Instruction", ...] = field(validator=a_tuple)
-
-
-@frozen
-class WithStream:
-    """Run `body` with `stream` current."""
-
-    stream: str = field(validator=identifier)
     body: tuple["Instruction", ...] = field(validator=a_tuple)
 
 
@@ -459,16 +384,13 @@ Instruction = (
     | BindParameter
     | DefineSymbol
     | BindConstant
-    | AssertSizeStride
     | Conform
     | Separate
-    | AssertAlignment
     | AssertNoNan
     | AssertTrue
     | Allocate
     | AllocatePool
     | AllocateFromPool
-    | Workspace
     | Free
     | Reuse
     | View
@@ -480,12 +402,7 @@ Instruction = (
     | ReadScalar
     | CollectiveStart
     | CollectiveFinish
-    | MakeStream
-    | MakeEvent
-    | RecordEvent
-    | WaitEvent
     | WithDevice
-    | WithStream
     | ProfileRange
     | Branch
     | Loop

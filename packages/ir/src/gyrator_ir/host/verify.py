@@ -11,7 +11,7 @@ GY-HOST-007  a call names a subprogram, passes one value a parameter, and takes 
              it returns
 GY-HOST-008  a layout has as many strides as sizes
 GY-HOST-009  an out-variant has a name for each result, which is a tensor
-GY-HOST-010  a name stands for what its place wants: a tensor, a stream, an event, a pool, a size
+GY-HOST-010  a name stands for what its place wants: a tensor, a pool, a size
 GY-HOST-011  kernels have names of their own, and hold by themselves (`GY-KERNEL-...`)
 GY-HOST-012  constants and user kernels that are named exist
 GY-HOST-013  the bodies of a branch or a loop free only what they bound
@@ -19,11 +19,10 @@ GY-HOST-014  a tensor has the element type of the kernel's parameter
 GY-HOST-015  what is reused is at least as large as what takes it over
 GY-HOST-016  parameters and instructions are of the classes of this level
 
-Bodies of `with_device`, `with_stream` and `profile` bind names in the sequence around them.
+Bodies of `with_device` and `profile` bind names in the sequence around them.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import Any, NoReturn
 
@@ -36,9 +35,7 @@ from gyrator_ir.host.nodes import (
     Allocate,
     AllocateFromPool,
     AllocatePool,
-    AssertAlignment,
     AssertNoNan,
-    AssertSizeStride,
     AssertTrue,
     BindConstant,
     BindParameter,
@@ -59,12 +56,9 @@ from gyrator_ir.host.nodes import (
     Launch,
     ListValue,
     Loop,
-    MakeEvent,
-    MakeStream,
     Parameter,
     ProfileRange,
     ReadScalar,
-    RecordEvent,
     Ref,
     Return,
     Reuse,
@@ -73,10 +67,7 @@ from gyrator_ir.host.nodes import (
     TritonLaunch,
     Value,
     View,
-    WaitEvent,
     WithDevice,
-    WithStream,
-    Workspace,
 )
 from gyrator_ir.host.print import show_instruction
 from gyrator_ir.kernel.verify import verify_kernel
@@ -253,11 +244,11 @@ def _bind_constant(v: _Scope, i: BindConstant) -> None:
     v.bind(i.name, _Bound("tensor", constant.buffer.dtype))
 
 
-def _uses_tensor(v: _Scope, i: AssertAlignment | AssertNoNan | CollectiveFinish) -> None:
+def _uses_tensor(v: _Scope, i: AssertNoNan | CollectiveFinish) -> None:
     v.use(i.tensor, "tensor")
 
 
-def _assert_layout(v: _Scope, i: AssertSizeStride | Conform) -> None:
+def _conform(v: _Scope, i: Conform) -> None:
     v.use(i.tensor, "tensor")
     v.layout(i.shape, i.strides)
 
@@ -276,10 +267,9 @@ def _allocate(v: _Scope, i: Allocate) -> None:
     v.bind(i.name, _Bound("tensor", i.dtype, _bytes(i.dtype, i.shape, i.strides)))
 
 
-def _allocate_bytes(v: _Scope, i: AllocatePool | Workspace) -> None:
+def _allocate_pool(v: _Scope, i: AllocatePool) -> None:
     v.exprs((i.bytes,))
-    pool = _Bound("pool")
-    v.bind(i.name, pool if type(i) is AllocatePool else _Bound("tensor", DType.U8))
+    v.bind(i.name, _Bound("pool"))
 
 
 def _allocate_from_pool(v: _Scope, i: AllocateFromPool) -> None:
@@ -332,12 +322,6 @@ def _launch(v: _Scope, i: Launch) -> None:
         if dtype is not None and dtype is not parameter.dtype:
             v.fail(14, f"{name!r} is {dtype}, {parameter.name!r} is {parameter.dtype}")
     v.exprs(i.sizes)
-    _stream(v, i.stream)
-
-
-def _stream(v: _Scope, name: str | None) -> None:
-    if name is not None:
-        v.use(name, "stream")
 
 
 def _extern(v: _Scope, i: ExternCall) -> None:
@@ -386,7 +370,6 @@ def _triton(v: _Scope, i: TritonLaunch) -> None:
         v.exprs(sizes)
     for _, value in (*i.args, *i.constants):
         v.value(value)
-    _stream(v, i.stream)
 
 
 def _copy(v: _Scope, i: Copy) -> None:
@@ -401,21 +384,10 @@ def _collective(v: _Scope, i: CollectiveStart) -> None:
         v.bind(name, _TENSOR)
 
 
-def _make(v: _Scope, i: MakeStream | MakeEvent, bound: _Bound) -> None:
-    v.bind(i.name, bound)
-
-
-def _event(v: _Scope, i: RecordEvent | WaitEvent) -> None:
-    v.use(i.event, "event")
-    v.use(i.stream, "stream")
-
-
 # Structure --------------------------------------------------------------------------------
 
 
-def _with(v: _Scope, i: WithDevice | WithStream | ProfileRange) -> None:
-    if type(i) is WithStream:
-        v.use(i.stream, "stream")
+def _with(v: _Scope, i: WithDevice | ProfileRange) -> None:
     v.sequence(i.body)
     v.at = i
 
@@ -501,16 +473,13 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
         DefineSymbol: _define_symbol,
         ReadScalar: _read_scalar,
         BindConstant: _bind_constant,
-        AssertSizeStride: _assert_layout,
-        Conform: _assert_layout,
+        Conform: _conform,
         Separate: _separate,
-        AssertAlignment: _uses_tensor,
         AssertNoNan: _uses_tensor,
         AssertTrue: _assert_true,
         Allocate: _allocate,
-        AllocatePool: _allocate_bytes,
+        AllocatePool: _allocate_pool,
         AllocateFromPool: _allocate_from_pool,
-        Workspace: _allocate_bytes,
         Free: _free,
         Reuse: _reuse,
         View: _view,
@@ -521,12 +490,7 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
         Copy: _copy,
         CollectiveStart: _collective,
         CollectiveFinish: _uses_tensor,
-        MakeStream: partial(_make, bound=_Bound("stream")),
-        MakeEvent: partial(_make, bound=_Bound("event")),
-        RecordEvent: _event,
-        WaitEvent: _event,
         WithDevice: _with,
-        WithStream: _with,
         ProfileRange: _with,
         Branch: _branch,
         Loop: _loop,

@@ -12,8 +12,7 @@ from gyrator_ir.types import Device
 
 _BINDS = {
     h.BindConstant: "name", h.Allocate: "name", h.AllocatePool: "name",
-    h.AllocateFromPool: "name", h.Workspace: "name", h.Reuse: "name", h.View: "name",
-    h.TmaDescriptor: "name", h.MakeStream: "name", h.MakeEvent: "name",
+    h.AllocateFromPool: "name", h.Reuse: "name", h.View: "name", h.TmaDescriptor: "name",
     h.BindSize: "symbol", h.BindParameter: "symbol", h.DefineSymbol: "symbol",
     h.ReadScalar: "symbol",
 }  # fmt: skip
@@ -26,7 +25,7 @@ _BODIES = ("body", "then", "otherwise", "condition")
 def bodies(instruction: h.Instruction) -> tuple[tuple[h.Instruction, ...], ...]:
     """Return the sequences nested in an instruction."""
     match instruction:
-        case h.WithDevice(body=body) | h.WithStream(body=body) | h.ProfileRange(body=body):
+        case h.WithDevice(body=body) | h.ProfileRange(body=body):
             return (body,)
         case h.Branch(then=then, otherwise=otherwise):
             return (then, otherwise)
@@ -47,7 +46,7 @@ def walk(instructions: Iterable[h.Instruction]) -> Iterator[h.Instruction]:
 def binds(instruction: h.Instruction) -> tuple[str, ...]:
     """Return the names and symbols that an instruction binds in its own sequence.
 
-    Device, stream and profile bodies bind in the sequence around them.
+    Device and profile bodies bind in the sequence around them.
     """
     match instruction:
         case h.ExternCall(out=str()):
@@ -58,7 +57,7 @@ def binds(instruction: h.Instruction) -> tuple[str, ...]:
             return results
         case h.CallPartition(results=results) | h.Branch(results=results) | h.Loop(results=results):
             return results
-        case h.WithDevice(body=body) | h.WithStream(body=body) | h.ProfileRange(body=body):
+        case h.WithDevice(body=body) | h.ProfileRange(body=body):
             return bound(body)
     attribute = _BINDS.get(type(instruction))
     if attribute is None:
@@ -79,7 +78,7 @@ def freed(instructions: Iterable[h.Instruction]) -> frozenset[str]:
         match i:
             case h.Free(name=name) | h.Reuse(source=name):
                 names.add(name)
-            case h.WithDevice(body=body) | h.WithStream(body=body) | h.ProfileRange(body=body):
+            case h.WithDevice(body=body) | h.ProfileRange(body=body):
                 names |= freed(body)
     return frozenset(names)
 
@@ -124,7 +123,7 @@ def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
                 inside = free_names(i.condition) + free_names(i.body)
                 local = {*carried, *bound(i.condition), *bound(i.body)}
                 needed += [n for n in (*inside, i.test, *i.next) if n not in local]
-            case h.WithDevice(body=body) | h.WithStream(body=body) | h.ProfileRange(body=body):
+            case h.WithDevice(body=body) | h.ProfileRange(body=body):
                 needed += free_names(body)
         found.update(dict.fromkeys(n for n in needed if n not in known))
         known.update(binds(i))

@@ -9,23 +9,12 @@ from gyrator_runtime import host
 from gyrator_runtime.native.program import Conform, Const, Separate
 from gyrator_runtime.outside import conform, separate
 from gyrator_runtime.record.recording import Recording
-from gyrator_runtime.record.values import AnySize, Handle, layout_of, plan_size, size_tuple
+from gyrator_runtime.record.values import AnySize, Handle, layout_of, plan_size
 
 
 @define
 class CheckInstructions(Recording):
     """What must hold when the program runs."""
-
-    def assert_size_stride(
-        self,
-        tensor: Handle,
-        shape: tuple[AnySize, ...],
-        strides: tuple[AnySize, ...],
-        what: str,
-    ) -> None:
-        """Raise AssertionError unless sizes and strides are these."""
-        args = (self._reg(tensor), size_tuple(shape), size_tuple(strides), Const(what))
-        self._call(host.assert_size_stride, args, result=False)
 
     def conform(
         self,
@@ -53,10 +42,6 @@ class CheckInstructions(Recording):
         registers = tuple(dict.fromkeys(t.register for t in tensors))
         apart = tuple(dict.fromkeys(t.register for t in others))
         self.instructions.append(Separate(registers, apart, separate))
-
-    def assert_alignment(self, tensor: Handle, alignment: int) -> None:
-        """Raise AssertionError unless the data pointer is a multiple of `alignment` bytes."""
-        self._call(host.assert_alignment, (self._reg(tensor), alignment), result=False)
 
     def assert_no_nan(self, tensor: Handle, what: str) -> None:
         """Raise AssertionError if a floating-point tensor holds NaN or infinity."""

@@ -1,10 +1,9 @@
 """Recording allocations, views and their ends."""
 
-import torch
 from attrs import define, evolve
 
 from gyrator_runtime import host
-from gyrator_runtime.native.program import Const, Move, Reg, Value
+from gyrator_runtime.native.program import Const, Move, Value
 from gyrator_runtime.record.recording import Recording
 from gyrator_runtime.record.values import (
     AnySize,
@@ -54,13 +53,6 @@ class MemoryInstructions(Recording):
         """Return a tensor at a byte offset of a pool."""
         layout = layout_of(shape, strides, host.DTYPES[dtype], plan_size(offset))
         return Handle(pool.register, layout, pool.own, pool.device, pooled=True)
-
-    def workspace(self, nbytes: AnySize, device: str, zeroed: bool) -> Handle:
-        """Return scratch bytes for kernels."""
-        scratch = self.pool(nbytes, device)
-        if zeroed:
-            self._call(torch.Tensor.zero_, (Reg(scratch.register),), result=False)
-        return scratch
 
     def reuse(
         self,

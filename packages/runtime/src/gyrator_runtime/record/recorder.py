@@ -9,7 +9,6 @@ from gyrator_runtime.record.checks import CheckInstructions
 from gyrator_runtime.record.memory import MemoryInstructions
 from gyrator_runtime.record.recording import Surroundings
 from gyrator_runtime.record.sizes import SizeInstructions
-from gyrator_runtime.record.streams import StreamInstructions
 from gyrator_runtime.record.structure import StructureInstructions
 from gyrator_runtime.record.values import Recorded, Subprogram
 from gyrator_runtime.record.work import WorkInstructions
@@ -21,7 +20,6 @@ class Recorder(
     CheckInstructions,
     MemoryInstructions,
     WorkInstructions,
-    StreamInstructions,
     StructureInstructions,
 ):
     """Collects the plan of one straight-line program: every instruction of the Wrapper IR."""

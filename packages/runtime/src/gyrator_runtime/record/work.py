@@ -109,3 +109,8 @@ class WorkInstructions(Recording):
         """Return a tensor-map descriptor, for a user's Triton kernel."""
         layout = (size_tuple(shape), size_tuple(block), plan_size(element_bytes), Const(stable))
         return self._call(host.tma_descriptor, (self._reg(tensor), *layout))
+
+    def wait_collective(self, tensor: Handle) -> None:
+        """Wait for the collective that fills a tensor."""
+        function = host.extern("_c10d_functional.wait_tensor.default")
+        self._call(function, (self._reg(tensor),), result=False)

@@ -11,9 +11,7 @@ from gyrator_ir.host.nodes import (
     Allocate,
     AllocateFromPool,
     AllocatePool,
-    AssertAlignment,
     AssertNoNan,
-    AssertSizeStride,
     AssertTrue,
     BindConstant,
     BindParameter,
@@ -34,12 +32,9 @@ from gyrator_ir.host.nodes import (
     Launch,
     ListValue,
     Loop,
-    MakeEvent,
-    MakeStream,
     Mend,
     ProfileRange,
     ReadScalar,
-    RecordEvent,
     Ref,
     Return,
     Reuse,
@@ -48,10 +43,7 @@ from gyrator_ir.host.nodes import (
     TritonLaunch,
     Value,
     View,
-    WaitEvent,
     WithDevice,
-    WithStream,
-    Workspace,
 )
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.nodes import Literal, TypeArg
@@ -216,17 +208,10 @@ class _Host:
                         "GY-INTERP-002", f"no array was given for constant {key!r}"
                     )
                 self.names[name] = _tensor(self.constants[key])
-            case AssertSizeStride():
-                self._assert_layout(i.tensor, i.shape, i.strides, i.what)
             case Conform():
                 self._conform(i)
             case Separate(tensors, others):
                 self._separate(tensors, others)
-            case AssertAlignment(tensor, count):
-                found = self._get_tensor(tensor)
-                address = found.flat().__array_interface__["data"][0]
-                if 0 not in found.layout.shape and address % count:
-                    raise AssertionError(f"{tensor} is not aligned to {count} bytes")
             case AssertNoNan(tensor, what):
                 array = self._get_tensor(tensor).array
                 wide = cast(array, DTYPES[array.dtype].compute)
@@ -238,17 +223,6 @@ class _Host:
             case _:
                 return False
         return True
-
-    def _assert_layout(
-        self, tensor: str, wanted: Sequence[Expr], steps: Sequence[Expr], what: str
-    ) -> None:
-        where = self._get_tensor(tensor).layout
-        shape, strides = self._ints(wanted), self._ints(steps)
-        if not _lies(where, shape, strides):
-            raise AssertionError(
-                f"{tensor} has sizes {where.shape}, strides {where.strides}; "
-                f"expected {shape}, {strides}. {what}"
-            )
 
     def _conform(self, i: Conform) -> None:
         found = self._get_tensor(i.tensor)
@@ -284,10 +258,6 @@ class _Host:
                 )
                 made = start.reshaped(dtype, self._ints(shape), self._ints(strides), 0)
                 self.names[name] = made
-            case Workspace(name, count, _, zeroed):
-                fill = 0 if zeroed else POISON_BYTE
-                storage = np.full(integer(count, self.symbols), fill, np.uint8)
-                self.names[name] = _Tensor(storage, Layout(DType.U8, (storage.size,), (1,)))
             case Free(name):
                 self._get(name)
                 del self.names[name]
@@ -326,11 +296,6 @@ class _Host:
                 self._bind(results, self._function(target)(*map(self._value, args)))
             case CollectiveFinish(tensor):
                 self._get(tensor)
-            case MakeStream(name) | MakeEvent(name):
-                self.names[name] = i
-            case RecordEvent(event, stream) | WaitEvent(event, stream):
-                self._get(event)
-                self._get(stream)
             case _:
                 return False
         return True
@@ -399,7 +364,7 @@ class _Host:
 
     def _structure(self, i: Instruction) -> bool:
         match i:
-            case WithDevice(_, body) | WithStream(_, body) | ProfileRange(_, body):
+            case WithDevice(_, body) | ProfileRange(_, body):
                 self.run(body)
             case Branch():
                 chosen = self._decide(i.condition)

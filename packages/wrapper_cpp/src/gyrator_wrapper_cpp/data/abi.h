@@ -90,7 +90,6 @@ AOTITorchError aoti_torch_empty_strided_pinned(
     int32_t device_index, AtenTensorHandle*);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle src, int32_t non_blocking);
 AOTITorchError aoti_torch_clone(AtenTensorHandle self, AtenTensorHandle*);
-AOTITorchError aoti_torch_zero_(AtenTensorHandle);
 AOTITorchError aoti_torch_check_inf_and_nan(const char* name, AtenTensorHandle);
 AOTITorchError aoti_torch_item_float32(AtenTensorHandle, float*);
 AOTITorchError aoti_torch_item_float64(AtenTensorHandle, double*);
@@ -146,7 +145,6 @@ GY_WEAK AOTITorchError torch_delete_generator(AtenGeneratorHandle);
 enum GyStatus : int32_t {
   GY_OK = 0,
   GY_RUNTIME_ERROR = 1,    // raise RuntimeError(error)
-  GY_ASSERTION_ERROR = 2,  // raise AssertionError(error)
   GY_KERNEL_ERROR = 3,     // check `kernel_code` of kernel number `kernel` failed
   GY_NAN_ERROR = 4,        // `culprit`, which `error` describes, holds NaN or infinity
   GY_DIVISION_ERROR = 5,   // raise ZeroDivisionError(error)
@@ -213,23 +211,6 @@ using GyLaunchUser = int32_t (*)(
     const char* const* names, const GyValue* values, int32_t n_values, int32_t n_constants,
     char* error, int64_t error_size);
 
-enum GyQueueAct : int32_t {
-  GY_CURRENT_STREAM = 0,  // *made = the caller's stream of `device`
-  GY_NEW_STREAM = 1,      // *made = a further stream of `device`
-  GY_NEW_EVENT = 2,       // *made = an event of `device`
-  GY_RECORD = 3,          // records the event `one` on the stream `other`
-  GY_WAIT = 4,            // makes the stream `other` wait for the event `one`
-  GY_ENTER = 5,           // makes the stream `one` the current one; *made = what GY_LEAVE takes
-  GY_LEAVE = 6,           // makes the stream before GY_ENTER the current one, and frees `one`
-  GY_DROP = 7,            // frees the stream or event `one`
-};
-
-// Drives streams and events, which the C ABI has no way to make. Returns as GyCallOp does; GY_LEAVE
-// and GY_DROP cannot fail.
-using GyQueue = int32_t (*)(
-    void* state, int32_t act, const char* device, void* one, void* other, void** made, char* error,
-    int64_t error_size);
-
 // A function of another translation unit of the same program; its real type is known there.
 using GyPart = void (*)();
 
@@ -253,6 +234,5 @@ struct GyProgramContext {
   const GyPart* parts;                // the symbols of the second, third ... unit, in order
   GyTimes* times;                     // null, or a row for each kernel, which launches count in
   AtenTensorHandle culprit;           // set with GY_NAN_ERROR, for the caller to free
-  GyQueue queue;                      // the hook for streams and events of devices
 };
 }

@@ -1,4 +1,4 @@
-// Calls of this program: ops, hooks, users' kernels; scopes and streams; the entry.
+// Calls of this program: ops, hooks, users' kernels; scopes; the entry.
 
 namespace gy {
 
@@ -311,7 +311,7 @@ inline void launch_user(
   if (error.status != 0) throw error;
 }
 
-// Scopes and streams -----------------------------------------------------------------------------
+// Scopes ----------------------------------------------------------------------------------------
 
 struct Descriptor {
   GyDescriptor at;
@@ -354,76 +354,6 @@ class ProfileRange {
 
  private:
   AtenRecordFunctionHandle handle_ = nullptr;
-};
-
-inline void* queue(
-    GyProgramContext* context, int32_t act, const char* device, void* one, void* other) {
-  if (context->queue == nullptr) fail(GY_RUNTIME_ERROR, "no hook was given to drive streams");
-  void* made = nullptr;
-  Error error{};
-  error.status = context->queue(
-      context->state, act, device, one, other, &made, error.text, sizeof error.text);
-  if (error.status != 0) throw error;
-  return made;
-}
-
-// A stream or an event. One that was not made is the host's, where work is done in the order in
-// which it is written, or the caller's stream, which is current.
-class Queued {
- public:
-  Queued() = default;
-  Queued(const Queued&) = delete;
-  Queued& operator=(const Queued&) = delete;
-  ~Queued() { reset(); }
-  void make(GyProgramContext* context, int32_t act, const char* device) {
-    reset();
-    object_ = queue(context, act, device, nullptr, nullptr);
-    context_ = context;
-  }
-  void reset() noexcept {
-    if (object_ == nullptr) return;
-    void* none = nullptr;
-    context_->queue(context_->state, GY_DROP, nullptr, object_, nullptr, &none, nullptr, 0);
-    object_ = nullptr;
-  }
-
- protected:
-  friend class Within;
-  void act(int32_t what, const Queued& other) const {
-    if (object_ != nullptr) queue(context_, what, nullptr, object_, other.object_);
-  }
-
- private:
-  GyProgramContext* context_;
-  void* object_;
-};
-
-class Stream : public Queued {};
-
-class Event : public Queued {
- public:
-  void record(const Stream& stream) const { act(GY_RECORD, stream); }
-  void wait(const Stream& stream) const { act(GY_WAIT, stream); }
-};
-
-// A scope in which a stream is current.
-class Within {
- public:
-  explicit Within(const Stream& stream) : context_(stream.context_) {
-    if (stream.object_ != nullptr)
-      token_ = queue(context_, GY_ENTER, nullptr, stream.object_, nullptr);
-  }
-  Within(const Within&) = delete;
-  Within& operator=(const Within&) = delete;
-  ~Within() {
-    void* none = nullptr;
-    if (token_ != nullptr)
-      context_->queue(context_->state, GY_LEAVE, nullptr, token_, nullptr, &none, nullptr, 0);
-  }
-
- private:
-  GyProgramContext* context_;
-  void* token_ = nullptr;
 };
 
 inline void drop_tensors(GyValue* values, int count) {

@@ -157,10 +157,8 @@ inline Tensor allocate(Ints sizes, Ints strides, int32_t dtype, Device where, bo
   return Tensor(made);
 }
 
-inline Tensor bytes(int64_t count, Device where, bool zeroed = false) {
-  Tensor made = allocate({count}, {1}, aoti_torch_dtype_uint8(), where);
-  if (zeroed) check(aoti_torch_zero_(made.get()), "zero_");
-  return made;
+inline Tensor bytes(int64_t count, Device where) {
+  return allocate({count}, {1}, aoti_torch_dtype_uint8(), where);
 }
 
 inline int64_t storage_offset(const Tensor& tensor) {
@@ -332,28 +330,6 @@ struct Found {
   }
 };
 
-[[noreturn]] GY_COLD void wrong_layout(
-    const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
-  fail(
-      GY_ASSERTION_ERROR, "%s has sizes %s; expected %s, %s. %s", name, Found(tensor).at,
-      Text(sizes).at, Text(strides).at, what);
-}
-
-inline void assert_layout(
-    const Tensor& tensor, const char* name, Ints sizes, Ints strides, const char* what) {
-  int64_t rank = 0;
-  check(aoti_torch_get_dim(tensor.get(), &rank), "get_dim");
-  bool same = rank == static_cast<int64_t>(sizes.size());
-  bool empty = false;
-  for (int64_t d = 0; same && d < rank; ++d) {
-    same = tensor.size(d) == sizes.begin()[d];
-    empty = empty || sizes.begin()[d] == 0;
-  }
-  for (int64_t d = 0; same && !empty && d < rank; ++d)
-    same = sizes.begin()[d] < 2 || tensor.stride(d) == strides.begin()[d];
-  if (!same) wrong_layout(tensor, name, sizes, strides, what);
-}
-
 // What may be mended of a tensor from outside; an error is raised for everything else.
 enum Mend : int32_t { NOTHING, PENDING, ALL };
 
@@ -442,12 +418,6 @@ inline void separate(
     if (shared) *tensor = Tensor(made);
     seen[known++] = storage(*tensor);
   }
-}
-
-inline void assert_aligned(const Tensor& tensor, const char* name, int64_t count) {
-  if (tensor.numel() != 0 && reinterpret_cast<uintptr_t>(tensor.data()) % count != 0)
-    fail(
-        GY_ASSERTION_ERROR, "%s is not aligned to %lld bytes", name, static_cast<long long>(count));
 }
 
 // A tensor in a wider type, for 8-bit floats have no test of their own.
