@@ -271,11 +271,12 @@ def leaks(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and format, by ruff; `nox -s lint -- --fix` mends what can be mended."""
+    """Style and format, by ruff, which `-- --fix` mends; nothing is declared that does nothing."""
     session.install("-c", str(CONSTRAINTS), "ruff", env=package_locations())
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("python", "ci/check_unused.py")
 
 
 @nox.session(venv_backend="none")

@@ -40,6 +40,12 @@ def examples() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def unused() -> ModuleType:
+    """The checker of what does nothing."""
+    return load("check_unused")
+
+
+@pytest.fixture(scope="session")
 def public_api() -> ModuleType:
     """The checker of public names."""
     return load("public_api")

@@ -87,8 +87,7 @@ class InterpreterBackend:
         if not kernels:
             return ()
         sources = tuple(
-            KernelSource(k.name, f"gy_{k.name}", kernel_text(k), CHECKS, numerics=k.numerics)
-            for k in kernels
+            KernelSource(k.name, f"gy_{k.name}", kernel_text(k), CHECKS) for k in kernels
         )
         return (TranslationUnit("unit0", self.name, "".join(s.text for s in sources), sources),)
 

@@ -188,7 +188,7 @@ def probe(config: Config) -> Target:
         device=HOST,
         arch="triton-interpreter",
         kernel_backend="triton-interpreter",
-        capabilities=evolve(gpu.capabilities, streams=False, graphs=False),
+        capabilities=evolve(gpu.capabilities, graphs=False),
     )
 
 

@@ -27,7 +27,7 @@ ARCHS = ("avx512", "avx2", "plain")
 
 def target(arch: str, **heuristics: int) -> Target:
     """Return a CPU target for an instruction set."""
-    given = {"cores": 2, "vector_bytes": 4 * ARCHITECTURES[arch].lanes} | heuristics
+    given = {"cores": 2} | heuristics
     return Target(
         device="cpu",
         arch=arch,

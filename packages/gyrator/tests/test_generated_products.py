@@ -192,7 +192,7 @@ def test_a_build_that_takes_too_long_is_not_waited_for(
     monkeypatch.setattr(autotune.time, "monotonic", lambda: now[0])
     slow = _Slow(now)
     (definition, target) = discover(config)["cpu"]
-    other = evolve(target, heuristics=evolve(target.heuristics, vector_bytes=16))
+    other = evolve(target, heuristics=evolve(target.heuristics, unit_statements=16))
     one = evolve(
         definition,
         variants=lambda target: (target, other),

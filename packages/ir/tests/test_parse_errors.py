@@ -39,7 +39,6 @@ def edited(old, new):
         ("in x: f32", "in x: f33", 2, "expected an element type"),
         ("[8] strides", "[8) strides", 2, "expected ']'"),
         ("strides [1] on", "strides [1] at", 2, "expected 'on'"),
-        ("on cpu\n  buffer", "on cpu align\n  buffer", 2, "expected an integer"),
         ("on cpu\n  buffer", "on cpu aligned\n  buffer", 2, "expected the end of the line"),
         ("  buffer y", "  bufer y", 3, "expected one of"),
         ("pointwise op0 (i0 < 8)", "pointwise op0 (x < 8)", 4, "expected a symbol"),

@@ -19,7 +19,6 @@ from gyrator_runtime.build import (
     LIBRARY,
     Builder,
     BuildError,
-    build_kernels,
     load_library,
 )
 from gyrator_runtime.cache import Cache
@@ -55,6 +54,15 @@ def fill(number):
         "  return 0;\n}\n",
         (f"gy_fill{number}",),
     )
+
+
+def build_kernels(units, toolchain, cache, isa):
+    """Return the addresses of kernels, built by a builder of their own."""
+    builder = Builder(toolchain, cache, isa)
+    try:
+        return builder.submit(units).result()
+    finally:
+        builder.close()
 
 
 def call(address, tensor, *sizes):
@@ -411,13 +419,14 @@ def test_text_in_other_alphabets_whatever_the_locale(tmp_path):
 import os, sys, torch
 from pathlib import Path
 from gyrator_ir.source import HostUnit
-from gyrator_runtime.build import build_kernels
+from gyrator_runtime.build import Builder
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import find_toolchain
 assert not sys.flags.utf8_mode and sys.getfilesystemencoding() == "ascii"
 text = {"// Größe λ 数"!a} + chr(10) + {fill(1).text!r}
 cache = Cache(Path({str(tmp_path / "c")!r}))
-build_kernels([HostUnit("u", text, ("gy_fill1",))], find_toolchain(os.environ), cache, "plain")
+unit = HostUnit("u", text, ("gy_fill1",))
+Builder(find_toolchain(os.environ), cache, "plain").submit([unit]).result()
 """
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, **plain})

@@ -17,7 +17,6 @@ from gyrator_runtime.cache import (
     Cache,
     CacheError,
     default_root,
-    explain_miss,
     make_key,
 )
 from gyrator_runtime.warn import GyratorWarning
@@ -44,13 +43,6 @@ def test_keys():
     assert len(KEY.hex) == 64
 
 
-def test_explain_miss():
-    a = {"text": b"1", "flags": b"2", "only a": b""}
-    b = {"text": b"1", "flags": b"3", "only b": b""}
-    assert explain_miss(a, b) == ("flags", "only a", "only b")
-    assert explain_miss(a, a) == ()
-
-
 def test_nearest_names_the_fields_that_differ(tmp_path):
     cache = Cache(tmp_path / "c")
     assert cache.nearest(KEY) is None
@@ -58,7 +50,9 @@ def test_nearest_names_the_fields_that_differ(tmp_path):
     cache.put(make_key("thing", {"text": b"int x;", "flags": b"-O2"}), {"f": b""})
     assert cache.nearest(KEY) == ("flags",)
     cache.put(KEY, {"f": b""})
-    assert cache.nearest(KEY) == ()
+    assert cache.nearest(KEY) == ("flags",)  # an entry is not its own neighbour
+    cache.put(make_key("thing", {"text": b"char x;", "flags": b"-O3"}), {"f": b""})
+    assert [cache.nearest(KEY, same) for same in ("text", "flags")] == [("flags",), ("text",)]
 
 
 def test_round_trip_and_privacy(tmp_path):

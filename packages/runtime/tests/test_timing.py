@@ -2,8 +2,7 @@ import pytest
 import torch
 
 from gyrator_runtime.device import CpuDevice
-from gyrator_runtime.native import Buffer, Launch, PlanProgram
-from gyrator_runtime.profile import compare, kernel_times, time_callable
+from gyrator_runtime.profile import compare, time_callable
 from gyrator_runtime.tuning import choose
 
 
@@ -12,7 +11,6 @@ def test_time_and_compare():
     calls = []
     timing = time_callable(lambda: calls.append(0), cpu, samples=4, warmup=2)
     assert 0 <= timing.least <= timing.median
-    assert timing.samples == 4
     assert len(calls) == 2 + 4
     order = []
     compare(
@@ -27,7 +25,7 @@ def test_short_calls_repeat():
     assert len(calls) > 100
 
 
-def test_choose_takes_the_quickest_and_says_who_failed():
+def test_choose_takes_the_quickest_that_runs():
     def fail():
         raise RuntimeError("too much shared memory")
 
@@ -37,13 +35,11 @@ def test_choose_takes_the_quickest_and_says_who_failed():
         CpuDevice(),
         samples=3,
     )
-    assert chosen.best == "quick"
-    assert set(chosen.timings) == {"slow", "quick"}
-    assert chosen.failures == {"bad": "RuntimeError: too much shared memory"}
+    assert chosen == "quick"
     two = {"slow": lambda: [work @ work for _ in range(20)], "quick": lambda: None}
-    assert choose(two, CpuDevice(), samples=3, gain=1e9).best == "slow"
-    assert choose({"bad": fail, **two}, CpuDevice(), samples=3, gain=1e9).best == "quick"
-    with pytest.raises(ValueError, match="no candidate runs"):
+    assert choose(two, CpuDevice(), samples=3, gain=1e9) == "slow"
+    assert choose({"bad": fail, **two}, CpuDevice(), samples=3, gain=1e9) == "quick"
+    with pytest.raises(ValueError, match="no candidate runs: RuntimeError: too much shared memory"):
         choose({"bad": fail}, CpuDevice())
 
 
@@ -65,16 +61,6 @@ def test_candidates_are_measured_as_graphs_where_those_can_be_captured(able):
     calls = []
     work = torch.randn(300, 300)
     two = {"slow": lambda: [work @ work for _ in range(20)], "quick": lambda: calls.append(0)}
-    assert choose(two, Graphs(), samples=3, sample_seconds=1e-3).best == "quick"
+    assert choose(two, Graphs(), samples=3, sample_seconds=1e-3) == "quick"
     assert Graphs.captured == (2 if able else 0)
     assert len(calls) > 3
-
-
-def test_kernel_times_have_names(runner, kernels):
-    launch = Launch(kernels["gy_axpy"], (Buffer(0), Buffer(1)), (4, 1), name="axpy")
-    plan = runner.plan(PlanProgram(2, 2, (launch,), timed=True))
-    plan(torch.ones(4), torch.ones(4))
-    (row,) = kernel_times(plan, (launch,))
-    assert (row.name, row.calls) == ("axpy", 1)
-    assert 0 < row.least == row.total
-    assert kernel_times(runner.plan(PlanProgram(2, 2, (launch,))), (launch,)) == ()

@@ -15,7 +15,6 @@ from torch.utils.backend_registration import rename_privateuse1_backend
 from torch.utils.cpp_extension import include_paths, library_paths
 
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
-from gyrator_runtime.host import DTYPES
 
 NAME = "toy"
 MEMORY = 1 << 34
@@ -66,5 +65,4 @@ def start() -> ctypes.CDLL:
 
 def toy_device() -> AcceleratorDevice:
     """Return Gyrator's view of the toys: what drives any device that has a module of torch's."""
-    real = frozenset(d for d in DTYPES.values() if not d.is_complex)
-    return AcceleratorDevice(DeviceFacts(type=NAME, architecture=lambda _: "one", dtypes=real))
+    return AcceleratorDevice(DeviceFacts(type=NAME, architecture=lambda _: "one"))

@@ -72,7 +72,7 @@ class ToyBackend:
         units = []
         for kernel in kernels:
             text, symbol = Assembly(kernel).write(), f"toy_{kernel.name}"
-            source = KernelSource(kernel.name, symbol, text, CHECKS, numerics=kernel.numerics)
+            source = KernelSource(kernel.name, symbol, text, CHECKS)
             units.append(TranslationUnit(kernel.name, self.name, text, (source,)))
         return tuple(units)
 

@@ -88,7 +88,6 @@ def probe(config: Config) -> Target:
             scans=False,
             sorts=False,
             random=False,
-            streams=True,
         ),
         heuristics=Heuristics(fusion_statements=64, split_reduction_extent=1 << 20),
     )

@@ -51,5 +51,4 @@ def emit_group(
     lines.append(f"  return gy_together(kinds, members, {len(members)}, buffers, {grain});")
     lines.append("}")
     text = "\n".join([*texts, *lines]) + "\n"
-    numerics = group.kernels[0].numerics
-    return KernelSource(group.name, symbol, text, checks=tuple(checks), numerics=numerics)
+    return KernelSource(group.name, symbol, text, checks=tuple(checks))

@@ -116,7 +116,6 @@ def _written(
         frame.writer.text,
         checks=tuple(frame.checks),
         source_map=frame.writer.source_map,
-        numerics=kernel.numerics,
     )
 
 

@@ -7,7 +7,7 @@ from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.support import preamble
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 
@@ -55,16 +55,9 @@ def source_of(
         text=head + text,
         source_map=tuple((line + skipped, row) for line, row in code.writer.source_map),
         candidates=candidates,
-        numerics=_numerics(kernel),
         arguments=_arguments(kernel, code, facts),
     )
     return source, text
-
-
-def _numerics(kernel: Launchable) -> Numerics:
-    if isinstance(kernel, KernelGroup):
-        kernel = kernel.kernels[0]
-    return kernel.numerics if isinstance(kernel, Kernel) else Numerics.EAGER
 
 
 def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:

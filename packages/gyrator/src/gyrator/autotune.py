@@ -195,7 +195,7 @@ def quickest(
     runs: Mapping[Candidate, Callable[[], object]], device: DeviceInterface, gain: float
 ) -> Candidate:
     """Return the candidate of least time, the first unless it takes `gain` times as long."""
-    return choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=gain).best
+    return choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=gain)
 
 
 def remember(cache: Cache, key: CacheKey, best: int | str) -> None:

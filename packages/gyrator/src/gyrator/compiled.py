@@ -52,8 +52,8 @@ class GraphCompiler(Protocol):
         ...
 
     @property
-    def identity(self) -> bytes:
-        """Bytes that differ where the same graph may become another program."""
+    def identity(self) -> Mapping[str, bytes]:
+        """Fields of cache keys that differ where the same graph may become another program."""
         ...
 
     def machine(self, devices: Iterable[str]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from attrs import asdict, evolve, frozen
@@ -12,7 +13,6 @@ from gyrator.boundary import plain_boundary
 from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
-from gyrator.product import product_hash
 from gyrator.programs import StoredProgram, load_program
 from gyrator.records import ExternRecord, GraphRecord
 from gyrator.setting import Setting, Stopwatch
@@ -165,6 +165,8 @@ class Engine(Setting):
     ) -> CompiledGraph:
         record = stored.record(phase, cached, tuple(watch.seconds.items()))
         self._report(record.externs)
+        if not cached and self.options.cache:
+            record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
         self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
         return CompiledGraph(stored.call, None if stored.constants else key)
 
@@ -198,11 +200,9 @@ class Engine(Setting):
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
         fields = {
             "graph": graph_bytes(gm),
-            "compiler": self.identity,
-            "deterministic": str(torch.are_deterministic_algorithms_enabled()).encode(),
+            "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()).encode(),
             "machine": self.machine(_product_devices(gm)),
-            "torch": torch.__version__.encode(),
-            "product": product_hash().encode(),
+            **self.identity,
         }
         return make_key("programs", fields)
 

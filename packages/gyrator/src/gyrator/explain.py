@@ -69,8 +69,7 @@ class Explanation:
         summary = Table("graph", "ATen calls", "kernels", "launches", "extern calls", "from cache")
         for g in self.graphs:
             cells = (g.nodes, len(g.kernels), g.launches, len(g.externs))
-            state = "eager" if g.fallback else ("yes" if g.cached else "no")
-            summary.add_row(g.phase, *map(str, cells), state)
+            summary.add_row(g.phase, *map(str, cells), _origin(g))
         parts: list[RenderableType] = [summary]
         for g in self.graphs:
             if g.fallback:
@@ -84,6 +83,18 @@ class Explanation:
         for (target, reason), count in rows.most_common():
             externs.add_row(target, str(count), reason)
         return Group(*parts, externs) if rows else Group(*parts)
+
+
+def _origin(graph: GraphRecord) -> str:
+    """Say whether a graph came from the cache, or else how it differs from what is there."""
+    if graph.fallback:
+        return "eager"
+    if graph.cached:
+        return "yes"
+    missed = graph.missed()
+    if missed is None:
+        return "no"
+    return "no: a new graph" if "graph" in missed else f"no: other {', '.join(missed)}"
 
 
 def explain(

@@ -15,7 +15,6 @@ from gyrator.eager_strides import strides_of_results
 from gyrator.gradients import compiles_autograd, resolving
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
-from gyrator.product import product_hash
 from gyrator.replay import Replay, forward_mode, watched
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
@@ -134,10 +133,8 @@ class Frontend:
             return None
         fields = {
             "graph": graph,
-            "compiler": self.compiler.identity,
             "machine": self.compiler.machine({x.device.type for x in inputs}),
-            "product": product_hash().encode(),
-            "torch": torch.__version__.encode(),
+            **self.compiler.identity,
         }
         return make_key("graphs", fields)
 

@@ -41,7 +41,7 @@ def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> fro
     chosen: set[str] = set()
     unknown: list[tuple[str, CacheKey]] = []
     for signature, found in alike.items():
-        key = make_key("products", {"product": signature.encode(), "by": setting.identity})
+        key = make_key("products", {"product": signature.encode(), **setting.identity})
         best = remembered(setting.cache, key)
         if best is None:
             unknown.append((signature, key))

@@ -59,6 +59,9 @@ class GraphRecord:
     """Kernel launches in one run; a kernel may be launched several times."""
     cached: bool = False
     """Loaded from the cache: no pass and no compiler ran."""
+    missed: Callable[[], tuple[str, ...] | None] = field(default=lambda: None, eq=False)
+    """Names the parts of the cache's key in which the most similar stored program differs, one of
+    the same graph if there is any; None where the cache has none, or was not asked."""
     fallback: str = ""
     """Why the whole graph runs eagerly; empty if it does not."""
     seconds: tuple[tuple[str, float], ...] = ()

@@ -17,7 +17,7 @@ from attrs import define, evolve, field, frozen
 from gyrator.config import Config
 from gyrator.lazy import Shipped
 from gyrator.options import Options
-from gyrator.product import canonical, rules_hash
+from gyrator.product import canonical, product_hash, rules_hash
 from gyrator.programs import Running, host_runner
 from gyrator.records import Observer
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
@@ -80,15 +80,21 @@ class Setting:
         }
 
     @property
-    def identity(self) -> bytes:
-        """Bytes that differ where the same graph may become another program."""
-        rules = "ours" if self.rules is None else rules_hash(self.rules)
-        parts = [platform.machine(), repr(self.options.code_fields()), rules]
-        parts.append(_hash_of(self.wrapper))
+    def identity(self) -> dict[str, bytes]:
+        """Fields of cache keys that differ where the same graph may become another program."""
         targets = self.by_device
-        for device, (definition, _) in self.targets.items():
-            parts += [device, canonical(targets[device]), _hash_of(definition.kernels)]
-        return "\n".join(parts).encode()
+        kernels = {d: _hash_of(definition.kernels) for d, (definition, _) in self.targets.items()}
+        fields = {
+            "options": repr(self.options.code_fields()),
+            "rules": "ours" if self.rules is None else rules_hash(self.rules),
+            "host language": _hash_of(self.wrapper),
+            "targets": "\n".join(f"{d} {canonical(target)}" for d, target in targets.items()),
+            "kernel languages": repr(kernels),
+            "processor": platform.machine(),
+            "compiler": product_hash(),
+            "torch": torch.__version__,
+        }
+        return {name: text.encode() for name, text in fields.items()}
 
     def machine(self, devices: Iterable[str]) -> bytes:
         """Return bytes that differ where other libraries may be quicker on these devices."""

@@ -5,7 +5,6 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, natural
-from gyrator_ir.modes import Numerics
 
 
 class Failure(StrEnum):
@@ -63,7 +62,6 @@ class KernelSource:
     """Pairs (line of `text` from 1, row of the program's origins)."""
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
     """Configurations worth measuring, best guess first."""
-    numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
     arguments: tuple[KernelArgument, ...] = field(default=(), validator=a_tuple)
     """Buffers, then sizes, in the order of the calling convention; empty where every kernel is
     compiled to that convention itself."""

@@ -32,7 +32,6 @@ class Capabilities:
     random: bool = True
     templates: frozenset[str] = frozenset()
     """`TemplateKind` values that the kernel language generates."""
-    streams: bool = False
     graphs: bool = False
     """Work can be captured once and replayed."""
     matrix_units: frozenset[DType] = frozenset()
@@ -48,8 +47,6 @@ class Capabilities:
 class Heuristics:
     """Numbers that guide choices. None changes a result's meaning."""
 
-    vector_bytes: int = field(default=0, validator=natural)
-    """Width of a vector register; 0 where the compiler vectorises by itself."""
     cores: int = field(default=1, validator=natural)
     """Threads that a kernel may use at most."""
     parallel_grain: int = field(default=16384, validator=natural)

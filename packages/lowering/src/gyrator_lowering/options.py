@@ -32,5 +32,3 @@ class LoweringOptions:
     such as that a kernel language refused what the rule made."""
     strict: bool = False
     """Raise what a rule raises, where else the op is left to ATen."""
-    assume_aligned: int = 1
-    """Alignment in bytes that the caller promises for the data pointer of every tensor input."""

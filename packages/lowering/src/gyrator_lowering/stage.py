@@ -238,7 +238,7 @@ class _Lowering:
         if isinstance(fake, torch.Tensor) and not is_token(node) and self._holds(fake):
             with suppress(UnsupportedError):  # of sizes: the input is opaque
                 buffer, value = self._given(name, fake)
-                self.inputs.append(TensorInput(buffer, self.b.options.assume_aligned))
+                self.inputs.append(TensorInput(buffer))
                 return value
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)

@@ -17,9 +17,7 @@ from gyrator_runtime.device import (
     DeviceError,
     DeviceInterface,
     DeviceProperties,
-    Event,
     MemoryInfo,
-    Stream,
 )
 
 
@@ -31,59 +29,8 @@ class DeviceFacts:
     """As `torch.device` spells it."""
     architecture: Callable[[Any], str]
     """The architecture's name, of torch's properties of a device."""
-    dtypes: frozenset[torch.dtype]
-    """Element types that kernels compute in."""
     graphs: bool = False
     """torch's module offers `CUDAGraph` and `graph`."""
-
-
-class AcceleratorStream:
-    """One of torch's streams."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    def synchronize(self) -> None:
-        """Wait for everything queued so far."""
-        self.stream.synchronize()
-
-    def wait_event(self, event: Event) -> None:
-        """Make later work wait for `event`; wait now for one of another kind of device."""
-        if isinstance(event, AcceleratorEvent):
-            self.stream.wait_event(event.event)
-        else:
-            event.synchronize()
-
-
-class AcceleratorEvent:
-    """One of torch's events, which takes the time."""
-
-    def __init__(self, event: Any) -> None:
-        self.event = event
-        self._recorded = False
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Mark the present end of `stream` (of the current one by default)."""
-        if isinstance(stream, AcceleratorStream):
-            self.event.record(stream.stream)
-        else:
-            if stream is not None:
-                stream.synchronize()
-            self.event.record()
-        self._recorded = True
-
-    def synchronize(self) -> None:
-        """Wait until the mark is reached."""
-        self.event.synchronize()
-
-    def elapsed_ns(self, later: Event) -> int:
-        """Nanoseconds to `later`, for which it waits; DeviceError where either is not recorded."""
-        if not (isinstance(later, AcceleratorEvent) and self._recorded and later._recorded):
-            raise DeviceError(
-                Diagnostic("GY-DEVICE-003", "an event was not recorded on this kind of device")
-            )
-        later.event.synchronize()
-        return round(float(self.event.elapsed_time(later.event)) * 1e6)
 
 
 class AcceleratorDevice(DeviceInterface):
@@ -117,10 +64,6 @@ class AcceleratorDevice(DeviceInterface):
         free, total = self._module.mem_get_info(index)
         return MemoryInfo(total, free, self._module.memory_reserved(index))
 
-    def supports(self, dtype: torch.dtype) -> bool:
-        """Whether generated kernels may compute in `dtype`."""
-        return dtype in self._facts.dtypes
-
     def allocator(self) -> Allocator:
         """Return torch's quick entry where it has one, else `torch.empty_strided`."""
         guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -139,27 +82,6 @@ class AcceleratorDevice(DeviceInterface):
         """Make device `index` the current one for the length of a block."""
         self._check(index)
         return cast(contextlib.AbstractContextManager[object], self._module.device(index))
-
-    def current_stream(self, index: int = 0) -> Stream:
-        """Return the stream that work goes to now."""
-        self._check(index)
-        return AcceleratorStream(self._module.current_stream(index))
-
-    def new_stream(self, index: int = 0) -> Stream:
-        """Return a further stream."""
-        self._check(index)
-        return AcceleratorStream(self._module.Stream(device=index))
-
-    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
-        """Make `stream` the current one for a block; one of another kind is waited for."""
-        if not isinstance(stream, AcceleratorStream):
-            stream.synchronize()
-            return contextlib.nullcontext()
-        return cast(contextlib.AbstractContextManager[object], self._module.stream(stream.stream))
-
-    def new_event(self) -> Event:
-        """Return an event that also takes the time."""
-        return AcceleratorEvent(self._module.Event(enable_timing=True))
 
     def synchronize(self, index: int = 0) -> None:
         """Wait until device `index` is idle."""

@@ -59,7 +59,6 @@ class Artifact:
     host_source: str
     libraries: tuple[Library, ...]
     metadata: Mapping[str, Any]
-    texts: Mapping[str, str] = {}  # further files by plain name: IR dumps, source maps
 
 
 @frozen
@@ -70,10 +69,6 @@ class LoadedArtifact:
     symbols: Mapping[str, KernelFunction]
     metadata: Mapping[str, Any]
     entry: Entry
-
-    def text(self, name: str) -> str:
-        """Return one of `Artifact.texts`; KeyError where there is none of that name."""
-        return self.entry.read(f"text-{name}").decode()
 
 
 def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
@@ -94,10 +89,6 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
         files[f"lib{number}.cpp"] = library.source.encode()
         names = {"name": library.name, "device": library.device}
         rows.append({**names, "file": file, "symbols": list(library.symbols)})
-    for name, text in artifact.texts.items():
-        if "/" in name or name.startswith("."):
-            raise ValueError(f"{name!r} is not a plain file name")
-        files[f"text-{name}"] = text.encode()
     index = {
         "schema": SCHEMA,
         "machine": platform.machine(),

@@ -310,21 +310,6 @@ def _hangs(command: tuple[str, ...]) -> set[str]:
     return set()
 
 
-def build_kernels(
-    units: Sequence[Unit],
-    toolchain: Toolchain,
-    cache: Cache,
-    isa: str,
-    progress: ProgressReporter | None = None,
-) -> dict[str, int]:
-    """Build and load `units`; return the address of each kernel by its symbol."""
-    builder = Builder(toolchain, cache, isa, progress=progress)
-    try:
-        return builder.submit(units).result()
-    finally:
-        builder.close()
-
-
 def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
     """Map one library and look up `symbols`; BuildError GY-BUILD-004 where that fails.
 

@@ -75,11 +75,6 @@ def make_key(kind: str, fields: Mapping[str, bytes]) -> CacheKey:
     return CacheKey(kind, hashlib.sha256(canonical.encode()).hexdigest(), digests)
 
 
-def explain_miss(a: Mapping[str, bytes], b: Mapping[str, bytes]) -> tuple[str, ...]:
-    """Name the fields in which two sets of key fields differ, sorted."""
-    return tuple(sorted(n for n in a.keys() | b.keys() if a.get(n) != b.get(n)))
-
-
 @frozen
 class Entry:
     """A verified entry: its folder and the names of its files."""
@@ -135,22 +130,23 @@ class Cache:
                 self._discard(folder, damage)
         return None
 
-    def nearest(self, key: CacheKey) -> tuple[str, ...] | None:
-        """Name the fields in which the most similar stored entry of the same kind differs.
+    def nearest(self, key: CacheKey, same: str = "") -> tuple[str, ...] | None:
+        """Name the fields in which the most similar other entry of the same kind differs.
 
-        Returns None if there is no entry of that kind, and () if `key` itself is stored.
+        One that agrees in the field `same` is more similar than any that does not. Returns None if
+        there is no other entry of that kind. Reads the manifests of all: for people who ask.
         """
-        best: tuple[str, ...] | None = None
+        best: list[str] | None = None
         for root in self._roots():
             for folder in _entries(root / "entries" / key.kind):
-                fields = _stored_fields(folder)
+                fields = None if folder.name == key.hex else _stored_fields(folder)
                 if fields is None:
                     continue
                 names = fields.keys() | key.fields.keys()
                 differ = sorted(n for n in names if fields.get(n) != key.fields.get(n))
-                if best is None or len(differ) < len(best):
-                    best = tuple(differ)
-        return best
+                if best is None or (same in differ, len(differ)) < (same in best, len(best)):
+                    best = differ
+        return None if best is None else tuple(best)
 
     # -- writing ---------------------------------------------------------------------------
 

@@ -5,11 +5,10 @@ Device type strings belong here and in target definitions, nowhere else.
 
 import contextlib
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from attrs import frozen
@@ -47,34 +46,6 @@ class MemoryInfo:
     used: int
 
 
-class Stream(Protocol):
-    """A queue of work."""
-
-    def synchronize(self) -> None:
-        """Wait for everything queued so far."""
-        ...
-
-    def wait_event(self, event: "Event") -> None:
-        """Make later work of this stream wait for `event`."""
-        ...
-
-
-class Event(Protocol):
-    """A point in a stream."""
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Mark the present end of `stream` (of the current one by default)."""
-        ...
-
-    def synchronize(self) -> None:
-        """Wait until the mark is reached."""
-        ...
-
-    def elapsed_ns(self, later: "Event") -> int:
-        """Nanoseconds from this mark to `later`; both must have been recorded."""
-        ...
-
-
 class DeviceInterface(ABC):
     """One type of device, for example all GPUs of one make. Stateless."""
 
@@ -96,32 +67,12 @@ class DeviceInterface(ABC):
         """Memory of device `index` at this moment."""
 
     @abstractmethod
-    def supports(self, dtype: torch.dtype) -> bool:
-        """Whether generated kernels may compute in `dtype`."""
-
-    @abstractmethod
     def allocator(self) -> Allocator:
         """Return the quickest way to make an uninitialised tensor on the current device."""
 
     @abstractmethod
     def guard(self, index: int) -> contextlib.AbstractContextManager[object]:
         """Make device `index` the current one for the length of a block."""
-
-    @abstractmethod
-    def current_stream(self, index: int = 0) -> Stream:
-        """Return the stream that work goes to now."""
-
-    @abstractmethod
-    def new_stream(self, index: int = 0) -> Stream:
-        """Return a further stream."""
-
-    @abstractmethod
-    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
-        """Make `stream` the current one for the length of a block."""
-
-    @abstractmethod
-    def new_event(self) -> Event:
-        """Return an event that also takes the time."""
 
     @abstractmethod
     def synchronize(self, index: int = 0) -> None:
@@ -161,40 +112,6 @@ class DeviceInterface(ABC):
         )
 
 
-class CpuStream:
-    """The CPU's only queue: work is done when the call returns."""
-
-    def synchronize(self) -> None:
-        """Do nothing: there is never anything to wait for."""
-
-    def wait_event(self, event: Event) -> None:
-        """Wait for `event`, which may be another device's."""
-        event.synchronize()
-
-
-class CpuEvent:
-    """A time stamp of the monotonic clock."""
-
-    def __init__(self) -> None:
-        self._at: int | None = None
-
-    def record(self, stream: Stream | None = None) -> None:
-        """Take the time, once `stream` has done its work."""
-        if stream is not None:
-            stream.synchronize()
-        self._at = time.perf_counter_ns()
-
-    def synchronize(self) -> None:
-        """Do nothing: a recorded CPU event has been reached."""
-
-    def elapsed_ns(self, later: Event) -> int:
-        """Nanoseconds to `later`; DeviceError where either was not recorded on a CPU."""
-        end = later._at if isinstance(later, CpuEvent) else None
-        if self._at is None or end is None:
-            raise DeviceError(Diagnostic("GY-DEVICE-003", "an event was not recorded on a CPU"))
-        return end - self._at
-
-
 class CpuDevice(DeviceInterface):
     """The host processor. `isa` overrides what is found; it cannot exceed what there is."""
 
@@ -225,10 +142,6 @@ class CpuDevice(DeviceInterface):
         self._check(index)
         return MemoryInfo(_meminfo("MemTotal"), _meminfo("MemAvailable"), _resident())
 
-    def supports(self, dtype: torch.dtype) -> bool:
-        """Whether generated kernels compute in `dtype`: not complex, quantised or 8-bit floats."""
-        return dtype in _CPU_DTYPES
-
     def allocator(self) -> Allocator:
         """Return torch's quick entry where it has one (0.4 us), else `torch.empty_strided`."""
         return host_allocator()
@@ -237,24 +150,6 @@ class CpuDevice(DeviceInterface):
         """Do nothing, for there is one host."""
         self._check(index)
         return contextlib.nullcontext()
-
-    def current_stream(self, index: int = 0) -> Stream:
-        """Return the stream that never waits."""
-        self._check(index)
-        return CpuStream()
-
-    def new_stream(self, index: int = 0) -> Stream:
-        """Return the stream that never waits: the host has one queue."""
-        return self.current_stream(index)
-
-    def stream_guard(self, stream: Stream) -> contextlib.AbstractContextManager[object]:
-        """Do nothing but wait for `stream`."""
-        stream.synchronize()
-        return contextlib.nullcontext()
-
-    def new_event(self) -> Event:
-        """Return an event of the monotonic clock."""
-        return CpuEvent()
 
     def synchronize(self, index: int = 0) -> None:
         """Do nothing: calls return when their work is done."""
@@ -265,25 +160,6 @@ class CpuDevice(DeviceInterface):
             raise DeviceError(
                 Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
             )
-
-
-_CPU_DTYPES = frozenset(
-    {
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-        torch.int8,
-        torch.uint64,
-        torch.uint32,
-        torch.uint16,
-        torch.uint8,
-        torch.bool,
-    }
-)
 
 
 _OF_PROCESSOR = frozenset(

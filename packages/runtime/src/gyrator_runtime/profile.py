@@ -1,22 +1,20 @@
-"""How long things take: a callable on a device, several against one another, kernels of a plan."""
+"""How long things take: a callable on a device, several against one another."""
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from attrs import frozen
 
 from gyrator_runtime.device import DeviceInterface
-from gyrator_runtime.native import Launch, Plan
 
 
 @frozen
 class Timing:
-    """Seconds of one call: the least, the median, and of how many samples."""
+    """Seconds of one call: the least and the median."""
 
     least: float
     median: float
-    samples: int
 
 
 def time_callable(
@@ -53,26 +51,7 @@ def compare(
     for _ in range(samples):
         for name, run in runs.items():
             taken[name].append(_sample(run, device, repeats[name]))
-    return {n: Timing(min(t), statistics.median(t), len(t)) for n, t in taken.items()}
-
-
-@frozen
-class KernelTime:
-    """What a timed plan measured for one of its launches, in nanoseconds."""
-
-    name: str
-    calls: int
-    total: int
-    least: int
-
-
-def kernel_times(plan: Plan, launches: Sequence[Launch]) -> tuple[KernelTime, ...]:
-    """Name the rows of a timed plan; empty where the plan is not timed."""
-    rows = plan.timings()
-    if not rows:
-        return ()
-    named = zip(launches, rows, strict=True)
-    return tuple(KernelTime(launch.name, *row) for launch, row in named)
+    return {n: Timing(min(t), statistics.median(t)) for n, t in taken.items()}
 
 
 def _sample(run: Callable[[], object], device: DeviceInterface, repeats: int) -> float:

@@ -2,27 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Generic, TypeVar
-
-from attrs import frozen
+from typing import TypeVar
 
 from gyrator_runtime.device import DeviceInterface
-from gyrator_runtime.profile import Timing, compare
+from gyrator_runtime.profile import compare
 
 Candidate = TypeVar("Candidate")
 
 _MOST_REPEATS = 16
 """Runs in one captured graph."""
-
-
-@frozen
-class Choice(Generic[Candidate]):
-    """The winner, what went wrong with those that failed, and the others' times: of one run, or of
-    one graph of the same number of runs."""
-
-    best: Candidate
-    timings: Mapping[Candidate, Timing]
-    failures: Mapping[Candidate, str]
 
 
 def choose(
@@ -32,7 +20,7 @@ def choose(
     samples: int = 10,
     sample_seconds: float = 0.0,
     gain: float = 1.0,
-) -> Choice[Candidate]:
+) -> Candidate:
     """Run all candidates in turn and return the one of least median time; ties go to the first.
 
     A candidate that raises is left out; short ones repeat to fill `sample_seconds`. A device with
@@ -40,17 +28,17 @@ def choose(
     candidate is taken unless it takes `gain` times as long as the best. ValueError where none runs.
     """
     works: dict[str, Candidate] = {}
-    failures: dict[Candidate, str] = {}
+    failures: list[str] = []
     for number, (candidate, run) in enumerate(candidates.items()):
         try:
             run()
             device.synchronize()
         except Exception as error:
-            failures[candidate] = f"{type(error).__name__}: {error}"
+            failures.append(f"{type(error).__name__}: {error}")
         else:
             works[str(number)] = candidate
     if not works:
-        raise ValueError(f"no candidate runs: {'; '.join(failures.values())}")
+        raise ValueError(f"no candidate runs: {'; '.join(failures)}")
     runs = {n: candidates[c] for n, c in works.items()}
     if device.supports_graphs():
         runs = _captured(runs, device, sample_seconds)
@@ -60,7 +48,7 @@ def choose(
     first = next(iter(candidates))
     if first in timings and timings[first].median < gain * timings[best].median:
         best = first
-    return Choice(best, timings, failures)
+    return best
 
 
 def _captured(

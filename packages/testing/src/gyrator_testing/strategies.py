@@ -334,7 +334,7 @@ class _Generator(_Bodies):
         for k in range(self.draw(st.integers(1, 3))):
             buffer = self._input(f"x{k}")
             self.tensors.append(_Tensor(buffer, mutable=True))
-            inputs.append(TensorInput(buffer, self.pick((1, 16, 64))))
+            inputs.append(TensorInput(buffer))
         makers: dict[str, Callable[[str], None]] = {
             "pointwise": self._pointwise,
             "reduction": self._reduction,

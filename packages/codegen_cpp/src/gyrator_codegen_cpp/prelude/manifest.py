@@ -84,13 +84,9 @@ class Isa(enum.Enum):
 
 @attrs.frozen
 class Section:
-    """A piece of a header: the names it provides and the names its text needs (its own excluded).
-
-    ``internal`` are the helpers that it defines beside them: other sections may need those too.
-    """
+    """A piece of a header: the names it provides, and those of others that its text needs."""
 
     provides: tuple[str, ...]
-    internal: tuple[str, ...]
     needs: frozenset[str]
     text: str
 
@@ -115,23 +111,6 @@ class Manifest:
     headers: tuple[Header, ...]
     sections: tuple[Section, ...]
     index: Mapping[str, int]
-
-    def headers_needed_by(self, header: str) -> tuple[str, ...]:
-        """The other headers that ``header`` needs directly, in reading order."""
-        owner = {
-            n: h.name
-            for h in self.headers
-            for section in h.sections
-            for n in (*section.provides, *section.internal)
-        }
-        needed = {
-            owner[n]
-            for h in self.headers
-            if h.name == header
-            for section in h.sections
-            for n in section.needs
-        }
-        return tuple(h.name for h in self.headers if h.name in needed and h.name != header)
 
 
 def header_text(name: str) -> str:
@@ -176,8 +155,7 @@ def load_manifest() -> Manifest:
     for i, block in enumerate(blocks):
         used = (set(_WORD.findall(block.text)) | set(block.needs)) & index.keys()
         needs = frozenset(n for n in used if index[n] != i)
-        internal = tuple(n for n in block.defines if index[n] == i and n not in block.provides)
-        sections.append(Section(block.provides, internal, needs, block.text))
+        sections.append(Section(block.provides, needs, block.text))
     rest = iter(sections)
     headers = tuple(Header(name, tuple(next(rest) for _ in parts)) for name, parts in split)
     return Manifest(headers, tuple(sections), index)

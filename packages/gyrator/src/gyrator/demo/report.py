@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import torch
 from attrs import frozen
@@ -82,20 +81,3 @@ def _bandwidth(kernel: KernelRecord, microseconds: float) -> str:
 def _bars(values: list[tuple[str, float, str]], unit: str) -> list[Bar]:
     widest = max((value for _, value, _ in values), default=0.0) or 1.0
     return [Bar(label, v, unit, 100 * v / widest, note) for label, v, note in values]
-
-
-def as_dict(row: Row) -> dict[str, Any]:
-    """Return a row's figures as JSON data."""
-    return {
-        "model": row.model,
-        "step": row.step,
-        "dtype": str(row.dtype).removeprefix("torch."),
-        "eager_ms": row.eager_ms,
-        "gyrator_ms": row.gyrator_ms,
-        "compile_s": row.compile_s,
-        "eager_error": row.eager_error,
-        "gyrator_error": row.gyrator_error,
-        "kernels": row.kernels,
-        "extern_calls": row.externs,
-        "right": row.right,
-    }

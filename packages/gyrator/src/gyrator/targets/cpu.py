@@ -27,7 +27,6 @@ from gyrator_runtime.device import (
 from gyrator_runtime.toolchain import find_toolchain
 from gyrator_runtime.warn import warn
 
-VECTOR_BYTES = {"avx512": 64, "avx2": 32, "plain": 0}
 """Width of a vector register at each instruction set level."""
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
@@ -65,7 +64,6 @@ def cpu_target(isa: str, cores: int) -> Target:
             libraries=frozenset({"mkl", "onednn"}),
         ),
         heuristics=Heuristics(
-            vector_bytes=VECTOR_BYTES[isa],
             cores=cores,
             scatter_choices=True,
             together_elements=1 << 18,

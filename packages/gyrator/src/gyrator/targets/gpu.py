@@ -22,7 +22,6 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.build import BuildError
-from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native import DeviceLaunch
 from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
 from gyrator_runtime.triton.driver import AMD, NVIDIA, Driver, DriverNames, open_driver
@@ -81,7 +80,6 @@ class TritonDevice:
                 atomics=_ATOMICS,
                 sort_extent=256,
                 scan_extent=4096,
-                streams=True,
                 graphs=self.graphs,
                 templates=frozenset({"attention", "attention_gradients"}),
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
@@ -113,7 +111,6 @@ class TritonDevice:
         return DeviceFacts(
             type=self.device,
             architecture=self.architecture,
-            dtypes=frozenset(DTYPES[d] for d in _ALL),
             graphs=self.graphs,
         )
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from attrs import evolve, field, frozen
 
 from gyrator_ir.expr.build import minimum
-from gyrator_ir.expr.conditions import eq, ge, le, lt, ne
+from gyrator_ir.expr.conditions import eq, ge, le
 from gyrator_ir.expr.nodes import (
     ZERO,
     And,
@@ -236,22 +236,6 @@ class ShapeFacts:
         simpler = engine.simplify(cond)
         return simpler is not cond and engine.prover.known(simpler)
 
-    def known_eq(self, a: Expr | int, b: Expr | int) -> bool:
-        """Return True when `a == b` is proved."""
-        return a is b or self.known(eq(a, b))
-
-    def known_ne(self, a: Expr | int, b: Expr | int) -> bool:
-        """Return True when `a != b` is proved."""
-        return self.known(ne(a, b))
-
-    def known_lt(self, a: Expr | int, b: Expr | int) -> bool:
-        """Return True when `a < b` is proved."""
-        return self.known(lt(a, b))
-
-    def known_le(self, a: Expr | int, b: Expr | int) -> bool:
-        """Return True when `a <= b` is proved."""
-        return self.known(le(a, b))
-
     def known_nonnegative(self, value: Expr | int) -> bool:
         """Return True when `value >= 0` is proved."""
         return self.known(ge(value, 0))
@@ -259,10 +243,6 @@ class ShapeFacts:
     def known_positive(self, value: Expr | int) -> bool:
         """Return True when `value > 0` is proved."""
         return self.known(ge(value, 1))
-
-    def known_divisible(self, value: Expr | int, by: Expr | int) -> bool:
-        """Return True when `value % by == 0` is proved."""
-        return self.simplify(expr(value) % expr(by)) is ZERO
 
     def nonnegative_division(self, node: FloorDiv | Mod) -> bool:
         """Return True when the numerator is proved >= 0 and the divisor > 0.

@@ -83,8 +83,3 @@ def intern(key: tuple[Any, ...], make: Callable[..., Interned], *args: Any) -> A
         ref.key = key
         _TABLE[key] = ref
     return made
-
-
-def interned_count() -> int:
-    """Return how many nodes the table holds (for tests of its weakness)."""
-    return len(_TABLE)

@@ -10,7 +10,7 @@ from types import NoneType
 
 from attrs import field, frozen
 
-from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of, natural
+from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
 from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.provenance import Origin
@@ -80,13 +80,9 @@ Arg = TensorRef | Literal | TypeArg | ListArg | Expr
 
 @frozen
 class TensorInput:
-    """A tensor parameter; its buffer's shape and strides hold for every call.
-
-    `alignment` is the alignment of its data pointer in bytes that the program may rely on.
-    """
+    """A tensor parameter; its buffer's shape and strides hold for every call."""
 
     buffer: Buffer = field(validator=exactly(Buffer))
-    alignment: int = field(default=1, validator=natural)
 
 
 @frozen

@@ -142,11 +142,10 @@ def read_buffer(s: Scanner, name: str | None = None) -> Buffer:
 
 
 def show_input(i: Input, writer: Writer) -> str:
-    """Write `in x: f32[4] strides [1] on cpu align 16`, `in n: size s0` or `in g: opaque`."""
+    """Write `in x: f32[4] strides [1] on cpu`, `in n: size s0` or `in g: opaque`."""
     match i:
-        case TensorInput(buffer, alignment):
-            align = "" if alignment == 1 else f" align {alignment}"
-            return f"in {show_buffer(buffer, writer)}{align}"
+        case TensorInput(buffer):
+            return f"in {show_buffer(buffer, writer)}"
         case SizeInput(expr, name):
             return f"in {name}: size {writer.expr(expr)}"
         case OpaqueInput(name):
@@ -165,8 +164,7 @@ def read_input(line: Line) -> Input:
     elif s.take("opaque"):
         found = OpaqueInput(name)
     else:
-        buffer = read_buffer(s, name)
-        found = TensorInput(buffer, s.integer() if s.take("align") else 1)
+        found = TensorInput(read_buffer(s, name))
     s.end()
     return found
 

@@ -912,16 +912,9 @@ PyObject* plan_timings(PyObject* self, PyObject*) {
   return list;
 }
 
-PyObject* plan_reset(PyObject* self, PyObject*) {
-  Plan* plan = reinterpret_cast<Plan*>(self);
-  if (plan->timings) memset(plan->timings, 0, sizeof(Timing) * plan->n_launches);
-  Py_RETURN_NONE;
-}
-
 PyMethodDef plan_methods[] = {
     {"timings", plan_timings, METH_NOARGS,
      "Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."},
-    {"reset_timings", plan_reset, METH_NOARGS, "Forget the timings."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyMemberDef plan_members[] = {

@@ -40,10 +40,6 @@ class Plan(Protocol):
         """Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."""
         ...
 
-    def reset_timings(self) -> None:
-        """Forget the timings."""
-        ...
-
 
 class Runner(Protocol):
     """Makes plans callable."""

@@ -107,10 +107,6 @@ class PurePlan:
             return []
         return [(count, total, least) for count, total, least in self._timings]
 
-    def reset_timings(self) -> None:
-        """Forget the timings."""
-        self._timings = [[0, 0, 0] for _ in self._program.launches]
-
     def _launch(self, step: int, launch: Launch, regs: list[object]) -> None:
         kernel, handler = self._kernels[step]
         objects = tuple(_filled(regs, b.register) for b in launch.buffers)
