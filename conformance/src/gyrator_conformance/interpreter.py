@@ -6,7 +6,6 @@ NumPy arrays. `GYRATOR_TARGETS=cpu-interpreter` puts it in the place of the C++ 
 """
 
 import ctypes
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
@@ -33,7 +33,6 @@ from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import HOST, DType
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.device import CpuDevice, DeviceInterface
-from gyrator_testing.interp import body
 from gyrator_testing.interp.dtypes import NUMPY, Array
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.memory import span
@@ -69,8 +68,8 @@ class InterpreterBackend:
 
     @property
     def content_hash(self) -> str:
-        """A digest of the interpreter's source."""
-        return _content_hash()
+        """A digest of the interpreter's source, and of this suite's."""
+        return content_hash("gyrator_conformance")
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Refuse nothing: the interpreter is total."""
@@ -90,14 +89,6 @@ class InterpreterBackend:
             KernelSource(k.name, f"gy_{k.name}", kernel_text(k), CHECKS) for k in kernels
         )
         return (TranslationUnit("unit0", self.name, "".join(s.text for s in sources), sources),)
-
-
-@cache
-def _content_hash() -> str:
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in sorted(Path(body.__file__).parent.glob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def kernel_text(kernel: Launchable) -> str:

@@ -1,12 +1,11 @@
 """The toy's kernel language: Kernel IR in, lines of assembly out. It implements `KernelBackend`."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from attrs import define, field, frozen
 
 from gyrator_ir import expr as e
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.loop.body import (
@@ -47,10 +46,8 @@ class ToyBackend:
 
     @property
     def content_hash(self) -> str:
-        """A digest of this file and of the processor."""
-        here = Path(__file__).parent
-        texts = (here / name for name in ("language.py", "machine.py"))
-        return hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()
+        """A digest of the language's source and the processor's."""
+        return content_hash("gyrator_toy")
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Refuse what the target's capabilities should have kept away."""

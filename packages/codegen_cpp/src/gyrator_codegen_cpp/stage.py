@@ -1,9 +1,6 @@
 """The C++ kernel language: kernels in, translation units out."""
 
 from collections.abc import Sequence
-from functools import cache
-from hashlib import sha256
-from importlib import resources
 
 from attrs import evolve, frozen
 
@@ -13,6 +10,7 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import refusal
 from gyrator_codegen_cpp.repeats import firsts
 from gyrator_codegen_cpp.support import preamble
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
@@ -22,19 +20,6 @@ from gyrator_ir.target import Target
 
 ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
 """Instruction sets by `Target.arch`; others are written for as `plain`."""
-
-
-@cache
-def _content_hash() -> str:
-    digest = sha256()
-    for package in ("gyrator_codegen", "gyrator_codegen_cpp", "gyrator_codegen_cpp.prelude"):
-        for folder in (resources.files(package), resources.files(package) / "headers"):
-            if not folder.is_dir():
-                continue
-            for item in sorted(folder.iterdir(), key=lambda f: f.name):
-                if item.name.endswith((".py", ".h")):
-                    digest.update(item.name.encode() + b"\0" + item.read_bytes())
-    return digest.hexdigest()
 
 
 @frozen
@@ -48,8 +33,8 @@ class CppBackend:
 
     @property
     def content_hash(self) -> str:
-        """A digest of the prelude and of this package's own sources."""
-        return _content_hash()
+        """A digest of the source of this package, and of what it imports of ours."""
+        return content_hash("gyrator_codegen_cpp")
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Say why this kernel can't be written, or None."""

@@ -1,9 +1,6 @@
 """The Triton kernel language: kernels in, translation units out."""
 
 from collections.abc import Sequence
-from functools import cache
-from hashlib import sha256
-from importlib import resources
 
 from attrs import frozen
 
@@ -15,23 +12,13 @@ from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-
-
-@cache
-def _content_hash() -> str:
-    digest = sha256()
-    own = "gyrator_codegen_triton"
-    for package in ("gyrator_codegen", own, f"{own}.templates"):
-        for item in sorted(resources.files(package).iterdir(), key=lambda f: f.name):
-            if item.is_file():
-                digest.update(item.name.encode() + b"\0" + item.read_bytes())
-    return digest.hexdigest()
 
 
 @frozen
@@ -45,8 +32,8 @@ class TritonBackend:
 
     @property
     def content_hash(self) -> str:
-        """A digest of this package's own sources."""
-        return _content_hash()
+        """A digest of the source of this package, and of what it imports of ours."""
+        return content_hash("gyrator_codegen_triton")
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Say why this kernel can't be written, or None."""

@@ -248,7 +248,8 @@ class Memory:
         if kernel is None:
             return None
         lines = source.text.replace(source.symbol, "kernel").splitlines()
-        text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+        remarks = {line for line, _ in source.source_map}
+        text = "\n".join(line for k, line in enumerate(lines, 1) if k not in remarks)
         hint = self.host.facts.hint
         sizes = [[hint(e) for e in (*p.shape, *p.strides)] for p in kernel.parameters]
         sizes.append([hint(s) for s in kernel.sizes])

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from attrs import frozen
+from attrs import field, frozen
+
+from gyrator_ir.content import content_hash
 
 if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
@@ -20,17 +22,22 @@ if TYPE_CHECKING:
 
 @frozen
 class Shipped:
-    """A backend of a sibling package; a warm start asks for its name only."""
+    """A backend of a sibling package; a warm start asks for its name and its hash only."""
 
     name: str
     module: str
     attribute: str
+    package: str = field(kw_only=True)
+    """What writes the text: the top of `module`, unless that only passes it on."""
+
+    @package.default
+    def _top(self) -> str:
+        return self.module.partition(".")[0]
 
     @property
     def content_hash(self) -> str:
-        """The backend's own hash."""
-        found: str = self._backend().content_hash
-        return found
+        """A digest of the source of the package, and of what it imports of ours."""
+        return content_hash(self.package)
 
     def _backend(self) -> Any:
         return getattr(import_module(self.module), self.attribute)()

@@ -17,7 +17,7 @@ from gyrator.programs import HOST, StoredProgram, store_program
 from gyrator.setting import Setting, Stopwatch
 from gyrator.summary import summarise
 from gyrator.targets import Building
-from gyrator.tracing import Trace, origins_of_lines
+from gyrator.tracing import Trace
 from gyrator.verification import verified
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import TemplateBackend, WrapperBackend
@@ -85,10 +85,8 @@ class Pipeline:
         with watch.stage("wrap"):
             language = self._language(units)
             wrapper, calls = self._wrap(language, host, building)
-        texts = [unit for part in units.values() for unit in part]
-        for unit in texts:
+        for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
-        trace.write("lines.txt", lambda: origins_of_lines(host, texts))
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
         summary = summarise(gm, planned, host, units) | graphs
         if self.setting.options.verify:

@@ -1,22 +1,18 @@
 """Hashes of what can change generated code: our own source, and rules that a user added."""
 
 import hashlib
-import os
-from functools import cache
-from importlib.util import find_spec
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from gyrator_ir.content import source_hash
+
 if TYPE_CHECKING:
     from gyrator_lowering.table import LoweringTable
 
-_PACKAGES = (
-    "gyrator", "gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_codegen",
-    "gyrator_codegen_cpp", "gyrator_codegen_triton", "gyrator_wrapper_cpp",
-    "gyrator_wrapper_fx", "gyrator_wrapper_python", "gyrator_runtime",
-)  # fmt: skip
+_STAGES = ("gyrator_ir", "gyrator_lowering", "gyrator_scheduler", "gyrator_runtime")
+"""What takes part in every compile. Kernel and host languages have digests of their own."""
 
 
 def canonical(value: Any) -> str:
@@ -34,24 +30,9 @@ def canonical(value: Any) -> str:
             return repr(value)
 
 
-@cache
 def product_hash() -> str:
-    """A digest of the source of every package that takes part in a compile."""
-    digest = hashlib.sha256()
-    for package in _PACKAGES:
-        spec = find_spec(package)
-        for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-            for path in _sources(folder):
-                digest.update(path.removeprefix(folder).encode())
-                with open(path, "rb", buffering=0) as source:
-                    digest.update(source.readall())
-    return digest.hexdigest()
-
-
-def _sources(folder: str) -> list[str]:
-    """Return the source files below a folder. Not by pathlib, which takes several times as long."""
-    found = (os.path.join(at, name) for at, _, names in os.walk(folder) for name in names)
-    return sorted(path for path in found if path.endswith((".py", ".h", ".cpp", ".c")))
+    """A digest of the source of all that takes part in every compile."""
+    return source_hash("gyrator", *_STAGES)
 
 
 def rules_hash(table: "LoweringTable") -> str:
@@ -61,7 +42,7 @@ def rules_hash(table: "LoweringTable") -> str:
         module = getattr(rule, "__module__", "")
         digest.update(f"{target} {module} {getattr(rule, '__qualname__', rule)}\n".encode())
         code = getattr(rule, "__code__", None)
-        if code is not None and module.partition(".")[0] not in _PACKAGES:
+        if code is not None and module.partition(".")[0] not in _STAGES:
             _code(code, digest)
     return digest.hexdigest()
 

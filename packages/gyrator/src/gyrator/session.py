@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _WRAPPERS = MappingProxyType(
     {
         "python": ShippedWrapper("python", "gyrator_wrapper_python.stage", "PythonWrapper"),
-        "cpp": ShippedWrapper("cpp", "gyrator.wrappers.cpp", "TorchCppWrapper"),
+        "cpp": ShippedWrapper(
+            "cpp", "gyrator.wrappers.cpp", "TorchCppWrapper", package="gyrator_wrapper_cpp"
+        ),
         "fx": ShippedWrapper("fx", "gyrator_wrapper_fx.stage", "FxWrapper"),
     }
 )

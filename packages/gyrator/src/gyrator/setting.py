@@ -15,13 +15,12 @@ import torch
 from attrs import define, evolve, field, frozen
 
 from gyrator.config import Config
-from gyrator.lazy import Shipped
 from gyrator.options import Options
 from gyrator.product import canonical, product_hash, rules_hash
 from gyrator.programs import Running, host_runner
 from gyrator.records import Observer
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
-from gyrator_ir.backend import KernelBackend, WrapperBackend
+from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
@@ -83,13 +82,15 @@ class Setting:
     def identity(self) -> dict[str, bytes]:
         """Fields of cache keys that differ where the same graph may become another program."""
         targets = self.by_device
-        kernels = {d: _hash_of(definition.kernels) for d, (definition, _) in self.targets.items()}
+        languages = {d: what.kernels.content_hash for d, (what, _) in self.targets.items()}
+        # A program that the language asked for cannot express is in Python.
+        hosts = [self.wrapper, self.wrappers["python"]]
         fields = {
             "options": repr(self.options.code_fields()),
             "rules": "ours" if self.rules is None else rules_hash(self.rules),
-            "host language": _hash_of(self.wrapper),
+            "host language": repr([(h.name, h.content_hash) for h in hosts]),
             "targets": "\n".join(f"{d} {canonical(target)}" for d, target in targets.items()),
-            "kernel languages": repr(kernels),
+            "kernel languages": repr(languages),
             "processor": platform.machine(),
             "compiler": product_hash(),
             "torch": torch.__version__,
@@ -177,8 +178,3 @@ def _exact(target: Target) -> Target:
     if not target.capabilities.tf32:
         return target
     return evolve(target, capabilities=evolve(target.capabilities, tf32=False))
-
-
-def _hash_of(backend: KernelBackend | WrapperBackend) -> str:
-    """Return what tells a backend's text from another's; `product_hash` counts our own sources."""
-    return backend.name if isinstance(backend, Shipped) else backend.content_hash

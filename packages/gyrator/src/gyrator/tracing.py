@@ -1,18 +1,15 @@
 """Writing what each stage made into a folder, for people and for `gyrator opt`."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show as show_host
-from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.print import show as show_kernel
 from gyrator_ir.loop.print import show as show_loop
-from gyrator_ir.source import TranslationUnit
 
 _SHOW: dict[str, Callable[[Any], str]] = {
     "loop": show_loop,
@@ -53,15 +50,3 @@ class Trace:
     def ir(self, level: str, program: Any) -> None:
         """Write a program of the level `loop`, `kernel` or `host`."""
         self.write(f"{level}.gy", lambda: _SHOW[level](program))
-
-
-def origins_of_lines(host: HostProgram, units: Iterable[TranslationUnit]) -> str:
-    """Write, for each kernel, from which line of its text on it computes which FX node."""
-    rows = {k.name: part.origins for part in programs(host) for k in part.kernels}
-    text = ""
-    for kernel in (k for unit in units for k in unit.kernels):
-        text += f"{kernel.symbol}\n"
-        for line, row in kernel.source_map:
-            origin = rows[kernel.kernel][row]
-            text += f"{line:6}  %{origin.node} = {origin.target}  {origin.location}\n"
-    return text

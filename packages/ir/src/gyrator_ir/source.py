@@ -59,7 +59,8 @@ class KernelSource:
     text: str = field(validator=exactly(str))
     checks: tuple[KernelCheck, ...] = field(default=(), validator=a_tuple)
     source_map: tuple[tuple[int, int], ...] = field(default=(), validator=a_tuple)
-    """Pairs (line of `text` from 1, row of the program's origins)."""
+    """Pairs (line of `text` from 1, row of the program's origins): the remarks that say where the
+    kernel came from, which are no part of what it does."""
     candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
     """Configurations worth measuring, best guess first."""
     arguments: tuple[KernelArgument, ...] = field(default=(), validator=a_tuple)

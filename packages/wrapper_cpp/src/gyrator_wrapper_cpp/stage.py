@@ -1,12 +1,13 @@
 """Wrapper IR in, the text of a C++ host program out."""
 
-import hashlib
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from importlib.resources import files
 from types import MappingProxyType
 
 from attrs import field, frozen
 
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import BindConstant, HostProgram, Instruction, Launch
 from gyrator_ir.host.walk import walk
@@ -20,10 +21,6 @@ from gyrator_wrapper_cpp.text import SizePrinter, quoted
 from gyrator_wrapper_cpp.units import ENTRY, Function, Sheet, units
 
 _NO_SCHEMAS: Mapping[str, Schema] = MappingProxyType({})
-_SOURCES = (
-    "calls.py", "emit.py", "encode.py", "errors.py", "kinds.py", "layouts.py", "schema.py",
-    "stage.py", "text.py", "units.py", "data/abi.h", "data/host.h", "data/calls.h",
-)  # fmt: skip
 
 
 @frozen
@@ -52,12 +49,9 @@ class CppWrapper:
     @property
     def content_hash(self) -> str:
         """A digest of this package's source and of the choices above."""
-        digest = hashlib.sha256()
-        for part in _SOURCES:
-            digest.update((files("gyrator_wrapper_cpp") / part).read_bytes())
         chosen = f"{self.abi} {self.fallback} {sorted(self.hooked)} {self.mixed_results}"
-        digest.update(f"{chosen}\n{digest_text(self.schemas)}".encode())
-        return digest.hexdigest()
+        parts = (content_hash("gyrator_wrapper_cpp"), chosen, digest_text(self.schemas))
+        return sha256("\n".join(parts).encode()).hexdigest()
 
     def refuses(self, program: HostProgram) -> Diagnostic | None:
         """Say why this program can't be written, or None.

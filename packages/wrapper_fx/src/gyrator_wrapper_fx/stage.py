@@ -1,13 +1,12 @@
 """Wrapper IR in, a `torch.fx.GraphModule` out; and the same as text that rebuilds it."""
 
-import hashlib
 from collections.abc import Mapping
-from importlib.resources import files
 from types import MappingProxyType
 
 import torch
 from attrs import frozen
 
+from gyrator_ir.content import content_hash
 from gyrator_ir.expr import Expr
 from gyrator_ir.host.nodes import HostProgram, Launch, Return
 from gyrator_ir.host.walk import walk
@@ -91,12 +90,8 @@ class FxWrapper:
 
     @property
     def content_hash(self) -> str:
-        """A digest of this package's source."""
-        digest = hashlib.sha256()
-        folder = files("gyrator_wrapper_fx")
-        for part in sorted(p.name for p in folder.iterdir() if p.name.endswith(".py")):
-            digest.update((folder / part).read_bytes())
-        return digest.hexdigest()
+        """A digest of the source of this package, and of what it imports of ours."""
+        return content_hash("gyrator_wrapper_fx")
 
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms."""

@@ -1,10 +1,8 @@
 """Wrapper IR in, the text of a Python host program out."""
 
-import hashlib
-from importlib.resources import files
-
 from attrs import frozen
 
+from gyrator_ir.content import content_hash
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.walk import programs
 from gyrator_ir.source import Program
@@ -32,11 +30,8 @@ class PythonWrapper:
 
     @property
     def content_hash(self) -> str:
-        """A digest of this package's source."""
-        digest = hashlib.sha256()
-        for part in ("stage.py", "emit.py", "text.py"):
-            digest.update((files("gyrator_wrapper_python") / part).read_bytes())
-        return digest.hexdigest()
+        """A digest of the source of this package, and of what it imports of ours."""
+        return content_hash("gyrator_wrapper_python")
 
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms."""

@@ -1,7 +1,6 @@
 """C++ host programs: schemas from torch's registry, units to libraries, libraries to callables."""
 
 import ctypes
-import hashlib
 import os
 import subprocess
 from array import array
@@ -15,6 +14,7 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import (
     CallPartition,
@@ -73,10 +73,8 @@ class TorchCppWrapper:
 
     @property
     def content_hash(self) -> str:
-        """A digest of the emitter, of what calls its programs, and of the flags."""
-        digest = hashlib.sha256(_emitter({}).content_hash.encode())
-        digest.update(_caller_source() + " ".join(FLAGS).encode())
-        return digest.hexdigest()
+        """A digest of the emitter's source: what calls its programs is in the umbrella's."""
+        return content_hash("gyrator_wrapper_cpp")
 
     def emit(self, program: HostProgram) -> Program:
         """Write the host program.
