@@ -1,5 +1,7 @@
 """Fail on an import, a cycle of modules or a device's name that `ci/layers.toml` does not allow.
 
+Which layer a package is in, and what it may import at all, its pyproject.toml says.
+
 Imports inside functions and under TYPE_CHECKING count: a cycle hidden is still a cycle. So do
 `importlib.import_module("...")` and `__import__("...")` with a constant name.
 """
@@ -7,11 +9,14 @@ Imports inside functions and under TYPE_CHECKING count: a cycle hidden is still 
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by its path
+from packages import Package, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTERS = ("import_module", "__import__")
@@ -30,8 +35,10 @@ class Import:
 class Rules:
     """The contents of `layers.toml`."""
 
-    siblings: dict[str, list[str]]
-    third_party: dict[str, list[str]]
+    layers: dict[str, list[str]]
+    closed: dict[str, list[str]]
+    modules: dict[str, list[str]]
+    offered: list[str]
     forbidden: dict[str, str]
     device_names: tuple[str, ...]
     device_files: tuple[str, ...]
@@ -41,8 +48,10 @@ class Rules:
         """Return the rules written in `path`."""
         data: dict[str, Any] = tomllib.loads(path.read_text())
         return cls(
-            data["siblings"],
-            data["third_party"],
+            data["layers"],
+            data["closed"],
+            data["modules"],
+            data["offered"]["names"],
             data["forbidden"],
             tuple(data["devices"]["names"]),
             tuple(data["devices"]["files"]),
@@ -102,8 +111,10 @@ def permits(patterns: tuple[str, ...], path: Path) -> bool:
     )
 
 
-def import_problems(found: Import, package: str, own: str, rules: Rules) -> Iterator[str]:
-    """Yield what is wrong with one import made by `package`, whose modules lie under `own`."""
+def import_problems(
+    found: Import, package: Package, known: Mapping[str, Package], rules: Rules
+) -> Iterator[str]:
+    """Yield what is wrong with one import made by `package`; `known` has all by their modules."""
     if found.module.startswith("."):
         yield "relative import; write the full name"
         return
@@ -112,22 +123,28 @@ def import_problems(found: Import, package: str, own: str, rules: Rules) -> Iter
         if under(full, banned):
             yield f"imports {banned}: {why}"
     top = found.module.partition(".")[0]
-    if top == own or top in sys.stdlib_module_names:
+    if top == package.module or top in sys.stdlib_module_names:
         return
-    if top == "gyrator" or top.startswith("gyrator_"):
-        allowed = rules.siblings[package]
-        if allowed != ["*"] and top.removeprefix("gyrator_") not in allowed:
-            yield f"{package} may not import {top}"
-        return
-    owners = rules.third_party.get(top, [])
-    if owners != ["*"] and package not in owners:
-        yield f"{package} may not import {top}"
+    sibling = known.get(top)
+    allowed = rules.layers[package.layer]
+    if sibling is not None:
+        if allowed != ["*"] and sibling.layer not in allowed:
+            yield f"the layer {package.layer!r} may not import {top}, which is {sibling.layer!r}"
+        wanted = {sibling.name}
+    else:
+        if package.layer in rules.closed.get(top, ()):
+            yield f"the layer {package.layer!r} may not import {top}"
+        wanted = {name for name, modules in rules.modules.items() if top in modules} or {top}
+    if not wanted & {*package.needs, *rules.offered}:
+        yield f"imports {top}, which {package.folder}/pyproject.toml does not declare"
 
 
-def file_problems(path: Path, tree: ast.AST, package: str, own: str, rules: Rules) -> Iterator[str]:
+def file_problems(
+    path: Path, tree: ast.AST, package: Package, known: Mapping[str, Package], rules: Rules
+) -> Iterator[str]:
     """Yield `file:line: problem` for one file; `path` is relative to the repository."""
     for found in imports(tree):
-        for problem in import_problems(found, package, own, rules):
+        for problem in import_problems(found, package, known, rules):
             yield f"{path}:{found.line}: {problem}"
     for dotted, line in attributes(tree):
         for banned, why in rules.forbidden.items():
@@ -158,38 +175,24 @@ def cycle(trees: dict[str, ast.AST]) -> list[str]:
     return []
 
 
-def sources(root: Path) -> list[Path]:
-    """Return the source folders: of the packages, of the suite, and of what uses them below it."""
-    patterns = ("packages/*/src", "conformance/src", "conformance/*/src", "conformance/*/*/src")
-    return [src for pattern in patterns for src in sorted(root.glob(pattern))]
-
-
-def import_name(src: Path, package: str) -> str:
-    """Return the name by which the package whose sources are `src` imports itself."""
-    if package == "gyrator":
-        return "gyrator"
-    found = [path.name for path in src.iterdir() if (path / "__init__.py").exists()]
-    return found[0] if len(found) == 1 else f"gyrator_{package}"
-
-
 def check(root: Path, rules: Rules) -> list[str]:
     """Return every problem of the packages under `root`, in a stable order."""
     problems: list[str] = []
-    for src in sources(root):
-        folder = src.parent.relative_to(root)
-        package = folder.name if folder.parts[0] == "packages" else folder.as_posix()
-        own = import_name(src, package)
-        if package not in rules.siblings:
-            problems.append(f"{folder}: no row in ci/layers.toml, [siblings]")
+    known = {package.module: package for package in packages(root)}
+    for package in known.values():
+        if package.layer not in rules.layers:
+            said = f"layer {package.layer!r} is none of ci/layers.toml, [layers]"
+            problems.append(f"{package.folder}/pyproject.toml: {said}")
             continue
+        src = root / package.folder / "src"
         trees: dict[str, ast.AST] = {}
         for path in sorted(src.rglob("*.py")):
             dotted = ".".join(path.relative_to(src).with_suffix("").parts)
             tree = ast.parse(path.read_text(), str(path))
             trees[dotted.removesuffix(".__init__")] = tree
-            problems += file_problems(path.relative_to(root), tree, package, own, rules)
+            problems += file_problems(path.relative_to(root), tree, package, known, rules)
         if loop := cycle(trees):
-            problems.append(f"{folder}: import cycle {' -> '.join(loop)}")
+            problems.append(f"{package.folder}: import cycle {' -> '.join(loop)}")
     return problems
 
 

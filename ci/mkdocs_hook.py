@@ -1,6 +1,6 @@
 """What the manual takes from the code itself, so that it cannot fall behind.
 
-- `packages/<name>.md` is the README of that package.
+- `packages/<name>.md` is the README of that package; all of them are in the navigation.
 - A line `<!-- generated: NAME -->` in a page is replaced by what `GENERATORS[NAME]` returns, a line
   `<!-- rules: FAMILY -->` by the ATen ops that a family of lowering rules covers.
 """
@@ -8,6 +8,7 @@
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,9 @@ from gyrator_ir.kernel import nodes as kernel_nodes
 from gyrator_ir.loop import body, nodes
 from gyrator_ir.loop.ops import OPS
 from gyrator_lowering.table import TableBuilder
+
+sys.path.insert(0, str(Path(__file__).parent))
+from packages import packages, released
 
 KINDS = {"library": "a library call", "kept": "a call of ATen"}
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,6 +136,13 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "modes": modes,
     "options": options,
 }
+
+
+def on_config(config: Any) -> Any:
+    """Add the packages to the navigation, in the order of release (called by mkdocs)."""
+    folders = [package.folder for package in released(packages(ROOT))]
+    config["nav"].append({"Packages": [f"{folder}.md" for folder in folders]})
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:

@@ -40,6 +40,12 @@ def examples() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def listing() -> ModuleType:
+    """What reads the packages' metadata."""
+    return load("packages")
+
+
+@pytest.fixture(scope="session")
 def unused() -> ModuleType:
     """The checker of what does nothing."""
     return load("check_unused")

@@ -3,17 +3,31 @@
 import pytest
 
 RULES = """
-[siblings]
-ir = []
-scheduler = ["ir"]
-[third_party]
-torch = []
-attrs = ["*"]
+[layers]
+data = []
+scheduler = ["data"]
+runtime = ["data"]
+[closed]
+torch = ["scheduler"]
+[modules]
+pyyaml = ["yaml"]
+[offered]
+names = ["attrs"]
 [forbidden]
 "torch._inductor" = "it is the peer"
 [devices]
 names = ["cpu", "cuda"]
 files = ["packages/scheduler/src/gyrator_scheduler/targets/**"]
+"""
+PROJECT = """
+[project]
+name = "gyrator-{0}"
+version = "0.1.0"
+dependencies = {2}
+[tool.hatch.build.targets.wheel]
+packages = ["src/gyrator_{0}"]
+[tool.gyrator]
+layer = "{1}"
 """
 
 
@@ -22,6 +36,14 @@ def problems(tmp_path, layers):
     """Return a function from files (`a__b` for a/b.py of the package `scheduler`) to problems."""
     (tmp_path / "layers.toml").write_text(RULES)
     rules = layers.Rules.read(tmp_path / "layers.toml")
+    declared = ["gyrator-ir>=0.1", "torch>=2", "sympy", "gyrator-runtime", "PyYAML"]
+    for name, layer, needs in (
+        ("ir", "data", []), ("scheduler", "scheduler", declared), ("runtime", "runtime", []),
+        ("other", "data", []),
+    ):  # fmt: skip
+        (tmp_path / "packages" / name).mkdir(parents=True)
+        text = PROJECT.format(name, layer, needs)
+        (tmp_path / "packages" / name / "pyproject.toml").write_text(text)
 
     def check(**files):
         src = tmp_path / "packages" / "scheduler" / "src" / "gyrator_scheduler"
@@ -37,7 +59,8 @@ def problems(tmp_path, layers):
 
 
 def test_obedient_code_has_no_problem(problems):
-    assert problems(a="import os\nimport attrs\nfrom gyrator_ir.types import DType\n") == []
+    text = "import os\nimport attrs\nimport sympy, yaml\nfrom gyrator_ir.types import DType\n"
+    assert problems(a=text) == []
 
 
 @pytest.mark.parametrize(
@@ -52,8 +75,10 @@ def test_obedient_code_has_no_problem(problems):
         ),
         ("import importlib\nimportlib.import_module('torch')", "may not import torch"),
         ("__import__('torch')", "may not import torch"),
-        ("import gyrator_runtime", "may not import gyrator_runtime"),
-        ("from gyrator.config import x", "may not import gyrator"),
+        ("import gyrator_runtime", "may not import gyrator_runtime, which is 'runtime'"),
+        ("import numpy", "imports numpy, which packages/scheduler/pyproject.toml does not declare"),
+        ("import gyrator_other", "imports gyrator_other, which packages/scheduler"),
+        ("from gyrator_new.a import x", "imports gyrator_new, which packages/scheduler"),
         ("from . import other", "relative import"),
         ("from .other import x", "relative import"),
         ("import torch._inductor.config", "torch._inductor"),
@@ -105,10 +130,11 @@ def test_facade_that_re_exports_is_no_cycle(problems):
     )
 
 
-def test_package_without_rules_is_found(tmp_path, layers):
+def test_package_without_a_layer_is_found(tmp_path, layers):
     (tmp_path / "layers.toml").write_text(RULES)
-    (tmp_path / "packages" / "stranger" / "src").mkdir(parents=True)
+    (tmp_path / "packages" / "new" / "src").mkdir(parents=True)
+    (tmp_path / "packages" / "new" / "pyproject.toml").write_text(PROJECT.format("new", "", []))
 
     (found,) = layers.check(tmp_path, layers.Rules.read(tmp_path / "layers.toml"))
 
-    assert "stranger" in found
+    assert found.startswith("packages/new/pyproject.toml: layer ''")

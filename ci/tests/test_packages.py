@@ -1,14 +1,10 @@
-"""What ci/packages.toml and the pyproject files say of each other is true."""
+"""What the pyproject files say of the packages, and what is derived from it."""
 
 import re
+import shutil
 import tomllib
 
 import pytest
-
-
-@pytest.fixture(scope="module")
-def listed(root):
-    return tomllib.loads((root / "ci" / "packages.toml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +19,48 @@ def dependencies(project):
     return [(name, bounds) for name, bounds in pairs if name.startswith("gyrator")]
 
 
-def test_each_package_is_listed_once(listed, projects):
-    assert sorted(listed["release_order"]) == sorted(projects)
-    assert sorted(listed["public"] + listed["internal"]) == sorted(projects)
-
-
-def test_release_order_puts_dependencies_first(listed, projects):
+def test_release_order_puts_dependencies_first(listing, projects):
+    order = [p.folder.rpartition("/")[2] for p in listing.released(listing.packages(listing.ROOT))]
+    assert sorted(order) == sorted(projects) and order[-1] == "gyrator"
     released = set()
-    for folder in listed["release_order"]:
+    for folder in order:
         needs = {name for name, _ in dependencies(projects[folder])}
         assert needs <= released, f"{folder} is released before {sorted(needs - released)}"
         released.add(projects[folder]["name"])
+
+
+def test_the_umbrella_depends_on_all_but_tools(listing, projects):
+    needs = {name for name, _ in dependencies(projects["gyrator"])}
+    others = [p for p in listing.released(listing.packages(listing.ROOT)) if p.layer != "tools"]
+    assert needs == {p.project["name"] for p in others} - {"gyrator"}
+
+
+def test_a_new_kernel_language_is_in_every_list(listing, layers, root, tmp_path):
+    """A package in the tree and its dependency in the umbrella's pyproject are all that it takes:
+    no checker's rules name it. Its target file and entry point are what sessions find."""
+    for package in listing.packages(root):
+        (tmp_path / package.folder).mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / package.folder / "pyproject.toml", tmp_path / package.folder)
+    new = tmp_path / "packages" / "codegen_new"
+    (new / "src" / "gyrator_codegen_new").mkdir(parents=True)
+    text = (root / "packages" / "codegen_triton" / "pyproject.toml").read_text()
+    text = text.replace("codegen-triton", "codegen-new").replace("codegen_triton", "codegen_new")
+    (new / "pyproject.toml").write_text(text)
+    stage = new / "src" / "gyrator_codegen_new" / "stage.py"
+    stage.write_text("from gyrator_codegen import Names\nfrom gyrator_ir.target import Target\n")
+    umbrella = tmp_path / "packages" / "gyrator" / "pyproject.toml"
+    line = '  "gyrator-codegen-triton==0.1.0",\n'
+    text = umbrella.read_text().replace(line, line + line.replace("triton", "new"))
+    umbrella.write_text(text)
+
+    found = listing.packages(tmp_path)
+    order = [p.name for p in listing.released(found)]
+    assert order.index("gyrator_codegen") < order.index("gyrator_codegen_new") < len(order) - 1
+    assert ":packages/codegen_new/src:" in listing.mypy_line(found)
+    rules = layers.Rules.read(root / "ci" / "layers.toml")
+    assert layers.check(tmp_path, rules) == []
+    stage.write_text("import torch\nfrom gyrator_lowering import lower\n")
+    assert len(layers.check(tmp_path, rules)) == 4  # not of its layer, and not declared
 
 
 def test_siblings_depend_by_range_and_the_umbrella_pins(projects):
@@ -46,10 +73,11 @@ def test_siblings_depend_by_range_and_the_umbrella_pins(projects):
             assert bounds == (pinned if folder == "gyrator" else ranged), f"{folder}: {name}"
 
 
-def test_internal_packages_say_so(listed, root):
-    for folder in listed["internal"]:
-        readme = (root / "packages" / folder / "README.md").read_text()
-        assert "nternal" in readme.split("\n\n")[1], f"packages/{folder}/README.md, first line"
+def test_internal_packages_say_so(listing, root):
+    for package in listing.released(listing.packages(root)):
+        readme = (root / package.folder / "README.md").read_text()
+        said = "nternal" in readme.split("\n\n")[1]
+        assert said != package.public, f"{package.folder}/README.md, first line"
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "LICENSE", "README.md", "tests"])

@@ -256,8 +256,7 @@ import gyrator
 import gyrator.programs
 session = gyrator.default_session()
 assert session.engine(session.options).identity
-stages = ("lowering.rules", "scheduler", "codegen_cpp", "codegen_triton",
-          "wrapper_python", "wrapper_fx", "wrapper_cpp", "ir.loop", "ir.kernel", "ir.host")
+stages = ("lowering.rules", "scheduler", "codegen", "wrapper", "ir.loop", "ir.kernel", "ir.host")
 print([s for s in stages if any(m.startswith(f"gyrator_{s}") for m in sys.modules)])
 """
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
