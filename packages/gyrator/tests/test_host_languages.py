@@ -20,6 +20,7 @@ from gyrator_ir.host import nodes as h
 from gyrator_ir.host.parse import parse
 from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs, walk
+from gyrator_ir.loop.nodes import Literal
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.toolchain import ToolchainError
 from gyrator_testing.host_cases import CHECKS, LIBRARY, REFUSED_ELSEWHERE, X
@@ -66,6 +67,9 @@ def ops() -> Iterator[None]:
     )
     lib.define("lacking(Tensor x, Tensor y) -> Tensor")
     lib.impl("lacking", lambda x, y: x + 1 if y is None else x + y, "CompositeExplicitAutograd")
+    lib.define("letters(Tensor x, str text) -> Tensor")
+    letters = lambda x, text: x.new_tensor(list(map(ord, text)))  # noqa: E731
+    lib.impl("letters", letters, "CompositeExplicitAutograd")
     for schema in LIBRARY.values():
         lib.define(schema)
     lib.impl("add_one_", lambda x: (x.add_(1), None)[1], "CompositeExplicitAutograd")
@@ -279,6 +283,17 @@ def test_launches(plain: Forms, n: int) -> None:
 
 def test_collectives(plain: Forms, group: str) -> None:
     plain.check(COLLECTIVES.replace("GROUP", group), [X])
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", "\0", "Größe λ"])
+def test_strings_are_whole(plain: Forms, text: str) -> None:
+    args = (h.Ref("x"), Literal(text))
+    call = h.ExternCall("hosttest.letters.default", args, (), ("y",))
+    instructions = (call, h.Return((h.Ref("y"),)))
+    program = h.HostProgram("main", (h.Parameter("x", "tensor"),), (), (), instructions)
+    for wrapper in WRAPPERS:
+        (found,) = plain.load(wrapper, verify(program), {})([torch.ones(1)])
+        assert "".join(map(chr, found.int().tolist())) == text, wrapper
 
 
 # What FX wrappers elsewhere refuse, drop or get wrong ---------------------------------------------

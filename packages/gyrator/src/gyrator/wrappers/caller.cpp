@@ -137,7 +137,7 @@ PyObject* object_of(Program* self, const GyValue& value) {
     case GY_INT: return PyLong_FromLongLong(value.integer);
     case GY_FLOAT: return PyFloat_FromDouble(value.real);
     case GY_BOOL: return PyBool_FromLong(value.integer != 0);
-    case GY_TEXT: return PyUnicode_FromString(value.text);
+    case GY_TEXT: return PyUnicode_DecodeUTF8(value.text, value.count, nullptr);
     case GY_TYPE: return PyObject_CallFunction(hook(self, TYPED), "s", value.text);
     case GY_OPAQUE: return Py_NewRef(reinterpret_cast<PyObject*>(value.bits));
     case GY_LIST: return list_of(self, value);

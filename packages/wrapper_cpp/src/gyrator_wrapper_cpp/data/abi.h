@@ -85,9 +85,6 @@ AOTITorchError aoti_torch__reinterpret_tensor(
 AOTITorchError aoti_torch_empty_strided(
     int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device_type,
     int32_t device_index, AtenTensorHandle*);
-AOTITorchError aoti_torch_empty_strided_pinned(
-    int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t device_type,
-    int32_t device_index, AtenTensorHandle*);
 AOTITorchError aoti_torch_copy_(AtenTensorHandle self, AtenTensorHandle src, int32_t non_blocking);
 AOTITorchError aoti_torch_clone(AtenTensorHandle self, AtenTensorHandle*);
 AOTITorchError aoti_torch_check_inf_and_nan(const char* name, AtenTensorHandle);
@@ -159,7 +156,7 @@ enum GyKind : int32_t {
   GY_INT = 2,
   GY_FLOAT = 3,
   GY_BOOL = 4,        // in `integer`
-  GY_TEXT = 5,        // a string that lives as long as the program
+  GY_TEXT = 5,        // `count` bytes at `text`, which live as long as the program
   GY_TYPE = 6,        // `text` is "dtype:float32", "device:cpu", "layout:...", "memory_format:..."
   GY_OPAQUE = 7,      // the bits of a handle, never owned by a program
   GY_LIST = 8,        // `count` values at `items`

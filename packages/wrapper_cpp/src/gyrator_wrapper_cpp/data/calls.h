@@ -254,8 +254,9 @@ inline GyValue value_float(double v) {
   made.real = v;
   return made;
 }
-inline GyValue value_text(const char* v, int32_t kind = GY_TEXT) {
-  GyValue made{kind, 0, {nullptr}};
+template <int32_t N>
+GyValue value_text(const char (&v)[N], int32_t kind = GY_TEXT) {
+  GyValue made{kind, N - 1, {nullptr}};
   made.text = v;
   return made;
 }
