@@ -232,11 +232,6 @@ AOTITorchError aoti_torch_empty_strided(
   *out = make(dtype, {sizes, sizes + ndim}, {strides, strides + ndim});
   return 0;
 }
-AOTITorchError aoti_torch_empty_strided_pinned(
-    int64_t ndim, const int64_t* sizes, const int64_t* strides, int32_t dtype, int32_t type,
-    int32_t index, T** out) {
-  return aoti_torch_empty_strided(ndim, sizes, strides, dtype, type, index, out);
-}
 AOTITorchError aoti_torch_copy_(T* to, T* from, int32_t) {
   MAY_FAIL;
   if (to->sizes != from->sizes) return 1;

@@ -84,8 +84,8 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
         [f"f.t_b = gy::allocate({{f.s_s0}}, {{1LL}}, {F32_TEXT}, {CPU_TEXT});"],
     ),
     (
-        h.Allocate("b", F32, Device("mydev", 1), N, ONE, pinned=True),
-        [f'f.t_b = gy::allocate({{f.s_s0}}, {{1LL}}, {F32_TEXT}, gy::device("mydev:1"), true);'],
+        h.Allocate("b", F32, Device("mydev", 1), N, ONE),
+        [f'f.t_b = gy::allocate({{f.s_s0}}, {{1LL}}, {F32_TEXT}, gy::device("mydev:1"));'],
     ),
     (h.AllocatePool("m", expr(256), CPU), [f"f.t_m = gy::bytes(256LL, {CPU_TEXT});"]),
     (

@@ -43,10 +43,6 @@ LINES: list[tuple[h.Instruction, str]] = [
         h.Allocate("b", DType.F32, CPU, N, ONE),
         "b = p.allocate((s0, ), (1, ), 'f32', 'cpu')",
     ),
-    (
-        h.Allocate("b", DType.F32, CPU, N, ONE, pinned=True),
-        "b = p.allocate((s0, ), (1, ), 'f32', 'cpu', pinned=True)",
-    ),
     (h.AllocatePool("m", expr(256), CPU), "m = p.pool(256, 'cpu')"),
     (
         h.AllocateFromPool("b", "m", expr(64), DType.I64, N, ONE),

@@ -120,6 +120,8 @@ class Ops:
             return why
         if info.name in self.b.options.extern_ops:
             return f"{info.name} is among the options' extern_ops"
+        if kwargs.get("pin_memory"):
+            return "page-locked memory is ATen's to allocate"
         if info.name in _ANY_DTYPE:
             return ""
         for fake in each(self.b.node.meta.get("val")):

@@ -46,20 +46,19 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 
 
 def allocator(
-    dtype: torch.dtype, device: str | torch.device, pinned: bool = False
+    dtype: torch.dtype, device: str | torch.device
 ) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
     """Return (function, extra): `function(size, stride, *extra)` makes an uninitialised tensor.
 
     Where torch has a quick entry for the device (0.4 us instead of 2) that is the function.
-    `pinned` asks for page-locked host memory.
     """
     place = torch.device(device)
-    quick = getattr(_GUARDS, f"_empty_strided_{place.type}{'_pinned' if pinned else ''}", None)
+    quick = getattr(_GUARDS, f"_empty_strided_{place.type}", None)
     if quick is not None and place.index in (None, 0):
         return quick, (dtype,)
 
     def allocate(size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty_strided(size, stride, dtype=dtype, device=place, pin_memory=pinned)
+        return torch.empty_strided(size, stride, dtype=dtype, device=place)
 
     return allocate, ()
 

@@ -130,7 +130,7 @@ class BodyWriter:
 
     def allocate(self, i: h.Allocate) -> Lines:
         """`f.t_b = gy::allocate({sizes}, {strides}, dtype, device);`"""
-        where = f"{dtype(i.dtype)}, {device(i.device)}{', true' if i.pinned else ''}"
+        where = f"{dtype(i.dtype)}, {device(i.device)}"
         return [f"{self.at(i.name)} = gy::allocate({self._shape(i)}, {where});"]
 
     def allocate_pool(self, i: h.AllocatePool) -> Lines:

@@ -81,8 +81,7 @@ def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
 
 def _allocate(scope: Scope, i: h.Allocate) -> None:
     layout = (scope.size.all(i.shape), scope.size.all(i.strides))
-    pinned = {"pin_memory": True} if i.pinned else {}
-    where: dict[str, Any] = {"dtype": DTYPES[i.dtype], "device": device_of(i.device), **pinned}
+    where: dict[str, Any] = {"dtype": DTYPES[i.dtype], "device": device_of(i.device)}
     node = scope.call(torch.empty_strided, *layout, name=i.name, **where)
     scope.bind(i.name, node, Place(i.dtype))
 

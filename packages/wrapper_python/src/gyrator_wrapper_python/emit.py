@@ -107,14 +107,12 @@ class BodyWriter:
 
     def allocate(self, i: h.Allocate) -> None:
         """`b = p.allocate(shape, strides, dtype, device)`."""
-        pinned = ("pinned=True",) if i.pinned else ()
         where = (string(i.dtype), string(i.device))
         self.call(
             "allocate",
             self.size.tuple(i.shape),
             self.size.tuple(i.strides),
             *where,
-            *pinned,
             into=i.name,
         )
 

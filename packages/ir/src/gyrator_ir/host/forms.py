@@ -109,7 +109,7 @@ _CHECKS = (
 )
 
 _MEMORY = (
-    Form(Allocate, "allocate", (*LAYOUT, _DEVICE, flag("pinned", "pinned")), _NAME),
+    Form(Allocate, "allocate", (*LAYOUT, _DEVICE), _NAME),
     Form(AllocatePool, "pool", (Part("bytes", EXPR), _DEVICE), _NAME),
     Form(
         AllocateFromPool,

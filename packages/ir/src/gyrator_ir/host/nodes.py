@@ -152,8 +152,6 @@ class Allocate:
     device: Device = field(validator=exactly(Device))
     shape: tuple[Expr, ...] = field(validator=a_tuple)
     strides: tuple[Expr, ...] = field(validator=a_tuple)
-    pinned: bool = False
-    """Page-locked host memory."""
 
 
 @frozen

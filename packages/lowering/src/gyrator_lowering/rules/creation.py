@@ -122,7 +122,9 @@ def eye(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
     return b.pointwise(body, out)
 
 
-def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
+def to_copy(
+    b: LoopBuilder, x: Any, device: Any = None, non_blocking: bool = False, **_: Any
+) -> TensorValue:
     """A copy of another type, layout or device."""
     out = b.out
     if not isinstance(x, TensorValue):  # a number, which eager takes for a 0-d tensor
@@ -131,9 +133,7 @@ def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
         return convert(b, x, out)
     here = Spec(out.dtype, x.device, out.shape, out.strides)
     source = x if (x.dtype, x.strides) == (out.dtype, out.strides) else convert(b, x, here)
-    result = b.buffer(out)
-    b.operations.append(DeviceCopy(b.op_name(), source.ref, result.buffer, origins=b.origin))
-    return result
+    return _move(b, source, out, non_blocking)
 
 
 def convert_element_type(b: LoopBuilder, x: TensorValue, _: Any) -> TensorValue:
@@ -156,13 +156,13 @@ def convert(b: LoopBuilder, x: TensorValue, out: Spec) -> TensorValue:
     return b.pointwise(body, out)
 
 
-def copy_(b: LoopBuilder, into: TensorValue, value: Any, *_: Any) -> TensorValue:
+def copy_(b: LoopBuilder, into: TensorValue, value: Any, non_blocking: bool = False) -> TensorValue:
     """Write `value` to an existing tensor, after all reads that come before."""
     if not isinstance(value, TensorValue):
         b.pointwise_into(into, lambda ops, index: operand(ops, value, index, into.dtype.compute))
         return into
     if value.device != into.device:
-        return _copy_across(b, into, value)
+        return _copy_across(b, into, value, non_blocking)
     if value.buffer == into.buffer:
         if value == into:
             return into
@@ -175,14 +175,28 @@ def _converted(ops: Tracer, value: Value, dtype: DType) -> Value:
     return as_bool(ops, value) if dtype is DType.BOOL else value
 
 
-def _copy_across(b: LoopBuilder, into: TensorValue, value: TensorValue) -> TensorValue:
+def _copy_across(
+    b: LoopBuilder, into: TensorValue, value: TensorValue, non_blocking: bool
+) -> TensorValue:
     """Copy to another device: convert here, move, then write there."""
     form = Spec(into.dtype, value.device, into.shape, contiguous_strides(into.shape))
     source = convert(b, value, form)
-    moved = b.buffer(Spec(into.dtype, into.device, form.shape, form.strides))
-    b.operations.append(DeviceCopy(b.op_name(), source.ref, moved.buffer, origins=b.origin))
+    there = Spec(into.dtype, into.device, form.shape, form.strides)
+    moved = _move(b, source, there, non_blocking)
     b.pointwise_into(into, lambda ops, index: ops.load(moved, index))
     return into
+
+
+def _move(b: LoopBuilder, source: TensorValue, out: Spec, non_blocking: bool) -> TensorValue:
+    """Copy to a buffer of another device.
+
+    Buffers are not page-locked: the host waits for what is copied to it, `non_blocking` or not.
+    """
+    result = b.buffer(out)
+    b.operations.append(
+        DeviceCopy(b.op_name(), source.ref, result.buffer, non_blocking, origins=b.origin)
+    )
+    return result
 
 
 def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:

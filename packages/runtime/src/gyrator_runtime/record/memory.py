@@ -29,10 +29,9 @@ class MemoryInstructions(Recording):
         strides: tuple[AnySize, ...],
         dtype: str,
         device: str,
-        pinned: bool = False,
     ) -> Handle:
         """Return a new strided tensor, uninitialised."""
-        function, extra = host.allocator(host.DTYPES[dtype], device, pinned)
+        function, extra = host.allocator(host.DTYPES[dtype], device)
         layout: tuple[Value, ...] = (size_tuple(shape), size_tuple(strides))
         made = self._call(function, (*layout, *map(Const, extra)))
         own = layout_of(shape, strides, host.DTYPES[dtype], 0)

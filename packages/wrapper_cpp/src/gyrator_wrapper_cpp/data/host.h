@@ -146,11 +146,10 @@ inline Device device(const char* text) {
   return {static_cast<int32_t>(type), index};
 }
 
-inline Tensor allocate(Ints sizes, Ints strides, int32_t dtype, Device where, bool pinned = false) {
+inline Tensor allocate(Ints sizes, Ints strides, int32_t dtype, Device where) {
   AtenTensorHandle made = nullptr;
-  auto make = pinned ? aoti_torch_empty_strided_pinned : aoti_torch_empty_strided;
   check(
-      make(
+      aoti_torch_empty_strided(
           static_cast<int64_t>(sizes.size()), sizes.begin(), strides.begin(), dtype, where.type,
           where.index, &made),
       "empty_strided");

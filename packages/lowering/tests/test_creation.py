@@ -1,0 +1,46 @@
+"""Copies between devices, and memory of another kind."""
+
+import pytest
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gyrator_ir.loop.nodes import DeviceCopy, Extern
+from gyrator_ir.target import Capabilities, Target
+from gyrator_ir.types import DType
+from gyrator_lowering import LoweringOptions, lower
+
+REAL = Capabilities(dtypes=frozenset(d for d in DType if not d.is_complex))
+TARGETS = {
+    device: Target(device=device, arch="plain", kernel_backend="interpreter", capabilities=REAL)
+    for device in ("cpu", "meta")
+}
+
+
+@pytest.mark.parametrize("non_blocking", [False, True])
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x, y, wait: x.to("meta", non_blocking=wait),
+        lambda x, y, wait: x.to("meta", torch.float64, non_blocking=wait),
+        lambda x, y, wait: y.copy_(x, non_blocking=wait),
+        lambda x, y, wait: torch.ops.prims.device_put(x, "meta", wait),
+    ],
+)
+def test_a_copy_to_another_device_keeps_whether_it_waits(move, non_blocking):
+    args = torch.ones(3), torch.ones(3, device="meta")
+    gm = make_fx(lambda x, y: move(x, y, non_blocking), tracing_mode="fake")(*args)
+    program = lower(gm, LoweringOptions(), TARGETS)
+    (copy,) = [o for o in program.operations if isinstance(o, DeviceCopy)]
+    assert copy.non_blocking == non_blocking
+
+
+@pytest.mark.parametrize("fn", [torch.ones, torch.empty, torch.arange])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_page_locked_memory_is_atens(fn, pinned):
+    gm = make_fx(lambda x: fn(3, pin_memory=False) + x, tracing_mode="fake")(torch.ones(3))
+    for node in gm.graph.nodes:
+        if "pin_memory" in node.kwargs:
+            node.update_kwarg("pin_memory", pinned)
+    program = lower(gm, LoweringOptions(), TARGETS)
+    calls = [o for o in program.operations if isinstance(o, Extern)]
+    assert [dict(o.kwargs)["pin_memory"].value for o in calls] == [True] * pinned
