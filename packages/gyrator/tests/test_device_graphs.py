@@ -2,16 +2,20 @@
 
 import pytest
 import torch
+from attrs import evolve
 from graph_device import GraphHost, graph_session
 from test_gpu_targets import session_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map_only
 
 from gyrator.autotune import Chosen, Memory, Variant, alternatives
-from gyrator.device_graphs import capturable, replayed
+from gyrator.device_graphs import replayed, stored
 from gyrator.options import Options
 from gyrator.pipeline import Pipeline
 from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PASSES, run_passes
 from gyrator_lowering.options import LoweringOptions
@@ -22,29 +26,34 @@ from gyrator_runtime.host import at_home
 from gyrator_scheduler.stage import plan_host, schedule
 
 
-def planned(function, *sizes):
-    """Return the pipeline, schedule and host program of a function of GPU tensors."""
-    with FakeTensorMode():
-        graph = make_fx(function)(*(torch.empty(s, device="meta") for s in sizes))
+def planned(function, *given, host=()):
+    """Return the pipeline, schedule and host program of a function of GPU tensors, given as such or
+    by their sizes; those called by a name in `host` are the host's."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        tensors = (torch.empty(g) if isinstance(g, tuple) else g for g in given)
+        graph = make_fx(function)(*(t.to("meta") for t in tensors))
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     for node in graph.graph.nodes:
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor):
-            on_device = FakeTensor(fake, value.to("meta"), torch.device("cuda", 0))
-            node.meta["val"] = on_device
+        device = torch.device("cpu") if node.name in host else torch.device("cuda", 0)
+        node.meta["val"] = tree_map_only(
+            torch.Tensor,
+            lambda t, d=device: FakeTensor(fake, t.to("meta"), d),
+            node.meta.get("val"),
+        )
     session = session_for(NVIDIA_GPU, "sm_90")
     pipeline = Pipeline(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
     run_passes(graph, PASSES)
     program = lower(graph, LoweringOptions(), targets, default_table())
-    options = pipeline._scheduler_options()
-    made = schedule(program, options, targets)
-    return pipeline, made, plan_host(made, options, targets)
+    options = evolve(pipeline._scheduler_options(), device_graphs=True)
+    made = verify_kernel(schedule(program, options, targets))
+    return pipeline, made, verify_host(plan_host(made, options, targets))
 
 
 def test_a_program_on_one_device_can_be_captured():
-    _, made, host = planned(lambda x, w: (x * w).sum(0), (64, 100), (100,))
-    assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": []}
+    _, _, host = planned(lambda x, w: (x * w).sum(0), (64, 100), (100,))
+    graph = {"device": "cuda", "index": 0, "mutated": []}
+    assert stored(host) == {"graph": graph, "parts": {}, "home": 0}
 
 
 def test_results_that_are_no_tensors_do_not_divide_a_program():
@@ -63,8 +72,29 @@ def test_results_that_are_no_tensors_do_not_divide_a_program():
 
 
 def test_what_is_written_to_is_known():
-    _, made, host = planned(lambda x, w: (w.copy_(x.sum(0)), x + 1), (64, 100), (100,))
-    assert capturable(made, host) == {"device": "cuda", "index": 0, "mutated": [1]}
+    _, _, host = planned(lambda x, w: (w.copy_(x.sum(0)), x + 1), (64, 100), (100,))
+    assert stored(host)["graph"] == {"device": "cuda", "index": 0, "mutated": [1]}
+
+
+def test_an_index_of_the_host_is_copied_outside_of_one_graph():
+    """Features of a recommender: bags of rows, and the products of pairs that the host names."""
+
+    def features(ids, table, weight, pairs):
+        bags, *_ = torch.ops.aten._embedding_bag(table, ids, torch.arange(0, 24, 3), False, 0)
+        found = torch.stack((bags, bags.sin()), 1)
+        products = (found @ found.transpose(1, 2)).flatten(1)
+        return torch.sigmoid(products[:, pairs] @ weight), pairs
+
+    _, made, host = planned(
+        features, torch.zeros(24).long(), (20, 6), (3, 2), torch.zeros(3).long(), host=("pairs_1",)
+    )
+    outside, inside = made.partitions
+    assert (outside.end, outside.reason) == (1, "it copies from one device to another")
+    assert str(inside.device) == "cuda:0" and inside.end == len(made.nodes) > 4
+    facts = stored(host)
+    assert facts["graph"] is None and list(facts["parts"].values()) == [
+        {"device": "cuda", "index": 0, "mutated": []}
+    ]
 
 
 @pytest.mark.parametrize("facts", [None, {"device": "cpu", "index": 0, "mutated": []}])
@@ -169,6 +199,20 @@ def test_partitions_of_a_program(searching):
         torch.testing.assert_close(call(x, y), function(x, y), rtol=1e-4, atol=1e-4)
     (record,) = records
     assert 1 <= record.host_text.count("p.call_partition(") <= 3
+
+
+def test_what_is_looked_at_for_nan_is_not_captured():
+    """No recording is tried, which would fail."""
+    device = GraphHost()
+    with graph_session(device) as session:
+        function = lambda x: torch.relu(x @ x).sin().sum()  # noqa: E731
+        options = {"device_graphs": True, "nan_asserts": True}
+        call = torch.compile(function, backend=session.backend, options=options)
+        for x in torch.randn(4, 5, 5):
+            torch.testing.assert_close(call(x), function(x))
+        with pytest.raises(AssertionError, match="NaN"):
+            call(torch.full((5, 5), torch.nan))
+    assert not device.captures
 
 
 @pytest.mark.parametrize("current", [0, 1])

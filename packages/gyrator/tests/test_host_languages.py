@@ -226,8 +226,8 @@ PROGRAMS: dict[str, str] = {
     last = place pool at 16 as f32[2] strides [1]
     launch k0 (part, last) sizes [2]
     call sub (z, (2*s0)) -> (o0, o1)
-    call_partition sub (o0, 7) -> (o2, o3)
-    return z, (s0), none, part, last, o1, o2, o3
+    call_partition piece (o0) -> (o2)
+    return z, (s0), none, part, last, o1, o2
   host.program 1 @sub
     parameter t tensor
     parameter n size
@@ -241,6 +241,12 @@ PROGRAMS: dict[str, str] = {
       do
         v = view t as f32[2] strides [1] offset 0
         return v
+  host.program 1 @piece
+    parameter t tensor
+    capture cpu mutates (0)
+{"".join(f"  {line}" + chr(10) for line in KERNEL.format(name="k2").splitlines())}    do
+      launch k2 (t, t) sizes [2]
+      return t
 """,
 }  # fmt: skip
 

@@ -131,7 +131,8 @@ def test_kernel(text, line, expected):
     ("text", "line", "expected"),
     [
         ("do now", 2, "expected `do` alone"),
-        ("capture sometimes\n  do", 2, "expected `capture`"),
+        ("capture cpu now\n  do", 2, "expected the end of the line"),
+        ("home cpu\n  home cpu\n  do", 3, "expected one `home`"),
         ("do\n    y = alocate f32[8]", 3, "expected an instruction"),
         ("do\n    launch k0 [x]", 3, "expected '('"),
         ("do\n    branch x then () else () -> ()\n      then", 3, "expected below it: then, else"),

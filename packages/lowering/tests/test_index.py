@@ -347,3 +347,20 @@ def test_repeating_and_rolling_nothing(check) -> None:
     x = torch.zeros(0, 3)
     program = check(lambda x: (x.repeat(2, 2), x.repeat(1, 0, 3), x.roll(1), x.roll(1, 0)), x)
     assert not any(isinstance(op, Extern) for op in program.operations)
+
+
+CALLS = {
+    "nonzero": (lambda x, i: x.nonzero(), "values decide the sizes of its results"),
+    "unique": (lambda x, i: x.unique(), "values decide the sizes of its results"),
+    "masked": (lambda x, i: x[i > 0], "the host counts the places of a mask"),
+    "written": (lambda x, i: x.index_put((i > 0,), x[:1]), "the host counts the places of a mask"),
+    "complex": (lambda x, i: torch.complex(x, x)[i], ""),
+    "product": (lambda x, i: x @ x.t(), ""),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_says_whether_a_device_graph_can_hold_it(check, name: str) -> None:
+    function, why = CALLS[name]
+    program = check.lower(function, (torch.randn(3, 4), torch.tensor([2, 0, 1])), dynamic=True)
+    assert {o.uncaptured for o in program.operations if isinstance(o, Extern)} == {why}

@@ -1,6 +1,7 @@
 """Schedules and host programs mean what the program means."""
 
 import zlib
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -11,11 +12,12 @@ from scheduler_programs import Maker, target
 
 from gyrator_ir.kernel.nodes import ScheduleNode
 from gyrator_ir.loop.body import ReduceKind
-from gyrator_ir.types import Device
-from gyrator_scheduler import partitions
+from gyrator_scheduler import build
 from gyrator_scheduler.fusion.cluster import Cluster
+from gyrator_scheduler.memory import touched
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import gathered
+from gyrator_scheduler.partitions import Fit
 from gyrator_scheduler.stage import schedule
 
 SEEDS = st.integers(0, 1 << 30)
@@ -80,15 +82,17 @@ def test_what_is_launched_together_waits_for_no_other() -> None:
 @settings(max_examples=40, deadline=None)
 def test_random_programs_in_partitions(seed: int, size: int, fusion: bool) -> None:
     """Every third node, or so, stays outside of the graphs that capture the others."""
-    found = partitions.graph_device
+    found = build.fits
 
-    def some(node: ScheduleNode, *rest: Any) -> Device | None:
-        hidden = zlib.crc32(f"{node.name}{seed}".encode()) % 3 == 0
-        return None if hidden else found(node, *rest)
+    def some(nodes: Iterable[ScheduleNode], *rest: Any) -> Iterator[Fit]:
+        given = list(nodes)
+        for node, fit in zip(given, found(given, *rest), strict=True):
+            hidden = zlib.crc32(f"{touched(node)}{seed}".encode()) % 3 == 0
+            yield Fit(None, "hidden") if hidden else fit
 
     options = SchedulerOptions(device_graphs=True, fusion=fusion)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(partitions, "graph_device", some)
+        patch.setattr(build, "fits", some)
         check(random_program(seed, size), seed, options, graphs=True)
 
 

@@ -178,8 +178,9 @@ CALLS = """host.program 1 @main
   do
     s0 = parameter n
     call sub (x, (2*s0)) -> (o0, o1)
-    call_partition sub (o0, 7) -> (o2, o3)
-    return o1, o2, o3, (s0)
+    call sub (o0, 7) -> (o2, o3)
+    call_partition part (o2) -> (o4)
+    return o1, o3, o4, (s0)
   host.program 1 @sub
     parameter t tensor
     parameter n size
@@ -199,6 +200,18 @@ CALLS = """host.program 1 @main
       do
         v = view t as f32[6] strides [1] offset 0
         return v
+  host.program 1 @part
+    parameter t tensor
+    capture cpu mutates (0)
+    kernel k2 on cpu (i0 < 6)
+      parameter p0: f32[6] strides [1] on cpu
+      outer
+        a = load p0[i0]
+        b: f32 = add a, a
+        store p0[i0], b
+    do
+      launch k2 (t)
+      return t
 """
 
 
@@ -215,8 +228,8 @@ def test_subprograms_that_are_called_twice() -> None:
     check(CALLS, [np.ones(6, F32) * 2, 3])
     gm = to_graph(parse_program(CALLS))
     calls = [n for n in gm.graph.nodes if n.op == "call_module"]
-    assert [n.target for n in calls] == ["sub", "sub"]
-    assert [n.meta.get("capture") for n in calls] == [None, "never"]
+    notes = [(n.target, n.meta.get("capture")) for n in calls]
+    assert notes == [("sub", None), ("sub", None), ("part", "cpu")]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 
 from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
-from gyrator.device_graphs import uncaptured, with_graphs
+from gyrator.device_graphs import stored
 from gyrator.emission import late_refusals, refusals, units_of
 from gyrator.library_choice import LibraryChoice
 from gyrator.products import quicker_in_kernels
@@ -38,7 +38,7 @@ from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.stage import schedule
+from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_scheduler.templates import with_fallbacks
 
 
@@ -61,18 +61,17 @@ class Pipeline:
         with watch.stage("lower"):
             self.prepare(gm, budget)
             lowering = self._lowering_options(gm, budget)
+        options = self._scheduler_options()
         for final in (False, True):
             with watch.stage("lower"):
                 lowered = lower(gm, evolve(lowering, called=called), targets, rules)
                 program = verify_loop(self._settle(lowered))
             trace.ir("loop", program)
-            options = self._scheduler_options(program)
             with watch.stage("schedule"):
                 planned = verify_kernel(schedule(program, options, targets))
             trace.ir("kernel", planned)
             with watch.stage("host"):
-                host, graphs = with_graphs(planned, options, targets)
-                verify_host(host)
+                host = verify_host(plan_host(planned, options, targets))
             trace.ir("host", host)
             with watch.stage("emit"):
                 units, refused = self._emit(host, targets)
@@ -88,7 +87,7 @@ class Pipeline:
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
-        summary = summarise(gm, planned, host, units) | graphs
+        summary = summarise(gm, planned, host, units) | stored(host)
         if self.setting.options.verify:
             with watch.stage("build"):
                 for part in building.values():
@@ -252,15 +251,13 @@ class Pipeline:
             strict=options.strict,
         )
 
-    def _scheduler_options(self, program: LoopProgram | None = None) -> SchedulerOptions:
+    def _scheduler_options(self) -> SchedulerOptions:
         options = self.setting.options
-        able = any(target.capabilities.graphs for _, target in self.setting.targets.values())
-        graphs = able and options.device_graphs and options.wrapper == "python"
         return SchedulerOptions(
             fusion=options.fusion,
             inline=options.inline,
-            device_graphs=graphs,
-            uncaptured=uncaptured(program) if graphs and program is not None else frozenset(),
+            device_graphs=options.device_graphs,
+            graph_parts=options.wrapper == "python",
             numerics=Numerics(options.numerics),
             size_asserts=options.size_asserts,
             nan_asserts=options.nan_asserts,

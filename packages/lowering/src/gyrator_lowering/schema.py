@@ -22,11 +22,21 @@ class OpInfo:
     """Places of the arguments that the op writes to."""
     returns: int
     """Number of results."""
+    uncaptured: str
+    """Why no device graph can hold a call of the op; empty where one can."""
 
     @property
     def is_view(self) -> bool:
         """Whether all results are views of arguments, and nothing is written."""
         return bool(self.views) and None not in self.views and not self.writes
+
+
+_UNCAPTURED = (
+    ("cudagraph_unsafe", "PyTorch says that no graph can hold it"),
+    ("data_dependent_output", "the host reads what it computes"),
+    ("dynamic_output_shape", "values decide the sizes of its results"),
+)
+"""What torch's tags of an op, of which a version may lack some, say of device graphs."""
 
 
 @lru_cache(4096)
@@ -62,4 +72,10 @@ def info_of(op: torch._ops.OpOverload) -> OpInfo:
         results_written=tuple(written),
         writes=tuple(writes),
         returns=len(schema.returns),
+        uncaptured=_uncaptured(op),
     )
+
+
+def _uncaptured(op: torch._ops.OpOverload) -> str:
+    tags = {str(tag).rpartition(".")[2] for tag in op.tags}
+    return next((why for tag, why in _UNCAPTURED if tag in tags), "")

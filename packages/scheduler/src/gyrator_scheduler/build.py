@@ -22,7 +22,7 @@ from gyrator_scheduler.fusion.stages import assemble
 from gyrator_scheduler.memory import lifetimes, peak_at, sizes_of_buffers, touched, with_reuse
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.order import backwards, first_member, gathered, last_member, ordered
-from gyrator_scheduler.partitions import graph_device, partitions
+from gyrator_scheduler.partitions import Fit, fits, planned
 from gyrator_scheduler.ranges import Ranges
 from gyrator_scheduler.together import launches, ranges, widened
 
@@ -88,34 +88,36 @@ def build(
     for attempt in range(ATTEMPTS):
         fusion = _fusion(context, options, apart)
         trace(Step("fuse", program, fusion))
-        order, nodes, lives, together = _nodes(context, fusion, limit)
+        plan = _nodes(context, fusion, limit)
+        lives = plan.lives
         if options.reuse:
-            lives = with_reuse(lives, nodes, buffers)
+            lives = with_reuse(lives, plan.nodes, buffers)
         if limit is None or attempt == ATTEMPTS - 1:
             break
         most, place = peak_at(lives, context.sizes)
-        joined = (c.members for c in order[place : place + 3] if len(c.members) > 1)
+        joined = (c.members for c in plan.order[place : place + 3] if len(c.members) > 1)
         members = next(joined, None) if most > limit else None
         if members is None:
             break
         apart.update(m.index for m in members)
     alive = {life.buffer for life in lives}
     created = tuple(b for b in program.buffers if b.name in alive)
-    return Schedule(
+    inner = evolve(options, device_graphs=False)
+    made = Schedule(
         name=program.name,
         inputs=program.inputs,
         constants=program.constants,
         buffers=created,
-        nodes=nodes,
+        nodes=plan.nodes,
         outputs=program.outputs,
         lifetimes=lives,
-        partitions=partitions(nodes, buffers, targets),
-        together=together,
+        together=plan.together,
         facts=program.facts,
         origins=program.origins,
-        subschedules=tuple(build(p, options, targets, trace) for p in program.subprograms),
+        subschedules=tuple(build(p, inner, targets, trace) for p in program.subprograms),
         user_kernels=program.user_kernels,
     )
+    return planned(made, plan.fits, options.graph_parts) if options.device_graphs else made
 
 
 def _device(op: object, buffers: Mapping[str, Buffer]) -> Device | None:
@@ -137,7 +139,16 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
     )
 
 
-_Plan = tuple[list[Cluster], tuple[ScheduleNode, ...], tuple[Lifetime, ...], tuple[Together, ...]]
+@frozen
+class _Plan:
+    """Clusters in order, and the nodes that they are."""
+
+    order: Sequence[Cluster]
+    nodes: tuple[ScheduleNode, ...]
+    lives: tuple[Lifetime, ...]
+    together: tuple[Together, ...]
+    fits: tuple[Fit, ...]
+    """Whose graph can hold each node; empty where graphs are not wanted."""
 
 
 def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
@@ -153,9 +164,10 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         orders = (by_first, by_last, backwards(clusters))
     best: tuple[int, list[Cluster], tuple[Lifetime, ...]] | None = None
     tried: list[list[int]] = []
-    kinds = _kinds(context, nodes) if context.options.device_graphs else {}
+    held = _fits(context, nodes) if context.options.device_graphs else {}
+    kinds = {n: fit.device for n, fit in held.items()}
     for found in orders:
-        whole = gathered(found, kinds) if context.options.device_graphs else found
+        whole = gathered(found, kinds) if kinds else found
         order = [c for c in whole if not _empty(nodes[c.id])]
         ids = [c.id for c in order]
         if ids in tried:
@@ -181,7 +193,8 @@ def _nodes(context: _Context, fusion: Fusion, limit: int | None) -> _Plan:
         needed = peak_at(longer, context.sizes)[0]
         if shared and (limit is None or needed <= max(limit, most)):
             order, lives, together = found, longer, shared
-    return order, _finished(context, order, nodes), lives, together
+    fit = tuple(held[c.id] for c in order) if held else ()
+    return _Plan(order, _finished(context, order, nodes), lives, together, fit)
 
 
 def _launches(
@@ -189,7 +202,7 @@ def _launches(
     order: Sequence[Cluster],
     clusters: Sequence[Cluster],
     nodes: Mapping[int, ScheduleNode],
-    kinds: Mapping[int, object],
+    kinds: Mapping[int, Device | None],
 ) -> list[list[Cluster]]:
     """Return what is launched together; `kinds` keeps apart what one graph can't capture."""
     facts = context.program.facts
@@ -222,13 +235,10 @@ def _launches(
     return launches(order, clusters, kind, tensors, limit)
 
 
-def _kinds(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, object]:
-    """Return, as a text, which device's graph may capture each node."""
-    unsafe = context.options.uncaptured
-    return {
-        n: str(graph_device(node, context.buffers, context.targets, unsafe))
-        for n, node in nodes.items()
-    }
+def _fits(context: _Context, nodes: Mapping[int, ScheduleNode]) -> dict[int, Fit]:
+    """Return whose graph can hold each node."""
+    found = fits(nodes.values(), context.buffers, context.targets, context.options)
+    return dict(zip(nodes, found, strict=True))
 
 
 def _empty(node: ScheduleNode) -> bool:

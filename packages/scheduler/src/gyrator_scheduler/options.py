@@ -52,9 +52,9 @@ class SchedulerOptions:
     search_steps: int = field(default=96, validator=natural)
     """Nodes visited to prove that joining two kernels makes no cycle; more refuses."""
     device_graphs: bool = field(default=False, validator=exactly(bool))
-    """Bring together what a device's graph may capture, and call it as partitions."""
-    uncaptured: frozenset[str] = field(default=frozenset(), validator=exactly(frozenset))
-    """Ops that no graph may capture, by their names in `Extern.target`."""
+    """Plan what device graphs capture, and bring it together."""
+    graph_parts: bool = field(default=True, validator=exactly(bool))
+    """Graphs may capture parts of a program, and not only whole ones."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
     """Raise where an op that is not torch's own returns what its meta function does not say, which
     is mended else."""

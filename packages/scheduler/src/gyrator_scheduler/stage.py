@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Mapping
 
+from attrs import evolve
+
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import LoopProgram
@@ -12,6 +14,7 @@ from gyrator_scheduler.fusion.repeats import Repeats
 from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.partitions import home
 from gyrator_scheduler.passes import run_passes
 from gyrator_scheduler.templates import not_offered, with_fallbacks
 
@@ -50,7 +53,7 @@ def plan_host(
     schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
 ) -> HostProgram:
     """Write what the host does in one call: bindings, allocations, launches, calls, and results."""
-    return host_program(schedule, options, targets)
+    return evolve(host_program(schedule, options, targets), home=home(schedule))
 
 
 def _slack(program: LoopProgram, targets: Mapping[str, Target]) -> int:

@@ -249,8 +249,8 @@ def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
     args = tuple(scope.value(a) for a in i.args)
     node = scope.graph.call_module(scope.programs[i.program], args)
     sub = next(s for s in scope.context.program.subprograms if s.name == i.program)
-    partition = isinstance(i, h.CallPartition)
-    scope.noted(node, {"capture": str(sub.capture)} if partition else {})
+    capture = sub.capture if isinstance(i, h.CallPartition) else None
+    scope.noted(node, {} if capture is None else {"capture": str(capture.device)})
     scope.unpack(i.results, node)
 
 

@@ -56,7 +56,7 @@ def _function(program: HostProgram, out: Lines, entry: str) -> None:
     out.add(f"def {entry}({rt}):")
     with out.indent():
         for sub in program.subprograms:
-            capture = f", capture={string(sub.capture)}"
+            capture = ', capture="allowed"' if sub.capture is not None else ', capture="never"'
             out.add(f"{rt}.subprogram({string(sub.name)}, build_{sub.name}{capture})")
         names = [parameter.name for parameter in program.parameters]
         listed = "".join(f"{string(n)}, " for n in names)

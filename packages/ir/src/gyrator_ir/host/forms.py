@@ -151,6 +151,7 @@ _WORK = (
             Part("results", RESULTS, lead="->", omit=()),
             Part("out", WORD, lead="out", omit=None),
             Part("out_names", WORDS, lead="names", omit=()),
+            Part("uncaptured", STRING, lead="uncaptured", omit=""),
         ),
     ),
     Form(

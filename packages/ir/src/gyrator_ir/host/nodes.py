@@ -238,6 +238,8 @@ class ExternCall:
     results: tuple[str | tuple[str, ...] | Sym | None, ...] = field(validator=a_tuple)
     out: str | None = None
     out_names: tuple[str, ...] = field(default=(), validator=a_tuple)
+    uncaptured: str = field(default="", validator=exactly(str))
+    """Why no device graph can hold the call; empty where one can."""
 
 
 @frozen
@@ -356,7 +358,7 @@ class CallProgram:
 
 @frozen
 class CallPartition:
-    """Run a subprogram that the runtime may capture as a device graph and replay."""
+    """Run a subprogram that has a `Capture`: the runtime may record a graph and replay it."""
 
     program: str = field(validator=identifier)
     args: tuple[Value, ...] = field(validator=a_tuple)
@@ -414,11 +416,13 @@ INSTRUCTIONS: tuple[type, ...] = get_args(Instruction)
 """Every instruction class, for wrappers and tests to enumerate."""
 
 
-class GraphCapture(StrEnum):
-    """Whether a partition's program may be captured as a device graph."""
+@frozen
+class Capture:
+    """A graph of `device` may stand for a program."""
 
-    NEVER = "never"
-    ALLOWED = "allowed"
+    device: Device = field(validator=exactly(Device))
+    mutated: tuple[int, ...] = field(default=(), validator=a_tuple)
+    """Places of the parameters that the program writes."""
 
 
 @frozen
@@ -436,4 +440,7 @@ class HostProgram:
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
     subprograms: tuple["HostProgram", ...] = field(default=(), validator=a_tuple)
     user_kernels: tuple[UserKernel, ...] = field(default=(), validator=a_tuple)
-    capture: GraphCapture = field(default=GraphCapture.NEVER, validator=exactly(GraphCapture))
+    capture: Capture | None = field(default=None, validator=exactly(Capture, type(None)))
+    """How a graph may stand for the program; None where none can."""
+    home: Device | None = field(default=None, validator=exactly(Device, type(None)))
+    """The device to make current while the program runs; None leaves the caller's."""

@@ -1,18 +1,24 @@
 """Text to Wrapper IR: the reverse of `gyrator_ir.host.print`, form by form."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
 from gyrator_ir.host.forms import FORMS
-from gyrator_ir.host.nodes import GraphCapture, HostProgram, Instruction, Parameter
+from gyrator_ir.host.nodes import Capture, HostProgram, Instruction, Parameter
 from gyrator_ir.host.print import KIND, VERSION
 from gyrator_ir.kernel.parse import read_launchable
-from gyrator_ir.text.forms import build
+from gyrator_ir.text.forms import INTEGERS, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sections, sole
 from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.types import Device
 
+Read = TypeVar("Read")
 _WORDS = {
     **{word: group for word, group in PREAMBLE.items() if group not in ("inputs", "buffers")},
     "parameter": "parameters",
     "capture": "capture",
+    "home": "home",
     "kernel": "kernels",
     "do": "instructions",
     KIND: "subprograms",
@@ -42,7 +48,8 @@ def _program(line: Line) -> HostProgram:
         "kernels": tuple(map(read_launchable, groups["kernels"])),
         "instructions": read_instructions(do.children),
         "subprograms": tuple(map(_program, groups["subprograms"])),
-        "capture": _capture(groups["capture"]),
+        "capture": _sole(groups["capture"], _capture),
+        "home": _sole(groups["home"], _home),
     }
     found = build(line, HostProgram, values)
     assert isinstance(found, HostProgram)
@@ -57,15 +64,25 @@ def _parameter(line: Line) -> Parameter:
     return found
 
 
-def _capture(lines: list[Line]) -> GraphCapture:
+def _sole(lines: list[Line], read: Callable[[Scanner], Read]) -> Read | None:
+    """Read what stands on a line that a program has once at most, after its first word."""
     if not lines:
-        return GraphCapture.NEVER
+        return None
     if len(lines) > 1:
-        lines[1].fail("expected one `capture`")
-    word = lines[0].leaf().text.removeprefix("capture ")
-    if word not in GraphCapture.__members__.values():
-        lines[0].fail(f"expected `capture` and one of {', '.join(GraphCapture)}")
-    return GraphCapture(word)
+        lines[1].fail(f"expected one `{lines[0].text.split()[0]}`")
+    s = Scanner(lines[0].leaf())
+    s.name()
+    found = read(s)
+    s.end()
+    return found
+
+
+def _capture(s: Scanner) -> Capture:
+    return Capture(s.device(), INTEGERS.read(s) if s.take("mutates") else ())
+
+
+def _home(s: Scanner) -> Device:
+    return s.device()
 
 
 def read_instructions(lines: tuple[Line, ...]) -> tuple[Instruction, ...]:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from gyrator_ir.host.forms import FORMS
-from gyrator_ir.host.nodes import GraphCapture, HostProgram, Instruction
+from gyrator_ir.host.nodes import HostProgram, Instruction
 from gyrator_ir.kernel.print import show_kernel
+from gyrator_ir.text.forms import INTEGERS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_preamble, show_user_kernels
-from gyrator_ir.text.scanner import Writer, show_word
+from gyrator_ir.text.scanner import Writer, show_device, show_word
 
 VERSION = 1
 KIND = "host.program"
@@ -32,8 +33,13 @@ def _program(p: HostProgram) -> list[str]:
     writer = Writer()
     lines = show_preamble(p.origins, p.facts, (), p.constants, writer)
     lines += [f"parameter {x.name} {show_word(x.kind)}" for x in p.parameters]
-    if p.capture is not GraphCapture.NEVER:
-        lines.append(f"capture {p.capture.value}")
+    if p.capture is not None:
+        mutated = (
+            f" mutates {INTEGERS.show(p.capture.mutated, writer)}" if p.capture.mutated else ""
+        )
+        lines.append(f"capture {show_device(p.capture.device)}{mutated}")
+    if p.home is not None:
+        lines.append(f"home {show_device(p.home)}")
     lines += show_user_kernels(p.user_kernels, writer)
     for kernel in p.kernels:
         lines += show_kernel(kernel, writer)

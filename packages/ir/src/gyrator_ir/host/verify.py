@@ -18,6 +18,8 @@ GY-HOST-013  the bodies of a branch or a loop free only what they bound
 GY-HOST-014  a tensor has the element type of the kernel's parameter
 GY-HOST-015  what is reused is at least as large as what takes it over
 GY-HOST-016  parameters and instructions are of the classes of this level
+GY-HOST-017  a program that a graph may stand for takes tensors, and nothing in it waits for the
+             host or for another process; a partition is such a program
 
 Bodies of `with_device` and `profile` bind names in the sequence around them.
 """
@@ -43,6 +45,7 @@ from gyrator_ir.host.nodes import (
     Branch,
     CallPartition,
     CallProgram,
+    Capture,
     CollectiveFinish,
     CollectiveStart,
     Comment,
@@ -70,6 +73,7 @@ from gyrator_ir.host.nodes import (
     WithDevice,
 )
 from gyrator_ir.host.print import show_instruction
+from gyrator_ir.host.walk import walk
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
@@ -140,6 +144,22 @@ class _Scope:
         self.at = body[-1]
         for value in body[-1].values:
             self.value(value)
+        self.at = None
+        if program.capture is not None:
+            self.captured(program.capture)
+
+    def captured(self, capture: Capture) -> None:
+        """Check that a graph can stand for the program."""
+        parameters = self.program.parameters
+        for p in parameters:
+            if p.kind != "tensor":
+                self.fail(17, f"a graph takes no {p.kind} ({p.name!r})")
+        if not all(0 <= place < len(parameters) for place in capture.mutated):
+            self.fail(17, f"{list(capture.mutated)} are no places of {len(parameters)} parameters")
+        for i in walk(self.program.instructions):
+            self.at = i
+            if why := i.uncaptured if isinstance(i, ExternCall) else _UNCAPTURED.get(type(i), ""):
+                self.fail(17, f"no graph can hold this: {why}")
 
     def sequence(self, instructions: Sequence[Instruction]) -> None:
         """Check instructions in order."""
@@ -456,6 +476,8 @@ def _call(v: _Scope, i: CallProgram | CallPartition) -> None:
             f"{i.program!r} takes {len(found.parameters)} value(s) and returns {returned}, "
             f"got {len(i.args)} and {len(i.results)}",
         )
+    if type(i) is CallPartition and found.capture is None:
+        v.fail(17, f"{i.program!r} does not say which device's graph may stand for it")
     for value in i.args:
         v.value(value)
     for name in i.results:
@@ -501,6 +523,21 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
     }
 )
 """How each class of instruction is checked."""
+
+_UNCAPTURED: Mapping[type, str] = MappingProxyType(
+    {
+        AssertNoNan: "the host reads a tensor",
+        ReadScalar: "the host reads a number",
+        Copy: "it copies from one device to another",
+        CollectiveStart: "other processes take part in it",
+        CollectiveFinish: "it waits for other processes",
+        Branch: "the host chooses between programs",
+        Loop: "the host decides when it ends",
+        CallProgram: "it calls a program",
+        CallPartition: "it calls a program",
+    }
+)
+"""Why no graph can hold instructions."""
 
 
 def _bytes(dtype: DType, shape: Sequence[Expr], strides: Sequence[Expr]) -> int | None:

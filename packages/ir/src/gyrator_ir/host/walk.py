@@ -17,7 +17,19 @@ _BINDS = {
     h.ReadScalar: "symbol",
 }  # fmt: skip
 _NOT_NAMES = frozenset(
-    {"key", "kernel", "target", "out", "program", "message", "what", "label", "text", "mend"}
+    {
+        "key",
+        "kernel",
+        "target",
+        "out",
+        "program",
+        "message",
+        "what",
+        "label",
+        "text",
+        "mend",
+        "uncaptured",
+    }
 )
 _BODIES = ("body", "then", "otherwise", "condition")
 

@@ -215,13 +215,14 @@ class Lifetime:
 
 @frozen
 class Partition:
-    """Nodes `start` to `end` (not included): a stretch that a device graph may capture, or not."""
+    """Nodes `start` to `end` (not included): a stretch that one device graph holds, or none."""
 
     start: int = field(validator=exactly(int))
     end: int = field(validator=exactly(int))
-    capturable: bool = field(validator=exactly(bool))
+    device: Device | None = field(default=None, validator=exactly(Device, type(None)))
+    """Whose graph captures it; None for what stays outside of graphs."""
     reason: str = field(default="", validator=exactly(str))
-    """Why it can't be captured."""
+    """Why it stays outside."""
 
 
 @frozen
@@ -245,6 +246,7 @@ class Schedule:
     outputs: tuple[Output, ...] = field(validator=a_tuple)
     lifetimes: tuple[Lifetime, ...] = field(default=(), validator=a_tuple)
     partitions: tuple[Partition, ...] = field(default=(), validator=a_tuple)
+    """What device graphs capture, and what not; none where graphs are not wanted."""
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
     subschedules: tuple["Schedule", ...] = field(default=(), validator=a_tuple)

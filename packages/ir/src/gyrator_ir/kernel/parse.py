@@ -232,7 +232,7 @@ def _partition(line: Line) -> Partition:
     start = s.integer()
     s.expect("to")
     end = s.integer()
-    capturable = s.take("capturable")
-    found = Partition(start, end, capturable, "" if s.ended() else s.string())
+    device = s.device() if s.take("on") else None
+    found = Partition(start, end, device, "" if s.ended() else s.string())
     s.end()
     return found

@@ -84,10 +84,10 @@ def show_lifetime(life: Lifetime) -> str:
 
 
 def show_partition(p: Partition) -> str:
-    """Print `partition 0 to 3 capturable`, or with the reason why not in its place."""
-    capturable = " capturable" if p.capturable else ""
+    """Print `partition 0 to 3 on cuda:0`, or why it is not captured in place of the device."""
+    device = "" if p.device is None else f" on {show_device(p.device)}"
     reason = f" {show_string(p.reason)}" if p.reason else ""
-    return f"partition {p.start} to {p.end}{capturable}{reason}"
+    return f"partition {p.start} to {p.end}{device}{reason}"
 
 
 def show_together(t: Together) -> str:

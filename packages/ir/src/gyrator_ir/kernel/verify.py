@@ -11,7 +11,8 @@ GY-KERNEL-024  a local is stored to before it is loaded from; it is not a parame
 GY-KERNEL-025  parameters agree with the buffers of the schedule, on the kernel's device
 GY-KERNEL-026  lifetimes name each created buffer once and cover its uses
 GY-KERNEL-027  a buffer takes over a storage that is dead by then, large enough, and once
-GY-KERNEL-028  partitions follow one another inside the schedule
+GY-KERNEL-028  partitions follow one another inside the schedule; what a graph captures lies on its
+               device, and no call among it says that none can hold it
 GY-KERNEL-029  kernels that are launched together are of one device, none writes what another
                touches or whose storage it has, and groups follow one another
 
@@ -31,6 +32,7 @@ from gyrator_ir.kernel.nodes import (
     Launchable,
     Level,
     Lifetime,
+    Partition,
     Schedule,
     ScheduleNode,
     Stage,
@@ -45,6 +47,7 @@ from gyrator_ir.kernel.print import (
     show_together,
 )
 from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.loop.capture import uncaptured
 from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -58,7 +61,7 @@ from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
-from gyrator_ir.types import DType
+from gyrator_ir.types import Device, DType
 
 _Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, KernelGroup, Launchable)
 
@@ -380,6 +383,18 @@ class _Verifier:
                     partial(show_partition, p),
                 )
             at = p.end
+            if p.device is not None:
+                self._captured(p, p.device)
+
+    def _captured(self, p: Partition, device: Device) -> None:
+        for node in self.schedule.nodes[p.start : p.end]:
+            if not isinstance(node, Kernel) and (why := uncaptured(node)):
+                said = f"no graph can hold {node.name!r}: {why}"
+                self.checker.fail(28, said, partial(show_partition, p))
+            for name in sorted(_buffers_of(node)):
+                if self.buffers[name].device != device:
+                    said = f"{name!r} is on {self.buffers[name].device}"
+                    self.checker.fail(28, said, partial(show_partition, p))
 
     def _together(self) -> None:
         at = 0

@@ -51,6 +51,7 @@ CALLS = FormTable(
                 Part("out_names", WORDS, lead="names", omit=()),
                 _MUTATES,
                 Part("reason", STRING, lead="because", omit=""),
+                Part("uncaptured", STRING, lead="uncaptured", omit=""),
                 _ORIGINS,
             ),
         ),

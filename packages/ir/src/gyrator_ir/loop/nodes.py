@@ -211,6 +211,8 @@ class Extern:
     """Why this is a call and not a kernel: `library` for a dense product or attention, else a
     sentence that `gyrator explain` shows."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+    uncaptured: str = field(default="", validator=exactly(str))
+    """Why no device graph can hold the call; empty where one can."""
 
 
 class TemplateKind(StrEnum):

@@ -177,14 +177,16 @@ def call_of(
     b: LoopBuilder, args: Sequence[Any], kwargs: dict[str, Any], results: tuple[str | None, ...]
 ) -> Extern:
     """Return the current node as a call of the library that gives these buffers."""
+    info = info_of(b.node.target)
     return Extern(
         b.op_name(),
-        info_of(b.node.target).name,
+        info.name,
         tuple(argument(b, x) for x in args),
         tuple((key, argument(b, x)) for key, x in kwargs.items()),
         results,
         reason=LIBRARY,
         origins=b.origin,
+        uncaptured=info.uncaptured,
     )
 
 

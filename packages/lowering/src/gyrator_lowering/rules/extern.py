@@ -9,6 +9,7 @@ from torch.utils.flop_counter import flop_registry
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
+from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, each
 from gyrator_lowering.node import BY_PYTORCH
 from gyrator_lowering.promote import ScalarValue
@@ -17,6 +18,9 @@ from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 _LIBRARY_WORK = frozenset(map(str, flop_registry))
+_INDEXED = ("aten.index.", "aten.index_put")
+MASKS = (DType.BOOL, DType.U8)
+"""Types of indices that say of each place whether it counts."""
 LIBRARY = "library"
 """The reason of calls that are dense products, convolutions or attention."""
 
@@ -120,9 +124,21 @@ def emit(
             tuple(dict.fromkeys(t.buffer for t in written if isinstance(t, TensorValue))),
             reason,
             b.origin,
+            _uncaptured(info, args),
         )
     )
     return tuple(values)
+
+
+def _uncaptured(info: OpInfo, args: Sequence[Any]) -> str:
+    """Return why no device graph can hold a call; empty where one can.
+
+    Of indices, only masks make the host wait, whatever the op's tags say.
+    """
+    if not info.name.startswith(_INDEXED):
+        return info.uncaptured
+    masks = any(isinstance(p, TensorValue) and p.dtype in MASKS for p in args[1])
+    return "the host counts the places of a mask" if masks else ""
 
 
 def is_library_work(op: str) -> bool:

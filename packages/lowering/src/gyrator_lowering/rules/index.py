@@ -10,7 +10,7 @@ from gyrator_ir.loop.body import Check
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.facts import facts_of
-from gyrator_lowering.rules.extern import call
+from gyrator_lowering.rules.extern import MASKS, call
 from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import LeftToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
@@ -94,7 +94,7 @@ def indexed(
 
 def with_masks(places: Sequence[TensorValue | None]) -> bool:
     """Whether a boolean or byte mask is among the indices: its size depends on its values."""
-    return any(p is not None and p.dtype in (DType.BOOL, DType.U8) for p in places)
+    return any(p is not None and p.dtype in MASKS for p in places)
 
 
 def index_tensor(

@@ -113,7 +113,8 @@ def _integers(block: Arg) -> list[int]:
 def _extern(node: Extern, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
     args = _values(node.args, names, before)
     kwargs = tuple((k, names.value(a, before)) for k, a in node.kwargs)
-    work.append(ExternCall(node.target, args, kwargs, node.results, node.out, node.out_names))
+    out = node.out, node.out_names
+    work.append(ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured))
 
 
 def separation(work: Sequence[Instruction]) -> list[Instruction]:

@@ -1,4 +1,4 @@
-"""Stretches of a host program that become subprograms, for device graphs to capture."""
+"""Stretches of a host program that become subprograms, for device graphs to stand for."""
 
 from collections.abc import Sequence
 
@@ -6,8 +6,8 @@ from attrs import evolve, frozen
 
 from gyrator_ir.host.nodes import (
     CallPartition,
+    Capture,
     Free,
-    GraphCapture,
     HostProgram,
     Instruction,
     Launch,
@@ -19,36 +19,19 @@ from gyrator_ir.host.nodes import (
     WithDevice,
 )
 from gyrator_ir.host.walk import bound, free_names, freed, walk
-from gyrator_ir.kernel.nodes import Lifetime
+from gyrator_ir.types import Device
 from gyrator_scheduler.naming import fresh
 
 
 @frozen
 class Stretch:
-    """Instructions from `start` up to `end`, that one device's graph may capture."""
+    """Instructions from `start` up to `end`, that a graph of `device` captures."""
 
     start: int
     end: int
-
-
-def kept_apart(
-    lives: Sequence[Lifetime], ranges: Sequence[tuple[int, int]]
-) -> tuple[Lifetime, ...]:
-    """Return lives of which none takes over a storage across the border of a range of nodes.
-
-    What is captured allocates for itself: a graph's results are its own memory.
-    """
-    home = {life.buffer: _range_of(life.first, ranges) for life in lives}
-    return tuple(
-        evolve(life, reuses=None)
-        if life.reuses is not None and home[life.buffer] != home.get(life.reuses, -1)
-        else life
-        for life in lives
-    )
-
-
-def _range_of(node: int, ranges: Sequence[tuple[int, int]]) -> int:
-    return next((k for k, (a, b) in enumerate(ranges) if a <= node < b), -1)
+    device: Device
+    written: frozenset[str]
+    """Tensors that they write."""
 
 
 def partitioned(program: HostProgram, stretches: Sequence[Stretch]) -> HostProgram:
@@ -73,7 +56,9 @@ def partitioned(program: HostProgram, stretches: Sequence[Stretch]) -> HostProgr
         results = tuple(n for n in bound(body) if n in later and n not in freed(body))
         names = free_names(body)
         name = fresh(f"part{len(parts)}", taken)
-        parts.append(_part(program, name, body, names, results))
+        mutated = tuple(k for k, n in enumerate(names) if n in stretch.written)
+        capture = Capture(stretch.device, mutated)
+        parts.append(_part(program, name, body, names, results, capture))
         out.append(CallPartition(name, tuple(Ref(n) for n in names), results))
         out += ended
     out += given[at:]
@@ -92,6 +77,7 @@ def _part(
     body: tuple[Instruction, ...],
     parameters: tuple[str, ...],
     results: tuple[str, ...],
+    capture: Capture,
 ) -> HostProgram:
     launches = {i.kernel for i in walk(body) if isinstance(i, Launch)}
     users = {i.kernel for i in walk(body) if isinstance(i, TritonLaunch)}
@@ -109,7 +95,8 @@ def _part(
         facts=program.facts,
         origins=program.origins,
         user_kernels=tuple(k for k in program.user_kernels if k.key in users),
-        capture=GraphCapture.ALLOWED,
+        capture=capture,
+        home=None if capture.device.is_host else capture.device,
     )
 
 

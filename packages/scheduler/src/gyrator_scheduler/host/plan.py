@@ -11,6 +11,7 @@ from gyrator_ir.host.nodes import (
     AllocatePool,
     AssertNoNan,
     BindConstant,
+    Capture,
     Comment,
     Free,
     HostProgram,
@@ -38,11 +39,11 @@ from gyrator_scheduler.host.calls import calls, conformity, separation
 from gyrator_scheduler.host.inputs import bind_inputs, bind_results, check_inputs, parameters
 from gyrator_scheduler.host.memory import Placement, place_in_pools
 from gyrator_scheduler.host.names import Names
-from gyrator_scheduler.host.parts import Stretch, kept_apart, partitioned
+from gyrator_scheduler.host.parts import Stretch, partitioned
 from gyrator_scheduler.memory import allocated, touched
 from gyrator_scheduler.naming import fresh
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.partitions import buffers_of, captured_ranges
+from gyrator_scheduler.partitions import buffers_of, captured, whole
 from gyrator_scheduler.templates import template_kernel
 from gyrator_scheduler.together import step_of
 
@@ -72,12 +73,9 @@ class _Planner:
         self.options = options
         self.targets = targets
         self.buffers = buffers_of(schedule)
-        self.ranges: list[tuple[int, int]] = []
-        if options.device_graphs:
-            self.ranges = captured_ranges(schedule, targets, options.uncaptured)
-        self.lives = kept_apart(schedule.lifetimes, self.ranges)
+        self.parts = captured(schedule)
         # Memory of a graph is its own: nothing is placed in a pool that reaches beyond it.
-        pooled = options.pool and not self.ranges
+        pooled = options.pool and not self.parts
         self.placement = place_in_pools(schedule, targets) if pooled else Placement((), {})
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
         self.bound: set[Sym] = set()
@@ -98,17 +96,17 @@ class _Planner:
         used = {name for node in schedule.nodes for part in touched(node) for name in part}
         used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
         if self.options.inputs_checked:
-            written = {name for node in schedule.nodes for name in touched(node)[1]}
+            written = self._written(0, len(schedule.nodes))
             out.extend(check_inputs(schedule.inputs, self.bound, used, written))
         for c in schedule.constants:
             if c.buffer.name in used:
                 out.append(BindConstant(c.buffer.name, c.key))
         out.extend(Free(name) for name in ends.get(-1, ()))
         births: dict[int, list[Lifetime]] = {}
-        for life in self.lives:
+        for life in schedule.lifetimes:
             births.setdefault(life.first, []).append(life)
-        taken = {life.reuses for life in self.lives if life.reuses is not None}
-        borders = {n for pair in self.ranges for n in pair}
+        taken = {life.reuses for life in schedule.lifetimes if life.reuses is not None}
+        borders = {n for p in self.parts for n in (p.start, p.end)}
         places: dict[int, int] = {}
         for n, node in enumerate(schedule.nodes):
             if n in borders:
@@ -125,7 +123,7 @@ class _Planner:
             places[len(schedule.nodes)] = len(out)
         values = tuple(self.names.value(o, out) for o in schedule.outputs)
         out.append(Return(values))
-        inner = evolve(self.options, device_graphs=False, inputs_checked=False)
+        inner = evolve(self.options, inputs_checked=False)
         program = HostProgram(
             name=schedule.name,
             parameters=parameters(schedule.inputs),
@@ -139,8 +137,28 @@ class _Planner:
                 for s in schedule.subschedules
             ),
             user_kernels=schedule.user_kernels,
+            capture=self._capture(),
         )
-        return partitioned(program, [Stretch(places[a], places[b]) for a, b in self.ranges])
+        stretches = [
+            Stretch(places[p.start], places[p.end], p.device, self._written(p.start, p.end))
+            for p in self.parts
+            if p.device is not None
+        ]
+        return partitioned(program, stretches)
+
+    def _capture(self) -> Capture | None:
+        """Return how a graph may stand for the program itself."""
+        device = whole(self.schedule)
+        if device is None:
+            return None
+        written = self._written(0, len(self.schedule.nodes))
+        given = [i.buffer.name for i in self.schedule.inputs if isinstance(i, TensorInput)]
+        return Capture(device, tuple(k for k, name in enumerate(given) if name in written))
+
+    def _written(self, start: int, end: int) -> frozenset[str]:
+        """Return the tensors that a stretch of nodes writes."""
+        nodes = self.schedule.nodes[start:end]
+        return frozenset(name for node in nodes for name in touched(node)[1])
 
     def _devices(self) -> set[Device]:
         devices = {b.device for b in self.buffers.values() if not b.device.is_host}
@@ -156,7 +174,7 @@ class _Planner:
                 for name in part:
                     if name in given:
                         last[name] = self.steps[n][1]
-        for life in self.lives:
+        for life in self.schedule.lifetimes:
             last[life.buffer] = life.last
         result: dict[int, list[str]] = {}
         for name, n in last.items():

@@ -1,0 +1,35 @@
+"""Why no device graph can hold a call, as far as the call itself says."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from gyrator_ir.loop.nodes import (
+    AssertCond,
+    CallOp,
+    CallOperation,
+    CollectiveCall,
+    CollectiveWait,
+    CondOp,
+    DeviceCopy,
+    Extern,
+    ScalarRead,
+    WhileOp,
+)
+
+_UNCAPTURED: Mapping[type, str] = MappingProxyType(
+    {
+        CollectiveCall: "other processes take part in it",
+        CollectiveWait: "it waits for other processes",
+        DeviceCopy: "it copies from one device to another",
+        ScalarRead: "the host reads a number",
+        AssertCond: "the host checks sizes",
+        CondOp: "the host chooses between programs",
+        WhileOp: "the host decides when it ends",
+        CallOp: "it calls a program",
+    }
+)
+
+
+def uncaptured(call: CallOperation) -> str:
+    """Return why no device graph can hold a call, or an empty text."""
+    return call.uncaptured if isinstance(call, Extern) else _UNCAPTURED.get(type(call), "")
