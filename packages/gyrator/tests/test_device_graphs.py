@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_map_only
 
 from gyrator.autotune import Chosen, Memory, Variant, alternatives
 from gyrator.device_graphs import replayed, stored
+from gyrator.explain import Explanation
 from gyrator.options import Options
 from gyrator.pipeline import Pipeline
 from gyrator.targets.gpu import NVIDIA_GPU
@@ -198,13 +199,20 @@ def test_partitions_of_a_program(searching):
         x, y = torch.randn(4, 4), torch.randn(4, 4)
         torch.testing.assert_close(call(x, y), function(x, y), rtol=1e-4, atol=1e-4)
     (record,) = records
-    assert 1 <= record.host_text.count("p.call_partition(") <= 3
+    captured = [p for p in record.partitions if p.device]
+    assert 1 <= len(captured) == record.host_text.count("p.call_partition(") <= 3
+    assert {p.device for p in captured} == {"cpu"} and all(len(p.nodes) > 1 for p in captured)
+    reasons = {n: p.reason for p in record.partitions for n in p.nodes if not p.device}
+    assert reasons["aten.nonzero.default"] == "values decide the sizes of its results"
+    said = str(Explanation((record,), None))
+    assert "captured on cpu" in said and "values decide the sizes" in said
 
 
 def test_what_is_looked_at_for_nan_is_not_captured():
     """No recording is tried, which would fail."""
-    device = GraphHost()
+    device, records = GraphHost(), []
     with graph_session(device) as session:
+        session.observer = records.append
         function = lambda x: torch.relu(x @ x).sin().sum()  # noqa: E731
         options = {"device_graphs": True, "nan_asserts": True}
         call = torch.compile(function, backend=session.backend, options=options)
@@ -212,7 +220,8 @@ def test_what_is_looked_at_for_nan_is_not_captured():
             torch.testing.assert_close(call(x), function(x))
         with pytest.raises(AssertionError, match="NaN"):
             call(torch.full((5, 5), torch.nan))
-    assert not device.captures
+    (record,) = records
+    assert not device.captures and not any(p.device for p in record.partitions)
 
 
 @pytest.mark.parametrize("current", [0, 1])

@@ -82,7 +82,23 @@ class Explanation:
         rows = Counter((e.target, e.reason) for g in self.graphs for e in g.externs)
         for (target, reason), count in rows.most_common():
             externs.add_row(target, str(count), reason)
-        return Group(*parts, externs) if rows else Group(*parts)
+        if rows:
+            parts.append(externs)
+        graphs = Table("graph", "kernels and calls", "device graph")
+        for g in self.graphs:
+            for p in g.partitions:
+                held = p.device and f"captured on {p.device}"
+                graphs.add_row(g.phase, _shortened(p.nodes), held or f"none: {p.reason}")
+        return Group(*parts, graphs) if graphs.rows else Group(*parts)
+
+
+def _shortened(names: tuple[str, ...]) -> str:
+    """Return a few names, and how many there are."""
+    few = ", ".join(names[:_FEW])
+    return few if len(names) <= _FEW else f"{few}, ... ({len(names)})"
+
+
+_FEW = 3
 
 
 def _origin(graph: GraphRecord) -> str:

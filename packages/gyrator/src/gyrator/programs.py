@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
 from gyrator.device_graphs import NO_GRAPHS, GraphDevices, replayed
-from gyrator.records import GraphRecord, extern_records, kernel_records
+from gyrator.records import GraphRecord, extern_records, kernel_records, partition_records
 from gyrator_lowering.random_ops import LIBRARY, register_ops
 from gyrator_runtime.artifact import (
     NO_LOADERS,
@@ -84,6 +84,7 @@ class StoredProgram:
             nodes=self.summary["nodes"],
             kernels=kernel_records(self.summary),
             externs=extern_records(self.summary),
+            partitions=partition_records(self.summary),
             launches=self.summary["launches"],
             cached=cached,
             seconds=seconds,

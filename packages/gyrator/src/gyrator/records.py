@@ -46,6 +46,18 @@ class KernelRecord:
 
 
 @frozen
+class PartitionRecord:
+    """Kernels and calls that one device graph captures, or that stay outside of graphs."""
+
+    nodes: tuple[str, ...]
+    """Kernels by name, calls by their op."""
+    device: str
+    """Whose graph it is; empty for what stays outside."""
+    reason: str
+    """Why it stays outside."""
+
+
+@frozen
 class GraphRecord:
     """One compiled graph."""
 
@@ -55,6 +67,8 @@ class GraphRecord:
     """Calls in the ATen graph."""
     kernels: tuple[KernelRecord, ...] = ()
     externs: tuple[ExternRecord, ...] = ()
+    partitions: tuple[PartitionRecord, ...] = ()
+    """With the option `device_graphs`: what is captured, in the order in which it runs."""
     launches: int = 0
     """Kernel launches in one run; a kernel may be launched several times."""
     cached: bool = False
@@ -88,6 +102,14 @@ def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
             **cast(Any, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
         )
         for row in summary["kernels"]
+    )
+
+
+def partition_records(summary: Mapping[str, Any]) -> tuple[PartitionRecord, ...]:
+    """Return the partitions of a stored summary."""
+    return tuple(
+        PartitionRecord(tuple(row["nodes"]), row["device"], row["reason"])
+        for row in summary["partitions"]
     )
 
 

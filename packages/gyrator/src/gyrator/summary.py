@@ -7,8 +7,8 @@ import torch
 
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, walk
-from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule
-from gyrator_ir.loop.nodes import Buffer, Extern
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import Buffer, CollectiveCall, Extern
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import TranslationUnit
 
@@ -51,7 +51,26 @@ def summarise(
     ]
     launches = sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions))
     calls = sum(node.op == "call_function" for node in gm.graph.nodes)
-    return {"nodes": calls, "launches": launches, "kernels": kernels, "externs": externs}
+    partitions = [
+        {
+            "nodes": [_named(n) for n in schedule.nodes[p.start : p.end]],
+            "device": "" if p.device is None else str(p.device),
+            "reason": p.reason,
+        }
+        for p in schedule.partitions
+    ]
+    return {
+        "nodes": calls,
+        "launches": launches,
+        "kernels": kernels,
+        "externs": externs,
+        "partitions": partitions,
+    }
+
+
+def _named(node: ScheduleNode) -> str:
+    """Return what a node is called in a report: a call by its op."""
+    return node.target if isinstance(node, Extern | CollectiveCall) else node.name
 
 
 def _refusals(schedule: Schedule) -> dict[tuple[int, ...], list[str]]:
