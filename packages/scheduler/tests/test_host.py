@@ -194,6 +194,18 @@ def test_templates_that_a_target_lacks_are_library_calls() -> None:
     assert not host.kernels and len(kinds(host.instructions, ExternCall)) == 2
 
 
+def test_templates_that_a_kernel_language_refuses_are_library_calls() -> None:
+    offers = {d: offering(t) for d, t in target().items()}
+
+    def refuses(kernel: TemplateKernel) -> str:
+        return "no room" if kernel.name == "t1" else ""
+
+    made = schedule(attention(Maker(), 5), SchedulerOptions(), offers, refuses=refuses)
+    assert [(type(n), getattr(n, "reason", "")) for n in made.nodes] == [
+        (Template, ""), (Extern, "no room")
+    ]  # fmt: skip
+
+
 def offering(target: Target) -> Target:
     kinds = frozenset(TemplateKind)
     return evolve(target, capabilities=evolve(target.capabilities, templates=kinds))

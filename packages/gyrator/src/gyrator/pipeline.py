@@ -27,7 +27,6 @@ from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.host.walk import programs, user_kernels
 from gyrator_ir.kernel.nodes import Numerics, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
-from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
@@ -39,7 +38,6 @@ from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
-from gyrator_scheduler.templates import with_fallbacks
 
 
 @frozen(eq=False)
@@ -64,11 +62,11 @@ class Pipeline:
         options = self._scheduler_options()
         for final in (False, True):
             with watch.stage("lower"):
-                lowered = lower(gm, evolve(lowering, called=called), targets, rules)
-                program = verify_loop(self._settle(lowered))
+                program = verify_loop(lower(gm, evolve(lowering, called=called), targets, rules))
             trace.ir("loop", program)
             with watch.stage("schedule"):
-                planned = verify_kernel(schedule(program, options, targets))
+                refuses = self._refused_template
+                planned = verify_kernel(schedule(program, options, targets, refuses=refuses))
             trace.ir("kernel", planned)
             with watch.stage("host"):
                 host = verify_host(plan_host(planned, options, targets))
@@ -167,17 +165,13 @@ class Pipeline:
         )
         return emitted, calling(host, emitted)
 
-    def _settle(self, program: LoopProgram) -> LoopProgram:
-        """Give templates that a kernel language refuses back to their libraries."""
-
-        def refused(kernel: TemplateKernel) -> str:
-            definition, target = self.setting.targets[kernel.device.type]
-            if not isinstance(definition.kernels, TemplateBackend):
-                return f"kernels in {target.kernel_backend} have no templates"
-            said = definition.kernels.refuses_template(kernel, target)
-            return "" if said is None else said.message
-
-        return with_fallbacks(program, refused)
+    def _refused_template(self, kernel: TemplateKernel) -> str:
+        """Return why the kernel language of a template's device refuses it, or an empty text."""
+        definition, target = self.setting.targets[kernel.device.type]
+        if not isinstance(definition.kernels, TemplateBackend):
+            return f"kernels in {target.kernel_backend} have no templates"
+        said = definition.kernels.refuses_template(kernel, target)
+        return "" if said is None else said.message
 
     def _emit(
         self, host: HostProgram, targets: Mapping[str, Target]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from attrs import evolve
 
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Schedule
+from gyrator_ir.kernel.nodes import Schedule, TemplateKernel
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Step, ignore
 from gyrator_ir.target import Target
@@ -16,7 +16,7 @@ from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import home
 from gyrator_scheduler.passes import run_passes
-from gyrator_scheduler.templates import not_offered, with_fallbacks
+from gyrator_scheduler.templates import not_offered, nothing_refused, with_fallbacks
 
 
 def schedule(
@@ -24,16 +24,18 @@ def schedule(
     options: SchedulerOptions,
     targets: Mapping[str, Target],
     trace: Callable[[Step], None] = ignore,
+    refuses: Callable[[TemplateKernel], str] = nothing_refused,
 ) -> Schedule:
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
 
     `targets` maps device types to targets; every device that a kernel of the program runs on must
-    be among them. A template that its target does not offer becomes its library call.
+    be among them. A template that its target does not offer, or for which `refuses` has a reason,
+    as kernel languages may have, becomes its library call.
 
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.
     """
-    program = with_fallbacks(program, lambda kernel: not_offered(kernel, targets))
+    program = with_fallbacks(program, lambda k: not_offered(k, targets) or refuses(k))
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     repeats = Repeats()

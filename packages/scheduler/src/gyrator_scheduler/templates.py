@@ -60,6 +60,11 @@ def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str
     return evolve(program, operations=tuple(operations))
 
 
+def nothing_refused(kernel: TemplateKernel) -> str:
+    """Return an empty text: the answer where no kernel language is asked."""
+    return ""
+
+
 def not_offered(kernel: TemplateKernel, targets: Mapping[str, Target]) -> str:
     """Return why no kernel of the device's target can hold a template, or an empty text.
 

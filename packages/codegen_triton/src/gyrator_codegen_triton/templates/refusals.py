@@ -30,8 +30,6 @@ def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | Non
 
 
 def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
-    if kernel.kind.value not in target.capabilities.templates:
-        yield f"{target.arch} offers no template of {kernel.kind.value}"
     stored = {p.name: p.dtype for p in kernel.parameters}
     q, k, v = kernel.inputs[:3]
     offered = _DTYPES & target.capabilities.dtypes
