@@ -83,6 +83,21 @@ with Session(config=config, options={"strict": True}, observer=records.append) a
     found = torch.compile(indexed, backend=session.backend, fullgraph=True)(x.to("toy"), i, n)
     torch.testing.assert_close(found.cpu(), indexed(x, i, n))
     report["mixed"] = sorted({k.language for r in records for k in r.kernels})
+    # Indices that the graph makes on the host are made on the device, where it has the op.
+    def paired(a):
+        k = (torch.arange(2)[:, None] * 2 + torch.arange(3)).flatten()
+        pairs = torch.triu_indices(5, 5, 1)
+        return (a[k] * 2).sum() + torch.exp(a @ a.t())[pairs[0], pairs[1]]
+    for take in (paired, lambda a: a[torch.arange(3) + 1] * 2):
+        records.clear()
+        y, z = x.clone().requires_grad_(), x.to("toy").requires_grad_()
+        right = take(y)
+        right.sum().backward()
+        found = torch.compile(take, backend=session.backend, fullgraph=True)(z)
+        found.sum().backward()
+        torch.testing.assert_close(found.cpu(), right)
+        torch.testing.assert_close(z.grad.cpu(), y.grad)
+    report["made"] = sorted({k.language for r in records for k in r.kernels})
 
     # The second device, and a stream of one's own.
     s = torch.Stream(device="toy:1")
@@ -249,6 +264,10 @@ def test_the_device_needs_no_assignment_into_our_modules(report):
 
 def test_what_the_device_lacks_is_a_call_with_a_reason(report):
     assert "the op 'erf' on f32" in report["calls"]["aten.erf.default"]
+
+
+def test_indices_are_made_where_they_are_read(report):
+    assert report["made"] == ["toy"]
 
 
 def test_two_targets_share_one_graph(report):

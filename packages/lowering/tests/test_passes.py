@@ -10,12 +10,15 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.scan import scan
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
 
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
+from gyrator_lowering.build import each
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import PASSES, prepare_joint, run_passes
+from gyrator_lowering.fx_passes import PASSES, move_indices, prepare_joint, run_passes
 
 
 def targets_of(gm) -> list[str]:
@@ -160,3 +163,30 @@ def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
     run_passes(gm, PASSES)
     results = gm(torch.randn(2, 3))
     assert len({r.untyped_storage().data_ptr() for r in results}) == len(results)
+
+
+STAY = {
+    "returned": lambda x, i: (x[(k := torch.arange(3))], k),
+    "read elsewhere": lambda x, i: (x[(k := torch.arange(3))], k.float().sum() + i),
+    "of an argument": lambda x, i: x[torch.arange(3) + i],
+    "a mask": lambda x, i: x.index_put((torch.arange(4) > 2,), x[0]),
+    "of numbers": lambda x, i: x[torch.arange(0.0, 3.0).long()],
+    "of the host": lambda x, i: i[torch.arange(3)],
+}
+MOVE = {
+    "a range": lambda x, i: x[torch.arange(3)],
+    "computed": lambda x, i: x[(torch.arange(2)[:, None] * 2 + torch.arange(2)).flatten()],
+    "pairs": lambda x, i: x[tuple(torch.triu_indices(4, 4, 1))],
+    "written": lambda x, i: x.index_put((torch.arange(3), torch.full((3,), 2)), x[:3, 0]),
+    "of two": lambda x, i: (x[(k := torch.arange(3))], x.sin()[k]),
+}
+
+
+@pytest.mark.parametrize("name", [*STAY, *MOVE])
+def test_indices_are_made_on_the_device_that_reads_them(name: str) -> None:
+    with FakeTensorMode():
+        x, i = torch.empty(4, 4, device="meta"), torch.empty(3, dtype=torch.int64)
+        gm = make_fx((STAY | MOVE)[name], decomposition_table=default_decompositions())(x, i)
+    assert run_passes(gm, {"move_indices": move_indices}) == ("move_indices",) * (name in MOVE)
+    vals = [v for n in gm.graph.nodes if n.op == "call_function" for v in each(n.meta["val"])]
+    assert ({v.device.type for v in vals} == {"meta"}) == (name in MOVE)

@@ -14,6 +14,7 @@ from gyrator_lowering.fx_passes.cse import cse
 from gyrator_lowering.fx_passes.expand_foreach import expand_foreach
 from gyrator_lowering.fx_passes.inline_higher_order import inline_higher_order
 from gyrator_lowering.fx_passes.linear_calls import Product, Quicker, linear_calls
+from gyrator_lowering.fx_passes.move_indices import move_indices
 from gyrator_lowering.fx_passes.numbers import (
     hold_inputs,
     hold_numbers,
@@ -36,7 +37,7 @@ NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 NO_STRIDES: Mapping[int, Strides] = MappingProxyType({})
 
 JOINT_PASSES: Mapping[str, GraphPass] = MappingProxyType(
-    {"replace_random": replace_random, "remove_noop": remove_noop}
+    {"replace_random": replace_random, "remove_noop": remove_noop, "move_indices": move_indices}
 )
 """Passes over a joint graph (or the forward graph of inference), before it is partitioned."""
 
@@ -122,6 +123,7 @@ __all__ = [
     "inline_higher_order",
     "kernel_products",
     "linear_calls",
+    "move_indices",
     "pad_products",
     "passes_for",
     "planes_last",

@@ -1,0 +1,114 @@
+"""`move-indices`: indices that a graph makes on the host are made on the device that they index."""
+
+import operator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.types import HOST
+from gyrator_lowering.build import each
+from gyrator_lowering.fx_passes.insert import fake_of
+from gyrator_lowering.schema import info_of
+
+aten = torch.ops.aten
+
+_MADE = frozenset({aten.arange, aten.full, aten.ones, aten.zeros, torch.ops.prims.iota})
+_CALLED = frozenset({aten.tril_indices, aten.triu_indices})
+"""Ops without rules, which a device may lack."""
+_COMPUTED = frozenset(
+    {
+        aten.abs, aten.add, aten.bitwise_and, aten.bitwise_not, aten.bitwise_or, aten.cat,
+        aten.clone, aten.eq, aten.flip, aten.ge, aten.gt, aten.le, aten.lt, aten.maximum,
+        aten.minimum, aten.mul, aten.ne, aten.neg, aten.rsub, aten.stack, aten.sub, aten.where,
+    }
+)  # fmt: skip
+"""Ops that give the same integers everywhere, and raise nothing."""
+_MASKS = (torch.bool, torch.uint8)
+_INDEXING = frozenset({aten.index, aten._unsafe_index, aten.index_put, aten._unsafe_index_put})
+
+
+def move_indices(gm: GraphModule) -> bool:
+    """Make integers on the device of the tensors that they index, where nothing else reads them, in
+    place; return whether any were.
+
+    A copy from the host waits for the device at every call, and no device graph can hold it. Masks
+    stay: the host counts their places.
+    """
+    device: dict[Node, torch.device] = {}
+    for node in reversed(gm.graph.nodes):
+        if _is_movable(node):
+            wanted = {device.get(user, _indexed(user, node)) for user in node.users}
+            if len(wanted) == 1 and (one := wanted.pop()) is not None:
+                device[node] = one
+    while stay := [n for n, d in device.items() if not _may_move(n, d, device)]:
+        for node in stay:
+            del device[node]
+    for node in gm.graph.nodes:
+        if node in device:
+            if "device" in node.kwargs:
+                node.kwargs = {**node.kwargs, "device": device[node]}
+            _renew(node)
+    return bool(device)
+
+
+def _is_movable(node: Node) -> bool:
+    """Whether a node gives integers of the host, and could give the same ones elsewhere."""
+    if node.op != "call_function" or not _are_host_integers(node):
+        return False
+    if node.target is operator.getitem:
+        return True
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if any(_tensors(n) for n in node.all_input_nodes):
+        return node.target.overloadpacket in _COMPUTED or info_of(node.target).is_view
+    made = node.target.overloadpacket in _MADE | _CALLED and "device" in node.kwargs
+    return made and not any(isinstance(a, float) for a in node.args)
+
+
+def _are_host_integers(node: Node) -> bool:
+    found = _tensors(node)
+    return bool(found) and all(
+        isinstance(t, FakeTensor)
+        and t.device.type == HOST
+        and not (t.dtype.is_floating_point or t.dtype.is_complex)
+        for t in found
+    )
+
+
+def _tensors(node: Node) -> list[torch.Tensor]:
+    return [v for v in each(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+
+
+def _indexed(user: Node, node: Node) -> torch.device | None:
+    """Return the device of a tensor that a node indexes, if the user does nothing else with it."""
+    packet, value = getattr(user.target, "overloadpacket", None), node.meta["val"]
+    if packet not in _INDEXING or not isinstance(value, torch.Tensor) or value.dtype in _MASKS:
+        return None
+    device: torch.device = fake_of(user.args[0]).device
+    return None if device.type == HOST or node in (user.args[0], *user.args[2:]) else device
+
+
+def _may_move(node: Node, device: torch.device, moved: dict[Node, torch.device]) -> bool:
+    """Whether all that a node reads moves with it, and all that reads it moves or indexes there."""
+    if getattr(node.target, "overloadpacket", None) in _CALLED and not _has(node.target, device):
+        return False
+    given = (n for n in node.all_input_nodes if _tensors(n))
+    users = (moved.get(user, _indexed(user, node)) for user in node.users)
+    return all(moved.get(n) == device for n in given) and all(d == device for d in users)
+
+
+def _has(op: Any, device: torch.device) -> bool:
+    """Whether a device has a kernel of ATen's for an op."""
+    key = getattr(torch._C.DispatchKey, torch._C._dispatch_key_for_device(device.type))
+    return bool(op.has_kernel_for_dispatch_key(key))
+
+
+def _renew(node: Node) -> None:
+    """Compute again what a node gives, for arguments on another device."""
+    op: Any = node.target
+    given = {name: fake_of(value) for name, value in node.kwargs.items()}
+    with next(t for t in _tensors(node) if isinstance(t, FakeTensor)).fake_mode:
+        node.meta["val"] = op(*fake_of(node.args), **given)
+    node.meta.pop("tensor_meta", None)
