@@ -11,13 +11,9 @@ from attrs import evolve
 
 from gyrator import OptionError, Session, pipeline
 from gyrator.config import read_config
-from gyrator.opt import OptError, OptRequest, run_opt
 from gyrator.targets import GROUP, TargetError, discover
 from gyrator.targets.cpu import CPU
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.loop.nodes import LoopProgram
-from gyrator_ir.loop.print import show
 from gyrator_runtime.warn import GyratorWarning
 
 
@@ -84,38 +80,6 @@ def test_an_unknown_mode_is_refused() -> None:
     assert found.code == "GY-OPTION-002"
     assert found.message == "unknown mode 'max-autotun'"
     assert "'max-autotune'?" in found.help
-
-
-@pytest.mark.parametrize("text", ["", "def f(): pass\n", "; a comment\n\nnonsense"])
-def test_text_that_is_no_program_is_refused(text) -> None:
-    """`gyrator opt` reads the level from the first line."""
-    with pytest.raises(OptError) as error:
-        run_opt(text, OptRequest())
-    found = error.value.diagnostic
-    assert found.code == "GY-OPT-001"
-    assert found.message == "the text is no program"
-    assert "loop.program, kernel.schedule, host.program" in found.help
-
-
-def loop_text() -> str:
-    """Return the text of a program that does nothing."""
-    return show(LoopProgram("empty", (), (), (), (), (), ShapeFacts(), (), ()))
-
-
-def test_stages_that_do_not_exist_are_refused() -> None:
-    """Stages lead from loop to kernel to host to text, never back."""
-    kernel = run_opt(loop_text(), OptRequest(to="kernel"))
-    for text, request, message in (
-        (kernel, OptRequest(to="loop"), "no stage leads from kernel to 'loop'"),
-        (kernel, OptRequest(to="fortran"), "no stage leads from kernel to 'fortran'"),
-        (kernel, OptRequest(passes="dce"), "passes run on the level loop, the text is kernel"),
-        ("", OptRequest(start="asm"), "there is no level 'asm'; there are: loop, kernel, host"),
-    ):
-        with pytest.raises(OptError) as error:
-            run_opt(text, request)
-        assert error.value.diagnostic.code == "GY-OPT-002"
-        assert error.value.diagnostic.message == message
-        assert "gyrator opt --help" in error.value.diagnostic.help
 
 
 @pytest.fixture

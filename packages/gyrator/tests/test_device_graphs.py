@@ -13,12 +13,12 @@ from gyrator.autotune import Chosen, Memory, Variant, alternatives
 from gyrator.device_graphs import replayed, stored
 from gyrator.explain import Explanation
 from gyrator.options import Options
-from gyrator.pipeline import Pipeline
+from gyrator.pipeline import Stages
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.fx_passes import fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
@@ -28,7 +28,7 @@ from gyrator_scheduler.stage import plan_host, schedule
 
 
 def planned(function, *given, host=()):
-    """Return the pipeline, schedule and host program of a function of GPU tensors, given as such or
+    """Return the stages, schedule and host program of a function of GPU tensors, given as such or
     by their sizes; those called by a name in `host` are the host's."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         tensors = (torch.empty(g) if isinstance(g, tuple) else g for g in given)
@@ -42,13 +42,13 @@ def planned(function, *given, host=()):
             node.meta.get("val"),
         )
     session = session_for(NVIDIA_GPU, "sm_90")
-    pipeline = Pipeline(session.engine(Options()))
+    stages = Stages(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
-    run_passes(graph, PASSES)
+    fx_pipeline().run(graph)
     program = lower(graph, LoweringOptions(), targets, default_table())
-    options = evolve(pipeline._scheduler_options(), device_graphs=True)
+    options = evolve(stages.scheduler_options(), device_graphs=True)
     made = verify_kernel(schedule(program, options, targets))
-    return pipeline, made, verify_host(plan_host(made, options, targets))
+    return stages, made, verify_host(plan_host(made, options, targets))
 
 
 def test_a_program_on_one_device_can_be_captured():
@@ -113,9 +113,9 @@ def test_other_programs_run_as_they_are(facts):
 
 
 def test_every_candidate_of_a_kernel_is_measured_once():
-    pipeline, _, host = planned(lambda x: x.softmax(-1).sum(0), (64, 1000))
+    stages, _, host = planned(lambda x: x.softmax(-1).sum(0), (64, 1000))
     targets = {"cuda": NVIDIA_GPU.target("sm_90", 132)}
-    units = pipeline._emit(host, targets)[0]["cuda"]
+    units = stages._emit(host, targets)[0]["cuda"]
     variants = [units, *alternatives(units)]
     for n, unit in enumerate(units):
         for k, kernel in enumerate(unit.kernels):
@@ -130,8 +130,8 @@ def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
     cache = Cache(tmp_path)
 
     def kernels(function, size):
-        pipeline, _, host = planned(function, size)
-        units = pipeline._emit(host, targets)[0]["cuda"]
+        stages, _, host = planned(function, size)
+        units = stages._emit(host, targets)[0]["cuda"]
         return Memory(cache, b"", host), units, [k for u in units for k in u.kernels]
 
     memory, units, (kernel,) = kernels(lambda x: x.softmax(-1), (640, 1000))

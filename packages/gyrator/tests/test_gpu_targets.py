@@ -11,14 +11,14 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator import Session
 from gyrator.config import read_config
 from gyrator.options import Options
-from gyrator.pipeline import Pipeline
+from gyrator.pipeline import Stages
 from gyrator.targets import GROUP, LoaderContext
 from gyrator.targets.cpu import CPU
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevice
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import PASSES, run_passes
+from gyrator_lowering.fx_passes import fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
@@ -39,7 +39,7 @@ def session_for(device: TritonDevice, arch: str) -> Session:
 
 
 def planned(function, sizes, device, arch):
-    """Return the pipeline, the targets and the host program of a function of a device's tensors."""
+    """Return the stages, the targets and the host program of a function of a device's tensors."""
     with FakeTensorMode():
         # Fake tensors of a device that this build of torch lacks cannot be made: the graph is.
         graph = make_fx(function)(*(torch.empty(s, device="meta") for s in sizes))
@@ -51,11 +51,11 @@ def planned(function, sizes, device, arch):
                 fake, value.to("meta"), torch.device(device.device, 0)
             )
     session = session_for(device, arch)
-    stages = Pipeline(session.engine(Options()))
+    stages = Stages(session.engine(Options()))
     targets = {d: t for d, (_, t) in session.targets.items()}
-    run_passes(graph, PASSES)
+    fx_pipeline().run(graph)
     program = lower(graph, LoweringOptions(), targets, default_table())
-    options = stages._scheduler_options()
+    options = stages.scheduler_options()
     return stages, targets, plan_host(schedule(program, options, targets), options, targets)
 
 

@@ -15,7 +15,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 from gyrator import explain
 from gyrator.cli import main
 from gyrator.config import Config
-from gyrator.pipeline import Pipeline
+from gyrator.pipeline import Stages
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition
 from gyrator.targets.cpu import CPU, cpu_target
@@ -138,7 +138,7 @@ def broken(name: str) -> tuple[TargetDefinition, Target]:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str, config: Config, program: HostProgram, tmp_path: Path) -> None:
     with Session(options=ON, config=config, targets={"cpu": broken(name)}) as session:
-        pipeline = Pipeline(session.engine(session.options))
+        pipeline = Stages(session.engine(session.options))
         with pytest.raises(VerificationError, match=r"GY-VERIFY-011: kernel .* does not do what"):
             pipeline.verify(program, tmp_path)
 
@@ -179,6 +179,6 @@ def test_without_the_tools_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "gyrator_testing.kernels.validate", None)
     with Session(options=ON, config=config) as session:
-        pipeline = Pipeline(session.engine(session.options))
+        pipeline = Stages(session.engine(session.options))
         with pytest.raises(VerificationError, match=r"GY-VERIFY-010[\s\S]*gyrator\[verify\]"):
             pipeline.verify(program)

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyrator_ir.checks import natural
-from gyrator_ir.diagnostics import ParseError
-from gyrator_ir.passes import Pipeline, Step, parse_pipeline, show_pipeline
+from gyrator_ir.diagnostics import Diagnostic, ParseError, VerifyError
+from gyrator_ir.passes import Level, Off, PassEdits, PassError, Pipeline, Tracer
+from gyrator_ir.text.passes import parse_pipeline, show_pipeline
 
 
 class Mode(StrEnum):
@@ -43,31 +44,170 @@ class Nothing:
 TABLE = {p.name: p for p in (Fuse, Nothing)}
 
 
+def checked(program):
+    if 14 in program:
+        raise RuntimeError("there is a 14")
+    if 13 in program:
+        raise VerifyError(Diagnostic("GY-TEST-001", "there is a 13", provenance=("op",)))
+    return program
+
+
+LISTS = Level("lists", list, str, checked)
+IN_PLACE = Level("lists", list, str, checked, in_place=True)
+
+
+@frozen
+class Append:
+    name: ClassVar[str] = "append"
+    item: object = 7
+
+    def run(self, program):
+        return [*program, self.item]
+
+
+@frozen
+class Extend:
+    name: ClassVar[str] = "extend"
+    by: object = True
+
+    def run(self, program):
+        if self.by:
+            program.append(1)
+        return self.by
+
+
+def lists(*passes, **more):
+    return Pipeline(LISTS, passes, **more)
+
+
 def test_passes_run_in_order_and_are_traced():
-    steps: list[Step] = []
-    pipeline = Pipeline((Fuse(1), Nothing(), Fuse(2)), verifier=lambda p: p)
-    assert pipeline.run([], steps.append) == [1, 2]
-    assert [(s.name, s.changed) for s in steps] == [
-        ("fuse", True),
-        ("drop-dead-buffers", False),
-        ("fuse", True),
+    tracer = Tracer(texts=True)
+    assert lists(Fuse(1), Nothing(), Append()).run([], tracer) == [1, 7]
+    assert [(s.level, s.name, s.changed, s.before, s.after) for s in tracer.steps] == [
+        ("lists", "fuse", True, "[]", "[1]"),
+        ("lists", "drop-dead-buffers", False, "[1]", "[1]"),
+        ("lists", "append", True, "[1]", "[1, 7]"),
     ]
+    assert all(s.seconds >= 0 for s in tracer.steps)
+    timed = Tracer()
+    lists(Fuse()).run([], timed)
+    assert [s.before + s.after for s in timed.steps] == [""]
 
 
-@pytest.mark.parametrize(("verify", "times"), [("ends", 2), ("each", 5)])
-def test_the_verifier_runs_at_the_ends_or_after_each(verify, times):
+def test_what_is_off_keeps_its_place():
+    pipeline = lists(Fuse(1), Off(Append()))
+    assert pipeline.names == ("fuse", "append")
+    assert pipeline.run([]) == [1]
+    assert PassEdits().after("append", Fuse(2)).apply(pipeline).run([]) == [1, 2]
+    assert PassEdits().last("lists", Append()).apply(pipeline).run([]) == [1, 7]
+    edits = PassEdits().replaced("append", Fuse(2)).after("fuse", Nothing(), Fuse(3))
+    assert edits.apply(pipeline).run([]) == [1, 3, 3]
+    assert PassEdits().configured("append", item=5).apply(pipeline).passes[1] == Off(Append(5))
+    assert PassEdits().configured("fuse", limit=4).apply(pipeline).run([]) == [4]
+
+
+@pytest.mark.parametrize(("verify", "times"), [("never", 0), ("end", 1), ("each", 2)])
+def test_what_changed_is_verified(verify, times):
     seen: list[object] = []
 
     def verifier(program):
         seen.append(program)
         return program
 
-    Pipeline((Fuse(), Fuse(), Nothing()), verifier, verify).run([])
+    level = Level("lists", list, str, verifier)
+    Pipeline(level, (Fuse(), Append(), Nothing()), verify=verify).run([])
+    Pipeline(level, (Nothing(),), verify=verify).run([])
     assert len(seen) == times
 
 
-def test_a_pipeline_is_a_value():
-    assert Pipeline((Fuse(1),), list) == Pipeline((Fuse(1),), list)
+@pytest.mark.parametrize(("item", "code"), [(13, "GY-TEST-001"), (14, "GY-PASS-013")])
+def test_errors_name_the_pass(item, code):
+    bad = lists(Fuse(1), Append(item), Fuse(2))
+    with pytest.raises(VerifyError, match=f"{code}: (.|\n)*from: pass 'append' of the level lists"):
+        PassEdits().first("lists", Nothing()).apply(bad).run([])
+
+
+@pytest.mark.parametrize(
+    ("level", "by"), [(LISTS, True), (LISTS, None), (IN_PLACE, None), (IN_PLACE, [])]
+)
+def test_what_a_pass_returns_is_checked(level, by):
+    wanted = "return whether it changed its argument" if level.in_place else "return a list"
+    with pytest.raises(PassError, match=f"GY-PASS-011: pass 'extend' (.|\n)*{wanted}"):
+        Pipeline(level, (Extend(by),)).run([])
+
+
+def test_programs_are_changed_in_place():
+    tracer, program = Tracer(texts=True), []
+    passes = (Extend(), Extend(False))
+    assert Pipeline(IN_PLACE, passes).run(program, tracer) is program == [1]
+    assert [(s.changed, s.before, s.after) for s in tracer.steps] == [
+        (True, "[]", "[1]"),
+        (False, "[1]", "[1]"),
+    ]
+
+
+ALL = lists(Fuse(), Nothing())
+
+
+@pytest.mark.parametrize(
+    ("edits", "passes"),
+    [
+        (PassEdits().without("fuse", "drop-dead-buffers"), ()),
+        (PassEdits().without("fuse", level="other"), ALL.passes),
+        (PassEdits().before("fuse", Append()), (Append(), Fuse(), Nothing())),
+        (PassEdits().after("fuse", Append(), Fuse(2)), (Fuse(), Append(), Fuse(2), Nothing())),
+        (PassEdits().replaced("fuse", Append(), level="lists"), (Append(), Nothing())),
+        (PassEdits().configured("fuse", limit=9, loud=True), (Fuse(9, loud=True), Nothing())),
+        (PassEdits().first("lists", Append()), (Append(), Fuse(), Nothing())),
+        (PassEdits().last("lists", Append()).without("fuse"), (Nothing(), Append())),
+        (PassEdits().only("lists"), ()),
+        (PassEdits().last("lists", Append()).after("append", Fuse(1)).without("fuse", "append"),
+         (Nothing(),)),
+    ],
+)  # fmt: skip
+def test_edits(edits, passes):
+    assert edits.apply(ALL).passes == passes
+    assert (edits.apply(ALL) is ALL) == (passes is ALL.passes)
+    assert hash(edits) == hash(PassEdits(edits.edits))
+    edits.without().check([ALL, Pipeline(Level("other", list, str, list), (Fuse(),))])
+
+
+NONE = PassEdits()
+
+
+@pytest.mark.parametrize(
+    ("edits", "code", "said", "help"),
+    [
+        (
+            NONE.without("fuze"),
+            "001",
+            "no pass 'fuze'",
+            "'fuse'? there are lists: fuse, drop-dead-",
+        ),
+        (NONE.without("fuse", level="loop"), "009", "no level 'loop'", "known: lists"),
+        (NONE.last("list", Fuse()), "009", "no level 'list'", "did you mean 'lists'?"),
+        (NONE.without("xyz", level="lists"), "001", "on the level lists", "there are lists: "),
+        (NONE.without("fuse").after("fuse", Append()), "001", "no pass 'fuse'", "there are"),
+        (NONE.configured("fuse", limt=3), "002", "no option 'limt'", "did you mean 'limit'?"),
+    ],
+)
+def test_edits_that_name_nothing(edits, code, said, help):
+    with pytest.raises(PassError) as caught:
+        edits.check([ALL])
+    found = caught.value.diagnostic
+    assert found.code == f"GY-PASS-{code}"
+    assert said in found.message and help in found.help
+
+
+@pytest.mark.parametrize("one", [Fuse, "fuse", print])
+def test_what_is_no_pass_is_refused(one):
+    with pytest.raises(PassError, match="GY-PASS-010"):
+        PassEdits().after("fuse", one)
+
+
+def test_the_part_of_a_pipeline_up_to_a_pass():
+    assert ALL.until("drop-dead-buffers", included=False).passes == (Fuse(),)
+    assert ALL.until("fuse", included=True).passes == (Fuse(),)
 
 
 def test_text():
@@ -89,6 +229,13 @@ def test_defaults_are_left_out():
     assert type(parse_pipeline("fuse{ratio=2}", TABLE)[0].ratio) is float
     assert parse_pipeline("fuse{ratio=inf}", TABLE) == (Fuse(ratio=float("inf")),)
     assert parse_pipeline("fuse{ratio=-inf}", TABLE) == (Fuse(ratio=float("-inf")),)
+
+
+def test_options_that_are_not_given_are_those_of_the_pass():
+    assert parse_pipeline("fuse{loud=true},fuse", {"fuse": Fuse(9)}) == (
+        Fuse(9, loud=True),
+        Fuse(9),
+    )
 
 
 @given(

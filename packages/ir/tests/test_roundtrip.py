@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gyrator_ir.expr import ShapeFacts, Sym, expr
 from gyrator_ir.host.forms import FORMS
 from gyrator_ir.host.nodes import INSTRUCTIONS, HostProgram, ListValue, Return
+from gyrator_ir.levels import level_of
 from gyrator_ir.loop.body import Axis, Const, Store
 from gyrator_ir.loop.forms import CALLS
 from gyrator_ir.loop.nodes import (
@@ -25,7 +26,6 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
-from gyrator_testing.levels import level_of
 from gyrator_testing.strategies import ALL_OPS, host_programs, loop_programs, schedules
 
 SLOW = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

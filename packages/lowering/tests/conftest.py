@@ -18,7 +18,7 @@ from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, lower
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import expand_foreach, run_passes
+from gyrator_lowering.fx_passes import ExpandForeach
 from gyrator_testing.interp.loop import run_loop
 
 REAL = frozenset(d for d in DType if not d.is_complex)
@@ -116,7 +116,7 @@ class Checker:
         options: LoweringOptions | None = None,
     ) -> LoopProgram:
         gm = self.trace(fn, args, dynamic)
-        run_passes(gm, {"expand_foreach": expand_foreach})
+        ExpandForeach().run(gm)
         self.held = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
         self.held |= dict(gm.named_buffers())
         return verify(lower(gm, options or self.options, TARGETS))

@@ -8,13 +8,13 @@ from torch._functorch.aot_autograd import make_boxed_func
 from gyrator_ir.loop.nodes import CallOp, CondOp, ScalarRead, WhileOp
 from gyrator_ir.loop.verify import verify
 from gyrator_lowering import LoweringOptions, lower
-from gyrator_lowering.fx_passes import hold_numbers, run_passes
+from gyrator_lowering.fx_passes import HoldNumbers
 from gyrator_testing.interp.loop import run_loop
 
 
 def compiled(check, fn, programs):
     def compiler(gm, _):
-        run_passes(gm, {"hold_numbers": hold_numbers})
+        HoldNumbers().run(gm)
         program = verify(lower(gm, LoweringOptions(), check.targets))
         programs.append(program)
 

@@ -11,13 +11,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_lowering.fx_passes import (
+    LinearCalls,
+    PadProducts,
+    PlanesLast,
     Product,
-    kernel_products,
-    linear_calls,
-    pad_products,
-    passes_for,
-    planes_last,
-    split_bias,
+    SplitBias,
+    fx_pipeline,
 )
 
 aten = torch.ops.aten
@@ -58,7 +57,7 @@ def compare(check: Any, run: Callable[..., Any], *inputs: torch.Tensor, change: 
 
 
 def padded(gm: Any) -> bool:
-    return pad_products(gm, WANTED, least=1)
+    return PadProducts.of(WANTED, least=1).run(gm)
 
 
 def operands(gm: Any) -> list[tuple[Any, Any]]:
@@ -103,8 +102,8 @@ def test_rows_of_odd_matrices_are_filled(check: Any, name: str) -> None:
 def test_other_products_stay(check: Any, x: torch.Tensor, y: torch.Tensor) -> None:
     gm = check.trace(lambda a, b: a @ b, (x, y))
     least = 1 if x.shape[0] == 3 or x.dtype is not BF16 or y.shape[1] == 96 else 1 << 30
-    assert not pad_products(gm, WANTED, least)
-    assert not pad_products(gm, OTHERS, 1)
+    assert not PadProducts.of(WANTED, least=least).run(gm)
+    assert not PadProducts.of(OTHERS, least=1).run(gm)
 
 
 @pytest.mark.parametrize(
@@ -124,9 +123,9 @@ def test_short_products_of_which_only_the_result_is_odd_are_for_kernels(
     capabilities = evolve(able["cpu"].capabilities, matrix_units=frozenset({DType.BF16}))
     able = {"cpu": evolve(able["cpu"], capabilities=capabilities)}
     gm = check.trace(lambda a, b: a @ b, (x, y))
-    assert bool(kernel_products(gm, able, 1)) is kept
-    assert not kernel_products(gm, WANTED, 1)
-    assert pad_products(gm, able, 1) is not kept
+    assert bool(PadProducts.of(able, least=1).left_to_kernels(gm)) is kept
+    assert not PadProducts.of(WANTED, least=1).left_to_kernels(gm)
+    assert PadProducts.of(able, least=1).run(gm) is not kept
 
 
 def convolved(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -147,18 +146,18 @@ def test_biases_leave_convolutions(check: Any, channels_last: bool) -> None:
     if channels_last:
         x, g = (t.contiguous(memory_format=torch.channels_last) for t in (x, g))
 
-    forward = compare(check, convolved, x, w, b, change=lambda gm: split_bias(gm, WANTED))
-    backward = compare(check, gradients, g, x, w, change=lambda gm: split_bias(gm, WANTED))
+    forward = compare(check, convolved, x, w, b, change=SplitBias.of(WANTED).run)
+    backward = compare(check, gradients, g, x, w, change=SplitBias.of(WANTED).run)
 
     (node,) = [n for n in forward.graph.nodes if n.target is aten.convolution.default]
     assert node.args[2] is None
     (node,) = [n for n in backward.graph.nodes if n.target is aten.convolution_backward.default]
     assert node.args[10] == [True, True, False]
-    assert not split_bias(forward, OTHERS)
+    assert not SplitBias.of(OTHERS).run(forward)
 
 
 def test_they_run_before_the_others() -> None:
-    assert list(passes_for(WANTED))[:2] == ["split_bias", "pad_products"]
+    assert fx_pipeline(WANTED).passes[:2] == (SplitBias.of(WANTED), PadProducts.of(WANTED))
 
 
 ONES = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
@@ -181,7 +180,7 @@ def network(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Te
 def test_convolutions_keep_channels_together(check: Any) -> None:
     wanted = targets(planes_last=True)
     inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3) / 8, drawn(4, 4, 3, 3) / 8
-    gm = compare(check, network, *inputs, change=lambda gm: planes_last(gm, wanted))
+    gm = compare(check, network, *inputs, change=PlanesLast.of(wanted).run)
     last = torch.channels_last
     read = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
     operands = [a for n in gm.graph.nodes for a in n.args[: read.get(n.target, 0)]]
@@ -199,11 +198,12 @@ def test_layouts_stay_where_they_are_not_wanted(check: Any) -> None:
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
-    assert not planes_last(check.trace(run, inputs), OTHERS)
+    assert not PlanesLast.of(OTHERS).run(check.trace(run, inputs))
+    wanted = PlanesLast.of(targets(planes_last=True))
     wide = tuple(t.float() for t in inputs)
-    assert not planes_last(check.trace(run, wide), targets(planes_last=True))
+    assert not wanted.run(check.trace(run, wide))
     turned = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)
-    assert not planes_last(check.trace(run, turned), targets(planes_last=True))
+    assert not wanted.run(check.trace(run, turned))
 
 
 def libraries(*names: str) -> dict[str, Target]:
@@ -237,7 +237,7 @@ def test_products_go_to_onednn(check: Any, x: Any, y: Any, copied: bool, lying: 
     asked: list[Product] = []
 
     def change(gm: Any) -> bool:
-        return linear_calls(gm, BOTH, lambda product: not asked.append(product))
+        return LinearCalls.of(BOTH, lambda product: not asked.append(product)).run(gm)
 
     def run(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> Any:
         return x @ y, torch.addmm(bias, x, y)
@@ -263,7 +263,7 @@ def test_products_go_to_onednn(check: Any, x: Any, y: Any, copied: bool, lying: 
 )
 def test_products_that_atens_library_keeps(check: Any, run: Any, inputs: Any, able: Any) -> None:
     gm = check.trace(lambda *x: (run(*x),), inputs)
-    assert not linear_calls(gm, able, lambda product: True)
+    assert not LinearCalls.of(able, lambda product: True).run(gm)
 
 
 def test_products_of_sizes_that_change() -> None:
@@ -273,6 +273,6 @@ def test_products_of_sizes_that_change() -> None:
         gm = make_fx(torch.mm, tracing_mode="symbolic")(x, x)
         environment = next(iter(gm.graph.nodes)).meta["val"].shape[0].node.shape_env
         before = len(environment.guards)
-        linear_calls(gm, BOTH, lambda product: not asked.append(product))
+        LinearCalls.of(BOTH, lambda product: not asked.append(product)).run(gm)
         assert len(environment.guards) == before
     assert asked == [Product("cpu", 1100, 1100, 1100)]

@@ -15,10 +15,18 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
 
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
+from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
 from gyrator_lowering.build import each
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import PASSES, move_indices, prepare_joint, run_passes
+from gyrator_lowering.fx_passes import MoveIndices, fx_pipeline, joint_pipeline
+
+
+def changed(pipeline, gm) -> list[str]:
+    """Run passes over a graph; return the names of those that changed it."""
+    tracer = Tracer()
+    assert pipeline.run(gm, tracer) is gm
+    return [s.name for s in tracer.steps if s.changed]
 
 
 def targets_of(gm) -> list[str]:
@@ -30,7 +38,7 @@ def test_cse_merges_equal_pure_calls(check) -> None:
         lambda x: (x.sin() + x.sin(), x * 1, x * 1.0, torch.rand(2), torch.rand(2)),
         (torch.randn(3),),
     )
-    assert run_passes(gm, PASSES) == ("cse",)
+    assert changed(fx_pipeline(), gm) == ["cse"]
     kept = targets_of(gm)
     assert kept.count("aten.sin.default") == 1
     assert kept.count("aten.mul.Tensor") == 2
@@ -46,7 +54,7 @@ def test_cse_does_not_cross_a_write(check) -> None:
 
     check(fn, torch.randn(3))
     gm = check.trace(fn, (torch.randn(3),))
-    run_passes(gm, PASSES)
+    fx_pipeline().run(gm)
     x = torch.randn(3)
     before, after, _ = gm(x.clone())
     torch.testing.assert_close(before, x.sum())
@@ -55,19 +63,36 @@ def test_cse_does_not_cross_a_write(check) -> None:
 
 def test_remove_noop(check) -> None:
     gm = check.trace(lambda x: x.view(3, 4)[:, 0:4].expand(3, 4) + 1, (torch.randn(3, 4),))
-    assert "remove_noop" in run_passes(gm, PASSES)
+    assert "remove-noop" in changed(fx_pipeline(), gm)
     assert targets_of(gm) == ["aten.add.Tensor"]
 
 
 def test_a_pass_can_be_left_out(check) -> None:
     gm = check.trace(lambda x: x.sin() + x.sin(), (torch.randn(3),))
-    assert run_passes(gm, PASSES, frozenset({"cse"})) == ()
+    assert changed(PassEdits().without("cse").apply(fx_pipeline()), gm) == []
     gm = check.trace(torch.rand_like, (torch.randn(3),))
-    assert prepare_joint(gm, LoweringOptions(fallback_random=True)) == ()
+    assert changed(joint_pipeline(LoweringOptions(fallback_random=True)), gm) == []
     program = lower(gm, LoweringOptions(fallback_random=True), check.targets)
     (call,) = program.operations
     assert isinstance(call, Extern)
     assert "generator" in call.reason
+
+
+@pytest.mark.parametrize("pipeline", [joint_pipeline(LoweringOptions()), fx_pipeline()])
+def test_a_pass_is_called_as_its_class_and_its_file_are(pipeline) -> None:
+    for name, one in pipeline.table.items():
+        assert re.sub("(?<!^)([A-Z])", r"-\1", type(one).__name__).lower() == name
+        assert type(one).__module__ == f"gyrator_lowering.fx_passes.{name.replace('-', '_')}"
+
+
+def test_steps_have_the_text_of_graphs(check) -> None:
+    gm = check.trace(lambda x: x.sin() + x.sin(), (torch.randn(3),))
+    tracer = Tracer(texts=True)
+    fx_pipeline().run(gm, tracer)
+    (step,) = [s for s in tracer.steps if s.changed]
+    assert (step.level, step.name) == ("fx", "cse")
+    assert step.before.count("aten.sin.default") == 2
+    assert step.after.count("aten.sin.default") == 1
 
 
 def test_decompositions_and_rules_do_not_overlap() -> None:
@@ -149,7 +174,7 @@ def test_higher_order_ops_are_inlined(check) -> None:
         want = fn(x)
     torch.compile(fn, backend=aot_autograd(fw_compiler=compiler))(x)
     (gm,) = graphs
-    assert "inline_higher_order" in run_passes(gm, PASSES)
+    assert "inline-higher-order" in changed(fx_pipeline(), gm)
     found = [n.target for n in gm.graph.nodes if n.op == "call_function"]
     assert not any(isinstance(t, torch._ops.HigherOrderOperator) for t in found)
     for got, expected in zip(gm(x), want, strict=True):
@@ -160,7 +185,7 @@ def test_higher_order_ops_are_inlined(check) -> None:
 def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
     fn = lambda x: (x + 1, x + 1, (x + 1).t(), (x + 2).view(-1), (x + 2)[0])  # noqa: E731
     gm = check.trace(fn, (torch.randn(2, 3),))
-    run_passes(gm, PASSES)
+    fx_pipeline().run(gm)
     results = gm(torch.randn(2, 3))
     assert len({r.untyped_storage().data_ptr() for r in results}) == len(results)
 
@@ -187,6 +212,6 @@ def test_indices_are_made_on_the_device_that_reads_them(name: str) -> None:
     with FakeTensorMode():
         x, i = torch.empty(4, 4, device="meta"), torch.empty(3, dtype=torch.int64)
         gm = make_fx((STAY | MOVE)[name], decomposition_table=default_decompositions())(x, i)
-    assert run_passes(gm, {"move_indices": move_indices}) == ("move_indices",) * (name in MOVE)
+    assert MoveIndices().run(gm) is (name in MOVE)
     vals = [v for n in gm.graph.nodes if n.op == "call_function" for v in each(n.meta["val"])]
     assert ({v.device.type for v in vals} == {"meta"}) == (name in MOVE)

@@ -9,7 +9,7 @@ from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.passes import all_passes
+from gyrator_scheduler.passes import loop_pipeline
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_testing.filetest.plugin import register
 
@@ -30,5 +30,7 @@ def _plan_host(planned: Schedule) -> HostProgram:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register what this package offers to its `.gy` files."""
-    stages = {"schedule": _schedule, "plan-host": _plan_host}
-    register(config, passes=all_passes(), stages=stages)
+    passes = loop_pipeline(SchedulerOptions(), {}).table
+    improve = loop_pipeline(SchedulerOptions(), target()).run
+    stages = {"loop-passes": improve, "schedule": _schedule, "plan-host": _plan_host}
+    register(config, passes={name: type(p) for name, p in passes.items()}, stages=stages)

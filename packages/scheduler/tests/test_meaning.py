@@ -12,6 +12,7 @@ from scheduler_programs import Maker, target
 
 from gyrator_ir.kernel.nodes import ScheduleNode
 from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.passes import PassEdits
 from gyrator_scheduler import build
 from gyrator_scheduler.fusion.cluster import Cluster
 from gyrator_scheduler.memory import touched
@@ -32,7 +33,7 @@ def test_random_programs(seed: int, size: int, fusion: bool) -> None:
 @given(SEEDS, st.integers(1, 16))
 @settings(max_examples=30, deadline=None)
 def test_random_programs_without_passes(seed: int, size: int) -> None:
-    check(random_program(seed, size), seed, SchedulerOptions(pipeline=()))
+    check(random_program(seed, size), seed, SchedulerOptions(passes=PassEdits().only("loop")))
 
 
 @given(SEEDS, st.integers(1, 16))

@@ -8,6 +8,7 @@ from scheduler_programs import Maker, target
 from gyrator_ir.expr import Const
 from gyrator_ir.host.nodes import Allocate, AllocateFromPool, AllocatePool, Free, Launch, Reuse
 from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.passes import PassEdits
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
@@ -87,7 +88,7 @@ def test_small_temporaries_share_one_allocation() -> None:
     totals = [m.reduction(ReduceKind.SUM, x, [d])[0] for d in (0, 1)]
     scaled = [m.pointwise("exp", t) for t in totals]
     y = m.pointwise("add", scaled[0], scaled[1], shape=(64, 32))
-    options = SchedulerOptions(fusion=False, pipeline=())
+    options = SchedulerOptions(fusion=False, passes=PassEdits().only("loop"))
     host = plan_host(schedule(m.program(y), options, target()), options, target())
     (pool,) = [i for i in host.instructions if isinstance(i, AllocatePool)]
     inside = [i for i in host.instructions if isinstance(i, AllocateFromPool)]

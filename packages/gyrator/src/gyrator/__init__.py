@@ -10,6 +10,7 @@ from gyrator.explain import Explanation, explain
 from gyrator.options import OptionError, Options, list_modes, list_options
 from gyrator.records import ExternRecord, GraphRecord, KernelRecord
 from gyrator.session import Session, default_session
+from gyrator_ir.passes import PassEdits
 
 __all__ = [
     "Explanation",
@@ -18,6 +19,7 @@ __all__ = [
     "KernelRecord",
     "OptionError",
     "Options",
+    "PassEdits",
     "Session",
     "default_session",
     "explain",

@@ -11,10 +11,10 @@ from rich.table import Table
 from gyrator.config import read_config
 from gyrator.doctor import examine
 from gyrator.doctor import table as doctor_table
-from gyrator.opt import OptRequest, list_passes, run_opt
-from gyrator.options import Options, list_modes, list_options
+from gyrator.options import Options, list_modes, list_options, make_options, options_of_text
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.parse import parse as parse_host
+from gyrator_ir.passes import Tracer
 from gyrator_runtime.cache import Cache
 
 
@@ -46,14 +46,34 @@ def _parser() -> argparse.ArgumentParser:
     cache.set_defaults(run=_cache)
     opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
     opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
-    opt.add_argument("--passes", default="", help="a pipeline, `fuse{limit=4},drop-dead-buffers`")
+    opt.add_argument("--from", dest="start", default="", help="its level: loop, kernel, host")
     opt.add_argument(
-        "--from", dest="start", default="", help="level of the text: loop, kernel, host"
+        "--to",
+        default="",
+        help="run everything up to the passes of a level: loop, kernel, host; or up to a text: "
+        "kernels, python, cpp, fx",
     )
     opt.add_argument(
-        "--to", default="", help="run stages up to: loop, kernel, host, kernels, python"
+        "--passes",
+        default="",
+        help="instead of those of the text's level, `drop-dead-buffers,inline-pointwise{cost=4}`",
     )
-    opt.add_argument("--list", action="store_true", help="list the passes")
+    opt.add_argument("--without", default="", help="passes to leave out, separated by commas")
+    stop = opt.add_mutually_exclusive_group()
+    stop.add_argument("--before", default="", metavar="PASS", help="stop before this pass")
+    stop.add_argument("--after", default="", metavar="PASS", help="stop after this pass")
+    opt.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of torch.compile; may be repeated",
+    )
+    opt.add_argument("--time", action="store_true", help="say how long each pass took")
+    opt.add_argument(
+        "--print-changed", action="store_true", help="show what each pass changed, as a diff"
+    )
+    opt.add_argument("--list", action="store_true", help="list the passes of all levels")
     opt.set_defaults(run=_opt)
     verify = commands.add_parser("verify", help="run the kernels of a program beside their IR")
     verify.add_argument("file", type=Path, help="a .gy file of any level")
@@ -94,21 +114,38 @@ def _cache(args: argparse.Namespace) -> int:
 
 
 def _opt(args: argparse.Namespace) -> int:
+    from gyrator.opt import OptRequest, run_opt  # the other commands need no stage
+    from gyrator.passes import listed, times
+
     if args.list:
-        for name, meaning in list_passes():
-            print(f"{name:28} {meaning}")
+        print(listed(), end="")
         return 0
     text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
-    print(run_opt(text, OptRequest(args.passes, args.start, args.to)), end="")
+    request = OptRequest(
+        start=args.start,
+        to=args.to,
+        passes=args.passes,
+        without=tuple(filter(None, args.without.split(","))),
+        before=args.before,
+        after=args.after,
+        options=make_options(options=options_of_text(args.option)),
+    )
+    tracer = Tracer(texts=args.print_changed)
+    print(run_opt(text, request, tracer), end="")
+    if args.print_changed:
+        print("".join(step.diff() for step in tracer.steps), end="", file=sys.stderr)
+    if args.time:
+        Console(stderr=True).print(times(tracer.steps))
     return 0
 
 
 def _verify(args: argparse.Namespace) -> int:
-    from gyrator.pipeline import Pipeline  # the other commands need no compiler, 0.5 s to import
+    from gyrator.opt import OptRequest, run_opt
+    from gyrator.pipeline import Stages
     from gyrator.session import default_session
 
     text = run_opt(args.file.read_text(), OptRequest(to="host"))
-    found = Pipeline(default_session().engine(Options())).verify(parse_host(text))
+    found = Stages(default_session().engine(Options())).verify(parse_host(text))
     for name, said in found.items():
         print(f"{name}: {said}")
     return 0

@@ -12,6 +12,8 @@ from torch._dynamo import disable
 from gyrator_runtime.cache import CacheKey
 
 if TYPE_CHECKING:
+    from gyrator.records import Stopwatch
+    from gyrator_ir.passes import PassEdits
     from gyrator_ir.target import Target
     from gyrator_lowering.table import LoweringTable
 
@@ -47,6 +49,11 @@ class GraphCompiler(Protocol):
         ...
 
     @property
+    def passes(self) -> PassEdits:
+        """Which passes the user adds, replaces or drops."""
+        ...
+
+    @property
     def by_device(self) -> Mapping[str, Target]:
         """The targets by device type, as torch's settings are now."""
         ...
@@ -64,8 +71,15 @@ class GraphCompiler(Protocol):
         """Start what compiling a graph of so many calls on these devices will need."""
         ...
 
-    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
-        """Return a callable for the graph: compiled, or eager with a warning."""
+    def stopwatch(self) -> Stopwatch:
+        """Return what watches one compile."""
+        ...
+
+    def compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> CompiledGraph:
+        """Return a callable for the graph: compiled, or eager with a warning. `watch` has seen what
+        was done before."""
         ...
 
     def find(self, key: str, phase: Phase) -> Boxed | None:

@@ -14,8 +14,8 @@ from gyrator.compiled import Boxed, CompiledGraph, Phase
 from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.programs import StoredProgram, load_program
-from gyrator.records import ExternRecord, GraphRecord
-from gyrator.setting import Setting, Stopwatch
+from gyrator.records import ExternRecord, GraphRecord, Stopwatch
+from gyrator.setting import Setting
 from gyrator_ir.diagnostics import (
     Diagnostic,
     GyratorError,
@@ -37,19 +37,25 @@ _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 class Engine(Setting):
     """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
 
-    def compile(self, gm: torch.fx.GraphModule, phase: Phase) -> CompiledGraph:
+    def compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> CompiledGraph:
         """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
         it, with a warning, where nothing can."""
-        return self._adapted(gm, phase, _DEPTH)
+        return self._adapted(gm, phase, _DEPTH, watch or self.stopwatch())
 
-    def _adapted(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
+    def _adapted(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
         adapt = plain_boundary(gm)
-        compiled = self._compile_or_run(gm, phase, depth)
+        compiled = self._compile_or_run(gm, phase, depth, watch)
         return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
 
-    def _compile_or_run(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
+    def _compile_or_run(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
         try:
-            return self._compile(gm, phase, depth)
+            return self._compile(gm, phase, depth, watch)
         except Exception as error:
             if self.options.strict or isinstance(error, VerificationError):
                 raise
@@ -71,10 +77,11 @@ class Engine(Setting):
         self.observer(record)
         return stored.call
 
-    def _compile(self, gm: torch.fx.GraphModule, phase: Phase, depth: int) -> CompiledGraph:
+    def _compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
         self._check_devices(gm)
         _check_pending(gm)
-        watch = Stopwatch()
         with watch.stage("key"):
             key = self._key(gm)
         refused: Mapping[str, Diagnostic] | None = None
@@ -84,12 +91,12 @@ class Engine(Setting):
                 refused = None if stored is not None else self._refused_before(gm, key)
             if stored is not None:
                 return self._finish(gm, key, stored, phase, watch, cached=True)
-        from gyrator.pipeline import Pipeline  # the stages take 0.5 s to import
+        from gyrator.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
             return self._in_pieces(gm, phase, RefusedError(refused), depth)
         try:
-            stored = Pipeline(self).build(gm, key, phase, watch)
+            stored = Stages(self).build(gm, key, phase, watch)
         except RefusedError as error:
             self._keep_refused(gm, key, error.nodes)
             return self._in_pieces(gm, phase, error, depth)
@@ -117,7 +124,7 @@ class Engine(Setting):
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
         self.observer(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [
-            self._adapted(piece.module, phase, depth - 1).call
+            self._adapted(piece.module, phase, depth - 1, self.stopwatch()).call
             if piece.compiled
             else by_pytorch(piece)
             for piece in pieces
@@ -144,9 +151,9 @@ class Engine(Setting):
         if entry is None:
             return None
         from gyrator.autotune import Budget
-        from gyrator.pipeline import Pipeline
+        from gyrator.pipeline import Stages
 
-        Pipeline(self).prepare(gm, Budget(self.options.autotune_seconds))
+        Stages(self).prepare(gm, Budget(self.options.autotune_seconds))
         nodes = list(gm.graph.nodes)
         rows = json.loads(entry.read(_PIECES))
         return {
@@ -167,7 +174,13 @@ class Engine(Setting):
         self._report(record.externs)
         if not cached and self.options.cache:
             record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
-        self.observer(evolve(record, fx_text=lambda: gm.print_readable(print_output=False)))
+        self.observer(
+            evolve(
+                record,
+                passes=tuple(watch.tracer.steps),
+                fx_text=lambda: gm.print_readable(print_output=False),
+            )
+        )
         return CompiledGraph(stored.call, None if stored.constants else key)
 
     def _report(self, externs: Iterable[ExternRecord]) -> None:

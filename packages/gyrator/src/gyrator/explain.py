@@ -12,6 +12,7 @@ from attrs import evolve, frozen
 from gyrator.options import make_options
 from gyrator.records import GraphRecord
 from gyrator.session import Session
+from gyrator_ir.passes import Step
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -36,6 +37,12 @@ class Explanation:
         return Counter(
             (e.target, e.reason) for g in self.graphs for e in g.externs if e.reason != "library"
         )
+
+    @property
+    def passes(self) -> tuple[Step, ...]:
+        """What each pass did: none where a graph came from the cache. With the option `pass_texts`
+        also the text before and after."""
+        return tuple(step for g in self.graphs for step in g.passes)
 
     @property
     def kernels(self) -> int:
@@ -66,6 +73,8 @@ class Explanation:
         from rich.table import Table
         from rich.text import Text
 
+        from gyrator.passes import times
+
         summary = Table("graph", "ATen calls", "kernels", "launches", "extern calls", "from cache")
         for g in self.graphs:
             cells = (g.nodes, len(g.kernels), g.launches, len(g.externs))
@@ -89,7 +98,11 @@ class Explanation:
             for p in g.partitions:
                 held = p.device and f"captured on {p.device}"
                 graphs.add_row(g.phase, _shortened(p.nodes), held or f"none: {p.reason}")
-        return Group(*parts, graphs) if graphs.rows else Group(*parts)
+        if graphs.rows:
+            parts.append(graphs)
+        if self.passes:
+            parts.append(times(self.passes))
+        return Group(*parts)
 
 
 def _shortened(names: tuple[str, ...]) -> str:

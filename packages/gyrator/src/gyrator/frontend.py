@@ -15,6 +15,7 @@ from gyrator.eager_strides import strides_of_results
 from gyrator.gradients import compiles_autograd, resolving
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
+from gyrator.records import Stopwatch
 from gyrator.replay import Replay, forward_mode, watched
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
@@ -164,6 +165,8 @@ class _Tracing:
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
+    watch: Stopwatch | None = None
+    """What watched the passes over the joint graph, until a part of it is compiled."""
     random: bool = False
     """Whether the user's function draws random numbers."""
 
@@ -185,7 +188,8 @@ class _Tracing:
     def compile(self, phase: Phase, graph: torch.fx.GraphModule) -> CompiledGraph:
         """Compile one graph and remember it."""
         self.modules[phase] = graph
-        self.graphs[phase] = self.compile_graph.compile(graph, phase)
+        watch, self.watch = self.watch, None
+        self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
         return self.graphs[phase]
 
     def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
@@ -212,7 +216,7 @@ class _Tracing:
     def _prepare(self, graph: torch.fx.GraphModule, recomputing: bool = False) -> None:
         from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 
-        from gyrator_lowering.fx_passes import prepare_joint
+        from gyrator_lowering.fx_passes import joint_pipeline
         from gyrator_lowering.options import LoweringOptions
 
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
@@ -225,7 +229,10 @@ class _Tracing:
             for place, what in enumerate(described)
             if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
         }
-        prepare_joint(graph, options, targets=targets, recomputing=recomputing, strides=strides)
+        pipeline = joint_pipeline(options, targets, recomputing, strides)
+        self.watch = watch = self.compile_graph.stopwatch()
+        with watch.stage("joint"):
+            self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
 
     @property
     def front(self) -> CompiledGraph:

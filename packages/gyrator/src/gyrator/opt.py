@@ -1,138 +1,132 @@
-"""`gyrator opt`: any pass or stage on the text of a program, in a process of its own."""
+"""`gyrator opt`: the product's own passes and stages, on the text of a program."""
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from gyrator.config import read_config
-from gyrator.emission import units_of
+from gyrator.options import Options
+from gyrator.pipeline import Stages
+from gyrator.session import Session
 from gyrator.targets import discover
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_ir.host.parse import parse as parse_host
-from gyrator_ir.host.print import show as show_host
-from gyrator_ir.host.verify import verify as verify_host
-from gyrator_ir.kernel.parse import parse as parse_kernel
-from gyrator_ir.kernel.print import show as show_kernel
-from gyrator_ir.kernel.verify import verify as verify_kernel
-from gyrator_ir.loop.parse import parse as parse_loop
-from gyrator_ir.loop.print import show as show_loop
-from gyrator_ir.loop.verify import verify as verify_loop
-from gyrator_ir.passes import Pipeline, parse_pipeline
-from gyrator_ir.target import Target
-from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.passes import all_passes
-from gyrator_scheduler.stage import plan_host, schedule
-from gyrator_wrapper_python.stage import PythonWrapper
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
+from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, level_of_text
+from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
+from gyrator_ir.text.passes import parse_pipeline
+from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
+from gyrator_scheduler.stage import offered
+
+KERNELS = "kernels"
+"""What `to` says for the text of the kernels."""
 
 
 class OptError(GyratorError):
     """The request of `gyrator opt` makes no sense."""
 
 
-@frozen
-class Level:
-    """One text form: how it is read, written and checked."""
-
-    name: str
-    header: str
-    parse: Callable[[str], Any]
-    show: Callable[[Any], str]
-    verify: Callable[[Any], Any]
-
-
-LEVELS: Mapping[str, Level] = MappingProxyType({
-    level.name: level
-    for level in (
-        Level("loop", "loop.program", parse_loop, show_loop, verify_loop),
-        Level("kernel", "kernel.schedule", parse_kernel, show_kernel, verify_kernel),
-        Level("host", "host.program", parse_host, show_host, verify_host),
-    )
-})  # fmt: skip
-_ORDER = ("loop", "kernel", "host")
-TEXTS = ("kernels", "python")
-"""What a host program can be written as: the kernels' source, or the Python host program."""
-
-
-@frozen
+@frozen(kw_only=True)
 class OptRequest:
-    """What to do with a text: passes first, then stages up to a level or a language."""
+    """What to do with a text: the passes of its level, then stages, up to a level or a language."""
 
-    passes: str = ""
     start: str = ""
     """Level of the text; empty reads it from its first line."""
     to: str = ""
-    """`loop`, `kernel`, `host`, `kernels` or `python`; empty stays at the level of the text."""
+    """A level, whose passes are the last to run; `kernels`, for their text; or a host language, for
+    that of the host program. Empty stays at the level of the text."""
+    passes: str = ""
+    """Run these instead of the passes of the text's level."""
+    without: tuple[str, ...] = ()
+    """Passes to leave out."""
+    before: str = ""
+    """Stop before the pass of this name."""
+    after: str = ""
+    """Stop after the pass of this name."""
+    options: Options = field(factory=Options)
+    """As `torch.compile` takes them."""
 
 
-def run_opt(text: str, request: OptRequest) -> str:
+def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str:
     """Return the text after the request's passes and stages. Verifies at every border.
 
     Raises `OptError` (GY-OPT-001 for text of no known level, GY-OPT-002 for a stage that does not
-    exist from there), and what parsers, verifiers and stages raise.
+    exist from there), and what parsers, passes, verifiers and stages raise.
     """
     level = _level(text, request.start)
+    assert level.parse is not None
     program = level.verify(level.parse(text))
+    with Session(options=request.options, targets=discover(read_config())) as session:
+        stages = Stages(session.engine(session.options))
+        return _run(program, level, request, stages, tracer)
+
+
+def _run(
+    program: Any, level: Level[Any], request: OptRequest, stages: Stages, tracer: Tracer | None
+) -> str:
+    languages, targets = stages.setting.wrappers, stages.setting.by_device
+    asked = any((request.passes, request.without, request.before, request.after))
+    wanted = request.to or (level.name if asked else "")
+    order = (*LEVELS, KERNELS, *languages)
+    if wanted and (wanted not in order or order.index(wanted) < order.index(level.name)):
+        raise _no_way(f"no stage leads from {level.name} to {wanted!r}")
+    if asked and level is HOST:
+        raise _no_way(f"there are no passes on the level {level.name}")
+    if not wanted:
+        return level.show(program)
+    if level is not HOST:
+        options = stages.scheduler_options()
+        pipelines = loop_pipeline(options, targets), kernel_pipeline(options)
+        edits, wanted = _edits(request, level, wanted, pipelines)
+        options = evolve(options, passes=edits)
+        if level is LOOP:
+            if wanted == LOOP.name:
+                program = offered(program, targets, stages.refused_template)
+                return LOOP.show(LOOP.verify(loop_pipeline(options, targets).run(program, tracer)))
+            program = stages.scheduled(program, options, tracer)
+        else:
+            program = KERNEL.verify(kernel_pipeline(options).run(program, tracer))
+        if wanted == KERNEL.name:
+            return KERNEL.show(program)
+        program = stages.hosted(program, options)
+    if wanted == HOST.name:
+        return HOST.show(program)
+    if wanted in languages:
+        return languages[wanted].emit(program).text
+    return "\n".join(u.text for part in stages.kernels(program).values() for u in part)
+
+
+def _edits(
+    request: OptRequest, level: Level[Any], wanted: str, pipelines: tuple[Pipeline[Any], ...]
+) -> tuple[PassEdits, str]:
+    """Return what the request changes of these pipelines, and where to stop."""
+    edits = PassEdits()
     if request.passes:
-        if level.name != "loop":
-            raise _no_way(f"passes run on the level loop, the text is {level.name}")
-        passes = parse_pipeline(request.passes, all_passes())
-        program = Pipeline(passes, level.verify, "each").run(program)
-    target = request.to or level.name
-    targets = discover(read_config())
-    by_device = {device: t for device, (_, t) in targets.items()}
-    wanted = "host" if target in TEXTS else target
-    if wanted not in _ORDER or _ORDER.index(wanted) < _ORDER.index(level.name):
-        raise _no_way(f"no stage leads from {level.name} to {target!r}")
-    for name in _ORDER[_ORDER.index(level.name) : _ORDER.index(wanted)]:
-        level, program = _stage(name, program, by_device)
-    if target == "python":
-        return PythonWrapper().emit(program).text
-    if target == "kernels":
-        parts = [
-            unit.text
-            for definition, t in targets.values()
-            for unit in units_of(program, definition.kernels, t)
-        ]
-        return "\n".join(parts)
-    return level.show(program)
+        table = next(p for p in pipelines if p.level is level).table
+        edits = edits.only(level.name, *parse_pipeline(request.passes, table))
+    edits = edits.without(*request.without)
+    edits.check(pipelines)
+    stop = request.before or request.after
+    if not stop:
+        return edits, wanted
+    edited = [edits.apply(p) for p in pipelines]
+    PassEdits().without(stop).check(edited)
+    found = next(p for p in edited if stop in p.names)
+    if list(LEVELS).index(found.level.name) < list(LEVELS).index(level.name):
+        raise _no_way(f"pass {stop!r} of the level {found.level.name} comes before {level.name}")
+    passes = found.until(stop, included=not request.before).running
+    return edits.only(found.level.name, *passes), found.level.name
 
 
-def list_passes() -> list[tuple[str, str]]:
-    """Return the name and first line of each pass."""
-    return [
-        (name, (cls.__doc__ or "").strip().splitlines()[0])
-        for name, cls in sorted(all_passes().items())
-    ]
-
-
-def _level(text: str, start: str) -> Level:
+def _level(text: str, start: str) -> Level[Any]:
     if start:
         if start not in LEVELS:
             raise _no_way(f"there is no level {start!r}; there are: {', '.join(LEVELS)}")
         return LEVELS[start]
-    for line in text.splitlines():
-        if line.strip() and not line.startswith(";"):
-            for level in LEVELS.values():
-                if line.startswith(level.header):
-                    return level
-            break
-    headers = ", ".join(level.header for level in LEVELS.values())
-    raise OptError(
-        Diagnostic(
-            "GY-OPT-001",
-            "the text is no program",
-            help=f"its first line starts with one of {headers}",
-        )
-    )
-
-
-def _stage(name: str, program: Any, targets: Mapping[str, Target]) -> tuple[Level, Any]:
-    options = SchedulerOptions()
-    if name == "loop":
-        return LEVELS["kernel"], verify_kernel(schedule(program, options, targets))
-    return LEVELS["host"], verify_host(plan_host(program, options, targets))
+    try:
+        return level_of_text(text)
+    except ParseError as error:
+        headers = ", ".join(level.kind for level in LEVELS.values())
+        help = f"its first line starts with one of {headers}"
+        raise OptError(Diagnostic("GY-OPT-001", "the text is no program", help=help)) from error
 
 
 def _no_way(message: str) -> OptError:

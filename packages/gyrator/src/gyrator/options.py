@@ -1,6 +1,6 @@
 """What a user may choose, with its default and meaning: one attrs field an option."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal
@@ -107,7 +107,14 @@ class Options:
     progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)
     trace_dir: str = _option(
         "",
-        "A folder for the FX graph, every IR and all generated text of each compile.",
+        "A folder for the FX graph, every IR, what each pass made, and all generated text of each "
+        "compile.",
+        code=False,
+    )
+    pass_texts: bool = _option(
+        False,
+        "Keep the text of programs before and after each pass, for `GraphRecord.passes`; with "
+        "`trace_dir` it is written there.",
         code=False,
     )
 
@@ -160,6 +167,20 @@ def make_options(
             )
         chosen[name] = _checked(known[name], value)
     return attrs.evolve(base or Options(), **chosen)
+
+
+def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
+    """Return options as `make_options` takes them, each given as `name=value`."""
+    known = {f.name: type(f.default) for f in attrs.fields(Options)}
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        found[name] = value
+        if known.get(name) is bool:
+            found[name] = {"true": True, "false": False}.get(value.lower(), value)
+        elif known.get(name) is int and value.isdecimal():
+            found[name] = int(value)
+    return found
 
 
 def _mode(mode: str) -> Mapping[str, Any]:

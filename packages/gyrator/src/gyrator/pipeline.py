@@ -1,4 +1,4 @@
-"""Every stage in order, on one screen (`Pipeline.build`): an ATen graph to a stored program."""
+"""Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +14,8 @@ from gyrator.emission import late_refusals, refusals, units_of
 from gyrator.library_choice import LibraryChoice
 from gyrator.products import quicker_in_kernels
 from gyrator.programs import HOST, StoredProgram, store_program
-from gyrator.setting import Setting, Stopwatch
+from gyrator.records import Stopwatch
+from gyrator.setting import Setting
 from gyrator.summary import summarise
 from gyrator.targets import Building
 from gyrator.tracing import Trace
@@ -25,13 +26,15 @@ from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.host.walk import programs, user_kernels
-from gyrator_ir.kernel.nodes import Numerics, TemplateKernel
+from gyrator_ir.kernel.nodes import Numerics, Schedule, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
+from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.loop.verify import verify as verify_loop
+from gyrator_ir.passes import Pipeline, Tracer
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import PASSES, kernel_products, passes_for, run_passes
+from gyrator_lowering.fx_passes import PadProducts, fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
@@ -41,7 +44,7 @@ from gyrator_scheduler.stage import plan_host, schedule
 
 
 @frozen(eq=False)
-class Pipeline:
+class Stages:
     """What is done with a graph that the cache does not hold."""
 
     setting: Setting
@@ -50,34 +53,13 @@ class Pipeline:
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
     ) -> StoredProgram:
         """Compile the graph and store it under `key`."""
-        targets = self.setting.by_device
-        rules = default_table() if self.setting.rules is None else self.setting.rules
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write("graph.py", lambda: gm.print_readable(print_output=False))
         budget = Budget(self.setting.options.autotune_seconds)
-        called: dict[str, str] = {}
-        with watch.stage("lower"):
-            self.prepare(gm, budget)
-            lowering = self._lowering_options(gm, budget)
-        options = self._scheduler_options()
-        for final in (False, True):
-            with watch.stage("lower"):
-                program = verify_loop(lower(gm, evolve(lowering, called=called), targets, rules))
-            trace.ir("loop", program)
-            with watch.stage("schedule"):
-                refuses = self._refused_template
-                planned = verify_kernel(schedule(program, options, targets, refuses=refuses))
-            trace.ir("kernel", planned)
-            with watch.stage("host"):
-                host = verify_host(plan_host(planned, options, targets))
-            trace.ir("host", host)
-            with watch.stage("emit"):
-                units, refused = self._emit(host, targets)
-            if not refused:
-                break
-            if final or refused.keys() <= called.keys():
-                raise RefusedError(refused)
-            called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
+        try:
+            planned, host, units = self._programs(gm, budget, watch, trace)
+        finally:
+            trace.passes(watch.tracer.steps)
         building = self._submit(host, units, budget)
         with watch.stage("wrap"):
             language = self._language(units)
@@ -103,18 +85,72 @@ class Pipeline:
                 user_kernels(host), self.setting.running(),
             )  # fmt: skip
 
-    def prepare(self, gm: torch.fx.GraphModule, budget: Budget) -> None:
-        """Run the passes over an ATen graph that come before lowering, in place."""
-        passes = PASSES
-        if self._calls_libraries():
-            passes = passes_for(self.setting.by_device, LibraryChoice(self.setting, budget))
-        run_passes(gm, passes)
+    def _programs(
+        self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
+    ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
+        """Return what the levels make of the graph, and the text of the kernels."""
+        rules = default_table() if self.setting.rules is None else self.setting.rules
+        targets = self.setting.by_device
+        options = self.scheduler_options()
+        called: dict[str, str] = {}
+        with watch.stage("lower"):
+            passes = self.prepare(gm, budget, watch.tracer)
+            lowering = self._lowering_options(gm, budget, passes)
+        for final in (False, True):
+            with watch.stage("lower"):
+                program = verify_loop(lower(gm, evolve(lowering, called=called), targets, rules))
+            trace.ir(program)
+            with watch.stage("schedule"):
+                planned = self.scheduled(program, options, watch.tracer)
+            trace.ir(planned)
+            with watch.stage("host"):
+                host = self.hosted(planned, options)
+            trace.ir(host)
+            with watch.stage("emit"):
+                units, refused = self._emit(host, targets)
+            if not refused:
+                break
+            if final or refused.keys() <= called.keys():
+                raise RefusedError(refused)
+            called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
+        return planned, host, units
 
-    def verify(self, host: HostProgram, folder: Path | None = None) -> dict[str, str]:
-        """Build the kernels of a host program and run each beside its IR; see `verified`."""
+    def prepare(
+        self, gm: torch.fx.GraphModule, budget: Budget, tracer: Tracer | None = None
+    ) -> Pipeline[torch.fx.GraphModule]:
+        """Run the passes over an ATen graph that come before lowering, in place; return them."""
+        pipeline = fx_pipeline()
+        if self._calls_libraries():
+            pipeline = fx_pipeline(self.setting.by_device, LibraryChoice(self.setting, budget))
+        pipeline = self.setting.passes.apply(pipeline)
+        pipeline.run(gm, tracer)
+        return pipeline
+
+    def scheduled(
+        self, program: LoopProgram, options: SchedulerOptions, tracer: Tracer | None = None
+    ) -> Schedule:
+        """Run the passes over a program, make kernels of it, and run the passes over those."""
+        targets = self.setting.by_device
+        return verify_kernel(schedule(program, options, targets, tracer, self.refused_template))
+
+    def hosted(self, planned: Schedule, options: SchedulerOptions) -> HostProgram:
+        """Return the host program."""
+        return verify_host(plan_host(planned, options, self.setting.by_device))
+
+    def kernels(self, host: HostProgram) -> dict[str, tuple[TranslationUnit, ...]]:
+        """Return the text of all kernels by device type.
+
+        Raises:
+            RefusedError: where a kernel language refuses some.
+        """
         units, refused = self._emit(host, self.setting.by_device)
         if refused:
             raise RefusedError(refused)
+        return units
+
+    def verify(self, host: HostProgram, folder: Path | None = None) -> dict[str, str]:
+        """Build the kernels of a host program and run each beside its IR; see `verified`."""
+        units = self.kernels(host)
         building = self._submit(host, units, Budget(self.setting.options.autotune_seconds))
         return verified(host, units, building, self.setting, folder)
 
@@ -165,7 +201,7 @@ class Pipeline:
         )
         return emitted, calling(host, emitted)
 
-    def _refused_template(self, kernel: TemplateKernel) -> str:
+    def refused_template(self, kernel: TemplateKernel) -> str:
         """Return why the kernel language of a template's device refuses it, or an empty text."""
         definition, target = self.setting.targets[kernel.device.type]
         if not isinstance(definition.kernels, TemplateBackend):
@@ -230,11 +266,15 @@ class Pipeline:
                 building[device] = chosen
         return building
 
-    def _lowering_options(self, gm: torch.fx.GraphModule, budget: Budget) -> LoweringOptions:
+    def _lowering_options(
+        self, gm: torch.fx.GraphModule, budget: Budget, passes: Pipeline[torch.fx.GraphModule]
+    ) -> LoweringOptions:
         options = self.setting.options
         generated: frozenset[str] = frozenset()
         if self._calls_libraries():
-            generated = kernel_products(gm, self.setting.by_device)
+            padding = passes.table.get(PadProducts.name)
+            if isinstance(padding, PadProducts):
+                generated = padding.left_to_kernels(gm)
             if options.max_autotune:
                 generated |= quicker_in_kernels(gm, self.setting, budget)
         return LoweringOptions(
@@ -245,7 +285,8 @@ class Pipeline:
             strict=options.strict,
         )
 
-    def _scheduler_options(self) -> SchedulerOptions:
+    def scheduler_options(self) -> SchedulerOptions:
+        """Return the scheduler's options, which hold for every graph."""
         options = self.setting.options
         return SchedulerOptions(
             fusion=options.fusion,
@@ -256,4 +297,5 @@ class Pipeline:
             size_asserts=options.size_asserts,
             nan_asserts=options.nan_asserts,
             profile=options.profile,
+            passes=self.setting.passes,
         )

@@ -1,9 +1,30 @@
 """What one compile did, for explain, reports and tests."""
 
-from collections.abc import Callable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
-from attrs import field, frozen
+from attrs import define, field, frozen
+
+from gyrator_ir.passes import Step, Tracer
+
+
+@define
+class Stopwatch:
+    """Seconds of each named stage, and what passes did."""
+
+    seconds: dict[str, float] = field(factory=dict)
+    tracer: Tracer = field(factory=Tracer)
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a `with` block."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 @frozen
@@ -80,6 +101,8 @@ class GraphRecord:
     """Why the whole graph runs eagerly; empty if it does not."""
     seconds: tuple[tuple[str, float], ...] = ()
     """Time of each stage."""
+    passes: tuple[Step, ...] = ()
+    """What each pass did, in order; with the option `pass_texts` also the text before and after."""
     host_text: str = ""
     fx_text: Callable[[], str] = field(default=str, eq=False)
     """Gives the ATen graph as text."""

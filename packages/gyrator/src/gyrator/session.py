@@ -16,9 +16,11 @@ from gyrator.config import Config, read_config
 from gyrator.frontend import Frontend
 from gyrator.lazy import ShippedWrapper
 from gyrator.options import Options, make_options
+from gyrator.product import passes_hash
 from gyrator.records import Observer, ignore_record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
+from gyrator_ir.passes import PassEdits
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
 
@@ -54,6 +56,8 @@ class Session:
     config: Config = field(factory=read_config)
     rules: LoweringTable | None = None
     """Which rule lowers what; None for the table that we ship."""
+    passes: PassEdits = field(factory=PassEdits)
+    """Which passes are added, replaced or dropped. PassError where there is none of a name."""
     _targets: Mapping[str, tuple[TargetDefinition, Target]] | None = None
     wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
@@ -61,6 +65,14 @@ class Session:
     _asleep: tuple[TargetDefinition, ...] = ()
     _engines: dict[Options, Engine] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
+
+    def __attrs_post_init__(self) -> None:
+        """Refuse edits that name nothing, before anything is compiled."""
+        if self.passes.edits:
+            from gyrator.passes import pipelines  # the stages take 0.5 s to import
+
+            self.passes.check(pipelines())
+            passes_hash(self.passes)
 
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
@@ -94,6 +106,7 @@ class Session:
                     options=options,
                     config=self.config,
                     rules=self.rules,
+                    passes=self.passes,
                     targets=targets,
                     wrappers=self.wrappers,
                     cache=self.cache,

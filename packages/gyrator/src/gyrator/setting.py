@@ -6,22 +6,22 @@ import contextlib
 import math
 import platform
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import define, evolve, field, frozen
+from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.options import Options
-from gyrator.product import canonical, product_hash, rules_hash
+from gyrator.product import canonical, passes_hash, product_hash, rules_hash
 from gyrator.programs import Running, host_runner
-from gyrator.records import Observer
+from gyrator.records import Observer, Stopwatch
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.graphs import GraphMemory
@@ -36,22 +36,6 @@ _CALLS_A_KERNEL = 8
 """Calls of Dynamo's graph for a kernel that has to be built, at the least."""
 
 
-@define
-class Stopwatch:
-    """Seconds of each named stage."""
-
-    seconds: dict[str, float] = field(factory=dict)
-
-    @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a `with` block."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-
 @frozen(kw_only=True, eq=False)
 class Setting:
     """Options, tables, targets and cache; opened loaders are the only state."""
@@ -60,6 +44,7 @@ class Setting:
     config: Config
     rules: LoweringTable | None
     """None for the table that we ship."""
+    passes: PassEdits
     targets: Mapping[str, tuple[TargetDefinition, Target]]
     wrappers: Mapping[str, WrapperBackend]
     cache: Cache
@@ -87,6 +72,7 @@ class Setting:
         hosts = [self.wrapper, self.wrappers["python"]]
         fields = {
             "options": repr(self.options.code_fields()),
+            "passes": passes_hash(self.passes),
             "rules": "ours" if self.rules is None else rules_hash(self.rules),
             "host language": repr([(h.name, h.content_hash) for h in hosts]),
             "targets": "\n".join(f"{d} {canonical(target)}" for d, target in targets.items()),
@@ -138,6 +124,11 @@ class Setting:
     def progress(self) -> ProgressReporter:
         """Return what tells the user how far a build is."""
         return make_progress(sys.stderr) if self.options.progress else SilentProgress()
+
+    def stopwatch(self) -> Stopwatch:
+        """Return what watches one compile."""
+        texts = self.options.pass_texts or bool(self.options.trace_dir)
+        return Stopwatch(tracer=Tracer(texts))
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
         """Start the compilers that a graph of so many calls on these devices will need."""

@@ -1,21 +1,15 @@
 """Writing what each stage made into a folder, for people and for `gyrator opt`."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.host.print import show as show_host
-from gyrator_ir.kernel.print import show as show_kernel
-from gyrator_ir.loop.print import show as show_loop
-
-_SHOW: dict[str, Callable[[Any], str]] = {
-    "loop": show_loop,
-    "kernel": show_kernel,
-    "host": show_host,
-}
+from gyrator_ir.levels import LEVELS, level_of
+from gyrator_ir.passes import Step
 
 
 @frozen
@@ -47,6 +41,22 @@ class Trace:
         """Write one file."""
         self.write(name, lambda: text)
 
-    def ir(self, level: str, program: Any) -> None:
-        """Write a program of the level `loop`, `kernel` or `host`."""
-        self.write(f"{level}.gy", lambda: _SHOW[level](program))
+    def ir(self, program: Any) -> None:
+        """Write a program of any level."""
+        level = level_of(program)
+        self.write(f"{level.name}.gy", lambda: level.show(program))
+
+    def passes(self, steps: Sequence[Step]) -> None:
+        """Write, numbered, the text that each pass left that changed it; where the text before is
+        not that of the file before, that too."""
+        if self.folder is None:
+            return
+        os.makedirs(self.folder / "passes")
+        numbers = count()
+        last = ""
+        for step in (s for s in steps if s.changed):
+            suffix = "gy" if step.level in LEVELS else "py"
+            if step.before != last:
+                self.text(f"passes/{next(numbers):03d}-{step.level}.{suffix}", step.before)
+            last = step.after
+            self.text(f"passes/{next(numbers):03d}-{step.level}-{step.name}.{suffix}", last)

@@ -1,232 +1,325 @@
-"""What a pass is, how a list of them runs, and how a list is written as text."""
+"""What a pass is, how a pipeline of passes runs and is traced, and how a user edits one by name.
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from difflib import get_close_matches
-from enum import Enum
-from types import NoneType, UnionType
-from typing import (
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    Protocol,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+Nothing here needs the IR: a `Level` says what a pipeline's programs are.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches, unified_diff
+from time import perf_counter
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import attrs
-from attrs import frozen
+from attrs import define, evolve, field, frozen
 
-from gyrator_ir.text.lines import Line
-from gyrator_ir.text.scanner import Scanner, show_number, show_string, show_word
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, VerifyError
 
 M = TypeVar("M")
 
 
 class Pass(Protocol[M]):
-    """A frozen attrs class whose fields are its options; pure: program in, program out."""
+    """A frozen attrs class whose fields are its options."""
 
     name: ClassVar[str]
 
-    def run(self, program: M, /) -> M:
-        """Return a new program, or the very same object when nothing changed."""
+    def run(self, program: M, /) -> M | bool:
+        """Return a new program, or the very same object where nothing changed; on a level whose
+        programs are changed in place, whether the program was."""
         ...
 
 
 @frozen
-class Step:
-    """What a tracer learns of one pass: enough to print, diff, bisect or time it."""
+class Off(Generic[M]):
+    """A pass that does not run, as options have it, and keeps its place."""
 
-    name: str
-    before: object
-    after: object
+    one: Pass[M]
 
     @property
-    def changed(self) -> bool:
-        """Whether the pass returned another object than it was given."""
-        return self.before is not self.after
+    def name(self) -> str:
+        """The name of the pass."""
+        return self.one.name
 
 
-def ignore(step: Step) -> None:
-    """The default tracer."""
+def when(condition: bool, one: Pass[M]) -> Pass[M] | Off[M]:
+    """Return a pass, or where the condition does not hold, a pass that is off."""
+    return one if condition else Off(one)
+
+
+class PassError(GyratorError):
+    """A pass, level or option of a pass that does not exist."""
+
+
+@frozen
+class Level(Generic[M]):
+    """A kind of program that passes run over."""
+
+    name: str
+    cls: type[M]
+    show: Callable[[M], str]
+    verify: Callable[[M], M]
+    """Returns the program itself; a level of graphs also makes them runnable again."""
+    parse: Callable[[str], M] | None = None
+    kind: str = ""
+    """First word of the text, of a level that can be parsed."""
+    in_place: bool = False
+    """Passes change the program, as it is with graphs of PyTorch's."""
+
+
+@frozen
+class Step:
+    """What one pass did to one program."""
+
+    level: str
+    name: str
+    changed: bool
+    seconds: float
+    before: str = ""
+    """Text, if it was asked for."""
+    after: str = ""
+
+    def diff(self) -> str:
+        """Return what the pass changed of the text, as a unified diff; empty if nothing."""
+        old, new = (text.splitlines(keepends=True) for text in (self.before, self.after))
+        return "".join(unified_diff(old, new, self.level, f"{self.level} after {self.name}"))
+
+
+@define
+class Tracer:
+    """Keeps what passes do, and with `texts` what programs look like before and after."""
+
+    texts: bool = False
+    steps: list[Step] = field(factory=list)
+
+    def run(self, level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
+        """Run a pass; return the program, and whether it changed."""
+        before = level.show(program) if self.texts else ""
+        start = perf_counter()
+        program, changed = _run(level, one, program)
+        seconds = perf_counter() - start
+        after = level.show(program) if self.texts and changed else before
+        self.steps.append(Step(level.name, one.name, changed, seconds, before, after))
+        return program, changed
+
+
+def _run(level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
+    made = one.run(program)
+    if level.in_place and isinstance(made, bool):
+        return program, made
+    if level.in_place or not isinstance(made, level.cls):
+        said = f"pass {one.name!r} of the level {level.name} returned a {type(made).__name__}"
+        wanted = "whether it changed its argument" if level.in_place else f"a {level.cls.__name__}"
+        help = f"return {wanted}"
+        raise PassError(Diagnostic("GY-PASS-011", said, help=help))
+    return made, made is not program
 
 
 @frozen
 class Pipeline(Generic[M]):
-    """Passes in order. A value: build it, print it, hand it over; there is no global one."""
+    """Passes in order. A value: build it, edit it, hand it over; there is no global one."""
 
-    passes: tuple[Pass[M], ...]
-    verifier: Callable[[M], M]
-    verify: Literal["ends", "each"] = "ends"
+    level: Level[M]
+    passes: tuple[Pass[M] | Off[M], ...]
+    verify: Literal["never", "end", "each"] = "end"
+    """Which programs are verified: none, the last one if a pass changed it, or whatever a pass
+    changed."""
 
-    def run(self, program: M, trace: Callable[[Step], None] = ignore) -> M:
-        """Verify, run every pass, verify."""
-        program = self.verifier(program)
-        for p in self.passes:
-            before, program = program, p.run(program)
-            trace(Step(p.name, before, program))
-            if self.verify == "each":
-                self.verifier(program)
-        return self.verifier(program)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all passes, also of those that are off."""
+        return tuple(p.name for p in self.passes)
+
+    @property
+    def running(self) -> tuple[Pass[M], ...]:
+        """The passes that are not off."""
+        return tuple(p for p in self.passes if not isinstance(p, Off))
+
+    @property
+    def table(self) -> dict[str, Pass[M]]:
+        """All passes by name, also those that are off."""
+        return {p.name: p.one if isinstance(p, Off) else p for p in self.passes}
+
+    def run(self, program: M, tracer: Tracer | None = None) -> M:
+        """Run the passes in order.
+
+        Raises:
+            PassError: GY-PASS-011, when a pass returns something else than a program.
+            VerifyError: when a pass broke an invariant; with `verify="each"` it says which.
+        """
+        run = _run if tracer is None else tracer.run
+        any_changed = False
+        for one in self.running:
+            program, changed = run(self.level, one, program)
+            any_changed |= changed
+            if changed and self.verify == "each":
+                program = self._verified(program, one)
+        return self.level.verify(program) if any_changed and self.verify == "end" else program
+
+    def until(self, name: str, included: bool) -> "Pipeline[M]":
+        """Return the passes before the first of this name, or up to it."""
+        place = self.names.index(name) + included
+        return evolve(self, passes=self.passes[:place])
+
+    def _verified(self, program: M, one: Pass[M]) -> M:
+        where = f"pass {one.name!r} of the level {self.level.name}"
+        try:
+            return self.level.verify(program)
+        except VerifyError as error:
+            found = error.diagnostic
+            raise VerifyError(evolve(found, provenance=(*found.provenance, where))) from error
+        except RuntimeError as error:  # what PyTorch raises for a graph that is none
+            said = f"the program that a pass made is not well-formed: {error}"
+            raise VerifyError(Diagnostic("GY-PASS-013", said, provenance=(where,))) from error
 
 
-# Text: `fuse{limit=4},drop-dead-buffers` ------------------------------------------------------
+# Edits ------------------------------------------------------------------------------------------
 
 
-def parse_pipeline(text: str, table: Mapping[str, Callable[..., Any]]) -> tuple[Any, ...]:
-    """Return the passes that `text` names: `fuse{limit=4, keep=[a, b]},drop-dead-buffers`.
+@frozen
+class Edit:
+    """One change of pipelines. `first`, `last` and `only` concern a level, others a pass."""
 
-    Args:
-        text: names separated by commas, each with its options (fields of the class) in braces.
-            Values are numbers, `true`, `false`, `none`, words, strings, and lists in brackets.
-        table: the class of each pass, by name.
+    verb: Literal["without", "before", "after", "replaced", "configured", "first", "last", "only"]
+    name: str = ""
+    level: str = ""
+    """Empty: all levels that have a pass of this name."""
+    passes: tuple[Pass[Any], ...] = ()
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def apply(self, pipeline: Pipeline[M]) -> Pipeline[M]:
+        """Return the pipeline with this change, or itself if it is of another level."""
+        if self.level not in ("", pipeline.level.name):
+            return pipeline
+        old, new = pipeline.passes, self.passes
+        match self.verb:
+            case "first":
+                return evolve(pipeline, passes=(*new, *old))
+            case "last":
+                return evolve(pipeline, passes=(*old, *new))
+            case "only":
+                return evolve(pipeline, passes=new)
+        if self.name not in pipeline.names:
+            return pipeline
+        made = (q for p in old for q in (self._instead(p) if p.name == self.name else (p,)))
+        return evolve(pipeline, passes=tuple(made))
+
+    def _instead(self, one: Pass[Any] | Off[Any]) -> tuple[Pass[Any] | Off[Any], ...]:
+        match self.verb:
+            case "before":
+                return (*self.passes, one)
+            case "after":
+                return (one, *self.passes)
+            case "without":
+                return ()
+        inside = one.one if isinstance(one, Off) else one
+        made = self.passes
+        if self.verb == "configured":
+            made = (configured(inside, dict(self.options)),)
+        return tuple(when(inside is one, p) for p in made)
+
+
+@frozen
+class PassEdits:
+    """Changes of the pipelines of all levels, in order. Each method returns a longer value.
+
+        PassEdits().without("pad-products").after("inline-pointwise", MyPass())
+
+    `level` is needed only where several levels have a pass of one name and not all are meant.
+    """
+
+    edits: tuple[Edit, ...] = ()
+
+    def without(self, *names: str, level: str = "") -> "PassEdits":
+        """Drop passes."""
+        return PassEdits((*self.edits, *(Edit("without", n, level) for n in names)))
+
+    def before(self, name: str, *passes: Pass[Any], level: str = "") -> "PassEdits":
+        """Run passes right before another."""
+        return self._with(Edit("before", name, level, _checked(passes)))
+
+    def after(self, name: str, *passes: Pass[Any], level: str = "") -> "PassEdits":
+        """Run passes right after another."""
+        return self._with(Edit("after", name, level, _checked(passes)))
+
+    def replaced(self, name: str, *passes: Pass[Any], level: str = "") -> "PassEdits":
+        """Run passes instead of another, and only when that would run."""
+        return self._with(Edit("replaced", name, level, _checked(passes)))
+
+    def configured(self, name: str, *, level: str = "", **options: Any) -> "PassEdits":
+        """Set options of a pass."""
+        return self._with(Edit("configured", name, level, options=tuple(options.items())))
+
+    def first(self, level: str, *passes: Pass[Any]) -> "PassEdits":
+        """Run passes before all others of a level."""
+        return self._with(Edit("first", "", level, _checked(passes)))
+
+    def last(self, level: str, *passes: Pass[Any]) -> "PassEdits":
+        """Run passes after all others of a level."""
+        return self._with(Edit("last", "", level, _checked(passes)))
+
+    def only(self, level: str, *passes: Pass[Any]) -> "PassEdits":
+        """Run these passes, perhaps none, instead of all of a level."""
+        return self._with(Edit("only", "", level, _checked(passes)))
+
+    def apply(self, pipeline: Pipeline[M]) -> Pipeline[M]:
+        """Return a pipeline with the changes that concern it; if any does, what each pass makes
+        is verified."""
+        made = pipeline
+        for edit in self.edits:
+            made = edit.apply(made)
+        return pipeline if made is pipeline else evolve(made, verify="each")
+
+    def check(self, pipelines: Iterable[Pipeline[Any]]) -> None:
+        """Refuse what these pipelines, one of each level, do not have.
+
+        Raises:
+            PassError: GY-PASS-001 for an unknown pass, GY-PASS-002 for an unknown option,
+                GY-PASS-009 for an unknown level.
+        """
+        known = {p.level.name: p for p in pipelines}
+        for edit in self.edits:
+            if edit.level and edit.level not in known:
+                said = f"there is no level {edit.level!r} of passes"
+                raise PassError(Diagnostic("GY-PASS-009", said, help=nearest(edit.level, known)))
+            meant = {edit.level: known[edit.level]} if edit.level else known
+            names = {name: p for p in meant.values() for name in p.names}
+            if edit.name and edit.name not in names:
+                where = f" on the level {edit.level}" if edit.level else ""
+                listed = "; ".join(f"{n}: {', '.join(p.names) or 'none'}" for n, p in meant.items())
+                near = get_close_matches(edit.name, names, n=3)
+                help = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+                said = f"there is no pass {edit.name!r}{where}"
+                raise PassError(Diagnostic("GY-PASS-001", said, help=f"{help}there are {listed}"))
+            known = {name: edit.apply(p) for name, p in known.items()}
+
+    def _with(self, edit: Edit) -> "PassEdits":
+        return PassEdits((*self.edits, edit))
+
+
+def configured(one: Any, options: Mapping[str, Any]) -> Any:
+    """Return a pass with other options.
 
     Raises:
-        ParseError: GY-PARSE-001 for other text, GY-PASS-001 for an unknown pass, GY-PASS-002 for
-            an unknown option, GY-PASS-003 for a value that the option does not take.
+        PassError: GY-PASS-002 for an unknown option.
     """
-    s = Scanner(Line(1, text))
-    passes: list[Any] = []
-    if s.ended():
-        return ()
-    while True:
-        passes.append(_pass(s, table))
-        if not s.take(","):
-            break
-    s.end()
-    return tuple(passes)
+    known = {f.name: f for f in attrs.fields(type(one)) if f.init}
+    for name in options:
+        if name not in known:
+            said = f"pass {one.name!r} has no option {name!r}"
+            raise PassError(Diagnostic("GY-PASS-002", said, help=nearest(name, known)))
+    return evolve(one, **options)
 
 
-def show_pipeline(passes: Sequence[Any]) -> str:
-    """Return the text of passes; options at their defaults are left out."""
-    return ",".join(map(_show_pass, passes))
-
-
-def _pass(s: Scanner, table: Mapping[str, Callable[..., Any]]) -> Any:
-    name = s.word()
-    cls = table.get(name)
-    if cls is None:
-        s.line.fail(f"there is no pass {name!r}", "GY-PASS-001", _nearest(name, table))
-    options: dict[str, Any] = {}
-    if s.take("{") and not s.take("}"):
-        while True:
-            _option(s, name, cls, options)
-            if not s.take(","):
-                break
-        s.expect("}")
-    try:
-        return cls(**options)
-    except (TypeError, ValueError) as error:
-        s.line.fail(f"pass {name!r}: {error}", "GY-PASS-003")
-
-
-def _option(s: Scanner, name: str, cls: Callable[..., Any], options: dict[str, Any]) -> None:
-    option = s.name()
-    wanted = _option_types(cls)
-    if option not in wanted:
-        s.line.fail(
-            f"pass {name!r} has no option {option!r}", "GY-PASS-002", _nearest(option, wanted)
-        )
-    s.expect("=")
-    value = _value(s)
-    try:
-        options[option] = _as(value, wanted[option])
-    except ValueError:
-        s.line.fail(f"option {option!r} of {name!r} can't be {value!r}", "GY-PASS-003")
-
-
-def _option_types(cls: Callable[..., Any]) -> dict[str, Any]:
-    if not (isinstance(cls, type) and attrs.has(cls)):
-        return {}
-    hints = get_type_hints(cls)
-    return {f.name: hints.get(f.name, Any) for f in attrs.fields(cls) if f.init}
-
-
-def _nearest(name: str, known: Mapping[str, object]) -> str:
+def nearest(name: str, known: Mapping[str, object]) -> str:
+    """Say which known name may be meant, or all of them."""
     near = get_close_matches(name, known, n=1)
     if near:
         return f"did you mean {near[0]!r}?"
     return f"known: {', '.join(sorted(known))}" if known else "there are none"
 
 
-def _value(s: Scanner) -> Any:
-    if s.take("["):
-        items: list[Any] = []
-        if s.take("]"):
-            return ()
-        while True:
-            items.append(_value(s))
-            if not s.take(","):
-                break
-        s.expect("]")
-        return tuple(items)
-    if s.take("none"):
-        return None
-    first = s.text[s.at : s.at + 1]
-    if (first and first in "-0123456789") or s.looks("true") or s.looks("false"):
-        return s.number()
-    return s.word()
-
-
-def _as(value: Any, wanted: Any) -> Any:
-    """Return a value read from text as the type of a field; ValueError if it is not one."""
-    origin, args = get_origin(wanted), get_args(wanted)
-    if wanted is Any:
-        return value
-    if origin in (Union, UnionType):
-        for choice in args:
-            try:
-                return _as(value, choice)
-            except ValueError:
-                continue
-    elif origin in (tuple, frozenset) and isinstance(value, tuple):
-        items = [_as(item, args[0] if args else Any) for item in value]
-        return origin(items)
-    elif origin is Literal and value in args:
-        return value
-    elif wanted in (NoneType, None) and value is None:
-        return None
-    elif isinstance(wanted, type):
-        if issubclass(wanted, Enum) and isinstance(value, str):
-            return wanted(value)
-        if wanted is float and type(value) is int:
-            return float(value)
-        if wanted is float and value == "inf":  # it is read as a word
-            return math.inf
-        if type(value) is wanted:
-            return value
-    raise ValueError(value)
-
-
-def _show_pass(p: Any) -> str:
-    changed = [
-        f"{f.name}={_show_value(getattr(p, f.name))}"
-        for f in attrs.fields(type(p))
-        if f.init and getattr(p, f.name) != _default(f)
-    ]
-    return f"{p.name}{{{', '.join(changed)}}}" if changed else str(p.name)
-
-
-def _default(f: "attrs.Attribute[Any]") -> Any:
-    factory = getattr(f.default, "factory", None)
-    return f.default if factory is None else factory()
-
-
-def _show_value(value: Any) -> str:
-    match value:
-        case None:
-            return "none"
-        case Enum():
-            return show_word(str(value.value))
-        case bool() | int() | float():
-            return show_number(value)
-        case tuple():
-            return f"[{', '.join(map(_show_value, value))}]"
-        case frozenset():
-            return f"[{', '.join(sorted(map(_show_value, value)))}]"
-    text = str(value)
-    return show_string(text) if text in ("none", "true", "false") else show_word(text)
+def _checked(passes: tuple[Any, ...]) -> tuple[Any, ...]:
+    for one in passes:
+        if not attrs.has(type(one)) or not hasattr(one, "run") or not isinstance(one.name, str):
+            said = f"{one!r} is no pass"
+            help = "pass an object of a frozen attrs class with `name` and `run`"
+            raise PassError(Diagnostic("GY-PASS-010", said, help=help))
+    return passes

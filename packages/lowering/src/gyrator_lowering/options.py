@@ -16,7 +16,7 @@ class LoweringOptions:
     """Name of the program."""
     fallback_random: bool = False
     """Random numbers come from ATen's own generator, in eager's order, by extern calls:
-    `fx_passes.prepare_joint` leaves them as they are."""
+    `replace-random` is off."""
     extern_ops: frozenset[str] = frozenset()
     """Overloads (`aten.cumsum.default`) that stay ATen calls although a rule exists."""
     extern_kernels: str = "library"

@@ -1,13 +1,12 @@
 """From an improved Loop IR program to a schedule: fusion, order, lives, partitions."""
 
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
 from gyrator_ir.loop.body import Reduce, ReduceKind, Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
-from gyrator_ir.passes import Step
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import LOOPS, statements_of
@@ -65,7 +64,6 @@ def build(
     program: LoopProgram,
     options: SchedulerOptions,
     targets: Mapping[str, Target],
-    trace: Callable[[Step], None],
     limit: int | None = None,
     repeats: Repeats | None = None,
 ) -> Schedule:
@@ -87,7 +85,6 @@ def build(
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
         fusion = _fusion(context, options, apart)
-        trace(Step("fuse", program, fusion))
         plan = _nodes(context, fusion, limit)
         lives = plan.lives
         if options.reuse:
@@ -114,7 +111,7 @@ def build(
         together=plan.together,
         facts=program.facts,
         origins=program.origins,
-        subschedules=tuple(build(p, inner, targets, trace) for p in program.subprograms),
+        subschedules=tuple(build(p, inner, targets) for p in program.subprograms),
         user_kernels=program.user_kernels,
     )
     return planned(made, plan.fits, options.graph_parts) if options.device_graphs else made

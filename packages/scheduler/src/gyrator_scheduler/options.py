@@ -1,20 +1,10 @@
 """What a caller may choose of a schedule. Every field has a default."""
 
-from typing import Any
-
 from attrs import field, frozen
 
 from gyrator_ir.checks import exactly, natural
 from gyrator_ir.kernel.nodes import Numerics
-from gyrator_ir.loop.nodes import LoopProgram
-from gyrator_ir.passes import Pass
-
-
-def _passes(instance: object, attribute: Any, value: object) -> None:
-    if value is not None and type(value) is not tuple:
-        raise TypeError(
-            f"SchedulerOptions.pipeline must be a tuple of passes or None, got {value!r}"
-        )
+from gyrator_ir.passes import PassEdits
 
 
 @frozen(kw_only=True)
@@ -36,8 +26,8 @@ class SchedulerOptions:
     """Place small temporaries in one allocation."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
     """`FAST` lets the pass `elide-roundings` run."""
-    pipeline: tuple[Pass[LoopProgram], ...] | None = field(default=None, validator=_passes)
-    """Loop IR passes that run before fusion, in order; None takes `passes.default_pipeline`."""
+    passes: PassEdits = field(default=PassEdits(), validator=exactly(PassEdits))
+    """Changes of `passes.loop_pipeline` and `passes.kernel_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
     """Verify the program after every pass that changed it."""
     keep_peak: bool = field(default=True, validator=exactly(bool))

@@ -7,7 +7,7 @@ from attrs import evolve
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule, TemplateKernel
 from gyrator_ir.loop.nodes import LoopProgram
-from gyrator_ir.passes import Step, ignore
+from gyrator_ir.passes import Tracer
 from gyrator_ir.target import Target
 from gyrator_scheduler.build import build, choices
 from gyrator_scheduler.fusion.repeats import Repeats
@@ -15,7 +15,7 @@ from gyrator_scheduler.host.plan import host_program
 from gyrator_scheduler.memory import needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.partitions import home
-from gyrator_scheduler.passes import run_passes
+from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
 from gyrator_scheduler.templates import not_offered, nothing_refused, with_fallbacks
 
 
@@ -23,7 +23,7 @@ def schedule(
     program: LoopProgram,
     options: SchedulerOptions,
     targets: Mapping[str, Target],
-    trace: Callable[[Step], None] = ignore,
+    tracer: Tracer | None = None,
     refuses: Callable[[TemplateKernel], str] = nothing_refused,
 ) -> Schedule:
     """Decide which operations share kernels, in which order nodes run, and how long buffers live.
@@ -34,21 +34,32 @@ def schedule(
 
     Raises:
         SchedulerError: GY-SCHED-001, when a device has no target.
+        VerifyError: with `options.verify_each` or passes of the caller's, when a pass breaks an
+            invariant.
     """
-    program = with_fallbacks(program, lambda k: not_offered(k, targets) or refuses(k))
+    program = offered(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     repeats = Repeats()
     for choice in choices(options):
-        improved = run_passes(program, choice, targets, trace)
-        made = build(improved, choice, targets, trace, limit, repeats)
+        improved = loop_pipeline(choice, targets).run(program, tracer)
+        made = build(improved, choice, targets, limit, repeats)
         needed = needs(made)
         if best is None or needed < best[0]:
             best = needed, made
         if limit is None or best[0] <= limit:
             break
     assert best is not None
-    return best[1]
+    return kernel_pipeline(options).run(best[1], tracer)
+
+
+def offered(
+    program: LoopProgram,
+    targets: Mapping[str, Target],
+    refuses: Callable[[TemplateKernel], str] = nothing_refused,
+) -> LoopProgram:
+    """Return the program that passes start from: without templates that become library calls."""
+    return with_fallbacks(program, lambda k: not_offered(k, targets) or refuses(k))
 
 
 def plan_host(

@@ -16,12 +16,13 @@ from gyrator_ir.host.nodes import (
     Launch,
 )
 from gyrator_ir.kernel.nodes import Schedule
+from gyrator_ir.levels import Program
 from gyrator_ir.loop.nodes import Buffer, Constant, LoopProgram, SizeInput, TensorInput
 from gyrator_ir.types import Device, DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, cast
 from gyrator_testing.interp.index import Number, integer
 from gyrator_testing.interp.memory import span_of
-from gyrator_testing.levels import Program, run_program
+from gyrator_testing.levels import run_program
 
 USUAL_SIZE = 5
 """What a size symbol is that has no hint and no range."""

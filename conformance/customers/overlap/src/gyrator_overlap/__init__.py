@@ -1,6 +1,5 @@
 """Collectives beside compute: start them as early as possible, wait as late as possible."""
 
-from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import ClassVar
@@ -8,10 +7,8 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, LoopProgram, Operation
-from gyrator_ir.target import Target
 from gyrator_scheduler.dependences import Why, dependences
 from gyrator_scheduler.options import SchedulerOptions
-from gyrator_scheduler.passes import default_pipeline
 
 __all__ = ["OverlapCollectives", "overlapping"]
 
@@ -47,10 +44,9 @@ class OverlapCollectives:
         return evolve(program, operations=tuple(operations[k] for k in order))
 
 
-def overlapping(options: SchedulerOptions, targets: Mapping[str, Target]) -> SchedulerOptions:
+def overlapping(options: SchedulerOptions) -> SchedulerOptions:
     """Return options whose passes end with this one, and whose order stays what it made."""
-    passes = (*default_pipeline(options, targets), OverlapCollectives())
-    return evolve(options, pipeline=passes)
+    return evolve(options, passes=options.passes.last("loop", OverlapCollectives()))
 
 
 def _free(before: Operation, after: Operation) -> bool:

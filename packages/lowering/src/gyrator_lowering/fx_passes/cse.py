@@ -1,9 +1,10 @@
 """`cse`: equal pure calls are made once."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.schema import info_of
@@ -17,8 +18,9 @@ _KEPT = frozenset(
 )  # fmt: skip
 
 
-def cse(gm: GraphModule) -> bool:
-    """Replace a call by an earlier equal one, in place; return whether any was.
+@frozen
+class Cse:
+    """Replace a call by an earlier equal one.
 
     Calls that draw random numbers, write to arguments or have effects stay, also those that bind
     the symbol of a size that values decide: each has a symbol of its own. So does everything
@@ -26,25 +28,30 @@ def cse(gm: GraphModule) -> bool:
     Two calls whose memory the graph returns both stay too: eager returns two tensors there, and a
     caller may write to one of them.
     """
-    nodes = list(gm.graph.nodes)
-    seen: dict[Any, Node] = {}
-    returned = _returned(nodes)
-    changed = False
-    for node in nodes:
-        if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-            continue
-        if info_of(node.target).writes:
-            seen.clear()
-            continue
-        if not _pure(node.target) or node.meta.get("unbacked_bindings"):
-            continue
-        key = (node.target, _key(node.args), _key(node.kwargs))
-        earlier = seen.setdefault(key, node)
-        if earlier is not node and not (earlier in returned and node in returned):
-            node.replace_all_uses_with(earlier)
-            gm.graph.erase_node(node)
-            changed = True
-    return changed
+
+    name: ClassVar[str] = "cse"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        nodes = list(gm.graph.nodes)
+        seen: dict[Any, Node] = {}
+        returned = _returned(nodes)
+        changed = False
+        for node in nodes:
+            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
+                continue
+            if info_of(node.target).writes:
+                seen.clear()
+                continue
+            if not _pure(node.target) or node.meta.get("unbacked_bindings"):
+                continue
+            key = (node.target, _key(node.args), _key(node.kwargs))
+            earlier = seen.setdefault(key, node)
+            if earlier is not node and not (earlier in returned and node in returned):
+                node.replace_all_uses_with(earlier)
+                gm.graph.erase_node(node)
+                changed = True
+        return changed
 
 
 def _returned(nodes: list[Node]) -> set[Node]:

@@ -1,23 +1,30 @@
 """`expand-foreach`: an op on lists of tensors becomes the op on each of their elements."""
 
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
+from attrs import frozen
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.foreach import Element, element_of
 
 
-def expand_foreach(gm: GraphModule) -> bool:
-    """Take ops on lists apart, in place; return whether there was any."""
-    changed = False
-    for node in list(gm.graph.nodes):
-        found = element_of(node.target) if isinstance(node.target, OpOverload) else None
-        if found is not None and all(n.target is operator.getitem for n in node.users):
-            _expand(gm, node, found)
-            changed = True
-    return changed
+@frozen
+class ExpandForeach:
+    """Take ops on lists of tensors apart."""
+
+    name: ClassVar[str] = "expand-foreach"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            found = element_of(node.target) if isinstance(node.target, OpOverload) else None
+            if found is not None and all(n.target is operator.getitem for n in node.users):
+                _expand(gm, node, found)
+                changed = True
+        return changed
 
 
 def _expand(gm: GraphModule, node: Node, element: Element) -> None:

@@ -1,34 +1,41 @@
 """`inline-higher-order`: scans, maps and flexible attention as the ops that they stand for."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree as pytree
+from attrs import frozen
 from torch._higher_order_ops.scan import generic_scan
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_lowering.decompositions import default_decompositions
 
-LONGEST = 64
-"""A scan or map over more steps stays: it would be written out step by step."""
-
 _LOOPS: Mapping[str, int] = {"scan": 2, "map_impl": 1, "associative_scan": 1}
 """Higher-order ops that run a graph for each slice of tensors: the place of those tensors."""
 _NAMES = frozenset({"flex_attention", "flex_attention_backward", *_LOOPS})
 
 
-def inline_higher_order(gm: GraphModule) -> bool:
-    """Replace calls of some higher-order ops by the ops that eager mode runs for them, in place;
-    return whether any was."""
-    found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_inlined(n)]
-    for node in found:
-        _inline(gm, node)
-    return bool(found)
+@frozen
+class InlineHigherOrder:
+    """Replace calls of some higher-order ops by the ops that eager mode runs for them."""
+
+    name: ClassVar[str] = "inline-higher-order"
+    longest: int = 64
+    """A scan or map over more steps stays: it would be written out step by step."""
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        found = [
+            n for n in gm.graph.nodes if n.op == "call_function" and _is_inlined(n, self.longest)
+        ]
+        for node in found:
+            _inline(gm, node)
+        return bool(found)
 
 
-def _is_inlined(node: Node) -> bool:
+def _is_inlined(node: Node, longest: int) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.__name__ not in _NAMES:
         return False
@@ -40,7 +47,7 @@ def _is_inlined(node: Node) -> bool:
         return True
     sliced = pytree.tree_leaves(node.args[place])
     lengths = [_value(n).shape[0] for n in sliced if isinstance(n, Node)]
-    return all(isinstance(n, int) and n <= LONGEST for n in lengths)
+    return all(isinstance(n, int) and n <= longest for n in lengths)
 
 
 def _value(node: Node) -> Any:

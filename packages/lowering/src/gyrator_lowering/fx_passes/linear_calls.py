@@ -5,10 +5,10 @@ oneDNN does. `mkldnn::_linear_pointwise` computes `x @ w.T + bias` and is reache
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from attrs import frozen
+from attrs import field, frozen
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -44,22 +44,42 @@ Quicker = Callable[[Product], bool]
 """Whether a product is quicker in oneDNN."""
 
 
-def linear_calls(gm: GraphModule, targets: Mapping[str, Target], quicker: Quicker) -> bool:
-    """Let oneDNN compute products that it computes quicker, in place; return whether any was."""
-    changed = False
-    for node in list(gm.graph.nodes):
-        found = _product(node, targets)
-        if found is not None and quicker(found):
-            *bias, x, y = node.args
-            turned = insert(gm, node, aten.permute.default, y, [1, 0])
-            op = torch.ops.mkldnn._linear_pointwise.default
-            added = bias[0] if bias else None
-            replace(gm, node, insert(gm, node, op, x, turned, added, "none", [], ""))
-            changed = True
-    return changed
+def none_quicker(product: Product) -> bool:
+    """Say that ATen's library is as quick."""
+    return False
 
 
-def _product(node: Node, targets: Mapping[str, Target]) -> Product | None:
+@frozen
+class LinearCalls:
+    """Let oneDNN compute products that it computes quicker."""
+
+    name: ClassVar[str] = "linear-calls"
+    devices: frozenset[str] = frozenset()
+    """Types of devices that have both libraries."""
+    quicker: Quicker = field(default=none_quicker, repr=False)
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target], quicker: Quicker) -> "LinearCalls":
+        """Return the pass for some targets, by device type."""
+        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
+        return cls(frozenset(able), quicker)
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            found = _product(node, self.devices)
+            if found is not None and self.quicker(found):
+                *bias, x, y = node.args
+                turned = insert(gm, node, aten.permute.default, y, [1, 0])
+                op = torch.ops.mkldnn._linear_pointwise.default
+                added = bias[0] if bias else None
+                replace(gm, node, insert(gm, node, op, x, turned, added, "none", [], ""))
+                changed = True
+        return changed
+
+
+def _product(node: Node, devices: frozenset[str]) -> Product | None:
     """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
     right matrix with gaps in memory."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
@@ -68,8 +88,7 @@ def _product(node: Node, targets: Mapping[str, Target]) -> Product | None:
         return None
     tensors: list[torch.Tensor] = [n.meta["val"] for n in node.args if isinstance(n, Node)]
     *bias, x, y = tensors
-    target = targets.get(x.device.type)
-    if target is None or not target.capabilities.libraries >= LIBRARIES:
+    if x.device.type not in devices:
         return None
     if any(t.dtype != torch.float32 or t.layout != torch.strided for t in tensors):
         return None

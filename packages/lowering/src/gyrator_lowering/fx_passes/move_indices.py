@@ -1,9 +1,10 @@
 """`move-indices`: indices that a graph makes on the host are made on the device that they index."""
 
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
@@ -29,28 +30,33 @@ _MASKS = (torch.bool, torch.uint8)
 _INDEXING = frozenset({aten.index, aten._unsafe_index, aten.index_put, aten._unsafe_index_put})
 
 
-def move_indices(gm: GraphModule) -> bool:
-    """Make integers on the device of the tensors that they index, where nothing else reads them, in
-    place; return whether any were.
+@frozen
+class MoveIndices:
+    """Make integers on the device of the tensors that they index, where nothing else reads them.
 
     A copy from the host waits for the device at every call, and no device graph can hold it. Masks
     stay: the host counts their places.
     """
-    device: dict[Node, torch.device] = {}
-    for node in reversed(gm.graph.nodes):
-        if _is_movable(node):
-            wanted = {device.get(user, _indexed(user, node)) for user in node.users}
-            if len(wanted) == 1 and (one := wanted.pop()) is not None:
-                device[node] = one
-    while stay := [n for n, d in device.items() if not _may_move(n, d, device)]:
-        for node in stay:
-            del device[node]
-    for node in gm.graph.nodes:
-        if node in device:
-            if "device" in node.kwargs:
-                node.kwargs = {**node.kwargs, "device": device[node]}
-            _renew(node)
-    return bool(device)
+
+    name: ClassVar[str] = "move-indices"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        device: dict[Node, torch.device] = {}
+        for node in reversed(gm.graph.nodes):
+            if _is_movable(node):
+                wanted = {device.get(user, _indexed(user, node)) for user in node.users}
+                if len(wanted) == 1 and (one := wanted.pop()) is not None:
+                    device[node] = one
+        while stay := [n for n, d in device.items() if not _may_move(n, d, device)]:
+            for node in stay:
+                del device[node]
+        for node in gm.graph.nodes:
+            if node in device:
+                if "device" in node.kwargs:
+                    node.kwargs = {**node.kwargs, "device": device[node]}
+                _renew(node)
+        return bool(device)
 
 
 def _is_movable(node: Node) -> bool:

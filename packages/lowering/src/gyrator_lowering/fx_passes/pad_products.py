@@ -7,97 +7,106 @@ without them.
 
 Where only the rows of the result are not whole vectors, padding copies a factor and the result. A
 generated kernel needs no copies, and a library's product is not so much quicker: short products are
-left to kernels (`kernel_products`).
+left to kernels (`left_to_kernels`).
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch.fx import GraphModule
+from attrs import frozen
+from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
+from gyrator_ir.types import DType
 from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.fx_passes.insert import insert, replace
 
 aten = torch.ops.aten
 
-_LEAST = 1 << 30
-"""Products of fewer multiplications take less time than the copies."""
-_SHORT = 64
-"""Padding a side below this adds too much."""
-_COPIED = 1900
-"""Kernels compute products of `rows * depth * columns` multiplications if `rows * depth` is below
-this times `rows + depth`: copies then take longer than a quarter of the library's product, which is
-what kernels need more (H100: 690 TFLOP/s, copies of 2.9 TB/s)."""
+
+@frozen
+class PadProducts:
+    """Fill up the operands of large products."""
+
+    name: ClassVar[str] = "pad-products"
+    vectors: tuple[tuple[str, int], ...] = ()
+    """Types of devices whose library wants rows of whole vectors, and the bytes of one."""
+    units: frozenset[tuple[str, DType]] = frozenset()
+    """What generated kernels multiply by matrix units, by type of device."""
+    least: int = 1 << 30
+    """Products of fewer multiplications take less time than the copies."""
+    short: int = 64
+    """Padding a side below this adds too much."""
+    copied: int = 1900
+    """Kernels compute products of `rows * depth * columns` multiplications if `rows * depth` is
+    below this times `rows + depth`: copies then take longer than a quarter of the library's
+    product, which is what kernels need more (H100: 690 TFLOP/s, copies of 2.9 TB/s)."""
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target], **options: int) -> "PadProducts":
+        """Return the pass for some targets, by device type."""
+        vectors = {d: t.heuristics.product_bytes for d, t in targets.items()}
+        units = {(d, t) for d, target in targets.items() for t in target.capabilities.matrix_units}
+        wanted = tuple((d, n) for d, n in sorted(vectors.items()) if n)
+        return cls(wanted, frozenset(units), **options)
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in _products(gm):
+            lacks = self._lacks(node)
+            if lacks is not None and not self._for_kernels(node, *lacks):
+                changed |= _padded(gm, node, *lacks)
+        if changed:
+            gm.graph.eliminate_dead_code()
+        return changed
+
+    def left_to_kernels(self, gm: GraphModule) -> frozenset[str]:
+        """Return the names of the products that the pass leaves to generated kernels."""
+        return frozenset(
+            node.name
+            for node in _products(gm)
+            if (lacks := self._lacks(node)) is not None and self._for_kernels(node, *lacks)
+        )
+
+    def _lacks(self, node: Any) -> tuple[int, int, int] | None:
+        """Return how many rows, elements of the inner dimension, and columns a product lacks; None
+        for one that stays as it is."""
+        *_, x, y = node.args
+        a, b, out = (n.meta["val"] for n in (x, y, node))
+        vector = dict(self.vectors).get(out.device.type)
+        if vector is None or out.element_size() > 2:
+            return None
+        sides = (*a.shape, b.shape[1])
+        if not all(isinstance(n, int) for n in (*sides, *a.stride(), *b.stride())):
+            return None
+        rows, depth, columns = sides
+        if rows * depth * columns < self.least or min(sides) < self.short:
+            return None
+        multiple = vector // out.element_size()
+        deep, wide = -depth % multiple, -columns % multiple
+        # The result's rows need no whole vectors, but those of an operand on its side do.
+        high = -rows % multiple if a.stride(0) == 1 else 0
+        return (high, deep, wide) if deep or wide or high else None
+
+    def _for_kernels(self, node: Any, high: int, deep: int, wide: int) -> bool:
+        """Whether only the result's rows are not whole vectors, and a kernel beats copies."""
+        *_, x, y = node.args
+        a, b, out = (n.meta["val"] for n in (x, y, node))
+        rows, depth = a.shape
+        whole = not high and not deep and b.stride(0) == 1
+        short = rows * depth < self.copied * (rows + depth)
+        able = (out.device.type, FROM_TORCH[out.dtype]) in self.units
+        return bool(wide) and whole and short and able
 
 
-def pad_products(gm: GraphModule, targets: Mapping[str, Target], least: int = _LEAST) -> bool:
-    """Fill up the operands of large products, in place; return whether any was.
-
-    `targets` says for each device type to how many bytes; products of fewer than `least`
-    multiplications stay.
-    """
-    changed = False
-    for node in list(gm.graph.nodes):
-        if node.op == "call_function" and node.target in (aten.mm.default, aten.addmm.default):
-            changed |= _padded(gm, node, targets, least)
-    if changed:
-        gm.graph.eliminate_dead_code()
-    return changed
+def _products(gm: GraphModule) -> list[Node]:
+    called = (n for n in gm.graph.nodes if n.op == "call_function")
+    return [n for n in called if n.target in (aten.mm.default, aten.addmm.default)]
 
 
-def kernel_products(
-    gm: GraphModule, targets: Mapping[str, Target], least: int = _LEAST
-) -> frozenset[str]:
-    """Return the names of the products that `pad_products` leaves to generated kernels."""
-    return frozenset(
-        node.name
-        for node in gm.graph.nodes
-        if node.op == "call_function"
-        and node.target in (aten.mm.default, aten.addmm.default)
-        and (lacks := _lacks(node, targets, least)) is not None
-        and _for_kernels(node, targets, *lacks)
-    )
-
-
-def _lacks(node: Any, targets: Mapping[str, Target], least: int) -> tuple[int, int, int] | None:
-    """Return how many rows, elements of the inner dimension, and columns a product lacks; None for
-    one that stays as it is."""
-    *_, x, y = node.args
-    a, b, out = (n.meta["val"] for n in (x, y, node))
-    target = targets.get(out.device.type)
-    if target is None or out.element_size() > 2 or not target.heuristics.product_bytes:
-        return None
-    sides = (*a.shape, b.shape[1])
-    if not all(isinstance(n, int) for n in (*sides, *a.stride(), *b.stride())):
-        return None
-    rows, depth, columns = sides
-    if rows * depth * columns < least or min(sides) < _SHORT:
-        return None
-    multiple = target.heuristics.product_bytes // out.element_size()
-    deep, wide = -depth % multiple, -columns % multiple
-    # Rows of the result need no whole vectors, but those of an operand that lies on its side do.
-    high = -rows % multiple if a.stride(0) == 1 else 0
-    return (high, deep, wide) if deep or wide or high else None
-
-
-def _for_kernels(node: Any, targets: Mapping[str, Target], high: int, deep: int, wide: int) -> bool:
-    """Whether only the result's rows are not whole vectors, and a kernel is quicker than copies."""
-    *_, x, y = node.args
-    a, b, out = (n.meta["val"] for n in (x, y, node))
-    rows, depth = a.shape
-    units = targets[out.device.type].capabilities.matrix_units
-    whole = not high and not deep and b.stride(0) == 1
-    short = rows * depth < _COPIED * (rows + depth)
-    return bool(wide) and whole and short and FROM_TORCH[out.dtype] in units
-
-
-def _padded(gm: GraphModule, node: Any, targets: Mapping[str, Target], least: int) -> bool:
-    lacks = _lacks(node, targets, least)
-    if lacks is None or _for_kernels(node, targets, *lacks):
-        return False
-    high, deep, wide = lacks
+def _padded(gm: GraphModule, node: Any, high: int, deep: int, wide: int) -> bool:
     *bias, x, y = node.args
     rows, columns = node.meta["val"].shape
     if bias and bias[0].meta["val"].shape != (columns,):

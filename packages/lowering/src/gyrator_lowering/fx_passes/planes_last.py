@@ -7,11 +7,11 @@ they had.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.utils._pytree as pytree
-from attrs import define, field
+from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
@@ -27,31 +27,43 @@ _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
 """Ops whose meaning hangs on their operands' strides."""
 
 
-def planes_last(gm: GraphModule, targets: Mapping[str, Target]) -> bool:
-    """Change layouts, in place; return whether any was. `targets` says who wants it."""
-    convolutions = (n for n in gm.graph.nodes if n.target is _FORWARD)
-    first = next((n for n in convolutions if _wanted(n.args[:2], targets)), None)
-    if first is None:
-        return False
-    plan = _Plan(first.meta["val"].fake_mode, targets)
-    try:
-        for node in gm.graph.nodes:
-            plan.visit(node)
-    except _REFUSED:  # an op, or a result, for which the layout can't be kept
-        return False
-    if not plan.copies:
-        return False
-    plan.apply(gm)
-    return True
+@frozen
+class PlanesLast:
+    """Lay images out by points, from convolution to convolution."""
+
+    name: ClassVar[str] = "planes-last"
+    devices: frozenset[str] = frozenset()
+    """Types of devices whose library wants that."""
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target]) -> "PlanesLast":
+        """Return the pass for some targets, by device type."""
+        return cls(frozenset(d for d, t in targets.items() if t.heuristics.planes_last))
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        convolutions = (n for n in gm.graph.nodes if n.target is _FORWARD)
+        first = next((n for n in convolutions if _wanted(n.args[:2], self.devices)), None)
+        if first is None:
+            return False
+        plan = _Plan(first.meta["val"].fake_mode, self.devices)
+        try:
+            for node in gm.graph.nodes:
+                plan.visit(node)
+        except _REFUSED:  # an op, or a result, for which the layout can't be kept
+            return False
+        if not plan.copies:
+            return False
+        plan.apply(gm)
+        return True
 
 
-def _wanted(operands: Sequence[Any], targets: Mapping[str, Target]) -> bool:
+def _wanted(operands: Sequence[Any], devices: frozenset[str]) -> bool:
     fakes = [a.meta["val"] for a in operands]
     if not all(f.dim() == 4 and f.element_size() == 2 for f in fakes):
         return False
-    target = targets.get(fakes[0].device.type)
     fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape, *f.stride()))
-    return target is not None and target.heuristics.planes_last and fixed
+    return fakes[0].device.type in devices and fixed
 
 
 @define(eq=False)
@@ -59,7 +71,7 @@ class _Plan:
     """What becomes of a graph: new values of nodes, and copies of their arguments."""
 
     mode: Any
-    targets: Mapping[str, Target]
+    devices: frozenset[str]
     values: dict[Any, Any] = field(factory=dict)
     """Of nodes with another layout than before."""
     copies: dict[Any, dict[Any, torch.memory_format]] = field(factory=dict)
@@ -81,7 +93,7 @@ class _Plan:
     def _planes(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands of a convolution that are to be copied."""
         operands = node.args[: _OPERANDS.get(node.target, 0)]
-        if not operands or not _wanted(operands[-2:], self.targets):
+        if not operands or not _wanted(operands[-2:], self.devices):
             return {}
         last = torch.channels_last
         return {a: last for a in operands if not self._of(a).is_contiguous(memory_format=last)}

@@ -1,6 +1,9 @@
 """`remove-noop`: views and conversions that change nothing."""
 
+from typing import ClassVar
+
 import torch
+from attrs import frozen
 from torch.fx import GraphModule, Node
 
 aten = torch.ops.aten
@@ -14,19 +17,25 @@ _SAME = frozenset(
 )  # fmt: skip
 
 
-def remove_noop(gm: GraphModule) -> bool:
-    """Replace a view by its argument where nothing differs, in place; return whether any was."""
-    outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
-    changed = False
-    for node in list(gm.graph.nodes):
-        if node.op != "call_function" or node.target not in _SAME or node in outputs:
-            continue
-        source = node.args[0]
-        if isinstance(source, Node) and _same(source.meta.get("val"), node.meta.get("val")):
-            node.replace_all_uses_with(source)
-            gm.graph.erase_node(node)
-            changed = True
-    return changed
+@frozen
+class RemoveNoop:
+    """Replace a view by its argument where nothing differs."""
+
+    name: ClassVar[str] = "remove-noop"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
+        changed = False
+        for node in list(gm.graph.nodes):
+            if node.op != "call_function" or node.target not in _SAME or node in outputs:
+                continue
+            source = node.args[0]
+            if isinstance(source, Node) and _same(source.meta.get("val"), node.meta.get("val")):
+                node.replace_all_uses_with(source)
+                gm.graph.erase_node(node)
+                changed = True
+        return changed
 
 
 def _same(a: object, b: object) -> bool:

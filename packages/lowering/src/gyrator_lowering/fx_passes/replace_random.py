@@ -1,8 +1,9 @@
 """`replace-random`: random ops become Philox on one seed each, drawn once a call."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
 from gyrator_lowering.random_ops import register_ops
@@ -10,33 +11,38 @@ from gyrator_lowering.random_ops import register_ops
 aten = torch.ops.aten
 
 
-def replace_random(gm: GraphModule) -> bool:
-    """Replace ATen's random ops by `gyrator::philox`, in place; return whether any was found.
+@frozen
+class ReplaceRandom:
+    """Replace ATen's random ops by `gyrator::philox`.
 
     All seeds of a device come from one `gyrator::philox_seed`. Ops that are given a generator, and
     distributions that Philox rows do not cover, keep ATen's stream.
     """
-    found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_random(n)]
-    if not found:
-        return False
-    register_ops()
-    counts: dict[torch.device, int] = {}
-    seeds: dict[torch.device, Node] = {}
-    for node in found:
-        device = _device(node)
-        counts[device] = counts.get(device, 0) + 1
-    first = next(n for n in gm.graph.nodes if n.op != "placeholder")
-    for device, count in counts.items():
-        with gm.graph.inserting_before(first):
-            seeds[device] = _emit(
-                gm.graph, torch.ops.gyrator.philox_seed.default, (count,), {"device": device}, first
-            )
-    used = dict.fromkeys(counts, 0)
-    for node in found:
-        device = _device(node)
-        _replace(gm.graph, node, seeds[device], used[device])
-        used[device] += 1
-    return True
+
+    name: ClassVar[str] = "replace-random"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        found = [n for n in gm.graph.nodes if n.op == "call_function" and _is_random(n)]
+        if not found:
+            return False
+        register_ops()
+        counts: dict[torch.device, int] = {}
+        seeds: dict[torch.device, Node] = {}
+        for node in found:
+            device = _device(node)
+            counts[device] = counts.get(device, 0) + 1
+        first = next(n for n in gm.graph.nodes if n.op != "placeholder")
+        for device, count in counts.items():
+            with gm.graph.inserting_before(first):
+                op = torch.ops.gyrator.philox_seed.default
+                seeds[device] = _emit(gm.graph, op, (count,), {"device": device}, first)
+        used = dict.fromkeys(counts, 0)
+        for node in found:
+            device = _device(node)
+            _replace(gm.graph, node, seeds[device], used[device])
+            used[device] += 1
+        return True
 
 
 _SUPPORTED = frozenset(

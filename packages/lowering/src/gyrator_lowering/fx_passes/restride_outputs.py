@@ -1,4 +1,4 @@
-"""Results of a graph get the strides that eager mode gives them.
+"""`restride-outputs`: results of a graph get the strides that eager mode gives them.
 
 A decomposition lays its result out as it likes, and the caller would see that. The result is copied
 into eager's order of axes; the kernel that computes it can write that order itself.
@@ -7,9 +7,11 @@ into eager's order of axes; the kernel that computes it can write that order its
 import operator
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import insert_after
@@ -19,32 +21,37 @@ aten = torch.ops.aten
 
 Strides = Sequence[Any]
 """Numbers, or `SymInt`s."""
+NO_STRIDES: Mapping[int, Strides] = MappingProxyType({})
 
 
-def restride_outputs(gm: GraphModule, wanted: Mapping[int, Strides]) -> bool:
-    """Change a graph in place; return whether anything was.
+@frozen
+class RestrideOutputs:
+    """Copy results of a joint graph, or one of inference, into the order of axes that eager has.
 
     Results that share memory with an argument or with another result stay as they are, and so do
     those whose elements overlap, or have gaps between them, in eager mode.
-
-    Args:
-        gm: a joint graph, or one of inference, before it is partitioned.
-        wanted: eager's strides of some of its results, by place.
     """
-    results: Any = gm.graph.output_node().args[0]
-    owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
-    changed = False
-    for node, strides in {results[k]: s for k, s in wanted.items()}.items():
-        if not isinstance(node, Node) or node.op != "call_function":
-            continue
-        owner = _owner(node)
-        if owners[owner] > 1 or owner.op != "call_function":
-            continue
-        order = _order(node.meta.get("val"), strides)
-        if order is not None:
-            _restride(gm, node, order)
-            changed = True
-    return changed
+
+    name: ClassVar[str] = "restride-outputs"
+    strides: Mapping[int, Strides] = NO_STRIDES
+    """Eager's strides of some results, by place."""
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        results: Any = gm.graph.output_node().args[0]
+        owners = Counter(_owner(n) for n in dict.fromkeys(results) if isinstance(n, Node))
+        changed = False
+        for node, strides in {results[k]: s for k, s in self.strides.items()}.items():
+            if not isinstance(node, Node) or node.op != "call_function":
+                continue
+            owner = _owner(node)
+            if owners[owner] > 1 or owner.op != "call_function":
+                continue
+            order = _order(node.meta.get("val"), strides)
+            if order is not None:
+                _restride(gm, node, order)
+                changed = True
+        return changed
 
 
 def _owner(node: Node) -> Node:

@@ -5,9 +5,10 @@ each of which goes over the whole result once more.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
@@ -19,27 +20,35 @@ _MASK = 10
 """The place of `output_mask` among the arguments of `convolution_backward`."""
 
 
-def split_bias(gm: GraphModule, targets: Mapping[str, Target]) -> bool:
-    """Take biases out of convolutions, in place; return whether any was.
+@frozen
+class SplitBias:
+    """Take biases out of convolutions."""
 
-    `targets` says for each device type whether its library leaves them to others.
-    """
-    passes = {
-        aten.convolution.default: _added,
-        aten.convolution_backward.default: _summed,
-    }
-    changed = False
-    for node in list(gm.graph.nodes):
-        change = passes.get(node.target)
-        if change is not None and _apart(node.args[0], targets):
-            changed |= change(gm, node)
-    return changed
+    name: ClassVar[str] = "split-bias"
+    devices: frozenset[str] = frozenset()
+    """Types of devices whose library leaves biases to others."""
 
+    @classmethod
+    def of(cls, targets: Mapping[str, Target]) -> "SplitBias":
+        """Return the pass for some targets, by device type."""
+        return cls(frozenset(d for d, t in targets.items() if t.heuristics.bias_apart))
 
-def _apart(x: Any, targets: Mapping[str, Target]) -> bool:
-    fake = x.meta["val"]
-    target = targets.get(fake.device.type)
-    return target is not None and target.heuristics.bias_apart and fake.dtype.is_floating_point
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        passes = {
+            aten.convolution.default: _added,
+            aten.convolution_backward.default: _summed,
+        }
+        changed = False
+        for node in list(gm.graph.nodes):
+            change = passes.get(node.target)
+            if change is not None and self._apart(node.args[0]):
+                changed |= change(gm, node)
+        return changed
+
+    def _apart(self, x: Any) -> bool:
+        fake = x.meta["val"]
+        return fake.device.type in self.devices and fake.dtype.is_floating_point
 
 
 def _added(gm: GraphModule, node: Any) -> bool:

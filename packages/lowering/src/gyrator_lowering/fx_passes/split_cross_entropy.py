@@ -8,9 +8,10 @@ point of a row, and a gradient computes them again from what log softmax was giv
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
+from attrs import frozen
 from torch.fx import GraphModule, Node
 
 from gyrator_lowering.fx_passes.insert import (
@@ -26,24 +27,29 @@ from gyrator_lowering.rules.loss import MEAN, NONE
 
 aten = torch.ops.aten
 
-LEAST = 1 << 16
-"""Elements of log probabilities below which they are written as they are: in fewer kernels."""
+
+@frozen
+class SplitCrossEntropy:
+    """Take log softmax, and what is computed from it, apart."""
+
+    name: ClassVar[str] = "split-cross-entropy"
+    least: int = 1 << 16
+    """Elements of log probabilities below which they are written as they are: in fewer kernels."""
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            if node.target is aten._log_softmax.default:
+                changed |= _split(gm, node, self.least)
+        return changed
 
 
-def split_cross_entropy(gm: GraphModule) -> bool:
-    """Take log softmax, and what is computed from it, apart, in place; return whether any was."""
-    changed = False
-    for node in list(gm.graph.nodes):
-        if node.target is aten._log_softmax.default:
-            changed |= _split(gm, node)
-    return changed
-
-
-def _split(gm: GraphModule, node: Any) -> bool:
+def _split(gm: GraphModule, node: Any, least: int) -> bool:
     x, dim, _ = node.args
     fake = node.meta["val"]
     elements = fake.numel()
-    if fake.dim() == 0 or (isinstance(elements, int) and elements < LEAST):
+    if fake.dim() == 0 or (isinstance(elements, int) and elements < least):
         return False
     call = partial(insert, gm, node)
     dtype = computing(fake.dtype)

@@ -8,7 +8,7 @@ anyway, so that nothing else has to be saved.
 import operator
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from attrs import frozen
@@ -54,21 +54,27 @@ class _Norm:
     """The statistics are mean and 1/sqrt(variance + eps); else the latter alone."""
 
 
-def split_norms(gm: GraphModule) -> bool:
-    """Take norms apart whose results pointwise gradients read, in place; return whether any was.
+@frozen
+class SplitNorms:
+    """Take norms apart whose results pointwise gradients read.
 
     Those whose statistics are rounded to less than the type of the computation stay as they are,
     and those whose results products read, too: such results are saved anyway.
     """
-    found = [n for n in gm.graph.nodes if n.target in _NORMS]
-    backward = _backward(gm) if found else set()
-    changed = False
-    for node in found:
-        norm = _NORMS[node.target](*node.args)
-        results = [n for n in node.users if n.args[1] == 0]
-        if norm is not None and len(results) == 1 and _pays(results[0], backward):
-            changed |= _split(gm, node, results[0], norm)
-    return changed
+
+    name: ClassVar[str] = "split-norms"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        found = [n for n in gm.graph.nodes if n.target in _NORMS]
+        backward = _backward(gm) if found else set()
+        changed = False
+        for node in found:
+            norm = _NORMS[node.target](*node.args)
+            results = [n for n in node.users if n.args[1] == 0]
+            if norm is not None and len(results) == 1 and _pays(results[0], backward):
+                changed |= _split(gm, node, results[0], norm)
+        return changed
 
 
 def _backward(gm: GraphModule) -> set[Node]:

@@ -1,11 +1,11 @@
-"""Loop IR passes that prepare a program for fusion, and the list of them that runs by default."""
+"""The pipelines of Loop IR, which prepares a program for fusion, and of Kernel IR."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from gyrator_ir.kernel.nodes import Numerics
+from gyrator_ir.kernel.nodes import Numerics, Schedule
+from gyrator_ir.levels import KERNEL, LOOP
 from gyrator_ir.loop.nodes import LoopProgram
-from gyrator_ir.loop.verify import verify
-from gyrator_ir.passes import Pass, Step
+from gyrator_ir.passes import Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes.common_subexpressions import CommonSubexpressions
@@ -20,9 +20,9 @@ from gyrator_scheduler.passes.split_scans import SplitScans
 from gyrator_scheduler.passes.unit_reductions import UnitReductions
 
 
-def default_pipeline(
+def loop_pipeline(
     options: SchedulerOptions, targets: Mapping[str, Target]
-) -> tuple[Pass[LoopProgram], ...]:
+) -> Pipeline[LoopProgram]:
     """Return the passes that run before fusion, in order."""
     numbers = [t.heuristics for t in targets.values()]
     cost = min((h.inline_cost for h in numbers), default=0)
@@ -30,55 +30,23 @@ def default_pipeline(
     by_device = tuple((device, t.heuristics) for device, t in sorted(targets.items()))
     units = frozenset(d for d, t in targets.items() if t.capabilities.matrix_units)
     inline = InlinePointwise(cost, statements, not options.hold_operands)
-    fast: tuple[Pass[LoopProgram], ...] = ()
-    if options.numerics is Numerics.FAST:
-        fast = (ElideRoundings(),)
-    return (
+    passes = (
         DropDeadBuffers(),
         SimplifyIndices(),
         UnitReductions(),
-        *((inline,) if options.fusion and options.inline else ()),
+        when(options.fusion and options.inline, inline),
         CommonSubexpressions(),
-        *fast,
+        when(options.numerics is Numerics.FAST, ElideRoundings()),
         SplitReductions(by_device=by_device, matrix_units=units),
         SplitScans(by_device),
         ReorderAxes(),
         MergeAxes(),
     )
+    pipeline = Pipeline(LOOP, passes, "each" if options.verify_each else "never")
+    return options.passes.apply(pipeline)
 
 
-def all_passes() -> dict[str, Callable[..., Pass[LoopProgram]]]:
-    """Return the passes of this package by name, for building pipelines from text."""
-    classes: tuple[type[Pass[LoopProgram]], ...] = (
-        CommonSubexpressions,
-        DropDeadBuffers,
-        ElideRoundings,
-        InlinePointwise,
-        MergeAxes,
-        ReorderAxes,
-        SimplifyIndices,
-        SplitReductions,
-        SplitScans,
-        UnitReductions,
-    )
-    return {c.name: c for c in classes}
-
-
-def run_passes(
-    program: LoopProgram,
-    options: SchedulerOptions,
-    targets: Mapping[str, Target],
-    trace: Callable[[Step], None],
-) -> LoopProgram:
-    """Run the pipeline of the options.
-
-    Raises:
-        VerifyError: with `options.verify_each`, when a pass breaks an invariant.
-    """
-    passes = default_pipeline(options, targets) if options.pipeline is None else options.pipeline
-    for p in passes:
-        before, program = program, p.run(program)
-        if options.verify_each and program is not before:
-            verify(program)
-        trace(Step(p.name, before, program))
-    return program
+def kernel_pipeline(options: SchedulerOptions) -> Pipeline[Schedule]:
+    """Return the passes over a schedule, in order: those that the caller adds."""
+    pipeline = Pipeline(KERNEL, (), "each" if options.verify_each else "never")
+    return options.passes.apply(pipeline)

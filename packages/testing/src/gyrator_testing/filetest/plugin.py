@@ -29,9 +29,9 @@ from typing import Any
 import pytest
 
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.passes import parse_pipeline
+from gyrator_ir.levels import Program, level_of, parse_program
+from gyrator_ir.text.passes import parse_pipeline
 from gyrator_testing.feeds import assert_same_meaning
-from gyrator_testing.levels import Program, level_of, parse_program
 
 EXPECT = "; expect\n"
 COMMANDS = ("pass", "stage", "verify", "interpret", "error")
@@ -159,7 +159,7 @@ def _checked(given: str) -> Program:
 def _round_trip(program: Program) -> Program:
     level = level_of(program)
     text = level.show(program)
-    again = level.parse(text)
+    again = parse_program(text)
     assert again == program, f"parse(show(p)) != p for\n{text}"
     assert level.show(again) == text, f"show(parse(text)) != text for\n{text}"
     level.verify(program)

@@ -1,11 +1,13 @@
-"""Run-time numbers where programs take tensors only: results, assertions, and what loops carry."""
+"""`hold-numbers`: run-time numbers where programs take tensors only: in assertions and loops, and
+in what a graph takes and returns."""
 
 import operator
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import sympy
 import torch
+from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
@@ -56,16 +58,22 @@ def resolve_results(gm: GraphModule, finished: Iterable[tuple[int, Callable[[Any
     gm.recompile()
 
 
-def hold_numbers(gm: GraphModule) -> bool:
+@frozen
+class HoldNumbers:
     """Let loops and branches pass run-time numbers as 0-d tensors, and assert of such what is
-    asserted about floats, in place; return whether any did."""
-    changed = False
-    for node in list(gm.graph.nodes):
-        if node.target is aten._assert_scalar.default:
-            changed |= _hold_assertion(gm.graph, node)
-        elif node.op == "call_function" and getattr(node.target, "__name__", "") in _LOOPS:
-            changed |= _hold_loop(gm, node)
-    return changed
+    asserted about floats."""
+
+    name: ClassVar[str] = "hold-numbers"
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            if node.target is aten._assert_scalar.default:
+                changed |= _hold_assertion(gm.graph, node)
+            elif node.op == "call_function" and getattr(node.target, "__name__", "") in _LOOPS:
+                changed |= _hold_loop(gm, node)
+        return changed
 
 
 def _hold_assertion(graph: Graph, node: Node) -> bool:
@@ -94,7 +102,7 @@ def _hold_loop(gm: GraphModule, node: Node) -> bool:
     regions = [_module(gm, place) for place in node.args[0 if loop else 1 : 2 if loop else 3]]
     if not all(isinstance(region, GraphModule) for region in regions):
         return False
-    changed = sum(hold_numbers(region) for region in regions) > 0  # all of them
+    changed = sum(HoldNumbers().run(region) for region in regions) > 0  # all of them
     if loop:
         carried: Any = node.args[2]
         numbers = [k for k, v in enumerate(carried) if _dtype(v) is not None]

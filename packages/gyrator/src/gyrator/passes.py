@@ -1,0 +1,58 @@
+"""The passes of all levels: which there are, and what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from gyrator_ir.passes import Pipeline, Step
+from gyrator_lowering.fx_passes import fx_pipeline, joint_pipeline
+from gyrator_lowering.options import LoweringOptions
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+def pipelines() -> tuple[Pipeline[Any], ...]:
+    """Return the pipeline of each level, in the order in which they run, by default options: what
+    a user's edits may name."""
+    options = SchedulerOptions()
+    return (
+        joint_pipeline(LoweringOptions()),
+        fx_pipeline(),
+        loop_pipeline(options, {}),
+        kernel_pipeline(options),
+    )
+
+
+def listed() -> str:
+    """Return the level, the name and the first line about each pass, in order."""
+    rows = [(p.level.name, n, one) for p in pipelines() for n, one in p.table.items()]
+    return "".join(f"{level:7} {n:24} {_first_line(one)}\n" for level, n, one in rows)
+
+
+def _first_line(one: object) -> str:
+    return (type(one).__doc__ or "").strip().partition("\n")[0]
+
+
+def times(steps: Iterable[Step]) -> Table:
+    """Return how often each pass ran, how often it changed something, and how long it took."""
+    from rich.table import Table
+
+    found: dict[tuple[str, str], list[Step]] = {}
+    for step in steps:
+        found.setdefault((step.level, step.name), []).append(step)
+    table = Table("level", "pass")
+    for title in ("runs", "changes", "ms"):
+        table.add_column(title, justify="right")
+    for (level, name), ran in found.items():
+        changes = sum(s.changed for s in ran)
+        table.add_row(level, name, str(len(ran)), str(changes), _ms(ran))
+    table.add_row("", "all", "", "", _ms(s for part in found.values() for s in part))
+    return table
+
+
+def _ms(steps: Iterable[Step]) -> str:
+    return f"{1e3 * sum(s.seconds for s in steps):.2f}"

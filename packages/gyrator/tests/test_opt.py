@@ -1,0 +1,149 @@
+"""`gyrator opt`: the product's pipeline on text, from any level to any."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gyrator import Session
+from gyrator.cli import main
+from gyrator.opt import OptError, OptRequest, run_opt
+from gyrator.options import make_options
+from gyrator_ir.diagnostics import ParseError
+from gyrator_ir.levels import LEVELS, parse_program
+from gyrator_ir.passes import PassError, Tracer
+
+
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the trace of a compile: what the product makes at each level."""
+    folder = tmp_path_factory.mktemp("trace")
+    options = {"trace_dir": str(folder), "cache": False, "progress": False, "strict": True}
+    with Session(options=options) as session:
+        torch._dynamo.reset()
+        norm = lambda x, w: torch.softmax(x @ w, -1).relu().sum(0)  # noqa: E731
+        torch.compile(norm, backend=session.backend)(torch.randn(64, 48), torch.randn(48, 33))
+    return folder / "000_inference"
+
+
+@pytest.fixture
+def loop(traced: Path) -> str:
+    return (traced / "loop.gy").read_text()
+
+
+@pytest.mark.parametrize("start", LEVELS)
+@pytest.mark.parametrize("to", [*LEVELS, "kernels", "python"])
+def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> None:
+    text = (traced / f"{start}.gy").read_text()
+    order = [*LEVELS, "kernels", "python"]
+    if order.index(to) < order.index(start):
+        with pytest.raises(OptError, match="GY-OPT-002: no stage leads from"):
+            run_opt(text, OptRequest(to=to))
+        return
+    made = run_opt(text, OptRequest(to=to))
+    if to == "python":
+        assert made == (traced / "host.py").read_text()
+    elif to == "kernels":
+        (file,) = traced.glob("*.cpp")
+        assert made == file.read_text()
+    elif to == start == "loop":
+        changed = sorted(traced.glob("passes/*-loop-*.gy"))
+        assert made == changed[-1].read_text()
+    else:
+        assert made == (traced / f"{to}.gy").read_text()
+
+
+def test_options_are_those_of_torch_compile(loop: str) -> None:
+    kernels = {}
+    for fusion in (True, False):
+        options = make_options(options={"fusion": fusion})
+        made = run_opt(loop, OptRequest(to="kernel", options=options))
+        kernels[fusion] = len(parse_program(made).kernels)
+    assert kernels[True] < kernels[False]
+
+
+def test_it_stops_before_and_after_a_pass(loop: str, traced: Path) -> None:
+    (inlined,) = traced.glob("passes/*-loop-inline-pointwise.gy")
+    after = run_opt(loop, OptRequest(after="inline-pointwise"))
+    assert after == inlined.read_text()
+    tracer = Tracer()
+    before = run_opt(loop, OptRequest(before="inline-pointwise", to="host"), tracer)
+    assert [s.name for s in tracer.steps] == [
+        "drop-dead-buffers", "simplify-indices", "unit-reductions"
+    ]  # fmt: skip
+    assert run_opt(before, OptRequest(passes="inline-pointwise")) == after
+
+
+def test_passes_take_the_place_of_those_of_the_level(loop: str) -> None:
+    def ran(**request: object) -> list[str]:
+        tracer = Tracer()
+        run_opt(loop, OptRequest(**request), tracer)
+        return [s.name for s in tracer.steps]
+
+    assert ran() == []
+    assert ran(passes="merge-axes") == ["merge-axes"]
+    assert ran(passes="inline-pointwise{cost=0},merge-axes", to="kernel")[:2] == [
+        "inline-pointwise", "merge-axes"
+    ]  # fmt: skip
+    without = ran(without=("merge-axes", "split-scans"))
+    assert without == [n for n in ran(to="loop") if n not in ("merge-axes", "split-scans")]
+    with pytest.raises(PassError, match=r"GY-PASS-001(.|\n)*did you mean 'merge-axes'"):
+        ran(without=("merge-axe",))
+    with pytest.raises(PassError, match=r"no pass 'merge-axes'(.|\n)*there are loop: split-scans"):
+        ran(passes="split-scans", after="merge-axes")
+    with pytest.raises(ParseError, match="GY-PASS-001: there is no pass 'cse'"):
+        ran(passes="cse")
+
+
+@pytest.mark.parametrize("text", ["", "def f(): pass\n", "; a comment\n\nnonsense"])
+def test_text_that_is_no_program_is_refused(text: str) -> None:
+    """The level is read from the first line."""
+    with pytest.raises(OptError) as error:
+        run_opt(text, OptRequest())
+    found = error.value.diagnostic
+    assert found.code == "GY-OPT-001"
+    assert found.message == "the text is no program"
+    assert "loop.program, kernel.schedule, host.program" in found.help
+
+
+@pytest.mark.parametrize(
+    ("level", "request_", "message"),
+    [
+        ("kernel", OptRequest(to="loop"), "no stage leads from kernel to 'loop'"),
+        ("kernel", OptRequest(to="fortran"), "no stage leads from kernel to 'fortran'"),
+        (
+            "kernel",
+            OptRequest(after="merge-axes"),
+            "pass 'merge-axes' of the level loop comes befo",
+        ),
+        ("host", OptRequest(passes="cse"), "there are no passes on the level host"),
+        ("loop", OptRequest(start="asm"), "there is no level 'asm'; there are: loop, kernel, host"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    traced: Path, level: str, request_: OptRequest, message: str
+) -> None:
+    with pytest.raises(OptError) as error:
+        run_opt((traced / f"{level}.gy").read_text(), request_)
+    assert error.value.diagnostic.code == "GY-OPT-002"
+    assert error.value.diagnostic.message.startswith(message)
+    assert "gyrator opt --help" in error.value.diagnostic.help
+
+
+def test_the_command_line(traced: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(traced / "loop.gy")
+    assert main(["opt", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert "joint   replace-random           Replace ATen's random ops" in listed
+    assert "loop    inline-pointwise" in listed
+    arguments = ["--to", "kernel", "--without", "split-scans", "--time", "--print-changed"]
+    assert main(["opt", file, *arguments, "--option", "fusion=false"]) == 0
+    shown = capsys.readouterr()
+    assert parse_program(shown.out).nodes
+    assert "+++ loop after merge-axes" in shown.err
+    assert "split-reductions" in shown.err and "split-scans" not in shown.err
+    assert "inline-pointwise" not in shown.err
+    assert main(["opt", file, "--option", "fusio=false"]) == 2
+    assert "GY-OPTION-001" in capsys.readouterr().err
+    assert main(["opt", file, "--to", "kernel", "--option", "threads=x"]) == 2
+    assert "GY-OPTION-003" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""The levels of IR: what each is called, and its text and verifier."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.parse import parse as parse_host
+from gyrator_ir.host.print import KIND as HOST_KIND
+from gyrator_ir.host.print import show as show_host
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.kernel.nodes import Schedule
+from gyrator_ir.kernel.parse import parse as parse_schedule
+from gyrator_ir.kernel.print import KIND as KERNEL_KIND
+from gyrator_ir.kernel.print import show as show_schedule
+from gyrator_ir.kernel.verify import verify as verify_schedule
+from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.loop.parse import parse as parse_loop
+from gyrator_ir.loop.print import KIND as LOOP_KIND
+from gyrator_ir.loop.print import show as show_loop
+from gyrator_ir.loop.verify import verify as verify_loop
+from gyrator_ir.passes import Level
+from gyrator_ir.text.program import header_kind
+
+Program = LoopProgram | Schedule | HostProgram
+
+LOOP = Level("loop", LoopProgram, show_loop, verify_loop, parse_loop, LOOP_KIND)
+KERNEL = Level("kernel", Schedule, show_schedule, verify_schedule, parse_schedule, KERNEL_KIND)
+HOST = Level("host", HostProgram, show_host, verify_host, parse_host, HOST_KIND)
+
+LEVELS: Mapping[str, Level[Any]] = MappingProxyType({v.name: v for v in (LOOP, KERNEL, HOST)})
+"""In the order in which stages lead from one to the next."""
+
+
+def level_of(program: object) -> Level[Any]:
+    """Return the level of a program.
+
+    Raises:
+        TypeError: when it is no program.
+    """
+    for level in LEVELS.values():
+        if isinstance(program, level.cls):
+            return level
+    raise TypeError(f"{type(program).__name__} is no program of any level")
+
+
+def level_of_text(text: str) -> Level[Any]:
+    """Return the level that the first line of a text declares.
+
+    Raises:
+        ParseError: when it declares none.
+    """
+    kind = header_kind(text)
+    return next(level for level in LEVELS.values() if level.kind == kind)
+
+
+def parse_program(text: str) -> Program:
+    """Read a program of any level.
+
+    Raises:
+        ParseError: when it is none.
+    """
+    parse = level_of_text(text).parse
+    assert parse is not None
+    program: Program = parse(text)
+    return program
