@@ -291,7 +291,7 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def layers(session: nox.Session) -> None:
     """Imports go one way, devices are named only where they may be, public names are as listed."""
-    session.run(sys.executable, "ci/packages.py", external=True)
+    session.run(sys.executable, "ci/distributions.py", external=True)
     session.run(sys.executable, "ci/check_layers.py", external=True)
     session.run(sys.executable, "ci/public_api.py", external=True)
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by its path
-from packages import Package, packages
+from distributions import Package, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTERS = ("import_module", "__import__")

@@ -24,7 +24,7 @@ from gyrator_ir.loop.ops import OPS
 from gyrator_lowering.table import TableBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from packages import packages, released
+from distributions import packages, released
 
 KINDS = {"library": "a library call", "kept": "a call of ATen"}
 ROOT = Path(__file__).resolve().parent.parent

@@ -42,7 +42,7 @@ def examples() -> ModuleType:
 @pytest.fixture(scope="session")
 def listing() -> ModuleType:
     """What reads the packages' metadata."""
-    return load("packages")
+    return load("distributions")
 
 
 @pytest.fixture(scope="session")

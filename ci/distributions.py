@@ -1,7 +1,7 @@
 """The packages, as their own pyproject.toml files tell of them: what every list is derived from.
 
-`python ci/packages.py` prints them in the order of their release, none before one that it depends
-on, and fails where a list elsewhere is another; `--write` mends it.
+`python ci/distributions.py` prints them in the order of their release, none before one that it
+depends on, and fails where a list elsewhere is another; `--write` mends it.
 
 A pyproject.toml says in `[tool.gyrator]`:
 
@@ -105,7 +105,7 @@ def main(arguments: list[str]) -> int:
     if arguments == ["--write"]:
         path.write_text(wanted)
     elif wanted != text:
-        print("mypy.ini: mypy_path lacks a package; `python ci/packages.py --write` mends it")
+        print("mypy.ini: mypy_path lacks a package; `python ci/distributions.py --write` mends it")
         return 1
     return 0
 
