@@ -8,7 +8,6 @@ at here.
 """
 
 import importlib.util
-import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import torch
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, expr, subs
+from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.body import Bind, Load, Store
 from gyrator_ir.source import KernelSource, TranslationUnit
@@ -70,10 +70,7 @@ def launch(kernel: Kernel, source: KernelSource, module: Any) -> None:
     values = dict(source.candidates[0].values)
     values |= {n: bool(values[n]) for n in _FLAGS if n in values}
     sizes = [SIZES[s.name] for s in kernel.sizes]
-    grid = getattr(module, f"{source.symbol}_grid")
-    wanted = list(inspect.signature(grid).parameters)[len(sizes) :]
-    shape = grid(*sizes, *(values[n] for n in wanted))
-    getattr(module, source.symbol)[shape](*tensors, *sizes, **values)
+    getattr(module, source.symbol)[grid_of(source, sizes, values)](*tensors, *sizes, **values)
 
 
 def written() -> Iterator[tuple[Kernel, KernelSource, TranslationUnit]]:

@@ -90,7 +90,10 @@ def _launched(case: Launching, row: Row) -> str:
                     wrong = wrong or _differ(*gradients)
     row["externs"] = sorted({str(e.target) for r in records for e in r.externs})
     launches = "\n".join(r.host_text for r in records)
-    if not any(word in launches for word in ("p.triton(", "g.triton(", "launch_user(")):
+    if not any(
+        word in launches
+        for word in ("rt.triton(", "triton_kernel_wrapper_mutation(", "launch_user(")
+    ):
         wrong = wrong or "no kernel of the user's is launched"
     return wrong
 
@@ -186,7 +189,7 @@ def _partitioned(
                 row["plain_ms"] = _milliseconds(lambda: plain(x))
     finally:
         torch._dynamo.config.capture_dynamic_output_shape_ops = before
-    row["partitions"] = [r.host_text.count("p.call_partition(") for r in records]
+    row["partitions"] = [r.host_text.count(".call_partition(") for r in records]
     if not row["partitions"] or max(row["partitions"]) == 0:
         wrong = wrong or "there is no partition"
     return wrong

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
+from typing import Any
 
 from attrs import evolve, field, frozen
 
@@ -30,7 +31,8 @@ from gyrator_conformance.interpreter import (
 )
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.expr import ShapeFacts, Sym, evaluate, parse_expr, subs, to_text
+from gyrator_ir.grid import size_symbols
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
 from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.provenance import Origin
@@ -112,11 +114,16 @@ class InterpretedTriton:
         for unit in units:
             for source in unit.kernels:
                 kernel = known[source.kernel]
+                blocks = _blocks(kernel, source, target)
+                fixed = {Sym(n): value for n, value in blocks.items()}
+                symbols = size_symbols(source, len(kernel.sizes))
                 rows.append({
                     "kernel": kernel_text(kernel),
                     "symbol": source.symbol,
                     "text": source.text,
-                    "blocks": _blocks(kernel, source, target),
+                    "blocks": blocks,
+                    "grid": [to_text(subs(e, fixed)) for e in source.grid],
+                    "sizes": [s.name for s in symbols],
                 })  # fmt: skip
                 sources.append(evolve(source, checks=CHECKS))
         text = json.dumps(rows, indent=1)
@@ -159,15 +166,14 @@ def _kernels(text: str) -> Mapping[str, InterpretedKernel]:
         (kernel,) = map(read_launchable, parse_lines(row["kernel"]))
         path = Path(_folder().name, f"k{sha256(row['text'].encode()).hexdigest()[:16]}.py")
         path.write_text(row["text"], encoding="utf-8")
-        run = partial(_run, path, row["symbol"], row["blocks"])
+        run = partial(_run, path, row)
         made[row["symbol"]] = InterpretedKernel(kernel, run)
     return MappingProxyType(made)
 
 
 def _run(
     path: Path,
-    symbol: str,
-    blocks: dict[str, int],
+    row: Mapping[str, Any],
     kernel: Launchable,
     arrays: dict[str, Array],
     sizes: dict[str, int],
@@ -175,8 +181,10 @@ def _run(
     types = [p.dtype for p in kernel.parameters]
     given = [arrays[p.name] for p in kernel.parameters]
     numbers = [sizes[s.name] for s in kernel.sizes]
+    env = {Sym(n): value for n, value in zip(row["sizes"], numbers, strict=True)}
+    grid = [evaluate(parse_expr(e), env) for e in row["grid"]]
     try:
-        _interpreter().run(path, symbol, given, types, numbers, blocks)
+        _interpreter().run(path, row["symbol"], given, types, numbers, row["blocks"], grid)
     except InterpretedError as error:
         raise (IndexError if "AssertionError" in str(error) else ValueError)(str(error)) from error
 

@@ -165,8 +165,12 @@ from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load
 from gyrator_ir.host.parse import parse
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.progress import SilentProgress
-from gyrator_runtime.record import HostRuntime, LoadedKernel
-from gyrator_wrapper_fx.stage import FxWrapper
+from gyrator.wrappers.fx import load_graph
+from gyrator_ir.host.print import show
+from gyrator_runtime.debug import load_text
+from gyrator_runtime.native import LoadedKernel
+from gyrator_runtime.plan.link import Linker
+from gyrator_runtime.plan.lower import lower
 from gyrator_wrapper_python.stage import PythonWrapper
 
 GUARDED = '''host.program 1 @main
@@ -192,22 +196,23 @@ places = []
 def kernel(buffers, sizes):
     places.append(torch.accelerator.current_device_index())
     return 0
-kernels = {"k0": LoadedKernel("k0", ctypes.cast(kernel, ctypes.c_void_p).value, ())}
+kernels = {"k0": LoadedKernel(ctypes.cast(kernel, ctypes.c_void_p).value)}
 built = cpp_host(cache)
 report["places"] = {}
-for wrapper in (PythonWrapper(), TorchCppWrapper(), FxWrapper()):
-    emitted = wrapper.emit(program)
-    if wrapper.name == "cpp":
-        units = built.submit(emitted.units, cache, 1, SilentProgress())
-        functions = {k: (v.function, v.checks) for k, v in kernels.items()}
-        plan = load(built.caller, calling(program, emitted), units.addresses(), functions, [])
-    else:
-        exec(compile(emitted.text, "<text>", "exec"), scope := {})
-        plan = scope[emitted.entry](HostRuntime(host_runner(cache), kernels, {}, {})).plan
+linker = Linker(host_runner(cache), kernels, {})
+emitted = TorchCppWrapper().emit(program)
+units = built.submit(emitted.units, cache, 1, SilentProgress())
+plans = {
+    "python": linker.link(lower(program)),
+    "text": load_text(PythonWrapper().emit(program).text, linker),
+    "cpp": load(built.caller, calling(program, emitted), units.addresses(), kernels, []),
+    "fx": load_graph(show(program), linker, None),
+}
+for name, plan in plans.items():
     places.clear()
     (z,) = plan([torch.arange(4.0)])
     torch.testing.assert_close(z.cpu(), torch.arange(1.0, 5.0))
-    report["places"][wrapper.name] = list(places)
+    report["places"][name] = list(places)
 
 # Two sessions with different tables, in two threads at once.
 def table(factor):
@@ -300,7 +305,7 @@ def test_host_programs_in_cpp_drive_the_device(report):
 
 
 def test_streams_are_those_of_the_program_in_every_host_language(report):
-    assert report["places"] == {name: [1, 0] for name in ("python", "cpp", "fx")}
+    assert report["places"] == {name: [1, 0] for name in ("python", "text", "cpp", "fx")}
 
 
 def test_two_sessions_with_different_tables_run_in_two_threads(report):

@@ -15,6 +15,7 @@ from triton_harness import NUMPY, target
 
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ZERO, Const, ShapeFacts, Sym, expr, product_of
+from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.loop.nodes import Buffer, Literal, TemplateKind, TensorRef
@@ -183,7 +184,8 @@ def run(kernel, interpreter, folder, arrays, sizes, facts=None):
     found = [a.copy() for a in arrays]
     numbers = [sizes[s.name] for s in kernel.sizes]
     blocks = {"XBLOCK": 16, "RBLOCK": 16}
-    interpreter.run(str(path), source.symbol, found, kinds, numbers, blocks)
+    grid = grid_of(source, numbers, blocks)
+    interpreter.run(str(path), source.symbol, found, kinds, numbers, blocks, grid)
     return found
 
 

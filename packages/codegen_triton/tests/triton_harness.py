@@ -5,6 +5,7 @@ from hashlib import sha256
 from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
@@ -77,4 +78,5 @@ class Library:
             values |= {"RBLOCK": 16, "KBLOCK": 32}
         values |= blocks or {}
         path = self.paths[name]
-        self._interpreter.run(path, source.symbol, given, kinds, numbers, values)
+        grid = grid_of(source, numbers, values)
+        self._interpreter.run(path, source.symbol, given, kinds, numbers, values, grid)

@@ -14,25 +14,31 @@ from torch._higher_order_ops.triton_kernel_wrap import (
 
 from gyrator.programs import host_runner
 from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load, typed
+from gyrator.wrappers.fx import load_graph
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.parse import parse
+from gyrator_ir.host.print import show
 from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs
 from gyrator_ir.loop.nodes import TypeArg
 from gyrator_ir.source import Program
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.debug import load_text
 from gyrator_runtime.externs import overload
+from gyrator_runtime.native import LoadedKernel
+from gyrator_runtime.plan.link import Linker
+from gyrator_runtime.plan.lower import lower
+from gyrator_runtime.plan.stored import parse as parse_plan
 from gyrator_runtime.progress import SilentProgress
-from gyrator_runtime.record import HostRuntime, LoadedKernel
 from gyrator_testing.host_cases import assert_same
 from gyrator_testing.interp.externs import Dispatched, mapped
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.interp.memory import span
-from gyrator_wrapper_fx.stage import FxWrapper
 from gyrator_wrapper_python.stage import PythonWrapper
 
-WRAPPERS = ("python", "cpp", "fx")
+WRAPPERS = ("python", "text", "cpp", "fx")
+"""The plan, the printed Python, a C++ library, an FX graph."""
 Run = Callable[[list[Any]], Sequence[Any]]
 UserKernels = Mapping[str, Callable[..., None]]
 CHECKS = ((IndexError, "index out of range"),)
@@ -79,23 +85,22 @@ class Forms:
         """Return a program as its host language runs it."""
         functions = {k.name: _pointer(k) for p in programs(program) for k in p.kernels}
         kernels = {
-            name: LoadedKernel(name, ctypes.cast(f, ctypes.c_void_p).value or 0, CHECKS)
+            name: LoadedKernel(ctypes.cast(f, ctypes.c_void_p).value or 0, CHECKS)
             for name, f in functions.items()
         }
         if wrapper == "cpp":
             return self._cpp(program, kernels, constants, functions)
-        emitted = {"python": PythonWrapper, "fx": FxWrapper}[wrapper]().emit(program)
-        scope: dict[str, Any] = {}
-        exec(compile(emitted.text, "<text>", "exec"), scope)
         launchers = {k: _launcher(f) for k, f in self.user_kernels.items()}
-        rt = HostRuntime(
-            host_runner(self.cache),
-            kernels,
-            constants,
-            launchers,
-            fx_compiler=self._interpreted if self.user_kernels else None,
-        )
-        plan: Run = scope[emitted.entry](rt).plan
+        linker = Linker(host_runner(self.cache), kernels, constants, launchers)
+        plan: Run
+        if wrapper == "python":
+            plan = linker.link(parse_plan(lower(program).text()))
+        elif wrapper == "text":
+            emitted = PythonWrapper().emit(program)
+            plan = load_text(emitted.text, linker, emitted.entry)
+        else:
+            compiler = self._interpreted if self.user_kernels else None
+            plan = load_graph(show(program), linker, compiler)
 
         def run(args: list[Any]) -> Sequence[Any]:
             assert functions is not None  # they must outlive the plan
@@ -118,7 +123,7 @@ class Forms:
             builder.caller,
             calling(program, emitted),
             building.addresses(),
-            {k: (v.function, v.checks) for k, v in kernels.items()},
+            kernels,
             [constants[key] for key in emitted.constants],
             {k: _launcher(f) for k, f in self.user_kernels.items()},
         )

@@ -10,8 +10,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
 from gyrator.autotune import Chosen, Memory, Variant, alternatives
-from gyrator.device_graphs import replayed, stored
+from gyrator.device_graphs import captured, replayed
 from gyrator.explain import Explanation
+from gyrator.manifest import Captured
 from gyrator.options import Options
 from gyrator.pipeline import Stages
 from gyrator.targets.gpu import NVIDIA_GPU
@@ -53,8 +54,8 @@ def planned(function, *given, host=()):
 
 def test_a_program_on_one_device_can_be_captured():
     _, _, host = planned(lambda x, w: (x * w).sum(0), (64, 100), (100,))
-    graph = {"device": "cuda", "index": 0, "mutated": []}
-    assert stored(host) == {"graph": graph, "parts": {}, "home": 0}
+    assert captured(host) == Captured("cuda", 0, ())
+    assert not host.subprograms and str(host.home).startswith("cuda")
 
 
 def test_results_that_are_no_tensors_do_not_divide_a_program():
@@ -74,7 +75,7 @@ def test_results_that_are_no_tensors_do_not_divide_a_program():
 
 def test_what_is_written_to_is_known():
     _, _, host = planned(lambda x, w: (w.copy_(x.sum(0)), x + 1), (64, 100), (100,))
-    assert stored(host)["graph"] == {"device": "cuda", "index": 0, "mutated": [1]}
+    assert captured(host) == Captured("cuda", 0, (1,))
 
 
 def test_an_index_of_the_host_is_copied_outside_of_one_graph():
@@ -92,13 +93,11 @@ def test_an_index_of_the_host_is_copied_outside_of_one_graph():
     outside, inside = made.partitions
     assert (outside.end, outside.reason) == (1, "it copies from one device to another")
     assert str(inside.device) == "cuda:0" and inside.end == len(made.nodes) > 4
-    facts = stored(host)
-    assert facts["graph"] is None and list(facts["parts"].values()) == [
-        {"device": "cuda", "index": 0, "mutated": []}
-    ]
+    parts = [c for c in map(captured, host.subprograms) if c is not None]
+    assert captured(host) is None and parts == [Captured("cuda", 0, ())]
 
 
-@pytest.mark.parametrize("facts", [None, {"device": "cpu", "index": 0, "mutated": []}])
+@pytest.mark.parametrize("facts", [None, Captured("cpu", 0, ())])
 def test_other_programs_run_as_they_are(facts):
     def plan(args):
         return args
@@ -106,7 +105,7 @@ def test_other_programs_run_as_they_are(facts):
     device = NVIDIA_GPU.definition().device
     devices = {"cuda": lambda: device(NVIDIA_GPU.target("sm_90", 132))}
     assert replayed(plan, facts, devices, GraphMemory()) is plan
-    wanted = {"device": "cuda", "index": 0, "mutated": [2]}
+    wanted = Captured("cuda", 0, (2,))
     assert replayed(plan, wanted, {}, GraphMemory()) is plan
     found = replayed(plan, wanted, devices, GraphMemory())
     assert isinstance(found, GraphReplay) and found.mutated == {2}
@@ -200,7 +199,7 @@ def test_partitions_of_a_program(searching):
         torch.testing.assert_close(call(x, y), function(x, y), rtol=1e-4, atol=1e-4)
     (record,) = records
     captured = [p for p in record.partitions if p.device]
-    assert 1 <= len(captured) == record.host_text.count("p.call_partition(") <= 3
+    assert 1 <= len(captured) == record.host_text.count(".call_partition(") <= 3
     assert {p.device for p in captured} == {"cpu"} and all(len(p.nodes) > 1 for p in captured)
     reasons = {n: p.reason for p in record.partitions for n in p.nodes if not p.device}
     assert reasons["aten.nonzero.default"] == "values decide the sizes of its results"

@@ -68,7 +68,7 @@ def test_every_device_gets_kernels_and_a_host_program(device, arch):
     text = "".join(u.text for u in units)
     assert {u.language for u in units} == {"triton"}
     assert text.count("@triton.jit") >= 2
-    assert "p.launch(" in PythonWrapper().emit(host).text
+    assert "rt.launch(" in PythonWrapper().emit(host).text
 
 
 @pytest.mark.parametrize(("length", "kernels"), [(768, 1), (8192, 3)])

@@ -537,3 +537,53 @@ report(started=[str(s) for s in started if "g++" in str(s) or "cc" in str(s)],
     assert cold["started"] and not warm["started"]
     assert not cold["warnings"] and not warm["warnings"]
     assert [r[2] for r in warm["records"]] == [True]
+
+
+@pytest.mark.parametrize("wrapper", ["python", "fx"])
+def test_a_start_executes_no_text_of_a_host_program(
+    child: Any, tmp_path: Any, wrapper: str
+) -> None:
+    """Neither one that compiles nor one that finds the program stored."""
+    script = f"""
+import sys
+from gyrator import Session
+executed = []
+def hook(event, args):
+    if event in ("exec", "compile"):
+        name = sys._getframe(1).f_globals.get("__name__", "")
+        if name.startswith("gyrator"):
+            executed.append(name)
+sys.addaudithook(hook)
+options = {{"strict": True, "wrapper": {wrapper!r}}}
+with Session(options=options, observer=records.append) as session:
+    y = torch.compile(f, backend=session.backend, dynamic=True)(x, w)
+torch.testing.assert_close(y, f(x, w))
+report(executed=executed)
+"""
+    starts = [child(script, cache=tmp_path / "cache") for _ in range(2)]
+    assert [[r[2] for r in s["records"]] for s in starts] == [[False], [True]]
+    assert [s["executed"] for s in starts] == [[], []]
+
+
+def test_the_printed_python_computes_the_same(cache_root: Any) -> None:
+    """With `debug_python`, whether compiled or stored: sizes, kernels, calls and loops."""
+    config = Config(cache_root / "debugged", 1 << 30, "")
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        found = torch.nonzero(x.sum(0))
+        y = torch.cond(x.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (x,))
+        return (y @ w).relu().softmax(-1), found + x.shape[0]
+
+    for options in ({}, {"debug_python": True}, {"debug_python": True, "timed": True}):
+        torch._dynamo.reset()
+        records: list[GraphRecord] = []
+        chosen = {"strict": True, "progress": False} | options
+        with Session(options=chosen, config=config, observer=records.append) as session:
+            compiled = torch.compile(f, backend=session.backend, dynamic=True)
+            for rows in (3, 5):
+                x, w = torch.randn(rows, 4), torch.randn(4, 6)
+                torch.testing.assert_close(compiled(x, w), f(x, w))
+        assert {r.cached for r in records} == {bool(options)}
+        timings = [r.timings() for r in records if r.timings is not None]
+        assert all(calls == 2 for t in timings for calls, _ in t.values()), timings
+        assert bool(timings) == ("timed" in options)

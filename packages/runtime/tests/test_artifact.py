@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 
+from gyrator_ir.host.parse import parse
 from gyrator_ir.source import HostUnit
 from gyrator_runtime import artifact as module
 from gyrator_runtime.artifact import (
@@ -18,7 +19,10 @@ from gyrator_runtime.artifact import (
 )
 from gyrator_runtime.build import Builder, BuildError
 from gyrator_runtime.cache import Cache, make_key
-from gyrator_runtime.record import HostRuntime, LoadedKernel
+from gyrator_runtime.native import LoadedKernel
+from gyrator_runtime.plan.link import Linker
+from gyrator_runtime.plan.lower import lower
+from gyrator_runtime.plan.stored import parse as parse_plan
 from gyrator_runtime.warn import GyratorWarning
 
 KEY = make_key("program", {"graph": b"g"})
@@ -29,12 +33,18 @@ UNIT = HostUnit(
     "  return 0;\n}\n",
     ("gy_inc",),
 )
-HOST = """
-def build(rt):
-    p = rt.program('main', ('x', 'n', ))
-    x, n, = p.parameters
-    p.launch('inc', (x, ), (p.integer(n), ))
-    return p.finish((x, ))
+PROGRAM = """host.program 1 @main
+  parameter x tensor
+  parameter n size
+  kernel inc on cpu (i0 < s0) sizes (s0)
+    parameter p0: f32[s0] strides [1] on cpu
+    outer
+      a = load p0[i0]
+      store p0[i0], a
+  do
+    s0 = parameter n
+    launch inc (x) sizes [s0]
+    return x
 """
 
 
@@ -44,19 +54,18 @@ def stored(tmp_path, toolchain):
     builder = Builder(toolchain, cache, "plain")
     libraries = libraries_of(builder.submit([UNIT]).built())
     builder.close()
-    metadata = {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
-    save_artifact(cache, KEY, Artifact(HOST, libraries, metadata))
+    plan = lower(parse(PROGRAM)).text()
+    save_artifact(cache, KEY, Artifact("text", plan, libraries, '{"of": "me"}'))
     return cache
 
 
 def test_round_trip(stored, runner):
     loaded = load_artifact(stored, KEY)
     assert loaded is not None
-    assert loaded.metadata == {"kernels": 1, "names": ["gy_inc"], "nested": {"x": None}}
-    names: dict = {}
-    exec(loaded.host_source, names)
-    rt = HostRuntime(runner, {"inc": LoadedKernel("inc", loaded.symbols["gy_inc"])}, {})
-    assert names["build"](rt).plan([torch.zeros(3), 2])[0].tolist() == [1.0, 1.0, 0.0]
+    assert (loaded.host_source, loaded.manifest) == ("text", '{"of": "me"}')
+    linker = Linker(runner, {"inc": LoadedKernel(loaded.symbols["gy_inc"])}, {})
+    plan = linker.link(parse_plan(loaded.plan))
+    assert plan([torch.zeros(3), 2])[0].tolist() == [1.0, 1.0, 0.0]
     assert load_artifact(stored, make_key("program", {})) is None
 
 
@@ -98,7 +107,7 @@ def test_another_machine(stored, monkeypatch):
 
 def test_lesser_cpu(tmp_path, monkeypatch):
     cache = Cache(tmp_path / "c")
-    save_artifact(cache, KEY, Artifact("", (Library("x", b"", (), isa="avx512"),), {}))
+    save_artifact(cache, KEY, Artifact("", "", (Library("x", b"", (), isa="avx512"),), ""))
     monkeypatch.setattr(module, "cpu_isa", lambda: "avx2")
     with pytest.raises(ArtifactError, match="built for avx512, this CPU has avx2"):
         load_artifact(cache, KEY)
@@ -113,12 +122,6 @@ def test_other_schema(tmp_path):
 
 def test_library_that_is_none(tmp_path):
     cache = Cache(tmp_path / "c")
-    save_artifact(cache, KEY, Artifact("", (Library("x", b"junk", ("gy_x",)),), {}))
+    save_artifact(cache, KEY, Artifact("", "", (Library("x", b"junk", ("gy_x",)),), ""))
     with pytest.raises(BuildError):
         load_artifact(cache, KEY)
-
-
-def test_refusals(tmp_path):
-    cache = Cache(tmp_path / "c")
-    with pytest.raises(TypeError):
-        save_artifact(cache, KEY, Artifact("", (), {"x": object()}))

@@ -23,7 +23,8 @@ from gyrator_runtime.build import (
 )
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import cpu_isa
-from gyrator_runtime.native import Buffer, Launch, PlanProgram, load_runner
+from gyrator_runtime.native import load_runner
+from gyrator_runtime.native.program import Buffer, Launch, PlanProgram
 from gyrator_runtime.toolchain import (
     Toolchain,
     ToolchainError,

@@ -7,8 +7,7 @@ from gyrator_runtime.externs import PUBLIC_ENTRY, ExternError, extern, overload
 
 
 def empty(size, stride, dtype, device):
-    function, extra = host.allocator(dtype, device)
-    return function(size, stride, *extra)
+    return host.allocator(device)(size, stride, dtype)
 
 
 def test_every_dtype_has_its_torch_twin():

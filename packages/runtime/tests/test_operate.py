@@ -4,15 +4,12 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gyrator_runtime.native import (
-    Layout,
-    Operate,
-    PlanProgram,
-    TensorArg,
-)
+from gyrator_ir.host.parse import parse
+from gyrator_ir.host.verify import verify
+from gyrator_runtime.native.program import Operate, PlanProgram, TensorArg
 from gyrator_runtime.native.shim import OPERATORS, load_shim, operator_address
-from gyrator_runtime.record import Handle, HostRuntime
-from gyrator_runtime.record.operators import operate
+from gyrator_runtime.plan.link import Linker
+from gyrator_runtime.plan.lower import lower
 
 PRODUCTS = {
     "aten.mm.out": ((3, 4), (4, 5)),
@@ -30,25 +27,27 @@ def row_major(shape):
 def product(target: str, dtype: str, shapes, numbers, transposed: bool) -> str:
     """The text of a program of one product of views: of its inputs from element 1 on."""
     names = [f"x{k}" for k in range(len(shapes))]
-    lines = ["def build(rt):", f"    p = rt.program('main', {names!r})"]
-    lines += [f"    {', '.join(names)}, = p.parameters"]
+    lines = ["host.program 1 @main", *(f"  parameter {n} tensor" for n in names), "  do"]
     for name, shape in zip(names, shapes, strict=True):
         strides = row_major(shape)
         if transposed and name == names[-1]:
             strides = (*strides[:-2], 1, shape[-2])
-        lines.append(f"    v{name} = p.view({name}, {shape!r}, {strides!r}, 1, {dtype!r})")
-        lines.append(f"    p.free({name})")
+        form = f"{dtype}{list(shape)} strides {list(strides)}"
+        lines += [f"    v{name} = view {name} as {form} offset 1", f"    free {name}"]
     out = (*shapes[-2][:-1], shapes[-1][-1])
-    lines += [f"    b = p.allocate({out!r}, {row_major(out)!r}, {dtype!r}, 'cpu')"]
-    given = f"({', '.join('v' + n for n in names)}, )"
-    lines += [f"    p.extern({target!r}, {given}, {{'out': b, **{numbers!r}}})"]
-    return "\n".join([*lines, "    return p.finish((b, ))"])
+    lines.append(f"    b = allocate {dtype}{list(out)} strides {list(row_major(out))} on cpu")
+    given = ", ".join("v" + n for n in names)
+    more = ", ".join(f"{k}={v}" for k, v in numbers.items())
+    more = f" with {{{more}}}" if more else ""
+    plain = target.replace(".out", ".default")
+    lines.append(f"    extern {plain} ({given}){more} -> (b) out {target} names (out)")
+    return "\n".join([*lines, "    return b", ""])
 
 
 def run(runner, text, *args):
-    scope: dict = {}
-    exec(text, scope)
-    return scope["build"](HostRuntime(runner, {}, {})).plan(list(args))
+    stored = lower(verify(parse(text)))
+    assert stored.plans[-1].operators, "it goes through the dispatcher"
+    return Linker(runner, {}, {}).link(stored)(list(args))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -81,7 +80,7 @@ def test_every_operator_has_an_address():
 def mm(out, a, b, function=lambda objects, _: torch.mm(*objects[1:], out=objects[0])):
     """Return the instruction out = a @ b on registers or tensor arguments."""
     tensors = tuple(t if isinstance(t, TensorArg) else TensorArg(t) for t in (out, a, b))
-    return Operate(function, tensors, operator_address("aten.mm.out", "cpu"))
+    return Operate(function, tensors, ("aten.mm.out", "cpu"))
 
 
 def test_python_is_left_out_unless_somebody_watches(runner):
@@ -140,7 +139,7 @@ def test_gradients_are_not_recorded(runner):
     plan = runner.plan(PlanProgram(4, 4, (Operate(
         lambda o, _: torch.addmm(*(t.detach() for t in o[1:]), out=o[0]),
         tuple(map(TensorArg, range(4))),
-        operator_address("aten.addmm.out", "cpu"),
+        ("aten.addmm.out", "cpu"),
         (1.0, 1.0),
     ),)))  # fmt: skip
     bias, a, b = (torch.randn(s, requires_grad=True) for s in ((4,), (2, 3), (3, 4)))
@@ -152,18 +151,21 @@ def test_gradients_are_not_recorded(runner):
 
 
 def test_sizes_and_offsets_that_are_not_constant(runner):
-    text = """
-def build(rt):
-    p = rt.program('main', ('x', 'w', 'n', 'k', ))
-    x, w, n, k, = p.parameters
-    s0, s1 = p.integer(n), p.integer(k)
-    b = p.allocate((s0, 5, ), (5, 1, ), 'f32', 'cpu')
-    v = p.view(x, (s0 + 1, s1, ), (s1, 1, ), s1 + 1, 'f32')
-    u = p.view(v, (s0, s1, ), (s1, 1, ), s1, 'f32')
-    p.free(x)
-    p.free(v)
-    p.extern('aten.mm.out', (u, w, ), {'out': b})
-    return p.finish((b, u, ))
+    text = """host.program 1 @main
+  parameter x tensor
+  parameter w tensor
+  parameter n size
+  parameter k size
+  do
+    s0 = parameter n
+    s1 = parameter k
+    b = allocate f32[s0, 5] strides [5, 1] on cpu
+    v = view x as f32[s0 + 1, s1] strides [s1, 1] offset s1 + 1
+    u = view v as f32[s0, s1] strides [s1, 1] offset s1
+    free x
+    free v
+    extern aten.mm.default (u, w) -> (b) out aten.mm.out names (out)
+    return b, u
 """
     for n, k in ((1, 2), (3, 4), (0, 3), (2, 1)):
         x, w = torch.randn(1 + (n + 2) * k), torch.randn(k, 5)
@@ -186,20 +188,35 @@ def test_errors_are_those_of_python(runner, capfd):
         empty(torch.empty(2, 4), torch.randn(2, 3))
 
 
-def test_what_cannot_be_called_directly():
-    x = Handle(0)
-    out = Handle(1, own=Layout((2, 2), (2, 1), torch.float32), device="cpu")
-    assert operate("aten.mm.out", (x, x), {"out": out}) is not None
-    complex_out = Handle(1, own=Layout((2, 2), (2, 1), torch.complex64), device="cpu")
-    elsewhere = Handle(1, own=Layout((2, 2), (2, 1), torch.float32), device="meta")
-    for target, args, kwargs in (
-        ("aten.add.out", (x, x), {"out": out}),
-        ("aten.mm.out", (x, x), {"out": x}),
-        ("aten.mm.out", (x, x), {}),
-        ("aten.mm.out", (x, x), {"out": complex_out}),
-        ("aten.mm.out", (x, x), {"out": elsewhere}),
-        ("aten.mm.out", (x, 2), {"out": out}),
-        ("aten.addmm.out", (x, x, x), {"out": out, "beta": True}),
-        ("aten.mm.out", (x, x), {"out": out, "beta": 1}),
-    ):
-        assert operate(target, args, kwargs) is None
+@pytest.mark.parametrize(
+    ("line", "direct"),
+    [
+        ("extern aten.mm.default (x, x) -> (b) out aten.mm.out names (out)", True),
+        ("extern aten.add.Tensor (x, x) -> (b) out aten.add.out names (out)", False),
+        ("extern aten.mm.default (x, x) -> (x) out aten.mm.out names (out)", False),
+        ("extern aten.mm.default (x, x) -> (c)", False),
+        ("extern aten.mm.default (x, x) -> (z) out aten.mm.out names (out)", False),
+        ("extern aten.mm.default (x, x) -> (m) out aten.mm.out names (out)", False),
+        ("extern aten.mm.default (x, 2) -> (b) out aten.mm.out names (out)", False),
+        (
+            "extern aten.addmm.default (x, x, x) with {beta=true} -> (b) out aten.addmm.out "
+            "names (out)",
+            False,
+        ),
+        (
+            "extern aten.mm.default (x, x) with {beta=1} -> (b) out aten.mm.out names (out)",
+            False,
+        ),
+    ],
+)
+def test_what_is_called_directly(line, direct):
+    text = f"""host.program 1 @main
+  parameter x tensor
+  do
+    b = allocate f32[2, 2] strides [2, 1] on cpu
+    z = allocate c64[2, 2] strides [2, 1] on cpu
+    m = allocate f32[2, 2] strides [2, 1] on meta
+    {line}
+    return b
+"""
+    assert bool(lower(parse(text)).plans[-1].operators) == direct

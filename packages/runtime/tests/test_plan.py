@@ -1,6 +1,7 @@
 """What a plan does, on both runners."""
 
 import gc
+import operator
 import threading
 import weakref
 
@@ -8,7 +9,10 @@ import pytest
 import torch
 
 from gyrator_runtime import host
-from gyrator_runtime.native import (
+from gyrator_runtime.native import PureRunner
+from gyrator_runtime.native.program import (
+    EXPR_DEPTH,
+    EXPR_OPS,
     Buffer,
     Call,
     Conform,
@@ -20,20 +24,17 @@ from gyrator_runtime.native import (
     Layout,
     Move,
     PlanProgram,
-    PureRunner,
     Reg,
     Return,
     Separate,
     SizeArg,
     SizeProgram,
 )
-from gyrator_runtime.native.program import EXPR_DEPTH, EXPR_OPS
 from gyrator_runtime.outside import ALL, LayoutError, conform, separate
 
 
 def new(target, size, dtype=torch.float32):
-    function, extra = host.allocator(dtype, "cpu")
-    return Call(target, function, (IntTuple(size), IntTuple((1,)), *map(Const, extra)))
+    return Call(target, host.allocator("cpu"), (IntTuple(size), IntTuple((1,)), Const(dtype)))
 
 
 def test_allocates_launches_and_returns(runner, kernels):
@@ -96,7 +97,7 @@ def test_byte_offsets_into_a_pool(runner, kernels):
     assert torch.equal(pool, want)
 
 
-@pytest.mark.parametrize("op", EXPR_OPS[2:])
+@pytest.mark.parametrize("op", [op for op in EXPR_OPS[2:] if op not in ("unless", "skip")])
 def test_size_arithmetic_is_pythons(runner, op):
     meaning = {
         "add": lambda a, b: a + b,
@@ -106,6 +107,10 @@ def test_size_arithmetic_is_pythons(runner, op):
         "mod": lambda a, b: a % b,
         "min": min,
         "max": max,
+        "eq": operator.eq,
+        "ne": operator.ne,
+        "lt": operator.lt,
+        "le": operator.le,
     }[op]
     size = SizeProgram((("arg", 0), ("arg", 1), (op, 0)))
     plan = runner.plan(PlanProgram(2, 2, (Return((size,)),)))
@@ -113,6 +118,29 @@ def test_size_arithmetic_is_pythons(runner, op):
     for a in (*numbers, 0):
         for b in numbers:
             assert plan(a, b) == (meaning(a, b),), (op, a, b)
+
+
+def test_choices_leave_the_other_side_out(runner):
+    """`r1 // r0 if r0 != 0 else -r1`, and the same inside of a choice."""
+    inner = (
+        *(("arg", 0), ("const", 0), ("ne", 0), ("unless", 4)),
+        *(("arg", 1), ("arg", 0), ("floordiv", 0), ("skip", 3)),
+        *(("const", 0), ("arg", 1), ("sub", 0)),
+    )
+    n = len(inner)
+    outer = (
+        ("arg", 1),
+        ("unless", n + 1),
+        *inner,
+        ("skip", 1),
+        ("const", 9),
+        ("const", 1),
+        ("add", 0),
+    )
+    plan = runner.plan(PlanProgram(2, 2, (Return((SizeProgram(inner), SizeProgram(outer))),)))
+    for a, b in ((0, 4), (3, 7), (0, 0), (-2, 5)):
+        want = b // a if a else -b
+        assert plan(a, b) == (want, 1 + (want if b else 9))
 
 
 @pytest.mark.parametrize(

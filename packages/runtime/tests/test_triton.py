@@ -18,15 +18,16 @@ import torch
 from attrs import asdict, evolve
 
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import Sym, expr, minimum
+from gyrator_ir.grid import grid_of
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource, TranslationUnit
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.native import Buffer, PlanProgram, SizeArg, launch_of
+from gyrator_runtime.native.program import Buffer, Launch, PlanProgram, SizeArg
 from gyrator_runtime.triton.binary import Binary, pack, unpack
-from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
+from gyrator_runtime.triton.build import Language, TritonBuilder, grid_code, load_binaries
 from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job
 from gyrator_runtime.triton.driver import NVIDIA, open_driver
-from gyrator_runtime.triton.grid import grid_of
 from gyrator_runtime.triton.launch import DeviceKernel
 from gyrator_runtime.triton.pool import WorkerPool
 
@@ -75,20 +76,26 @@ def k0(x, y, s0, XBLOCK: tl.constexpr):
     i = tl.program_id(0) * XBLOCK + tl.arange(0, XBLOCK)
     tl.store(y + i, tl.load(x + i, mask=i < s0) * 2, mask=i < s0)
 
-
-def k0_grid(s0, XBLOCK):
-    return ((s0 + XBLOCK - 1) // XBLOCK,)
 """
 ARGUMENTS = (("x", "*fp32", 16), ("y", "*fp32", 16), ("s0", "i32", 16))
 JOB = Job(
     text=TEXT, symbol="k0", arguments=ARGUMENTS, values=(("XBLOCK", 128), ("num_warps", 4)),
     backend="cuda", code="cubin", arch="90", warp=32,
 )  # fmt: skip
+S0, S1, XBLOCK = Sym("s0"), Sym("s1"), Sym("XBLOCK")
+SOURCE = KernelSource(
+    "k0",
+    "k0",
+    TEXT,
+    candidates=(Configuration(JOB.values),),
+    arguments=tuple(KernelArgument(*a) for a in ARGUMENTS),
+    grid=((S0 + XBLOCK - 1) // XBLOCK,),
+)
 BINARY = Binary(
     symbol="k0",
     job=JOB,
     facts=Facts(name="k0", threads=128, shared=65536),
-    grid=grid_of(TEXT, "k0", 1, {"XBLOCK": 128}),
+    grid=grid_code(SOURCE, 1, {"XBLOCK": 128}),
     code=b"A aligned",
 )
 
@@ -121,7 +128,7 @@ def _log(driver):
 
 
 def _plan(runner, kernel):
-    launch = launch_of(kernel, (Buffer(0), Buffer(1)), (SizeArg(2),), name="k0")
+    launch = Launch(kernel, (Buffer(0), Buffer(1)), (SizeArg(2),), name="k0")
     return runner.plan(PlanProgram(3, 3, (launch,)))
 
 
@@ -203,11 +210,12 @@ def test_binaries_survive_storage(tmp_path, driver):
 
 
 def test_a_grid_is_a_formula_of_the_sizes():
-    text = "def f_grid(s0, s1, XBLOCK):\n    return (min(s0, s1) // XBLOCK, 4)\n"
+    arguments = tuple(KernelArgument(n, "i64") for n in ("s0", "s1"))
+    grid = (minimum(S0, S1) // XBLOCK, expr(4))
+    source = KernelSource("f", "f", "", arguments=arguments, grid=grid)
     size = (("arg", 0), ("arg", 1), ("min", 0), ("const", 8), ("floordiv", 0))
-    assert grid_of(text, "f", 2, {"XBLOCK": 8}) == (size, (("const", 4),))
-    with pytest.raises(BuildError, match="not a formula"):
-        grid_of("def f_grid(s0):\n    return (s0 if s0 > 1 else 1,)\n", "f", 1, {})
+    assert grid_code(source, 2, {"XBLOCK": 8}) == (size, (("const", 4),))
+    assert grid_of(source, (40, 17), {"XBLOCK": 8}) == (2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -219,10 +227,7 @@ def pool():
 
 def test_units_are_compiled_once_and_stored(tmp_path, shared_cache, driver, monkeypatch):
     monkeypatch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)  # as on a user's machine
-    arguments = tuple(KernelArgument(*a) for a in ARGUMENTS)
-    candidates = (Configuration(JOB.values),)
-    source = KernelSource("k0", "k0", TEXT, candidates=candidates, arguments=arguments)
-    unit = TranslationUnit("unit0", "triton", TEXT, (source,))
+    unit = TranslationUnit("unit0", "triton", TEXT, (SOURCE,))
     language = Language(backend="cuda", code="cubin", arch="90", warp=32, version="any")
     builder = TritonBuilder(language, shared_cache, lambda: driver, jobs=1)
 
@@ -257,12 +262,8 @@ def test_kernels_that_are_built_in_time_can_be_had_without_the_rest(tmp_path, dr
 
     monkeypatch.setattr(builder.pool, "run", run)
     monkeypatch.setattr(builder.pool, "warm", lambda count: None)
-    arguments = tuple(KernelArgument(*a) for a in ARGUMENTS)
-    candidates = (Configuration(JOB.values),)
     texts = {n: TEXT.replace("k0", n) for n in names}
-    sources = [
-        KernelSource(n, n, texts[n], candidates=candidates, arguments=arguments) for n in names
-    ]
+    sources = [evolve(SOURCE, kernel=n, symbol=n, text=texts[n]) for n in names]
     build = builder.submit([TranslationUnit("unit0", "triton", TEXT, tuple(sources))])
 
     assert list(build.within(0.2)) == ["early"]

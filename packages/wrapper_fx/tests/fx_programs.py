@@ -1,7 +1,6 @@
 """Running a host program in every form that the FX wrapper gives it, against the interpreter."""
 
 from collections.abc import Callable, Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -11,6 +10,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.parse import parse as parse_program
+from gyrator_ir.host.print import show
 from gyrator_ir.host.verify import verify
 from gyrator_ir.loop.nodes import TypeArg
 from gyrator_testing.host_cases import LIBRARY, assert_same
@@ -18,9 +18,8 @@ from gyrator_testing.interp.externs import DEFAULT, Dispatched, mapped
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_wrapper_fx.kernels import KernelFunction
-from gyrator_wrapper_fx.load import LoadedProgram
-from gyrator_wrapper_fx.stage import FxWrapper, to_graph
-from gyrator_wrapper_fx.text import program_text
+from gyrator_wrapper_fx.load import load
+from gyrator_wrapper_fx.stage import to_graph
 
 ODD = {
     torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
@@ -109,53 +108,6 @@ def kernels(program: HostProgram) -> dict[str, KernelFunction]:
     return found
 
 
-class Runtime:
-    """What `build(rt)` asks of a host runtime."""
-
-    def __init__(
-        self,
-        kernels: Mapping[str, KernelFunction],
-        constants: Mapping[str, torch.Tensor],
-        fx_compiler: Callable[..., Any] | None = None,
-    ) -> None:
-        self.kernels, self.constants, self.fx_compiler = kernels, constants, fx_compiler
-
-    def program(self, name: str, parameters: Sequence[str]) -> "Recorder":
-        return Recorder(self, len(parameters))
-
-
-class Recorder:
-    """Records one launch."""
-
-    def __init__(self, rt: Runtime, count: int) -> None:
-        self.rt, self.parameters = rt, tuple(range(count))
-
-    def integer(self, value: int) -> int:
-        return value
-
-    def launch(self, kernel: str, tensors: Sequence[int], sizes: Sequence[int]) -> None:
-        self.step = (kernel, tensors, sizes)
-
-    def finish(self, values: tuple[()]) -> Any:
-        kernel, tensors, sizes = self.step
-
-        def plan(args: list[Any]) -> tuple[()]:
-            given = [args[k] for k in tensors], [args[k] for k in sizes]
-            self.rt.kernels[kernel](*given)
-            args.clear()
-            return ()
-
-        return SimpleNamespace(plan=plan)
-
-
-def load(program: HostProgram, rt: Runtime) -> LoadedProgram:
-    """Execute the text of a program, as a loader does."""
-    emitted = FxWrapper().emit(program)
-    scope: dict[str, Any] = {}
-    exec(compile(emitted.text, "<text>", "exec"), scope)
-    return scope[emitted.entry](rt)
-
-
 def forms(
     program: HostProgram, constants: Mapping[str, torch.Tensor], tracing: str = "symbolic"
 ) -> dict[str, Callable[[list[Any]], Sequence[Any]]]:
@@ -163,7 +115,7 @@ def forms(
     functions = kernels(program)
     gm = to_graph(program, functions, constants)
     gm.graph.lint()
-    loaded = load(program, Runtime(functions, constants))
+    loaded = load(parse_program(show(program)), functions, constants)
     traced = torch.fx.symbolic_trace(gm)
     traced.graph.eliminate_dead_code()
     traced.recompile()
@@ -174,7 +126,7 @@ def forms(
 
     found = {
         "graph": lambda args: gm(*args),
-        "text": loaded.plan,
+        "loaded": loaded.plan,
         "interpreter": lambda args: torch.fx.Interpreter(gm).run(*args),
         "symbolic_trace": lambda args: traced(*args),
     }
@@ -203,10 +155,3 @@ def check(
         assert_same(name, mapped(array, found), mapped(array, expected))
         assert_same(f"{name}: inputs", mapped(array, args), given)
     return expected
-
-
-def text_again(
-    loaded: LoadedProgram, emitted: str, launches: Mapping[str, tuple[int, int]]
-) -> None:
-    """The text of the module that a text built is that text."""
-    assert program_text(loaded.module, launches, loaded.integers)[0] == emitted

@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fx_programs import Runtime, kernels, load
+from fx_programs import kernels
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 
 from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.parse import parse as parse_program
 from gyrator_wrapper_fx import load as load_module
 from gyrator_wrapper_fx import ops
-from gyrator_wrapper_fx.load import find_compiler
+from gyrator_wrapper_fx.load import LoadedProgram, find_compiler, load
 from gyrator_wrapper_fx.stage import FxWrapper, to_graph
 
 TEXT = """host.program 1 @main
@@ -50,18 +51,19 @@ PROGRAM = parse_program(TEXT)
 W = torch.arange(4.0)
 
 
-def runtime(fx_compiler: Callable[..., Any] | None = None) -> Runtime:
-    return Runtime(kernels(PROGRAM), {"w": W}, fx_compiler)
+def loaded(
+    program: HostProgram = PROGRAM, compiler: Callable[..., Any] | None = None
+) -> LoadedProgram:
+    return load(program, kernels(PROGRAM), {"w": W}, compiler)
 
 
 def test_a_loaded_program_takes_a_list_and_empties_it() -> None:
-    loaded = load(PROGRAM, runtime())
+    found = loaded()
     args = [torch.ones(3)]
-    y, n, w, nothing, s = loaded.plan(args)
+    y, n, w, nothing, s = found.plan(args)
     assert args == []
     assert n == 3 and nothing is None and w is W and s is y
     assert torch.equal(y, torch.full((3,), 4.0))
-    assert loaded.integers == (False, True, False, False, False)
 
 
 def test_an_argument_is_freed_after_its_last_use() -> None:
@@ -83,10 +85,10 @@ def test_an_argument_is_freed_after_its_last_use() -> None:
         return y.clone()
 
     library.impl("look", look, "CompositeExplicitAutograd")
-    loaded = load(parse_program(text), runtime())
+    found = loaded(parse_program(text))
     args = [torch.ones(3)]
     watched = weakref.ref(args[0])
-    loaded.plan(args)
+    found.plan(args)
     assert alive == [False]
     library._destroy()
 
@@ -94,7 +96,7 @@ def test_an_argument_is_freed_after_its_last_use() -> None:
 def test_arguments_that_require_grad_may_be_written_over() -> None:
     """A host program runs outside of autograd."""
     x = torch.ones(3, requires_grad=True)
-    y = load(PROGRAM, runtime()).plan([x])[0]
+    y = loaded().plan([x])[0]
     assert not y.requires_grad
 
 
@@ -105,13 +107,13 @@ def test_a_compiler_takes_the_graph() -> None:
         seen.append(gm)
         return lambda *args: list(torch.fx.Interpreter(gm).run(*args))
 
-    loaded = load(PROGRAM, runtime(compile_graph))
+    found = loaded(compiler=compile_graph)
     args = [torch.ones(2)]
-    result = loaded.plan(args)
+    result = found.plan(args)
     assert isinstance(result, tuple) and args == []
     assert torch.equal(result[0], torch.full((2,), 4.0))
-    assert seen == [loaded.module]
-    assert isinstance(loaded.module.kernels, torch.nn.Module)
+    assert seen == [found.module]
+    assert isinstance(found.module.kernels, torch.nn.Module)
 
 
 def other(gm: torch.fx.GraphModule) -> Callable[..., Any]:
@@ -213,9 +215,9 @@ def test_names_that_mean_something_in_the_text() -> None:
       extern aten.add.Tensor (g, g) -> (t)
       return t
 """
-    loaded = load(parse_program(text), runtime())
+    of_names = loaded(parse_program(text))
     args = [torch.full((1,), float(k)) for k in range(len(names))]
-    found = [t.item() for t in loaded.plan(list(args))]
+    found = [t.item() for t in of_names.plan(list(args))]
     assert found == [f * k for k in range(len(names)) for f in (2, 1)]
 
 
@@ -231,7 +233,7 @@ def test_constants_of_every_kind_in_the_text() -> None:
     extern aten.div.Tensor_mode (x, x) with {rounding_mode="floor"} -> (e)
     return a, b, c, d, e
 """.replace("pin_memory=%none", "pin_memory=none")  # noqa: E501
-    a, b, c, d, e = load(parse_program(text), runtime()).plan([torch.ones(2)])
+    a, b, c, d, e = loaded(parse_program(text)).plan([torch.ones(2)])
     assert np.isnan(a.numpy()).all() and np.isneginf(b.numpy()).all()
     assert c.dtype == torch.float16 and c.is_contiguous(memory_format=torch.channels_last)
     assert d.shape == (1,) and torch.equal(e, torch.ones(2))

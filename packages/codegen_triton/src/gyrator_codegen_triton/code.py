@@ -4,7 +4,7 @@ from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.index import Flat, TritonPrinter, flattened
-from gyrator_ir.expr import Expr, PythonPrinter, ShapeFacts, Sym
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.types import DType
 
@@ -71,10 +71,6 @@ class Code:
         if found is None:
             found = self.forms[e] = flattened(e, self.flats, self.facts)
         return found
-
-    def host_printer(self) -> PythonPrinter:
-        """Return what writes expressions of sizes into functions of the host."""
-        return PythonPrinter(self._symbol)
 
     def printer(self) -> TritonPrinter:
         """Return a printer for the names as they are now."""

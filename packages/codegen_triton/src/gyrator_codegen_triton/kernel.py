@@ -16,7 +16,7 @@ from gyrator_codegen_triton.shape import (
     rblock,
     stepped,
 )
-from gyrator_codegen_triton.source import source_of, write_origins
+from gyrator_codegen_triton.source import blocks_over, source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.tiles import tiled
 from gyrator_codegen_triton.walk import Running, scan_block, sort_block
@@ -72,9 +72,11 @@ def emit_kernel(
         _spaces(code, total, extent, group is not None)
         for stage in kernel.stages:
             _stage(code, stage)
-    _grid(w, symbol, code, total, extent, 1 if group is None else len(group.members))
+    programs = blocks_over(total, "XBLOCK") * (1 if group is None else len(group.members))
+    if code.tiled:
+        programs = programs * blocks_over(extent, "RBLOCK")
     found = candidates(kernel, known, heuristics, tile is not None)
-    return source_of(launched, symbol, code, facts, found)
+    return source_of(launched, symbol, code, facts, found, programs)
 
 
 def _member(code: Code, group: KernelGroup, total: Expr, extent: Expr) -> None:
@@ -233,21 +235,3 @@ def _pipelined(code: Code, stage: Stage) -> bool:
     if stepped(code.kernel):  # what it reads is at hand: neighbours have read it
         return False
     return len(read) <= _MOST_AHEAD and read.isdisjoint(writes(body))
-
-
-def _grid(w: Writer, symbol: str, code: Code, total: Expr, extent: Expr, members: int) -> None:
-    """Write the function of the host that gives the number of programs."""
-    sizes = [code.names.stable(s.name) for s in code.kernel.sizes]
-    blocks = ["XBLOCK", "RBLOCK"] if code.tiled else ["XBLOCK"]
-    show = code.host_printer()
-    w.lines("", "")
-    with w.block(f"def {symbol}_grid({', '.join([*sizes, *blocks])}):", end=""):
-        points = show(total)
-        if total.free_symbols:
-            w.line(f"points = {points}")
-            points = "points"
-        programs = f"({points} + XBLOCK - 1) // XBLOCK"
-        if code.tiled:
-            w.line(f"tiles = ({show(extent)} + RBLOCK - 1) // RBLOCK")
-            programs = f"{programs} * tiles"
-        w.line(f"return ({programs},)" if members == 1 else f"return (({programs}) * {members},)")

@@ -16,7 +16,7 @@ from gyrator_codegen_triton.contract import Contraction, Operand, Product, exten
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
 from gyrator_codegen_triton.product_configs import product_candidates
-from gyrator_codegen_triton.source import source_of, write_origins
+from gyrator_codegen_triton.source import blocks_over, source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Stage
@@ -111,8 +111,10 @@ def emit_product(
         _walk(c, places, parts, target)
         for stage in c.stages:
             _stage(parts.result, stage)
-    _grid(c, parts.result, symbol)
-    return source_of(kernel, symbol, parts.result, facts, product_candidates(c, facts, target))
+    tiles = blocks_over(extent(c.rows), "XBLOCK") * blocks_over(extent(c.columns), "RBLOCK")
+    programs = extent(c.batches) * tiles
+    found = product_candidates(c, facts, target)
+    return source_of(kernel, symbol, parts.result, facts, found, programs)
 
 
 def _places(c: Contraction) -> _Places:
@@ -255,17 +257,3 @@ def _stage(code: Code, stage: Stage) -> None:
     for s in stage.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)
         statement(code, s)
-
-
-def _grid(c: Contraction, code: Code, symbol: str) -> None:
-    """Write the function of the host that gives the number of programs."""
-    w, show = code.writer, code.host_printer()
-    sizes = [code.names.stable(s.name) for s in c.kernel.sizes]
-    w.lines("", "")
-    with w.block(f"def {symbol}_grid({', '.join([*sizes, 'XBLOCK', 'RBLOCK'])}):", end=""):
-        w.line(f"m_tiles = ({show(extent(c.rows))} + XBLOCK - 1) // XBLOCK")
-        w.line(f"n_tiles = ({show(extent(c.columns))} + RBLOCK - 1) // RBLOCK")
-        programs = "m_tiles * n_tiles"
-        if c.batches:
-            programs = f"{_factor(show(extent(c.batches)))} * {programs}"
-        w.line(f"return ({programs},)")

@@ -6,7 +6,7 @@ from typing import Protocol
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.support import preamble
-from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
@@ -44,8 +44,12 @@ def source_of(
     code: Written,
     facts: ShapeFacts,
     candidates: tuple[Configuration, ...],
+    programs: Expr,
 ) -> tuple[KernelSource, str]:
-    """Return the written kernel as a text that runs on its own, and the function alone."""
+    """Return the written kernel as a text that runs on its own, and the function alone.
+
+    `programs` says how many run, over the kernel's sizes and the blocks of a candidate.
+    """
     text = code.writer.text
     head = preamble(text)
     skipped = head.count("\n")
@@ -56,8 +60,15 @@ def source_of(
         source_map=tuple((line + skipped, row) for line, row in code.writer.source_map),
         candidates=candidates,
         arguments=_arguments(kernel, code, facts),
+        grid=(subs(programs, {s: Sym(code.names.stable(s.name)) for s in kernel.sizes}),),
     )
     return source, text
+
+
+def blocks_over(length: Expr, block: str) -> Expr:
+    """Return how many blocks of a candidate's entry cover a length."""
+    size = Sym(block)
+    return (length + size - 1) // size
 
 
 def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:

@@ -48,8 +48,8 @@ class TritonBackend:
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels.
 
-        A unit's text defines one function a kernel, `KernelSource.symbol`, and the host's function
-        `<symbol>_grid`, which takes the sizes and `XBLOCK` and gives the number of programs.
+        A unit's text defines one function a kernel, `KernelSource.symbol`; `KernelSource.grid` says
+        how many programs run.
 
         Each `KernelSource.text` is a program of its own.
         """

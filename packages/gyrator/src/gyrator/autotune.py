@@ -19,7 +19,8 @@ from gyrator_runtime.artifact import Library
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.host import DTYPES
-from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, Runner, launch_of
+from gyrator_runtime.native import KernelFunction, Runner
+from gyrator_runtime.native.program import Buffer, Launch, PlanProgram
 from gyrator_runtime.tuning import Candidate, choose
 
 _FILE = "choice.json"
@@ -266,7 +267,7 @@ def _run(
 ) -> Callable[[], object]:
     sizes = tuple(host.facts.hint(s) or 1 for s in kernel.sizes)
     buffers = tuple(Buffer(k) for k in range(len(tensors)))
-    launch = launch_of(function, buffers, sizes, name=kernel.name)
+    launch = Launch(function, buffers, sizes, name=kernel.name)
     plan = runner.plan(PlanProgram(len(tensors), len(tensors), (launch,)))
     return lambda: plan(*tensors)
 

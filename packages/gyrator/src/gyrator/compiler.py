@@ -105,7 +105,7 @@ class Engine(Setting):
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
         """Return the stored program; None where there is none, or none that works here."""
         try:
-            return load_program(self.cache, self.runner, key, gm, self.running())
+            return load_program(self.cache, key, gm, self.running())
         except Exception as error:  # whatever it is, compiling is still to be tried
             said = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
             self.cache.discard(key, said or type(error).__name__)

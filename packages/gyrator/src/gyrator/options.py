@@ -34,9 +34,15 @@ class Options:
     )
     wrapper: str = _option(
         "python",
-        "Form of the host program: 'python', a plan that runs natively; 'cpp', a library built by "
-        "the C++ compiler; 'fx', a graph that other compilers take.",
+        "Form of the host program: 'python', a plan that runs natively and is printed as Python; "
+        "'cpp', a library built by the C++ compiler; 'fx', a graph that other compilers take.",
         ("python", "cpp", "fx"),
+    )
+    debug_python: bool = _option(
+        False,
+        "With the wrapper 'python': run the printed host program itself, in which a debugger can "
+        "stop, and not its plan. Slower.",
+        code=False,
     )
     fx_compiler: str = _option(
         "",

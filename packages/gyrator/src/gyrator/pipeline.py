@@ -2,18 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from attrs import evolve, frozen
 
 from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
-from gyrator.device_graphs import stored
 from gyrator.emission import late_refusals, refusals, units_of
 from gyrator.library_choice import LibraryChoice
+from gyrator.manifest import CompiledHost
 from gyrator.products import quicker_in_kernels
-from gyrator.programs import HOST, StoredProgram, store_program
+from gyrator.programs import HOST, Product, StoredProgram, store_program
 from gyrator.records import Stopwatch
 from gyrator.setting import Setting
 from gyrator.summary import summarise
@@ -24,8 +23,9 @@ from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import TemplateBackend, WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.print import show as show_host
 from gyrator_ir.host.verify import verify as verify_host
-from gyrator_ir.host.walk import programs, user_kernels
+from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Numerics, Schedule, TemplateKernel
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.nodes import LoopProgram
@@ -38,6 +38,7 @@ from gyrator_lowering.fx_passes import PadProducts, fx_pipeline
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
+from gyrator_runtime.plan.lower import lower as lower_host
 from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
@@ -63,26 +64,25 @@ class Stages:
         building = self._submit(host, units, budget)
         with watch.stage("wrap"):
             language = self._language(units)
-            wrapper, calls = self._wrap(language, host, building)
+            wrapper, compiled = self._wrap(language, host, building)
+            plan = self._plan(wrapper, host)
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
-        summary = summarise(gm, planned, host, units) | stored(host)
+        runs: dict[str, str] = {}
         if self.setting.options.verify:
             with watch.stage("build"):
                 for part in building.values():
                     part.addresses()
             with watch.stage("verify"):
                 runs = verified(host, units, building, self.setting, trace.folder)
-            for row in summary["kernels"]:
-                row["verified"] = runs[row["name"]]
+        manifest = summarise(gm, planned, host, units, wrapper, compiled, runs)
         # A program that had to be in Python for want of a compiler is not for other processes.
         fallen = language.name == "cpp" and not wrapper.units
         with watch.stage("build"):
             return store_program(
                 self.setting.cache if self.setting.options.cache and not fallen else None,
-                self.setting.runner, key, gm, wrapper, calls, units, building, summary,
-                user_kernels(host), self.setting.running(),
+                key, Product(wrapper.text, plan, manifest), building, gm, self.setting.running(),
             )  # fmt: skip
 
     def _programs(
@@ -177,20 +177,20 @@ class Stages:
 
     def _wrap(
         self, language: WrapperBackend, host: HostProgram, building: dict[str, Building]
-    ) -> tuple[Program, Mapping[str, Any]]:
+    ) -> tuple[Program, CompiledHost | None]:
         """Return the host program; the units of a compiled one join what is being built."""
         try:
             emitted = language.emit(host)
         except UnsupportedError as error:
             why = error.diagnostic
             warn(why.code, f"{why.message}; the host program is in Python", why.help)
-            return self.setting.wrappers["python"].emit(host), {}
+            return self.setting.wrappers["python"].emit(host), None
         if not emitted.units:
-            return emitted, {}
+            return emitted, None
         builder = cpp_host(self.setting.cache)
         if builder is None or builder.toolchain is None:
             no_cpp("there is no C++ compiler")
-            return self.setting.wrappers["python"].emit(host), {}
+            return self.setting.wrappers["python"].emit(host), None
         setting = self.setting
         building[HOST] = builder.submit(
             emitted.units,
@@ -200,6 +200,12 @@ class Stages:
             setting.seconds,
         )
         return emitted, calling(host, emitted)
+
+    def _plan(self, wrapper: Program, host: HostProgram) -> str:
+        """Return what runs for a host program: see `Product`."""
+        if wrapper.units:
+            return ""
+        return show_host(host) if wrapper.language == "fx" else lower_host(host).text()
 
     def refused_template(self, kernel: TemplateKernel) -> str:
         """Return why the kernel language of a template's device refuses it, or an empty text."""

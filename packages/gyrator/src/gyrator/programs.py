@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.compiled import Boxed
 from gyrator.device_graphs import NO_GRAPHS, GraphDevices, replayed
-from gyrator.records import GraphRecord, extern_records, kernel_records, partition_records
+from gyrator.manifest import BuiltKernel, Captured, ProgramManifest
+from gyrator.records import GraphRecord
 from gyrator_lowering.random_ops import LIBRARY, register_ops
 from gyrator_runtime.artifact import (
     NO_LOADERS,
@@ -25,17 +26,16 @@ from gyrator_runtime.artifact import (
 from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.host import at_home
-from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
-from gyrator_runtime.record import HostRuntime, LoadedKernel
+from gyrator_runtime.native import KernelFunction, LoadedKernel, Plan, Runner, load_runner
+from gyrator_runtime.plan.link import Linker, Run
+from gyrator_runtime.plan.stored import parse
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
 from gyrator_runtime.triton.user import UserKernelLauncher, with_scratch
 from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
     from gyrator.targets import Building
-    from gyrator.wrappers.cpp import Checks, CppHost
-    from gyrator_ir.loop.nodes import UserKernel
-    from gyrator_ir.source import Program, TranslationUnit
+    from gyrator.wrappers.cpp import CppHost
 
 HOST = ""
 """Among what is being built, by device type: the units of the host program."""
@@ -49,8 +49,12 @@ _EXCEPTIONS: Mapping[str, type[BaseException]] = {
 class Running:
     """How a loaded program runs; no part of what it is."""
 
+    runner: Callable[[], Runner]
+    """Asked when there is a plan to run: without a compiler it warns."""
     timed: bool = False
     """Keep the time of each launch."""
+    debug_python: bool = False
+    """Execute the text of programs in Python, in place of their plans."""
     fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
     """What takes the graph of an FX host program."""
     loaders: Mapping[str, LibraryLoader] = NO_LOADERS
@@ -64,11 +68,23 @@ class Running:
 
 
 @frozen(eq=False)
+class Product:
+    """What a compile gives: a program but for its kernels."""
+
+    host_text: str
+    """The host program for people."""
+    plan: str
+    """The host program as it runs: a `StoredPlan`, the Wrapper IR of one that is an FX graph, or
+    nothing for one in C++."""
+    manifest: ProgramManifest
+
+
+@frozen(eq=False)
 class StoredProgram:
     """A compiled graph, ready to run, and the facts stored with it."""
 
     call: Boxed
-    summary: Mapping[str, Any]
+    manifest: ProgramManifest
     host_text: str
     timings: Callable[[], dict[str, tuple[int, int]]] | None
     constants: int
@@ -79,13 +95,13 @@ class StoredProgram:
     ) -> GraphRecord:
         """Describe this program for observers."""
         return GraphRecord(
-            name=self.summary.get("name", "main"),
+            name="main",
             phase=phase,
-            nodes=self.summary["nodes"],
-            kernels=kernel_records(self.summary),
-            externs=extern_records(self.summary),
-            partitions=partition_records(self.summary),
-            launches=self.summary["launches"],
+            nodes=self.manifest.nodes,
+            kernels=self.manifest.kernels,
+            externs=self.manifest.externs,
+            partitions=self.manifest.partitions,
+            launches=self.manifest.launches,
             cached=cached,
             seconds=seconds,
             host_text=self.host_text,
@@ -95,48 +111,33 @@ class StoredProgram:
 
 def store_program(
     cache: Cache | None,
-    runner: Callable[[], Runner],
     key: CacheKey,
-    gm: torch.fx.GraphModule,
-    wrapper: Program,
-    calls: Mapping[str, Any],
-    units: Mapping[str, Sequence[TranslationUnit]],
+    product: Product,
     building: Mapping[str, Building],
-    summary: Mapping[str, Any],
-    user_kernels: Sequence[UserKernel],
+    gm: torch.fx.GraphModule,
     running: Running,
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable.
 
-    `runner` is asked for when there is a program to run: without a compiler it warns. `calls` says
-    how a compiled host program is called, which `building` has under `HOST`.
+    `building` has kernels by device type, and under `HOST` a compiled host program.
     """
     addresses = {s: a for b in building.values() for s, a in b.addresses().items()}
-    metadata = {
-        "summary": dict(summary),
-        "kernels": _kernel_rows(units),
-        "constants": list(wrapper.constants),
-        "entry": wrapper.entry,
-        "calls": dict(calls),
-        "user_kernels": [[k.key, k.source, k.parameters, k.settings] for k in user_kernels],
-    }
     if cache is not None:
         libraries = tuple(
             evolve(lib, device=device) for device, b in building.items() for lib in b.libraries()
         )
+        manifest = product.manifest.to_json()
         try:
-            save_artifact(cache, key, Artifact(wrapper.text, libraries, metadata))
+            save_artifact(
+                cache, key, Artifact(product.host_text, product.plan, libraries, manifest)
+            )
         except CacheError as error:  # it runs all the same
             warn(error.diagnostic.code, error.diagnostic.message, error.diagnostic.help)
-    return _load(wrapper.text, addresses, metadata, runner, gm, running)
+    return _load(product, addresses, gm, running)
 
 
 def load_program(
-    cache: Cache,
-    runner: Callable[[], Runner],
-    key: CacheKey,
-    gm: torch.fx.GraphModule | None,
-    running: Running,
+    cache: Cache, key: CacheKey, gm: torch.fx.GraphModule | None, running: Running
 ) -> StoredProgram | None:
     """Return the program stored under `key`, or None: no pass and no compiler runs.
 
@@ -145,119 +146,88 @@ def load_program(
     found = load_artifact(cache, key, running.loaders)
     if found is None:
         return None
-    return _load(found.host_source, found.symbols, found.metadata, runner, gm, running)
+    manifest = ProgramManifest.from_json(found.manifest)
+    product = Product(found.host_source, found.plan, manifest)
+    return _load(product, found.symbols, gm, running)
 
 
 def _load(
-    text: str,
+    product: Product,
     addresses: Mapping[str, KernelFunction],
-    metadata: Mapping[str, Any],
-    runner: Callable[[], Runner],
     gm: torch.fx.GraphModule | None,
     running: Running,
 ) -> StoredProgram:
-    kernels = {
-        row["name"]: LoadedKernel(row["name"], addresses[row["symbol"]], _checks(row))
-        for row in metadata["kernels"]
-    }
-    if any(row["target"].startswith(f"{LIBRARY}.") for row in metadata["summary"]["externs"]):
+    manifest = product.manifest
+    if any(e.target.startswith(f"{LIBRARY}.") for e in manifest.externs):
         register_ops()  # 0.05 s, of which a program without random numbers pays nothing
-    keys = metadata["constants"]
-    constants = {} if gm is None else {key: _attribute(gm, key) for key in keys}
-    users = _launchers(metadata["user_kernels"])
-    parts = metadata["summary"]["parts"]
-    if metadata["calls"]:
-        plan = _compiled(metadata, addresses, constants, users, running)
-        names = [name for name, *_ in metadata["calls"]["kernels"]]
-        rows = [(name, plan, row) for row, name in enumerate(names)]
-    else:
-        namespace: dict[str, Any] = {}
-        exec(compile(text, "<gyrator host program>", "exec"), namespace)
-        rt = HostRuntime(
-            runner(),
-            kernels,
-            constants,
-            users,
-            running.fx_compiler,
-            running.timed,
-            device_graph=lambda name, plan: _part(plan, parts.get(name), running),
-        )
-        plan = namespace[metadata["entry"]](rt).plan
-        rows = rt.launches
-    timings = (lambda: _timings(rows)) if running.timed else None
-    called: Callable[[list[Any]], Any] = with_scratch(plan) if users else plan
-    called = _replayed(called, metadata["summary"]["graph"], running)
-    called = at_home(called, metadata["summary"]["home"])
-    return StoredProgram(_boxed(called), metadata["summary"], text, timings, len(constants))
-
-
-def _compiled(
-    metadata: Mapping[str, Any],
-    addresses: Mapping[str, Any],
-    constants: Mapping[str, torch.Tensor],
-    users: Mapping[str, Callable[..., None]],
-    running: Running,
-) -> Plan:
-    builder = running.cpp()
-    if builder is None:
-        raise RuntimeError("a C++ host program was stored that this process cannot call")
-    from gyrator.wrappers.cpp import load as load_cpp  # C++ host programs alone need the emitter
-
-    plan: Plan = load_cpp(
-        builder.caller,
-        metadata["calls"],
-        addresses,
-        {row["name"]: (addresses[row["symbol"]], _checks(row)) for row in metadata["kernels"]},
-        tuple(constants[key] for key in metadata["constants"]),
-        users,
+    linker = Linker(
+        running.runner(),
+        {k.name: LoadedKernel(addresses[k.symbol], _checks(k)) for k in manifest.built},
+        {} if gm is None else {key: _attribute(gm, key) for key in manifest.constants},
+        {
+            k.key: UserKernelLauncher(k.source, k.parameters, dict(k.settings))
+            for k in manifest.user_kernels
+        },
         timed=running.timed,
+        device_graph=lambda name, plan: _part(plan, manifest.parts.get(name), running),
     )
-    return plan
+    plan, launches = _linked(product, linker, addresses, running)
+    timings = (lambda: _timings(launches)) if running.timed else None
+    called = with_scratch(plan) if manifest.user_kernels else plan
+    called = replayed(called, manifest.graph, running.graphs, running.memory)
+    called = at_home(called, manifest.home)
+    text, constants = product.host_text, len(linker.constants)
+    return StoredProgram(_boxed(called), manifest, text, timings, constants)
 
 
-def _replayed(
-    plan: Callable[[list[Any]], Any], facts: Mapping[str, Any] | None, running: Running
-) -> Callable[[list[Any]], Any]:
-    return replayed(plan, facts, running.graphs, running.memory)
+def _linked(
+    product: Product, linker: Linker, addresses: Mapping[str, Any], running: Running
+) -> tuple[Run, Sequence[tuple[str, Plan, int]]]:
+    """Return a host program as a callable of one list, and its launches with their timings."""
+    manifest = product.manifest
+    if manifest.compiled is not None:
+        builder = running.cpp()
+        if builder is None:
+            raise RuntimeError("a C++ host program was stored that this process cannot call")
+        from gyrator.wrappers.cpp import load  # C++ host programs alone need the emitter
+
+        plan: Plan = load(
+            builder.caller,
+            manifest.compiled,
+            addresses,
+            linker.kernels,
+            tuple(linker.constants[key] for key in manifest.constants),
+            linker.user_kernels,
+            timed=running.timed,
+        )
+        return plan, [(name, plan, k) for k, (name, *_) in enumerate(manifest.compiled.kernels)]
+    if manifest.language == "fx":
+        from gyrator.wrappers.fx import load_graph  # FX host programs alone need it
+
+        return load_graph(product.plan, linker, running.fx_compiler), linker.launches
+    if running.debug_python:
+        from gyrator_runtime.debug import load_text  # for people who look
+
+        return load_text(product.host_text, linker), linker.launches
+    return linker.link(parse(product.plan)), linker.launches
 
 
-def _part(
-    plan: Callable[[list[Any]], Any], facts: Mapping[str, Any] | None, running: Running
-) -> Callable[[list[Any]], Any]:
+def _part(plan: Run, facts: Captured | None, running: Running) -> Run:
     """Return a partition that is captured with its device current, whichever the program's is."""
-    return at_home(_replayed(plan, facts, running), None if facts is None else facts["index"])
+    captured = replayed(plan, facts, running.graphs, running.memory)
+    return at_home(captured, None if facts is None else facts.index)
 
 
-def _launchers(rows: Sequence[Any]) -> dict[str, UserKernelLauncher]:
-    return {
-        key: UserKernelLauncher(source, tuple(parameters), dict(settings))
-        for key, source, parameters, settings in rows
-    }
+def _checks(kernel: BuiltKernel) -> tuple[tuple[type[BaseException], str], ...]:
+    return tuple((_EXCEPTIONS[failure], message) for failure, message in kernel.checks)
 
 
-def _checks(row: Mapping[str, Any]) -> Checks:
-    return tuple((_EXCEPTIONS[f], message) for f, message in row["checks"])
-
-
-def _boxed(plan: Callable[[list[Any]], Any]) -> Boxed:
+def _boxed(plan: Run) -> Boxed:
     def run(args: list[Any]) -> Sequence[Any]:
         return plan(args)  # type: ignore[no-any-return]  # a boxed plan returns a tuple
 
     run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
     return run
-
-
-def _kernel_rows(units: Mapping[str, Sequence[TranslationUnit]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "name": k.kernel,
-            "symbol": k.symbol,
-            "checks": [[c.failure, c.message] for c in sorted(k.checks, key=lambda c: c.code)],
-        }
-        for part in units.values()
-        for u in part
-        for k in u.kernels
-    ]
 
 
 def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
@@ -271,7 +241,7 @@ def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
         return found.detach()
 
 
-def _timings(launches: Sequence[tuple[str, Plan, int]]) -> dict[str, tuple[int, int]]:
+def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, int]]:
     """Return calls and total nanoseconds of each kernel."""
     result: dict[str, tuple[int, int]] = {}
     rows: dict[int, list[tuple[int, int, int]]] = {}

@@ -2,8 +2,8 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from attrs import define, field, frozen
 
@@ -116,26 +116,3 @@ Observer = Callable[[GraphRecord], Any]
 
 def ignore_record(record: GraphRecord) -> None:
     """The default observer."""
-
-
-def kernel_records(summary: Mapping[str, Any]) -> tuple[KernelRecord, ...]:
-    """Return the kernels of a stored summary."""
-    return tuple(
-        KernelRecord(
-            **cast(Any, {k: tuple(v) if isinstance(v, list) else v for k, v in row.items()})
-        )
-        for row in summary["kernels"]
-    )
-
-
-def partition_records(summary: Mapping[str, Any]) -> tuple[PartitionRecord, ...]:
-    """Return the partitions of a stored summary."""
-    return tuple(
-        PartitionRecord(tuple(row["nodes"]), row["device"], row["reason"])
-        for row in summary["partitions"]
-    )
-
-
-def extern_records(summary: Mapping[str, Any]) -> tuple[ExternRecord, ...]:
-    """Return the extern calls of a stored summary."""
-    return tuple(ExternRecord(**row) for row in summary["externs"])

@@ -149,7 +149,14 @@ class Setting:
             if self.options.device_graphs
         }
         return Running(
-            self.options.timed, self._fx_compiler(), loaders, self._cpp, graphs, self.memory
+            self.runner,
+            timed=self.options.timed,
+            debug_python=self.options.debug_python,
+            fx_compiler=self._fx_compiler(),
+            loaders=loaders,
+            cpp=self._cpp,
+            graphs=graphs,
+            memory=self.memory,
         )
 
     def _fx_compiler(self) -> Callable[..., Any] | None:

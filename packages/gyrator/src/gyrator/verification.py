@@ -21,7 +21,9 @@ from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.host import DTYPES
-from gyrator_runtime.native import Buffer, KernelFunction, PlanProgram, launch_of
+from gyrator_runtime.native import KernelFunction
+from gyrator_runtime.native.program import Buffer, PlanProgram
+from gyrator_runtime.native.program import Launch as PlanLaunch
 
 if TYPE_CHECKING:
     from gyrator_testing.kernels.validate import Launch as Run
@@ -126,7 +128,7 @@ def _run(built: Built, setting: Setting) -> Run:
 
     def run(memories: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
         buffers = tuple(Buffer(k) for k in range(len(memories)))
-        launch = launch_of(built.function, buffers, tuple(sizes), checks, name=kernel.name)
+        launch = PlanLaunch(built.function, buffers, tuple(sizes), checks, name=kernel.name)
         plan = setting.runner().plan(PlanProgram(len(memories), len(memories), (launch,)))
         with interface.guard(index):
             raw = [torch.from_numpy(m).to(where, copy=True) for m in memories]

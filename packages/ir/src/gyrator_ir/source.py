@@ -1,10 +1,16 @@
 """What code generators give: text with its calling convention, still data."""
 
+from __future__ import annotations
+
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, natural
+
+if TYPE_CHECKING:
+    from gyrator_ir.expr import Expr
 
 
 class Failure(StrEnum):
@@ -66,6 +72,10 @@ class KernelSource:
     arguments: tuple[KernelArgument, ...] = field(default=(), validator=a_tuple)
     """Buffers, then sizes, in the order of the calling convention; empty where every kernel is
     compiled to that convention itself."""
+    grid: tuple[Expr, ...] = field(default=(), validator=a_tuple)
+    """How many programs run along each dimension, for a language whose kernels are launched as
+    grids of them: over sizes by the names of `arguments`, and entries of a configuration by
+    theirs."""
 
 
 @frozen

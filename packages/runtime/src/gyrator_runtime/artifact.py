@@ -1,4 +1,4 @@
-"""A compiled program as a cache entry: host text, kernel libraries, and a JSON description.
+"""A compiled program as a cache entry: its plan, kernel libraries, a manifest, and text.
 
 Loading runs no pass and no compiler, and reads nothing outside the entry, so a cache folder can
 be moved. JSON and text only: nothing is unpickled.
@@ -17,12 +17,14 @@ from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.build import LIBRARY, BuiltUnit, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
-from gyrator_runtime.native.program import KernelFunction
+from gyrator_runtime.native.kernels import KernelFunction
 
-SCHEMA = 3
+SCHEMA = 4
 
 _INDEX = "artifact.json"
 _HOST = "host.py"
+_PLAN = "plan.json"
+_MANIFEST = "program.json"
 
 
 class ArtifactError(GyratorError):
@@ -54,20 +56,26 @@ NO_LOADERS: Mapping[str, LibraryLoader] = MappingProxyType({})
 
 @frozen
 class Artifact:
-    """A compiled program, whole. `metadata` is JSON data of the umbrella's choosing."""
+    """A compiled program, whole."""
 
     host_source: str
+    """The host program for people."""
+    plan: str
+    """The host program as it runs: a `StoredPlan`; empty for one in C++."""
     libraries: tuple[Library, ...]
-    metadata: Mapping[str, Any]
+    manifest: str
+    """JSON of the umbrella's choosing."""
 
 
 @frozen
 class LoadedArtifact:
-    """A stored program in memory: its host text, its kernels' addresses, and the rest."""
+    """A stored program in memory: see `Artifact`."""
 
     host_source: str
+    plan: str
     symbols: Mapping[str, KernelFunction]
-    metadata: Mapping[str, Any]
+    """Its kernels' addresses, or what queues them."""
+    manifest: str
     entry: Entry
 
 
@@ -80,8 +88,12 @@ def libraries_of(built: Sequence[BuiltUnit]) -> tuple[Library, ...]:
 
 
 def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
-    """Store `artifact` under `key`. TypeError where the metadata is no JSON."""
-    files: dict[str, bytes] = {_HOST: artifact.host_source.encode()}
+    """Store `artifact` under `key`."""
+    files: dict[str, bytes] = {
+        _HOST: artifact.host_source.encode(),
+        _PLAN: artifact.plan.encode(),
+        _MANIFEST: artifact.manifest.encode(),
+    }
     rows: list[dict[str, object]] = []
     for number, library in enumerate(artifact.libraries):
         file = f"lib{number}.so"
@@ -96,7 +108,6 @@ def save_artifact(cache: Cache, key: CacheKey, artifact: Artifact) -> Entry:
             (x.isa for x in artifact.libraries), key=ISA_LEVELS.index, default=ISA_LEVELS[0]
         ),
         "libraries": rows,
-        "metadata": dict(artifact.metadata),
     }
     files[_INDEX] = json.dumps(index, sort_keys=True).encode()
     return cache.put(key, files)
@@ -122,8 +133,8 @@ def load_artifact(
     for row in index["libraries"]:
         load = loaders.get(row["device"], load_library)
         symbols.update(load(entry.file(row["file"]), row["symbols"]))
-    host = entry.read(_HOST).decode()
-    return LoadedArtifact(host, symbols, index["metadata"], entry)
+    host, plan, manifest = (entry.read(name).decode() for name in (_HOST, _PLAN, _MANIFEST))
+    return LoadedArtifact(host, plan, symbols, manifest, entry)
 
 
 def _check_machine(index: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """What the plans of host programs call in Python.
 
 What can be prepared once is a function that returns a prepared callable (`allocator`, `extern`):
-it is called when a program is recorded, and its result on each run.
+it is called when a plan is linked, and its result on each run.
 """
 
 import contextlib
@@ -14,22 +14,29 @@ import torch
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.types import DType
 from gyrator_runtime.externs import extern
+from gyrator_runtime.outside import separate
 
 __all__ = [
     "DTYPES",
     "NanError",
     "allocator",
+    "assert_true",
     "at_home",
     "check_nan",
     "copy",
     "device_guard",
     "extern",
     "identity",
+    "integer",
     "over_storage",
     "pack",
     "profile_range",
     "read_scalar",
+    "separate",
+    "size_of",
+    "stride_of",
     "tma_descriptor",
+    "typed",
 ]
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -45,22 +52,40 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType(
 """torch's element types by their names in the text form of the IR."""
 
 
-def allocator(
-    dtype: torch.dtype, device: str | torch.device
-) -> tuple[Callable[..., torch.Tensor], tuple[object, ...]]:
-    """Return (function, extra): `function(size, stride, *extra)` makes an uninitialised tensor.
+def allocator(device: str | torch.device) -> Callable[..., torch.Tensor]:
+    """Return `f(size, stride, dtype)`, which makes an uninitialised tensor.
 
     Where torch has a quick entry for the device (0.4 us instead of 2) that is the function.
     """
     place = torch.device(device)
-    quick = getattr(_GUARDS, f"_empty_strided_{place.type}", None)
+    quick: Any = getattr(_GUARDS, f"_empty_strided_{place.type}", None)
     if quick is not None and place.index in (None, 0):
-        return quick, (dtype,)
+        return cast(Callable[..., torch.Tensor], quick)
 
-    def allocate(size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    def allocate(size: tuple[int, ...], stride: tuple[int, ...], dtype: Any) -> torch.Tensor:
         return torch.empty_strided(size, stride, dtype=dtype, device=place)
 
-    return allocate, ()
+    return allocate
+
+
+def typed(name: str) -> torch.dtype | torch.layout | torch.memory_format:
+    """Return the element type, layout or memory format called `torch.<name>`."""
+    found = getattr(torch, name)
+    if not isinstance(found, torch.dtype | torch.layout | torch.memory_format):
+        raise TypeError(f"torch.{name} is no dtype, layout or memory format")
+    return found
+
+
+integer = int
+"""`integer(size)`: how a plan puts a size into a register."""
+size_of, stride_of = torch.Tensor.size, torch.Tensor.stride
+"""`size_of(tensor, dim)`, `stride_of(tensor, dim)`, in elements."""
+
+
+def assert_true(holds: int, message: str) -> None:
+    """RuntimeError with `message` unless `holds`."""
+    if not holds:
+        raise RuntimeError(message)
 
 
 def identity(value: Any) -> Any:

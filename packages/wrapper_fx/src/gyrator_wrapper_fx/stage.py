@@ -1,4 +1,4 @@
-"""Wrapper IR in, a `torch.fx.GraphModule` out; and the same as text that rebuilds it."""
+"""Wrapper IR in, a `torch.fx.GraphModule` out; and its code as text."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -7,13 +7,11 @@ import torch
 from attrs import frozen
 
 from gyrator_ir.content import content_hash
-from gyrator_ir.expr import Expr
-from gyrator_ir.host.nodes import HostProgram, Launch, Return
-from gyrator_ir.host.walk import walk
+from gyrator_ir.host.nodes import BindConstant, HostProgram, Launch, Return
+from gyrator_ir.host.walk import programs, user_kernels, walk
 from gyrator_ir.source import Program
 from gyrator_wrapper_fx.kernels import NO_KERNELS, KernelFunction, KernelTable
 from gyrator_wrapper_fx.scope import DTYPES, Context, Scope
-from gyrator_wrapper_fx.text import program_text
 from gyrator_wrapper_fx.translate import write
 
 NO_CONSTANTS: Mapping[str, torch.Tensor] = MappingProxyType({})
@@ -70,20 +68,8 @@ def _module(
 class FxWrapper:
     """The `WrapperBackend` for FX.
 
-    The text defines `build(rt)`, which makes the graph module and returns a `LoadedProgram`; it
-    reads like the graph:
-
-        def graph_0(t):
-            g = t.builder('main')
-            x = g.input('x')
-            s0 = g.call('s0', torch.ops.aten.sym_size.int, x, 0)
-            b0 = g.call('b0', torch.empty_strided, (s0, 8), (8, 1), dtype=torch.float32)
-            kernels = g.attribute('kernels')
-            k0 = g.call('k0', ops.launch, kernels, 'k0', (x, b0), (s0,), writes=(1,))
-            return g.output((b0,))
-
-    `rt` holds the loaded kernels and the constants, makes launchers, and may have a `fx_compiler`
-    that takes the graph.
+    The text is the code of the graph, for people. What a cache keeps is the Wrapper IR, of which
+    `load` makes the graph again.
     """
 
     name: str = "fx"
@@ -95,27 +81,15 @@ class FxWrapper:
 
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms."""
-        module = to_graph(program)
-        last = program.instructions[-1]
-        assert isinstance(last, Return)  # the verifier's GY-HOST-005
-        integers = tuple(isinstance(v, Expr) for v in last.values)
-        launches = _launches(program)
-        text, constants = program_text(module, launches, integers)
+        instructions = [i for p in programs(program) for i in walk(p.instructions)]
+        text: str = to_graph(program).print_readable(print_output=False)
+        kernels = (f"# user kernel {k.key}\n{k.source.strip()}\n" for k in user_kernels(program))
         return Program(
             language="fx",
-            text=text,
-            entry="build",
-            kernels=tuple(launches),
-            constants=constants,
+            text="\n\n".join((f"{text.rstrip()}\n", *kernels)),
+            entry="forward",
+            kernels=tuple(dict.fromkeys(i.kernel for i in instructions if isinstance(i, Launch))),
+            constants=tuple(
+                dict.fromkeys(i.key for i in instructions if isinstance(i, BindConstant))
+            ),
         )
-
-
-def _launches(program: HostProgram) -> dict[str, tuple[int, int]]:
-    """Return the launched kernels by first use, and how many tensors and sizes each takes."""
-    found: dict[str, tuple[int, int]] = {}
-    for sub in program.subprograms:
-        found |= _launches(sub)
-    for i in walk(program.instructions):
-        if isinstance(i, Launch):
-            found.setdefault(i.kernel, (len(i.tensors), len(i.sizes)))
-    return found

@@ -43,12 +43,11 @@ def higher_order_call(
     values: dict[str, Any],
     constants: dict[str, Any],
     tma: dict[str, Any],
-    where: str = "",
-    name: str | None = None,
+    where: str,
 ) -> torch.fx.Node:
     """Append `triton_kernel_wrapper_mutation(...)`, the kernel put into torch's table of kernels.
 
-    The numbers in that table hold in this process only; `meta["triton"]` has what gives them.
+    The numbers in that table hold in this process only.
     """
     if find_spec("triton") is None:
         raise fx_error(
@@ -64,10 +63,8 @@ def higher_order_call(
         raise fx_error(3, "configurations that differ in more than plain values", where)
     fixed = {k: v for k, v in constants.items() if not isinstance(v, torch.fx.Node)}
     running = {k: v for k, v in constants.items() if k not in fixed}
-    node = graph.create_node(
-        "call_function",
+    return graph.call_function(
         wrap.triton_kernel_wrapper_mutation,
-        name=name,
         kwargs={
             "kernel_idx": table.add_kernel(function),
             "constant_args_idx": table.add_constant_args({**fixed, **dict(kernel.settings)}),
@@ -76,8 +73,6 @@ def higher_order_call(
             "kwargs": {**values, **running},
         },
     )
-    node.meta["triton"] = (kernel, tuple(fixed.items()))
-    return node
 
 
 def jit_function(kernel: UserKernel) -> Any:

@@ -1,47 +1,50 @@
-"""One method an instruction. `BodyWriter.WRITERS` lists them; a test holds it complete."""
+"""One function an instruction. `WRITERS` lists them; a test holds it complete."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any
 
 from attrs import field, frozen
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.host import nodes as h
-from gyrator_ir.host.walk import binds, bound, free_names, freed, walk
+from gyrator_ir.host.walk import binds, programs, walk
 from gyrator_ir.loop.nodes import Literal, TypeArg
-from gyrator_wrapper_python.text import Lines, SizePrinter, condition, names, string
-
-_OWN = re.compile(r"rt|p\d*|(then|otherwise|test|body)\d+")
+from gyrator_wrapper_python.text import Lines, SizePrinter, names, string
 
 
 @frozen
-class BodyWriter:
-    """Writes a sequence of instructions on the recorder called `recorder`.
-
-    `tail` ends the names of this text's own, so that they are no names of the program.
-    """
+class Writer:
+    """Writes instructions as lines of Python; `rt` is what the text calls the runtime."""
 
     out: Lines
-    recorder: str
-    depth: int = field(default=0)
-    tail: str = ""
+    rt: str
     size: SizePrinter = field(init=False)
 
     @size.default
     def _printer(self) -> SizePrinter:
-        return SizePrinter(self.recorder)
+        return SizePrinter(self.rt)
 
     def body(self, instructions: Iterable[h.Instruction]) -> None:
         """Write the instructions in order."""
         for instruction in instructions:
-            self.WRITERS[type(instruction)](self, instruction)
+            WRITERS[type(instruction)](self, instruction)
+
+    def block(self, head: str, instructions: Iterable[h.Instruction], *last: str) -> None:
+        """Write instructions, and then lines, below a head."""
+        self.out.add(head)
+        with self.out.indent():
+            before = self.out.count
+            self.body(instructions)
+            for line in last:
+                self.out.add(line)
+            if self.out.count == before:
+                self.out.add("pass")
 
     def call(self, method: str, *args: str, into: str = "") -> None:
-        """Write `into = recorder.method(args)`."""
+        """Write `into = rt.method(args)`."""
         target = f"{into} = " if into else ""
-        self.out.add(f"{target}{self.recorder}.{method}({', '.join(args)})")
+        self.out.add(f"{target}{self.rt}.{method}({', '.join(args)})")
 
     def value(self, value: h.Value) -> str:
         """Write an operand."""
@@ -51,332 +54,277 @@ class BodyWriter:
             case Literal(constant):
                 return f"float({str(constant)!r})" if _odd(constant) else repr(constant)
             case TypeArg(kind, text):
-                return f"rt{self.tail}.{kind}({string(text)})"
+                return f"{self.rt}.{'device' if kind == 'device' else 'typed'}({string(text)})"
             case h.ListValue(items):
                 return f"[{', '.join(self.value(i) for i in items)}]"
         return self.size(value)
 
-    # Inputs and symbols
+    def values(self, values: Iterable[h.Value]) -> str:
+        """Write a tuple of operands."""
+        return names(tuple(map(self.value, values)))
 
-    def bind_size(self, i: h.BindSize) -> None:
-        """`s0 = p.size_of(x, 0)`."""
-        method = "stride_of" if i.stride else "size_of"
-        self.call(method, i.tensor, str(i.dim), into=i.symbol.name)
-
-    def bind_parameter(self, i: h.BindParameter) -> None:
-        """`s0 = p.integer(arg)`."""
-        self.call("integer", i.name, into=i.symbol.name)
-
-    def define_symbol(self, i: h.DefineSymbol) -> None:
-        """`s3 = p.integer(2*s0)`."""
-        self.call("integer", self.size(i.expr), into=i.symbol.name)
-
-    def bind_constant(self, i: h.BindConstant) -> None:
-        """`w = p.constant('w')`."""
-        self.call("constant", string(i.key), into=i.name)
-
-    # Checks
-
-    def conform(self, i: h.Conform) -> None:
-        """`p.conform(x, sizes, strides, dtype, device, mend, name, what)`."""
-        self.call(
-            "conform",
-            i.tensor,
-            self.size.tuple(i.shape),
-            self.size.tuple(i.strides),
-            string(i.dtype),
-            string(i.device),
-            string(i.mend),
-            string(i.tensor),
-            string(i.what),
-        )
-
-    def separate(self, i: h.Separate) -> None:
-        """`p.separate((b,), (x, y))`."""
-        self.call("separate", names(i.tensors), names(i.others))
-
-    def assert_no_nan(self, i: h.AssertNoNan) -> None:
-        """`p.assert_no_nan(x, what)`."""
-        self.call("assert_no_nan", i.tensor, string(i.what))
-
-    def assert_true(self, i: h.AssertTrue) -> None:
-        """`p.assert_true(condition, (s0,), message)`."""
-        self.call("assert_true", condition(i.condition), string(i.message))
-
-    # Memory
-
-    def allocate(self, i: h.Allocate) -> None:
-        """`b = p.allocate(shape, strides, dtype, device)`."""
-        where = (string(i.dtype), string(i.device))
-        self.call(
-            "allocate",
-            self.size.tuple(i.shape),
-            self.size.tuple(i.strides),
-            *where,
-            into=i.name,
-        )
-
-    def allocate_pool(self, i: h.AllocatePool) -> None:
-        """`pool = p.pool(bytes, device)`."""
-        self.call("pool", self.size(i.bytes), string(i.device), into=i.name)
-
-    def allocate_from_pool(self, i: h.AllocateFromPool) -> None:
-        """`b = p.from_pool(pool, offset, shape, strides, dtype)`."""
-        at = (i.pool, self.size(i.offset), self.size.tuple(i.shape), self.size.tuple(i.strides))
-        self.call("from_pool", *at, string(i.dtype), into=i.name)
-
-    def free(self, i: h.Free) -> None:
-        """`p.free(b)`."""
-        self.call("free", i.name)
-
-    def reuse(self, i: h.Reuse) -> None:
-        """`b = p.reuse(a, shape, strides, dtype)`."""
-        shape = (self.size.tuple(i.shape), self.size.tuple(i.strides), string(i.dtype))
-        self.call("reuse", i.source, *shape, into=i.name)
-
-    def view(self, i: h.View) -> None:
-        """`v = p.view(x, shape, strides, offset, dtype)`."""
-        shape = (
-            self.size.tuple(i.shape),
-            self.size.tuple(i.strides),
-            self.size(i.offset),
-            string(i.dtype),
-        )
-        self.call("view", i.source, *shape, into=i.name)
-
-    # Work
-
-    def launch(self, i: h.Launch) -> None:
-        """`p.launch('k0', (x, b), (s0,))`."""
-        self.call("launch", string(i.kernel), names(i.tensors), self.size.tuple(i.sizes))
-
-    def extern_call(self, i: h.ExternCall) -> None:
-        """`b = p.extern('aten.mm.default', (x, y), {})`, or with `out`, `p.extern('aten.mm.out',
-        (x, y), {'out': b})`."""
-        keywords = {k: self.value(v) for k, v in i.kwargs}
-        if i.out is not None:
-            outs = zip(i.out_names, i.results, strict=True)
-            keywords |= {k: r for k, r in outs if isinstance(r, str)}
-        kwargs = "".join(f"{string(k)}: {v}, " for k, v in keywords.items())
-        target = string(i.target if i.out is None else i.out)
-        args = "".join(f"{self.value(a)}, " for a in i.args)
-        layout = "" if i.out is not None or not i.results else _results(i.results)
-        pattern = f", results={layout}" if layout else ""
-        into = _targets(i.results) if layout else ""
-        self.call("extern", f"{target}, ({args}), {{{kwargs}}}{pattern}", into=into)
-
-    def tma_descriptor(self, i: h.TmaDescriptor) -> None:
-        """`d = p.tma_descriptor(x, shape, block, element_bytes, stable)`."""
-        block = (
-            self.size.tuple(i.shape),
-            self.size.tuple(i.block),
-            self.size(i.element_bytes),
-            str(i.stable),
-        )
-        self.call("tma_descriptor", i.tensor, *block, into=i.name)
-
-    def triton_launch(self, i: h.TritonLaunch) -> None:
-        """`p.triton(kernel, grids, args, constants)`."""
-        grid = "".join(f"{self.size.tuple(g)}, " for g in i.grid)
-        args = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.args)
-        constants = "".join(f"{string(k)}: {self.value(v)}, " for k, v in i.constants)
-        table = (f"({grid})", f"{{{args}}}", f"{{{constants}}}")
-        self.call("triton", string(i.kernel), *table)
-
-    def copy(self, i: h.Copy) -> None:
-        """`p.copy(destination, source, non_blocking)`."""
-        self.call("copy", i.destination, i.source, str(i.non_blocking))
-
-    def read_scalar(self, i: h.ReadScalar) -> None:
-        """`u0 = p.read_scalar(x)`."""
-        self.call("read_scalar", i.tensor, into=i.symbol.name)
-
-    def collective_start(self, i: h.CollectiveStart) -> None:
-        """`b = p.extern('_c10d_functional.all_reduce.default', ...)`."""
-        args = "".join(f"{self.value(a)}, " for a in i.args)
-        pattern = _results(i.results)
-        into = _targets(i.results)
-        self.call("extern", f"{string(i.target)}, ({args}), {{}}, results={pattern}", into=into)
-
-    def collective_finish(self, i: h.CollectiveFinish) -> None:
-        """`p.wait_collective(b)`."""
-        self.call("wait_collective", i.tensor)
-
-    # Structure
-
-    def with_device(self, i: h.WithDevice) -> None:
-        """A nested recording, run with the device current."""
-        self._nested("with_device", string(i.device), i.body)
-
-    def profile_range(self, i: h.ProfileRange) -> None:
-        """A nested recording, run in a range of the profiler."""
-        self._nested("profile_range", string(i.label), i.body)
-
-    def branch(self, i: h.Branch) -> None:
-        """Two nested recordings, of which each run takes one."""
-        captured = tuple(dict.fromkeys(free_names(i.then) + free_names(i.otherwise)))
-        captured = _merge(captured, i.then_values + i.otherwise_values, i.then + i.otherwise)
-        then = self._function("then", captured, i.then, i.then_values)
-        otherwise = self._function("otherwise", captured, i.otherwise, i.otherwise_values)
-        if isinstance(i.condition, h.Ref):
-            condition_text = i.condition.name
-        else:
-            condition_text = f"({condition(i.condition)})"
-        args = (condition_text, then, otherwise, names(captured))
-        self.call("branch", *args, into=names(i.results) if i.results else "")
-
-    def loop(self, i: h.Loop) -> None:
-        """Two nested recordings, condition and body, repeated."""
-        inner = free_names(i.condition) + free_names(i.body)
-        captured = tuple(n for n in dict.fromkeys(inner) if n not in i.carried)
-        captured = _merge(captured, (i.test, *i.next), i.condition + i.body, i.carried)
-        params = i.carried + captured
-        test = self._function("test", params, i.condition, (i.test,))
-        body = self._function("body", params, i.body, i.next)
-        args = (test, body, names(i.initial), names(captured))
-        self.call("loop", *args, into=names(i.results) if i.results else "")
-
-    def call_program(self, i: h.CallProgram) -> None:
-        """`b, = p.call_program('sub', (x,))`."""
-        self._call_program("call_program", i)
-
-    def call_partition(self, i: h.CallPartition) -> None:
-        """`b, = p.call_partition('part0', (x,))`."""
-        self._call_program("call_partition", i)
-
-    def comment(self, i: h.Comment) -> None:
-        """A comment line for every line of the text."""
-        for line in i.text.splitlines():
-            self.out.add(f"# {line}")
-
-    def returns(self, i: h.Return) -> None:
-        """`return p.finish((b, None))`."""
-        values = "".join(f"{self.value(v)}, " for v in i.values)
-        self.out.add(f"return {self.recorder}.finish(({values}))")
-
-    def _call_program(self, method: str, i: h.CallProgram | h.CallPartition) -> None:
-        args = "".join(f"{self.value(a)}, " for a in i.args)
-        into = names(i.results) if i.results else ""
-        self.call(method, string(i.program), f"({args})", into=into)
-
-    def _nested(self, method: str, subject: str, body: tuple[h.Instruction, ...]) -> None:
-        captured = free_names(body)
-        gone = freed(body)
-        kept = tuple(n for n in bound(body) if n not in gone)
-        function = self._function("body", captured, body, kept)
-        into = names(kept) if kept else ""
-        self.call(method, subject, function, names(captured), into=into)
-        for name in captured:
-            if name in gone:
-                self.call("free", name)
-
-    def _function(
-        self,
-        purpose: str,
-        parameters: tuple[str, ...],
-        body: tuple[h.Instruction, ...],
-        values: tuple[str, ...],
+    def table(
+        self, rows: Iterable[tuple[str, h.Value]], more: Iterable[tuple[str, str]] = ()
     ) -> str:
-        recorder = f"p{self.depth + 1}{self.tail}"
-        function = f"{purpose}{self.depth + 1}{self.tail}"
-        self.out.add(f"def {function}({', '.join((recorder, *parameters))}):")
-        with self.out.indent():
-            BodyWriter(self.out, recorder, self.depth + 1, self.tail).body(body)
-            self.out.add(f"return {recorder}.finish({names(values)})")
-        return function
+        """Write a dictionary of operands, and of names."""
+        text = [*((k, self.value(v)) for k, v in rows), *more]
+        return f"{{{', '.join(f'{string(k)}: {v}' for k, v in text)}}}"
 
-    WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], None]]] = MappingProxyType({
-        h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
-        h.BindConstant: bind_constant, h.Conform: conform, h.Separate: separate,
-        h.AssertNoNan: assert_no_nan, h.AssertTrue: assert_true, h.Allocate: allocate,
-        h.AllocatePool: allocate_pool, h.AllocateFromPool: allocate_from_pool, h.Free: free,
-        h.Reuse: reuse, h.View: view, h.Launch: launch, h.ExternCall: extern_call,
-        h.TmaDescriptor: tma_descriptor, h.TritonLaunch: triton_launch, h.Copy: copy,
-        h.ReadScalar: read_scalar, h.CollectiveStart: collective_start,
-        h.CollectiveFinish: collective_finish, h.WithDevice: with_device,
-        h.ProfileRange: profile_range, h.Branch: branch, h.Loop: loop,
-        h.CallProgram: call_program, h.CallPartition: call_partition, h.Comment: comment,
-        h.Return: returns,
-    })  # fmt: skip
+    def layout(
+        self, i: h.Allocate | h.AllocateFromPool | h.Reuse | h.View | h.Conform
+    ) -> tuple[str, str, str]:
+        """Write sizes, strides and element type."""
+        return self.size.tuple(i.shape), self.size.tuple(i.strides), string(i.dtype)
 
 
-def tail_for(program: h.HostProgram) -> str:
-    """Return what must end the names of a text's own, such as `rt` and `p1`, to be new ones."""
+# Inputs and symbols ---------------------------------------------------------------------------
+
+
+def _bind_size(w: Writer, i: h.BindSize) -> None:
+    """`s0 = x.size(0)`."""
+    w.out.add(f"{i.symbol.name} = {i.tensor}.{'stride' if i.stride else 'size'}({i.dim})")
+
+
+def _bind_parameter(w: Writer, i: h.BindParameter) -> None:
+    """`s0 = n`."""
+    w.out.add(f"{i.symbol.name} = {i.name}")
+
+
+def _define_symbol(w: Writer, i: h.DefineSymbol) -> None:
+    """`s3 = 2*s0`."""
+    w.out.add(f"{i.symbol.name} = {w.size(i.expr)}")
+
+
+def _bind_constant(w: Writer, i: h.BindConstant) -> None:
+    """`w = rt.constant('layer.w')`."""
+    w.call("constant", string(i.key), into=i.name)
+
+
+# Checks ---------------------------------------------------------------------------------------
+
+
+def _conform(w: Writer, i: h.Conform) -> None:
+    """`x = rt.conform(x, sizes, strides, dtype, device, mend, name, what)`."""
+    more = map(string, (i.device, i.mend, i.tensor, i.what))
+    w.call("conform", i.tensor, *w.layout(i), *more, into=i.tensor)
+
+
+def _separate(w: Writer, i: h.Separate) -> None:
+    """`(b,) = rt.separate((b,), (x, y))`."""
+    tensors = names(tuple(dict.fromkeys(i.tensors)))
+    w.call("separate", tensors, names(i.others), into=tensors)
+
+
+def _assert_no_nan(w: Writer, i: h.AssertNoNan) -> None:
+    """`rt.assert_no_nan(x, what)`."""
+    w.call("assert_no_nan", i.tensor, string(i.what))
+
+
+def _assert_true(w: Writer, i: h.AssertTrue) -> None:
+    """`rt.assert_true(s0 < 8, message)`."""
+    w.call("assert_true", w.size(i.condition), string(i.message))
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def _allocate(w: Writer, i: h.Allocate) -> None:
+    """`b = rt.allocate(sizes, strides, dtype, device)`."""
+    w.call("allocate", *w.layout(i), string(i.device), into=i.name)
+
+
+def _allocate_pool(w: Writer, i: h.AllocatePool) -> None:
+    """`pool = rt.pool(bytes, device)`."""
+    w.call("pool", w.size(i.bytes), string(i.device), into=i.name)
+
+
+def _allocate_from_pool(w: Writer, i: h.AllocateFromPool) -> None:
+    """`b = rt.from_pool(pool, offset, sizes, strides, dtype)`."""
+    w.call("from_pool", i.pool, w.size(i.offset), *w.layout(i), into=i.name)
+
+
+def _free(w: Writer, i: h.Free) -> None:
+    """`del b`."""
+    w.out.add(f"del {i.name}")
+
+
+def _reuse(w: Writer, i: h.Reuse) -> None:
+    """`b = rt.reuse(a, sizes, strides, dtype); del a`."""
+    w.call("reuse", i.source, *w.layout(i), into=i.name)
+    w.out.add(f"del {i.source}")
+
+
+def _view(w: Writer, i: h.View) -> None:
+    """`v = rt.view(x, sizes, strides, dtype, offset)`."""
+    w.call("view", i.source, *w.layout(i), w.size(i.offset), into=i.name)
+
+
+# Work -----------------------------------------------------------------------------------------
+
+
+def _launch(w: Writer, i: h.Launch) -> None:
+    """`rt.launch('k0', (x, b), (s0,))`."""
+    w.call("launch", string(i.kernel), names(i.tensors), w.size.tuple(i.sizes))
+
+
+def _extern_call(w: Writer, i: h.ExternCall) -> None:
+    """`b = rt.extern('aten.mm.default', (x, y), {})`, or with `out`, `rt.extern('aten.mm.out',
+    (x, y), {'out': b})`."""
+    if i.out is not None:
+        outs = zip(i.out_names, i.results, strict=True)
+        table = w.table(i.kwargs, [(k, r) for k, r in outs if isinstance(r, str)])
+        w.call("extern", string(i.out), w.values(i.args), table)
+        return
+    into = _targets(i.results)
+    w.call("extern", string(i.target), w.values(i.args), w.table(i.kwargs), into=into)
+
+
+def _tma_descriptor(w: Writer, i: h.TmaDescriptor) -> None:
+    """`d = rt.tma_descriptor(x, shape, block, element_bytes, stable)`."""
+    form = (w.size.tuple(i.shape), w.size.tuple(i.block), w.size(i.element_bytes))
+    w.call("tma_descriptor", i.tensor, *form, str(i.stable), into=i.name)
+
+
+def _triton_launch(w: Writer, i: h.TritonLaunch) -> None:
+    """`rt.triton(kernel, grids, arguments)`."""
+    grids = names(tuple(map(w.size.tuple, i.grid)))
+    w.call("triton", string(i.kernel), grids, w.table((*i.args, *i.constants)))
+
+
+def _copy(w: Writer, i: h.Copy) -> None:
+    """`rt.copy(destination, source, non_blocking)`."""
+    w.call("copy", i.destination, i.source, str(i.non_blocking))
+
+
+def _read_scalar(w: Writer, i: h.ReadScalar) -> None:
+    """`u0 = rt.read_scalar(x)`."""
+    w.call("read_scalar", i.tensor, into=i.symbol.name)
+
+
+def _collective_start(w: Writer, i: h.CollectiveStart) -> None:
+    """`b = rt.extern('_c10d_functional.all_reduce.default', ...)`."""
+    w.call("extern", string(i.target), w.values(i.args), "{}", into=_targets(i.results))
+
+
+def _collective_finish(w: Writer, i: h.CollectiveFinish) -> None:
+    """`rt.wait_collective(b)`."""
+    w.call("wait_collective", i.tensor)
+
+
+# Structure ------------------------------------------------------------------------------------
+
+
+def _with_device(w: Writer, i: h.WithDevice) -> None:
+    """`with rt.device_guard('cuda:1'):`."""
+    w.block(f"with {w.rt}.device_guard({string(i.device)}):", i.body)
+
+
+def _profile_range(w: Writer, i: h.ProfileRange) -> None:
+    """`with rt.profile_range('label'):`."""
+    w.block(f"with {w.rt}.profile_range({string(i.label)}):", i.body)
+
+
+def _branch(w: Writer, i: h.Branch) -> None:
+    """`if` and `else`, each ending with the results."""
+    condition = i.condition.name if isinstance(i.condition, h.Ref) else w.size(i.condition)
+    w.block(f"if {condition}:", i.then, *_assigned(i.results, i.then_values))
+    w.block("else:", i.otherwise, *_assigned(i.results, i.otherwise_values))
+
+
+def _loop(w: Writer, i: h.Loop) -> None:
+    """`while True`, left where the condition gives false."""
+    for line in _assigned(i.carried, i.initial):
+        w.out.add(line)
+    w.block("while True:", i.condition, f"if not {i.test}:", "    break")
+    with w.out.indent():
+        w.body(i.body)
+        for line in _assigned(i.carried, i.next):
+            w.out.add(line)
+    for line in _assigned(i.results, i.carried):
+        w.out.add(line)
+
+
+def _call_program(w: Writer, i: h.CallProgram | h.CallPartition) -> None:
+    """`(b,) = rt.call_program('sub', (x,))`."""
+    method = "call_program" if isinstance(i, h.CallProgram) else "call_partition"
+    into = names(i.results) if i.results else ""
+    w.call(method, string(i.program), w.values(i.args), into=into)
+
+
+def _comment(w: Writer, i: h.Comment) -> None:
+    """A comment line for every line of the text."""
+    for line in i.text.splitlines():
+        w.out.add(f"# {line}")
+
+
+def _return(w: Writer, i: h.Return) -> None:
+    """`return (b, None)`."""
+    w.out.add(f"return {w.values(i.values)}")
+
+
+WRITERS: Mapping[type, Callable[[Writer, Any], None]] = MappingProxyType({
+    h.BindSize: _bind_size, h.BindParameter: _bind_parameter, h.DefineSymbol: _define_symbol,
+    h.BindConstant: _bind_constant, h.Conform: _conform, h.Separate: _separate,
+    h.AssertNoNan: _assert_no_nan, h.AssertTrue: _assert_true, h.Allocate: _allocate,
+    h.AllocatePool: _allocate_pool, h.AllocateFromPool: _allocate_from_pool,
+    h.Free: _free, h.Reuse: _reuse, h.View: _view,
+    h.Launch: _launch, h.ExternCall: _extern_call, h.TmaDescriptor: _tma_descriptor,
+    h.TritonLaunch: _triton_launch, h.Copy: _copy, h.ReadScalar: _read_scalar,
+    h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
+    h.WithDevice: _with_device,
+    h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
+    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
+    h.Return: _return,
+})  # fmt: skip
+"""How each class of instruction is written."""
+
+
+def runtime_name(program: h.HostProgram) -> str:
+    """Return what a program's text calls the runtime: no name of the program."""
     used = {p.name for p in program.parameters}
     for i in walk(program.instructions):
         used.update(binds(i))
         if isinstance(i, h.Loop):
             used.update(i.carried)
-    tail = ""
-    while any(_OWN.fullmatch(name.removesuffix(tail)) for name in used if name.endswith(tail)):
-        tail += "_"
-    return tail
+    name = "rt"
+    while name in used:
+        name += "_"
+    return name
 
 
 def kernels_used(program: h.HostProgram) -> tuple[str, ...]:
     """Return the kernels that a program and its subprograms launch, by first use."""
-    launches = (
-        i.kernel
-        for p in _programs(program)
-        for i in walk(p.instructions)
-        if isinstance(i, h.Launch)
-    )
-    return tuple(dict.fromkeys(launches))
+    every = (i for p in programs(program) for i in walk(p.instructions))
+    return tuple(dict.fromkeys(i.kernel for i in every if isinstance(i, h.Launch)))
 
 
 def constants_used(program: h.HostProgram) -> tuple[str, ...]:
     """Return the keys of the constants that a program and its subprograms bind, by first use."""
-    binds = (
-        i.key
-        for p in _programs(program)
-        for i in walk(p.instructions)
-        if isinstance(i, h.BindConstant)
-    )
-    return tuple(dict.fromkeys(binds))
+    every = (i for p in programs(program) for i in walk(p.instructions))
+    return tuple(dict.fromkeys(i.key for i in every if isinstance(i, h.BindConstant)))
 
 
-def _programs(program: h.HostProgram) -> tuple[h.HostProgram, ...]:
-    return (*(p for s in program.subprograms for p in _programs(s)), program)
-
-
-def _merge(
-    captured: tuple[str, ...],
-    values: tuple[str, ...],
-    body: tuple[h.Instruction, ...],
-    known: tuple[str, ...] = (),
-) -> tuple[str, ...]:
-    """Add to `captured` those of `values` that the body does not bind."""
-    inside = {*bound(body), *known, *captured}
-    return captured + tuple(dict.fromkeys(v for v in values if v not in inside))
+def _assigned(targets: tuple[str, ...], values: tuple[str, ...]) -> tuple[str, ...]:
+    return (f"{names(targets)} = {names(values)}",) if targets else ()
 
 
 def _targets(results: tuple[str | tuple[str, ...] | Sym | None, ...]) -> str:
-    flat: list[str] = []
-    for r in results:
-        match r:
-            case str():
-                flat.append(r)
-            case tuple():
-                flat.extend(r)
-            case Sym():
-                flat.append(r.name)
-    return names(tuple(flat)) if flat else ""
+    """Write what the returns of an op are assigned to."""
+    if all(r is None for r in results):
+        return ""
+    parts = tuple(map(_target, results))
+    return parts[0] if len(parts) == 1 else names(parts)
 
 
-def _results(results: tuple[str | tuple[str, ...] | Sym | None, ...]) -> str:
-    """Write how returns map to names: 1 for a tensor, `int` for an integer, n in a list for n."""
-    parts = []
-    for r in results:
-        match r:
-            case str():
-                parts.append("'tensor'")
-            case tuple():
-                parts.append(str(len(r)))
-            case Sym():
-                parts.append("'size'")
-            case None:
-                parts.append("None")
-    return f"({''.join(f'{p}, ' for p in parts)})"
+def _target(result: str | tuple[str, ...] | Sym | None) -> str:
+    match result:
+        case str():
+            return result
+        case tuple():
+            return names(result)
+        case Sym():
+            return result.name
+    return "_"
 
 
 def _odd(constant: object) -> bool:

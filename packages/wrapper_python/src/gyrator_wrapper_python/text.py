@@ -5,65 +5,26 @@ from contextlib import contextmanager
 
 from attrs import define, field
 
-from gyrator_ir.expr import (
-    Cond,
-    Const,
-    Expr,
-    FloorDiv,
-    Fragment,
-    Max,
-    Min,
-    Mod,
-    Node,
-    Prec,
-    Printer,
-    Where,
-    children,
-    to_python,
-)
+from gyrator_ir.expr import Expr, Fragment, Max, Min, Prec, PythonPrinter
 from gyrator_ir.types import Device
 
 
-class SizePrinter(Printer):
-    """Writes size expressions in Python, on the sizes of a recorder."""
+class SizePrinter(PythonPrinter):
+    """Writes size expressions in Python."""
 
-    def __init__(self, recorder: str) -> None:
+    def __init__(self, rt: str) -> None:
         super().__init__()
-        self.recorder = recorder
+        self.rt = rt
 
     def extremum(self, node: Min | Max) -> Fragment:
-        """`p.minimum(a, b)`: Python's own `min` would compare, which a recorded size can't."""
+        """`rt.minimum(a, b)`: a program may call a tensor `min`."""
         name = "minimum" if isinstance(node, Min) else "maximum"
         args = ", ".join(map(self, node.args))
-        return Fragment(f"{self.recorder}.{name}({args})", Prec.ATOM)
-
-    def select(self, node: Where) -> Fragment:
-        """`p.select(lambda s0: s0 < 4, (s0,), a, b)`; sides that may divide by zero are lambdas."""
-        lazy = [side for side in (node.a, node.b) if _may_fail(side)]
-        free = {s.name for part in (node.cond, *lazy) for s in part.free_symbols}
-        symbols = tuple(sorted(free))
-        head = f"lambda {', '.join(symbols)}: "
-        sides = (
-            head + to_python(side) if side in lazy else self(side) for side in (node.a, node.b)
-        )
-        args = ", ".join((head + to_python(node.cond), names(symbols), *sides))
-        return Fragment(f"{self.recorder}.select({args})", Prec.ATOM)
+        return Fragment(f"{self.rt}.{name}({args})", Prec.ATOM)
 
     def tuple(self, exprs: tuple[Expr, ...]) -> str:
         """Write a tuple of sizes."""
-        return f"({''.join(f'{self(e)}, ' for e in exprs)})"
-
-
-def condition(cond: Cond) -> str:
-    """Write a condition as two arguments: a function of the symbols in it, and the symbols."""
-    symbols = tuple(sorted(s.name for s in cond.free_symbols))
-    return f"lambda {', '.join(symbols)}: {to_python(cond)}, {names(symbols)}"
-
-
-def _may_fail(node: Node) -> bool:
-    """Tell whether a divisor in `node` may be zero."""
-    divides = isinstance(node, FloorDiv | Mod) and not isinstance(node.b, Const)
-    return divides or any(map(_may_fail, children(node)))
+        return names(tuple(map(self, exprs)))
 
 
 @define
@@ -72,6 +33,11 @@ class Lines:
 
     _lines: list[str] = field(factory=list)
     _depth: int = 0
+
+    @property
+    def count(self) -> int:
+        """How many lines that are no comments were written."""
+        return sum(not line.lstrip().startswith("#") for line in self._lines)
 
     def add(self, line: str) -> None:
         """Append one line."""
@@ -99,5 +65,5 @@ def string(value: object) -> str:
 
 
 def names(items: tuple[str, ...]) -> str:
-    """Write a tuple of names."""
-    return f"({''.join(f'{n}, ' for n in items)})"
+    """Write a tuple of what is written."""
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"

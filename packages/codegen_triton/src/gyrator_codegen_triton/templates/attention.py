@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import write_origins
+from gyrator_codegen_triton.source import blocks_over, write_origins
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     load,
     vector_of,
 )
-from gyrator_ir.expr import Const, Expr, to_python
+from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
@@ -39,7 +39,7 @@ class AttentionKernel(AttentionText):
         return self.kernel.outputs[1] if len(self.kernel.outputs) > 1 else None
 
     def write(self, origins: Sequence[Origin]) -> None:
-        """Write the function, and that of the host that gives the number of programs."""
+        """Write the function."""
         w = self.writer
         with self.function(self.symbol):
             write_origins(w, self.kernel.origins, origins)
@@ -48,11 +48,12 @@ class AttentionKernel(AttentionText):
             self.start()
             self.loops()
             self.finish()
-        w.lines("", "")
+
+    @property
+    def programs(self) -> Expr:
+        """A program for each block of rows of a head."""
         batch, heads = self.q.shape[:2]
-        with self.grid("XBLOCK"):
-            w.line(f"tiles = ({to_python(self.padded, self.name)} + XBLOCK - 1) // XBLOCK")
-            w.line(f"return (tiles * ({to_python(batch * heads, self.name)}),)")
+        return blocks_over(self.padded, "XBLOCK") * (batch * heads)
 
     @property
     def padded(self) -> Expr:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import write_origins
+from gyrator_codegen_triton.source import blocks_over, write_origins
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     vector_of,
 )
-from gyrator_ir.expr import ONE, Expr, to_python
+from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
@@ -63,7 +63,7 @@ class GradientsKernel(AttentionText):
         w.lines("", "")
         given = [self.names.stable(p.name) for p in self.kernel.parameters]
         given += [self.names.stable(s.name) for s in self.kernel.sizes]
-        batch, groups, columns = self.k.shape[:3]
+        batch, groups = self.k.shape[:2]
         with self.function(self.symbol):
             write_origins(w, self.kernel.origins, origins)
             self.lengths()
@@ -76,14 +76,14 @@ class GradientsKernel(AttentionText):
             with w.block("else:", end=""):
                 called = [*given, "program - aside", "XBLOCK", "RBLOCK"]
                 w.line(f"{self.symbol}_queries({', '.join(called)})")
-        w.lines("", "")
-        heads, rows = self.q.shape[1:3]
-        with self.grid("XBLOCK", "RBLOCK"):
-            host = self.name
-            w.line(f"tiles = ({to_python(columns, host)} + RBLOCK - 1) // RBLOCK")
-            w.line(f"aside = tiles * ({to_python(batch * groups, host)})")
-            w.line(f"tiles = ({to_python(rows, host)} + XBLOCK - 1) // XBLOCK")
-            w.line(f"return (aside + tiles * ({to_python(batch * heads, host)}),)")
+
+    @property
+    def programs(self) -> Expr:
+        """A program for each block of columns of a head of keys, and of rows of one of queries."""
+        batch, heads, rows = self.q.shape[:3]
+        groups, columns = self.k.shape[1:3]
+        aside = blocks_over(columns, "RBLOCK") * (batch * groups)
+        return aside + blocks_over(rows, "XBLOCK") * (batch * heads)
 
     def heads_of_rows(self, head: str) -> None:
         """Write where what goes with the rows of a head begins."""

@@ -172,12 +172,10 @@ class AttentionText:
         with self.writer.block(f"def {symbol}({', '.join([*given, *more, *blocks])}):", end=""):
             yield
 
-    @contextmanager
-    def grid(self, *blocks: str) -> Iterator[None]:
-        """Write the head of the function of the host that gives the number of programs."""
-        sizes = [self.names.stable(s.name) for s in self.kernel.sizes]
-        with self.writer.block(f"def {self.symbol}_grid({', '.join([*sizes, *blocks])}):", end=""):
-            yield
+    @property
+    def programs(self) -> Expr:
+        """How many programs run, over the sizes and the blocks of a candidate."""
+        raise NotImplementedError
 
     def lengths(self) -> None:
         """Write sizes as wide as addresses, and how many rows and columns there are."""

@@ -33,5 +33,5 @@ def emit_template(
     text = writer(kernel, facts, target, symbol)
     text.write(origins)
     found = ranked(problem_of(kernel, facts), target.heuristics)
-    source, _ = source_of(kernel, symbol, text, facts, found)
+    source, _ = source_of(kernel, symbol, text, facts, found, text.programs)
     return source

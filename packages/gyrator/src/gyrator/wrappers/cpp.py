@@ -14,6 +14,7 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from gyrator.manifest import CompiledHost
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import (
@@ -37,7 +38,9 @@ from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.externs import overload
+from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.native.extension import Extension
+from gyrator_runtime.native.kernels import check_handler
 from gyrator_runtime.native.shim import load_shim
 from gyrator_runtime.outside import LayoutError, conform
 from gyrator_runtime.progress import ProgressReporter
@@ -54,9 +57,6 @@ HOOKED = frozenset({"Generator", "str"})
 """Types of arguments that the C ABI does not pass well: opaque parameters are objects of Python
 here, and libtorch 2.13 never frees a string that it was given."""
 NO_TRITON: Mapping[str, Callable[..., None]] = MappingProxyType({})
-
-Checks = tuple[tuple[type[BaseException], str], ...]
-"""What a kernel's return of 1, 2, ... raises."""
 
 
 # Text -----------------------------------------------------------------------------------------
@@ -95,30 +95,30 @@ def _schema(target: str) -> Schema:
     return parse_schema(str(found._schema))
 
 
-def calling(program: HostProgram, emitted: Program) -> dict[str, Any]:
-    """Return, as JSON data, what `load` needs to know of a program."""
+def calling(program: HostProgram, emitted: Program) -> CompiledHost:
+    """Return what `load` needs to know of a program."""
     last = program.instructions[-1]
     values = last.values if isinstance(last, Return) else ()
     launches = [i for p in programs(program) for i in walk(p.instructions) if isinstance(i, Launch)]
-    counts = {i.kernel: [len(i.tensors), len(i.sizes)] for i in launches}
-    return {
-        "parameters": _letters(program),
-        "results": [len(values), *_shape(values)],
-        "kernels": [[name, *counts[name]] for name in emitted.kernels],
-        "written": _written(program),
-        "entry": emitted.entry,
-        "parts": [symbol for unit in emitted.units[1:] for symbol in unit.symbols],
-    }
+    counts = {i.kernel: (len(i.tensors), len(i.sizes)) for i in launches}
+    return CompiledHost(
+        parameters=_letters(program),
+        results=(len(values), *_shape(values)),
+        kernels=tuple((name, *counts[name]) for name in emitted.kernels),
+        written=_written(program),
+        entry=emitted.entry,
+        parts=tuple(symbol for unit in emitted.units[1:] for symbol in unit.symbols),
+    )
 
 
-def _written(program: HostProgram) -> list[int]:
+def _written(program: HostProgram) -> tuple[int, ...]:
     """Return the places of the parameters that may not be replaced by a copy."""
     kept = {
         i.tensor
         for i in program.instructions
         if isinstance(i, Conform) and not i.what and i.mend is Mend.NOTHING
     }
-    return [k for k, p in enumerate(program.parameters) if p.name in kept]
+    return tuple(k for k, p in enumerate(program.parameters) if p.name in kept)
 
 
 def _letters(program: HostProgram) -> str:
@@ -248,9 +248,9 @@ def _caller_source() -> bytes:
 
 def load(
     caller: ModuleType,
-    about: Mapping[str, Any],
+    about: CompiledHost,
     addresses: Mapping[str, Any],
-    kernels: Mapping[str, tuple[Any, Checks]],
+    kernels: Mapping[str, LoadedKernel],
     constants: Sequence[torch.Tensor],
     triton_kernels: Mapping[str, Callable[..., None]] = NO_TRITON,
     timed: bool = False,
@@ -261,26 +261,22 @@ def load(
         caller: the module of `CppHost`.
         about: what `calling` gave.
         addresses: of the entry and the parts, by symbol.
-        kernels: a function (see `gyrator_runtime.native.KernelFunction`) and its checks by name.
+        kernels: by name.
         constants: tensors in the order of `Program.constants`.
         triton_kernels: launchers of users' Triton kernels, by key.
         timed: count and time the launches; `timings()` of the result has a row a kernel.
     """
-    functions = [_address(kernels[name][0], *counts) for name, *counts in about["kernels"]]
-    loaded = [kernels[name] for name, *_ in about["kernels"]]
+    functions = [_address(kernels[name].function, *counts) for name, *counts in about.kernels]
 
     def kernel_error(kernel: int, code: int) -> None:
-        function, checks = loaded[kernel]
-        if not isinstance(function, int):
-            raise function.failure(code, (), ())
-        kind, message = checks[code - 1]
-        raise kind(message)
+        name = about.kernels[kernel][0]
+        raise check_handler(kernels[name].function, name, kernels[name].checks)(code, (), ())
 
     def launch_user(kernel: str, grids: list[Any], arguments: dict[str, Any]) -> None:
         triton_kernels[kernel](grids, arguments)
 
-    parts = [addresses[symbol] for symbol in about["parts"]]
-    written = frozenset(about["written"])
+    parts = [addresses[symbol] for symbol in about.parts]
+    written = frozenset(about.written)
 
     def resolved(given: torch.Tensor, place: int) -> torch.Tensor:
         """Return a parameter whose conjugation or negation is still to be done, with it done."""
@@ -296,10 +292,10 @@ def load(
         probe = torch.empty(3)
         shim = load_shim()
     program: Any = caller.Program(
-        entry=addresses[about["entry"]],
-        kinds=about["parameters"].encode(),
-        shape=array("i", about["results"]).tobytes(),
-        n_outputs=sum(n < 0 for n in about["results"]),
+        entry=addresses[about.entry],
+        kinds=about.parameters.encode(),
+        shape=array("i", about.results).tobytes(),
+        n_outputs=sum(n < 0 for n in about.results),
         kernels=array("Q", [address for address, _ in functions]).tobytes(),
         parts=array("Q", parts).tobytes(),
         constants=tuple(constants),
@@ -309,7 +305,7 @@ def load(
         wrap=_wrap_address(),
         probe=probe,
         timed=timed,
-        kept=(addresses[about["entry"]], *parts, *(owner for _, owner in functions)),
+        kept=(addresses[about.entry], *parts, *(owner for _, owner in functions)),
         key_offset=0 if shim is None else shim.inside.keys,
         pending=0 if shim is None else shim.inside.pending,
     )

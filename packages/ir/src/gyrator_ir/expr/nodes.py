@@ -34,19 +34,20 @@ def expr_error(code: str, message: str, where: str = "", help: str = "") -> Expr
 
 
 class SymKind(Enum):
-    """What a symbol stands for; the value is the first letter of its name."""
+    """What a symbol stands for; the value is the letter that its name begins with."""
 
     SIZE = "s"  # a size (or other integer input) known when the program is called
     UNBACKED = "u"  # a size known only after some kernel has run
     ITER = "i"  # a loop variable of an output dimension, 0 <= i
     REDUCE = "r"  # a loop variable of a reduced dimension, 0 <= r
     INDIRECT = "t"  # an index loaded from memory
+    CHOICE = "A"  # a number that tuning chooses, such as XBLOCK; any capitals name one
 
 
 _KIND_RANK = {kind: rank for rank, kind in enumerate(SymKind)}
 _KIND_OF_LETTER = {kind.value: kind for kind in SymKind}
 # A digit or underscore in second place keeps clear of the words of Python, C and Triton.
-_SYMBOL_NAME = re.compile("[suirt](?:[0-9_][A-Za-z0-9_]*)?")
+_SYMBOL_NAME = re.compile("[suirt](?:[0-9_][A-Za-z0-9_]*)?|[A-Z][A-Z0-9_]*")
 
 SortKey = tuple[Any, ...]
 
@@ -229,7 +230,8 @@ class Const(Expr):
 
 @final
 class Sym(Expr):
-    """A symbol, such as `Sym("i0")`: the letter of its kind, then a digit or underscore and more.
+    """A symbol, such as `Sym("i0")`: the letter of its kind, then a digit or underscore and more;
+    or `Sym("XBLOCK")`, in capitals.
 
     Raises:
         ExprError: GY-EXPR-001, when the name is not of that form, or contradicts `kind`.
@@ -417,9 +419,10 @@ def _make_sym(name: str) -> Sym:
         raise expr_error(
             "GY-EXPR-001",
             f"{name!r} is not the name of a symbol",
-            help="write the letter of its kind (s, u, i, r, t), then digits, as in i0 or s_12",
+            help="write the letter of its kind (s, u, i, r, t), then digits, as in i0 or s_12; "
+            "or capitals, as in XBLOCK",
         )
-    kind = _KIND_OF_LETTER[name[0]]
+    kind = _KIND_OF_LETTER.get(name[0], SymKind.CHOICE)
     node = _new(Sym)
     set_kind, set_name = _SET[Sym]
     set_kind(node, kind)

@@ -1,9 +1,11 @@
 """The native runner: whole lists of host instructions in one call.
 
-`program` is what a plan does, `load_runner` makes it callable; `pure` and gyrunner.cpp are the two
-implementations of one behaviour.
+`program` is what a plan does, `encode` writes it in words, `ready` fills in what the process knows,
+`load_runner` makes it callable; `pure` and gyrunner.cpp are the two implementations of one
+behaviour. Starting with a stored plan takes none of `program` and `encode`.
 """
 
+from gyrator_runtime.native.kernels import Checks, DeviceLaunch, KernelFunction, LoadedKernel
 from gyrator_runtime.native.load import (
     NativeRunner,
     Plan,
@@ -12,60 +14,16 @@ from gyrator_runtime.native.load import (
     build_native_runner,
     load_runner,
 )
-from gyrator_runtime.native.program import (
-    Buffer,
-    Call,
-    Conform,
-    Const,
-    DeviceLaunch,
-    Drop,
-    GetItem,
-    Instruction,
-    IntTuple,
-    KernelFunction,
-    Launch,
-    Layout,
-    Move,
-    Operate,
-    PlanProgram,
-    Reg,
-    Return,
-    Separate,
-    Size,
-    SizeArg,
-    SizeProgram,
-    TensorArg,
-    launch_of,
-)
 
 __all__ = [
-    "Buffer",
-    "Call",
-    "Conform",
-    "Const",
+    "Checks",
     "DeviceLaunch",
-    "Drop",
-    "GetItem",
-    "Instruction",
-    "IntTuple",
     "KernelFunction",
-    "Launch",
-    "Layout",
-    "Move",
+    "LoadedKernel",
     "NativeRunner",
-    "Operate",
     "Plan",
-    "PlanProgram",
     "PureRunner",
-    "Reg",
-    "Return",
     "Runner",
-    "Separate",
-    "Size",
-    "SizeArg",
-    "SizeProgram",
-    "TensorArg",
     "build_native_runner",
-    "launch_of",
     "load_runner",
 ]

@@ -1,21 +1,17 @@
-"""`PlanProgram` to the words that gyrunner.cpp executes. The two files share the numbers below.
+"""`PlanProgram` to the words that gyrunner.cpp and `pure` execute.
 
 Each distinct size becomes one integer slot: constants sit in the slots' template, the others are
 evaluated just before the first instruction that uses them (plans are straight-line code, so that
-place dominates every later use).
+place dominates every later use). `ready` fills the addresses in.
 """
 
 import struct
 from typing import assert_never
 
-from attrs import Factory, define
-
 from gyrator_ir.types import HOST
-from gyrator_runtime.library import KernelAddress
+from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
 from gyrator_runtime.native.program import (
-    EXPR_OPS,
     Call,
-    CheckHandler,
     Conform,
     Const,
     Drop,
@@ -33,53 +29,66 @@ from gyrator_runtime.native.program import (
     SizeArg,
     SizeProgram,
     Value,
-    check_handler,
 )
+from gyrator_runtime.native.ready import Encoded
 from gyrator_runtime.native.shim import load_shim
+from gyrator_runtime.native.words import (
+    ARG_CONST,
+    ARG_INT,
+    ARG_INT_TUPLE,
+    ARG_REG,
+    CALL,
+    CALL_TUPLE,
+    CONFORM,
+    DIRECT_TENSORS,
+    DROP,
+    END,
+    EVAL,
+    EXPR_OPS,
+    GET_ITEM,
+    LAUNCH,
+    LOAD_INT,
+    MOST_DIMS,
+    MOST_WORDS,
+    MOVE,
+    OPERATE,
+    RETURN,
+    SEPARATE,
+)
 
-END, LOAD_INT, EVAL, LAUNCH, CALL_TUPLE, CALL, DROP, GET_ITEM, RETURN, MOVE = range(10)
-OPERATE, CONFORM, SEPARATE = range(10, 13)
-ARG_REG, ARG_CONST, ARG_INT, ARG_INT_TUPLE = range(4)
-DIRECT_TENSORS = (3, 4)
-"""Numbers of tensors of an operator that runs without Python; of four, the numbers are two."""
-MOST_DIMS = 8
-"""Most dimensions of a tensor that is made for an operator without Python."""
-MOST_WORDS = 192
-"""Most offsets, sizes and strides of one operator."""
 _EXPR = {name: number for number, name in enumerate(EXPR_OPS)}
-
-
-@define
-class Encoded:
-    """The native form of a plan: words, integer slots' template, constants, check handlers."""
-
-    code: list[int] = Factory(list)
-    ints: list[int] = Factory(list)
-    consts: list[object] = Factory(list)
-    checks: list[CheckHandler] = Factory(list)
-
-    def code_bytes(self) -> bytes:
-        """Return the words as native 64-bit integers."""
-        return _pack(self.code)
-
-    def int_bytes(self) -> bytes:
-        """Return the template of the integer slots."""
-        return _pack(self.ints)
 
 
 def encode(program: PlanProgram) -> Encoded:
     """Return the native form of `program`. ValueError where a register does not exist."""
     _check_registers(program)
-    return _Encoder().run(program.instructions)
+    out = _Encoder()
+    out.run(program.instructions)
+    return Encoded(
+        n_args=program.n_args,
+        n_regs=program.n_regs,
+        boxed=program.boxed,
+        code=out.code,
+        ints=out.ints,
+        consts=out.consts,
+        launches=out.called,
+        groups=out.groups,
+        operators=out.operators,
+    )
 
 
 class _Encoder:
     def __init__(self) -> None:
-        self.out = Encoded()
+        self.code: list[int] = []
+        self.ints: list[int] = []
+        self.consts: list[object] = []
+        self.called: list[tuple[KernelFunction | str, str, Checks | CheckHandler]] = []
+        self.groups: list[int] = []
+        self.operators: list[tuple[int, str, str]] = []
         self.slots: dict[Size, int] = {}
         self.const_slots: dict[int, int] = {}
 
-    def run(self, instructions: tuple[Instruction, ...]) -> Encoded:
+    def run(self, instructions: tuple[Instruction, ...]) -> None:
         at = 0
         while at < len(instructions):
             instruction = instructions[at]
@@ -96,14 +105,13 @@ class _Encoder:
                 continue
             self.other(instruction)
             at += 1
-        self.out.code.append(END)
-        return self.out
+        self.code.append(END)
 
     def other(
         self,
         instruction: Call | Operate | Conform | Separate | Drop | GetItem | Move | Return,
     ) -> None:
-        code = self.out.code
+        code = self.code
         match instruction:
             case Call():
                 self.call(instruction)
@@ -137,21 +145,15 @@ class _Encoder:
                 (b.register, -1 if b.offset == 0 else self.slot(b.offset)) for b in launch.buffers
             ]
             sizes = [self.slot(s) for s in launch.sizes]
-            step = len(self.out.checks)
-            self.out.checks.append(check_handler(launch))
-            block = 0
-            if launch.device is not None:
-                self.const(launch.device)  # which keeps the block in memory
-                block = launch.device.address
-            elif isinstance(launch.address, KernelAddress):
-                self.const(launch.address)  # which keeps its library mapped
-            words += (_signed(launch.address), step, len(buffers), len(sizes), _signed(block))
+            words += (0, len(self.called), len(buffers), len(sizes), 0)
             words += (w for pair in buffers for w in pair)
             words += sizes
+            self.called.append((launch.kernel, launch.name, launch.handler or launch.checks))
         pointers = sum(len(launch.buffers) for launch in group)
         sizes_count = sum(len(launch.sizes) for launch in group)
+        self.groups.append(len(self.code))
         header = (LAUNCH, int(group[0].release_gil), len(group), pointers, sizes_count)
-        self.out.code += (*header, *words)
+        self.code += (*header, *words)
 
     def call(self, call: Call) -> None:
         target = -1 if call.target is None else call.target
@@ -160,11 +162,11 @@ class _Encoder:
         static = [_static(v) for v in call.args]
         if not call.kwargs and all(found for found, _ in static):
             prebuilt = self.const(tuple(value for _, value in static))
-            self.out.code += (CALL_TUPLE, target, function, prebuilt)
+            self.code += (CALL_TUPLE, target, function, prebuilt)
         else:
             names = self.const(tuple(n for n, _ in call.kwargs)) if call.kwargs else -1
             words = [w for v in values for w in self.value(v)]
-            self.out.code += (CALL, target, function, names, len(values), *words)
+            self.code += (CALL, target, function, names, len(values), *words)
         if call.target is not None:
             self.forget(call.target)
 
@@ -191,9 +193,10 @@ class _Encoder:
         words += struct.unpack(
             f"={len(operate.numbers)}q", struct.pack(f"={len(operate.numbers)}d", *operate.numbers)
         )
-        address = _signed(operate.address) if direct else 0
+        if direct and operate.operator is not None:
+            self.operators.append((len(self.code) + 1, *operate.operator))
         counts = (len(operate.tensors), len(operate.numbers))
-        self.out.code += (OPERATE, address, self.const(operate.function), *counts, *words)
+        self.code += (OPERATE, 0, self.const(operate.function), *counts, *words)
 
     def conform(self, conform: Conform) -> None:
         shim = load_shim()
@@ -206,7 +209,7 @@ class _Encoder:
         slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
         function = self.const(conform.function)
         header = (conform.register, function, dtype, where, index, len(layout.sizes))
-        self.out.code += (CONFORM, *header, *slots)
+        self.code += (CONFORM, *header, *slots)
         self.forget(conform.register)
 
     def value(self, value: Value) -> tuple[int, ...]:
@@ -232,14 +235,14 @@ class _Encoder:
             return self.slots[size]
         if isinstance(size, SizeArg):
             slot = self.new_slot(0)
-            self.out.code += (LOAD_INT, slot, size.register)
+            self.code += (LOAD_INT, slot, size.register)
         else:
             words: list[int] = []
             for name, operand in size.code:
                 known = self.slot(SizeArg(operand)) if name == "arg" else operand
                 words += (_EXPR[name], known)
             slot = self.new_slot(0)
-            self.out.code += (EVAL, slot, len(size.code), *words)
+            self.code += (EVAL, slot, len(size.code), *words)
         self.slots[size] = slot
         return slot
 
@@ -250,12 +253,12 @@ class _Encoder:
             del self.slots[size]
 
     def new_slot(self, value: int) -> int:
-        self.out.ints.append(value)
-        return len(self.out.ints) - 1
+        self.ints.append(value)
+        return len(self.ints) - 1
 
     def const(self, value: object) -> int:
-        self.out.consts.append(value)
-        return len(self.out.consts) - 1
+        self.consts.append(value)
+        return len(self.consts) - 1
 
 
 def _static(value: Value) -> tuple[bool, object]:
@@ -332,11 +335,3 @@ def _check_registers(program: PlanProgram) -> None:
     bad = sorted(r for r in used if not 0 <= r < program.n_regs)
     if bad or not 0 <= program.n_args <= program.n_regs:
         raise ValueError(f"a plan of {program.n_regs} registers uses {bad or program.n_args}")
-
-
-def _signed(address: int) -> int:
-    return address - (1 << 64) if address >= 1 << 63 else address
-
-
-def _pack(words: list[int]) -> bytes:
-    return struct.pack(f"={len(words)}q", *words)

@@ -41,6 +41,12 @@ enum ExprOp : int64_t {
   EXPR_MOD = 6,
   EXPR_MIN = 7,
   EXPR_MAX = 8,
+  EXPR_EQ = 9,
+  EXPR_NE = 10,
+  EXPR_LT = 11,
+  EXPR_LE = 12,
+  EXPR_UNLESS = 13,  // takes a number; where it is 0, so many operations are left out
+  EXPR_SKIP = 14,    // leaves so many operations out
 };
 
 constexpr int kExprDepth = 64;     // encode.py refuses deeper programs
@@ -202,6 +208,18 @@ bool apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
     case EXPR_MAX:
       *out = a > b ? a : b;
       return true;
+    case EXPR_EQ:
+      *out = a == b;
+      return true;
+    case EXPR_NE:
+      *out = a != b;
+      return true;
+    case EXPR_LT:
+      *out = a < b;
+      return true;
+    case EXPR_LE:
+      *out = a <= b;
+      return true;
     default:
       break;
   }
@@ -225,11 +243,13 @@ bool apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
 bool evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_t* out) {
   int64_t stack[kExprDepth];
   int top = 0;
-  for (int64_t i = 0; i < n; i++, pc += 2) {
+  for (const int64_t* end = pc + 2 * n; pc < end; pc += 2) {
     if (pc[0] == EXPR_ARG) {
       stack[top++] = ints[pc[1]];
     } else if (pc[0] == EXPR_CONST) {
       stack[top++] = pc[1];
+    } else if (pc[0] == EXPR_SKIP || pc[0] == EXPR_UNLESS) {
+      if (pc[0] == EXPR_SKIP || !stack[--top]) pc += 2 * pc[1];
     } else {
       top--;
       if (!apply(pc[0], stack[top - 1], stack[top], &stack[top - 1])) return false;

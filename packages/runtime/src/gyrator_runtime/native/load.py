@@ -8,19 +8,21 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from attrs import frozen
 
 from gyrator_runtime.cache import Cache, CacheError
-from gyrator_runtime.native.encode import encode
 from gyrator_runtime.native.extension import Extension
-from gyrator_runtime.native.program import PlanProgram
 from gyrator_runtime.native.pure import PurePlan
+from gyrator_runtime.native.ready import Ready, ready
 from gyrator_runtime.native.shim import load_shim
 from gyrator_runtime.toolchain import Toolchain
 from gyrator_runtime.warn import warn
+
+if TYPE_CHECKING:
+    from gyrator_runtime.native.program import PlanProgram
 
 WATCHERS: tuple[Callable[[], object], ...] = (
     torch._C._len_torch_dispatch_stack,
@@ -49,7 +51,11 @@ class Runner(Protocol):
         """Either "native" or "pure"."""
         ...
 
-    def plan(self, program: PlanProgram) -> Plan:
+    def load(self, plan: Ready) -> Plan:
+        """Return a plan in words as a callable."""
+        ...
+
+    def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable. ValueError where it names a register it lacks."""
         ...
 
@@ -63,9 +69,13 @@ class PureRunner:
         """Return "pure"."""
         return "pure"
 
-    def plan(self, program: PlanProgram) -> Plan:
+    def load(self, plan: Ready) -> Plan:
+        """Return a plan in words as a callable."""
+        return PurePlan(plan)
+
+    def plan(self, program: "PlanProgram") -> Plan:
         """Return `program` as a callable."""
-        return PurePlan(program)
+        return self.load(_words(program))
 
 
 @frozen
@@ -80,19 +90,18 @@ class NativeRunner:
         """Return "native"."""
         return "native"
 
-    def plan(self, program: PlanProgram) -> Plan:
-        """Return `program` as a callable."""
-        encoded = encode(program)
+    def load(self, plan: Ready) -> Plan:
+        """Return a plan in words as a callable."""
         shim = load_shim()
         made = self.module.Plan(
-            code=encoded.code_bytes(),
-            ints=encoded.int_bytes(),
-            consts=tuple(encoded.consts),
-            checks=tuple(encoded.checks),
-            n_args=program.n_args,
-            n_regs=program.n_regs,
-            boxed=program.boxed,
-            timed=program.timed,
+            code=plan.code.tobytes(),
+            ints=plan.ints.tobytes(),
+            consts=(*plan.consts, plan.kernels),  # kernels live as long as the plan
+            checks=plan.handlers,
+            n_args=plan.n_args,
+            n_regs=plan.n_regs,
+            boxed=plan.boxed,
+            timed=plan.timed,
             tensor_type=torch.Tensor,
             parameter_type=torch.nn.Parameter,
             data_ptr_address=self.data_ptr_address,
@@ -104,6 +113,17 @@ class NativeRunner:
             pending=0 if shim is None else shim.inside.pending,
         )
         return cast(Plan, made)
+
+    def plan(self, program: "PlanProgram") -> Plan:
+        """Return `program` as a callable."""
+        return self.load(_words(program))
+
+
+def _words(program: "PlanProgram") -> Ready:
+    from gyrator_runtime.native.encode import encode  # stored plans are in words already
+
+    encoded = encode(program)
+    return ready(encoded, tuple(encoded.consts), timed=program.timed)
 
 
 def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:

@@ -3,19 +3,20 @@
 A plan works on numbered registers that hold Python objects (the call's arguments are registers
 0 .. n_args-1) and computes sizes as 64-bit integers. Straight line: a host program with branches
 or loops calls several plans.
+
+Instructions hold Python objects, as tests and measurements want them, or references: then the plan
+is data, and is linked with what they name (`gyrator_runtime.plan`).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 from attrs import field, frozen
 
-EXPR_OPS = ("arg", "const", "add", "sub", "mul", "floordiv", "mod", "min", "max")
-"""Names of the operations of a `SizeProgram`; the index is the native number."""
-
-EXPR_DEPTH = 64
-"""Deepest stack of a `SizeProgram`."""
+from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
+from gyrator_runtime.native.references import Reference
+from gyrator_runtime.native.words import EXPR_DEPTH, EXPR_OPS
 
 
 @frozen
@@ -29,9 +30,11 @@ class SizeArg:
 class SizeProgram:
     """A postfix integer expression: `(("arg", 0), ("const", 2), ("mul", 0))` is `2 * r0`.
 
-    `("arg", k)` pushes the int of register k, `("const", c)` pushes c; the others take two and
-    push one, with Python's floor semantics. Results outside 64 bits raise OverflowError, a zero
-    divisor ZeroDivisionError.
+    `("arg", k)` pushes the int of register k, `("const", c)` pushes c. `("unless", n)` takes one,
+    and where it is 0 the next n operations are left out; `("skip", n)` leaves them out always, for
+    they are the other side of a choice. The others take two and push one: numbers with Python's
+    floor semantics, comparisons 1 or 0. Results outside 64 bits raise OverflowError, a zero divisor
+    ZeroDivisionError.
     """
 
     code: tuple[tuple[str, int], ...] = field()
@@ -39,11 +42,18 @@ class SizeProgram:
     @code.validator
     def _check(self, _: Any, code: tuple[tuple[str, int], ...]) -> None:
         depth = 0
-        for name, _operand in code:
-            if name not in EXPR_OPS:
+        for at, (name, operand) in enumerate(code):
+            if name in ("arg", "const"):
+                depth += 1
+            elif name in EXPR_OPS:
+                # What is skipped leaves a value where the other side of the choice has left one.
+                depth -= 1
+                if name in ("unless", "skip") and not 0 < operand < len(code) - at:
+                    raise ValueError("a choice of a size program ends beyond the program")
+            else:
                 raise ValueError(f"unknown size operation {name!r}; known: {', '.join(EXPR_OPS)}")
-            depth += 1 if name in ("arg", "const") else -1
-            if not 0 < depth <= EXPR_DEPTH:
+            least = 0 if name in ("unless", "skip") else 1
+            if not least <= depth <= EXPR_DEPTH:
                 raise ValueError(f"the stack of a size program must stay within 1..{EXPR_DEPTH}")
         if depth != 1:
             raise ValueError("a size program must leave exactly one value")
@@ -63,66 +73,23 @@ class Buffer:
     offset: Size = 0
 
 
-CheckHandler: TypeAlias = Callable[[int, tuple[object, ...], tuple[int, ...]], BaseException]
-"""`handler(number, buffers, sizes)` makes the exception of a failed check: `buffers` are the
-objects in the launch's registers and `sizes` its numbers, so that it can look for the value."""
-
-
-class DeviceLaunch(Protocol):
-    """How a kernel gets onto a device that has a queue of its own."""
-
-    @property
-    def address(self) -> int:
-        """Of the `DeviceLaunch` block that gyrunner.cpp reads; valid as long as this object."""
-        ...
-
-    def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
-        """Do the same without native code: queue it; return 0 or the driver's error."""
-        ...
-
-    def failure(
-        self, number: int, buffers: tuple[object, ...], sizes: tuple[int, ...]
-    ) -> BaseException:
-        """Return the exception of a launch that gave `number`: a `CheckHandler`."""
-        ...
-
-
-KernelFunction: TypeAlias = int | DeviceLaunch
-"""A built kernel: the address of a function of the uniform signature, or what queues it."""
-
-
 @frozen
 class Launch:
-    """Call a kernel of the uniform signature.
+    """Run a kernel.
 
-    `int64_t f(void *const *buffers, const int64_t *sizes)` returns 0, or the 1-based number of
-    the check that failed. With `device`, queue that kernel instead, with the same two lists;
-    `address` is then not used, and `handler` gets the driver's error.
+    A function of the uniform signature, `int64_t f(void *const *buffers, const int64_t *sizes)`,
+    returns 0, or the 1-based number of the check that failed. What queues a kernel on a device gets
+    the same two lists, and makes the exception of a failure itself.
     """
 
-    address: int
+    kernel: KernelFunction | str
+    """A name is that of a kernel that is not built yet: the plan is linked with it."""
     buffers: tuple[Buffer, ...]
     sizes: tuple[Size, ...] = ()
-    checks: tuple[tuple[type[BaseException], str], ...] = ()  # what check 1, 2, ... raises
+    checks: Checks = ()
     handler: CheckHandler | None = None  # where a message needs the data; wins over `checks`
     release_gil: bool = False  # about 50 ns; worth it from some 20 us of work
     name: str = ""  # for reports
-    device: DeviceLaunch | None = None
-
-
-def launch_of(
-    function: KernelFunction,
-    buffers: tuple[Buffer, ...],
-    sizes: tuple[Size, ...],
-    checks: tuple[tuple[type[BaseException], str], ...] = (),
-    *,
-    release_gil: bool = False,
-    name: str = "",
-) -> Launch:
-    """Return the launch of a built kernel of either kind."""
-    if isinstance(function, int):
-        return Launch(function, buffers, sizes, checks, release_gil=release_gil, name=name)
-    return Launch(0, buffers, sizes, handler=function.failure, name=name, device=function)
 
 
 @frozen
@@ -134,7 +101,7 @@ class Reg:
 
 @frozen
 class Const:
-    """An argument or result: any Python object known now."""
+    """An argument or result: any Python object known now, or what stands for one."""
 
     value: object
 
@@ -154,7 +121,7 @@ class Call:
     """Call a Python callable; `target` None forgets the result. Static sizes cost nothing."""
 
     target: int | None
-    function: Callable[..., object]
+    function: Callable[..., object] | Reference
     args: tuple[Value, ...] = ()
     kwargs: tuple[tuple[str, Value], ...] = ()
 
@@ -182,15 +149,16 @@ class TensorArg:
 class Operate:
     """Call an operator that writes into its first tensor, by the quickest way there is.
 
-    A runner may call the function at `address`, of libtorch's C ABI, with the tensors in order and
-    then the numbers. Where that is 0, or where somebody watches (a dispatch mode, the profiler),
-    or where an argument is a tensor of a subclass, it calls `function` instead: with the objects in
-    the registers, and with offset, sizes and strides of each tensor that has a layout.
+    A runner may call the function of libtorch's C ABI that `operator` names, with the tensors in
+    order and then the numbers. Where there is none, or where somebody watches (a dispatch mode, the
+    profiler), or where an argument is a tensor of a subclass, it calls `function` instead: with the
+    objects in the registers, and with offset, sizes and strides of each tensor that has a layout.
     """
 
-    function: Callable[[tuple[Any, ...], tuple[int, ...]], object]
+    function: Callable[[tuple[Any, ...], tuple[int, ...]], object] | Reference
     tensors: tuple[TensorArg, ...]
-    address: int = 0
+    operator: tuple[str, str] | None = None
+    """One of `shim.OPERATORS`, and the type of the device."""
     numbers: tuple[float, ...] = ()
 
 
@@ -203,7 +171,7 @@ class Conform:
     """
 
     register: int
-    function: Callable[[object, tuple[int, ...]], object]
+    function: Callable[[object, tuple[int, ...]], object] | Reference
     layout: Layout
     device: torch.device
 
@@ -217,7 +185,7 @@ class Separate:
 
     registers: tuple[int, ...]
     others: tuple[int, ...]
-    function: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[object, ...]]
+    function: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[object, ...]] | Reference
 
 
 @frozen
@@ -260,7 +228,7 @@ Instruction: TypeAlias = (
 class PlanProgram:
     """A whole plan. `boxed`: called with one list, which it empties so that inputs can die early.
 
-    `timed`: keeps calls, total and least nanoseconds for each launch.
+    `timed`: keeps calls, total and least nanoseconds for each launch, in order.
     """
 
     n_args: int
@@ -268,24 +236,3 @@ class PlanProgram:
     instructions: tuple[Instruction, ...]
     boxed: bool = False
     timed: bool = False
-
-    @property
-    def launches(self) -> tuple[Launch, ...]:
-        """The launches in order; row i of `Plan.timings()` belongs to launch i."""
-        return tuple(i for i in self.instructions if isinstance(i, Launch))
-
-
-def check_handler(launch: Launch) -> CheckHandler:
-    """Return what makes the exception of a failed check of `launch`."""
-    if launch.handler is not None:
-        return launch.handler
-    checks, name = launch.checks, launch.name
-
-    def make(number: int, _buffers: tuple[object, ...], _sizes: tuple[int, ...]) -> BaseException:
-        if 1 <= number <= len(checks):
-            kind, message = checks[number - 1]
-            return kind(message)
-        where = f" of kernel {name}" if name else ""
-        return RuntimeError(f"gyrator: check {number}{where} failed")
-
-    return make

@@ -12,29 +12,27 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
 import torch
+from attrs import define, field
 
-from gyrator_runtime.native.encode import encode
-from gyrator_runtime.native.program import (
-    Call,
-    CheckHandler,
-    Conform,
-    Const,
-    Drop,
-    GetItem,
-    IntTuple,
-    Launch,
-    Move,
-    Operate,
-    PlanProgram,
-    Reg,
-    Return,
-    Separate,
-    Size,
-    SizeArg,
-    SizeProgram,
-    TensorArg,
-    Value,
-    check_handler,
+from gyrator_runtime.native.kernels import KernelFunction
+from gyrator_runtime.native.ready import Ready
+from gyrator_runtime.native.words import (
+    ARG_CONST,
+    ARG_INT,
+    ARG_REG,
+    CALL,
+    CALL_TUPLE,
+    CONFORM,
+    DROP,
+    EVAL,
+    EXPR_OPS,
+    GET_ITEM,
+    LAUNCH,
+    LOAD_INT,
+    MOVE,
+    OPERATE,
+    RETURN,
+    SEPARATE,
 )
 
 _LIMIT = 1 << 63
@@ -42,97 +40,76 @@ _Kernel = Callable[[Any, Any], int]
 
 
 class PurePlan:
-    """Executes a `PlanProgram` in Python; kernels are called through ctypes."""
+    """Executes a plan in words in Python; kernels are called through ctypes."""
 
-    def __init__(self, program: PlanProgram) -> None:
-        encode(program)  # the same refusals as the native runner
-        self._program = program
-        self._kernels: list[tuple[_Kernel, CheckHandler]] = [
-            (_foreign(launch), check_handler(launch)) for launch in program.launches
-        ]
-        self._timings = [[0, 0, 0] for _ in program.launches]
+    def __init__(self, ready: Ready) -> None:
+        self._ready = ready
+        self._code = ready.code.tolist()
+        self._foreign: dict[tuple[KernelFunction, bool], _Kernel] = {}
+        self._timings = [[0, 0, 0] for _ in ready.kernels]
         self._pid = os.getpid()
 
     def __call__(self, *args: object) -> object:
         """Run the plan; see `PlanProgram` for arguments and result."""
-        program = self._program
-        values = _bound(program, args)
+        ready = self._ready
+        values = _bound(ready, args)
         if os.getpid() != self._pid:
             # A forked child inherits libgomp's record of a pool without its threads, and would
             # wait for them for ever.
             self._pid = os.getpid()
             torch.set_num_threads(1)
         del args
-        regs: list[object] = [*values, *(_EMPTY for _ in range(program.n_regs - program.n_args))]
-        del values
-        step = 0
-        for instruction in program.instructions:
-            match instruction:
-                case Launch():
-                    self._launch(step, instruction, regs)
-                    step += 1
-                case Call(target, function):
-                    result = function(
-                        *[_value(v, regs) for v in instruction.args],
-                        **{n: _value(v, regs) for n, v in instruction.kwargs},
-                    )
-                    if target is not None:
-                        regs[target] = result
-                    del result
-                case Operate(function, tensors):
-                    objects = tuple(_filled(regs, t.register) for t in tensors)
-                    function(objects, _layout_sizes(tensors, regs))
-                    del objects
-                case Conform(register, function, layout):
-                    sizes = tuple(_size(s, regs) for s in (*layout.sizes, *layout.strides))
-                    regs[register] = function(_read(regs, register), sizes)
-                case Separate(registers, others, function):
-                    mine, theirs = (tuple(_read(regs, r) for r in t) for t in (registers, others))
-                    for register, own in zip(registers, function(mine, theirs), strict=True):
-                        regs[register] = own
-                    del mine, theirs
-                case Drop(register):
-                    regs[register] = _EMPTY
-                case GetItem(target, source, index):
-                    regs[target] = _read(regs, source)[index]
-                case Move(target, source):
-                    regs[target] = regs[source]
-                case Return(returned):
-                    return tuple(_value(v, regs) for v in returned)
-        return None
+        values += [_EMPTY] * (ready.n_regs - ready.n_args)
+        return _Run(self, self._code, values, ready.ints.tolist()).run()
 
     def timings(self) -> list[tuple[int, int, int]]:
         """Rows (calls, total ns, least ns), one a launch; empty unless the plan is timed."""
-        if not self._program.timed:
+        if not self._ready.timed:
             return []
         return [(count, total, least) for count, total, least in self._timings]
 
-    def _launch(self, step: int, launch: Launch, regs: list[object]) -> None:
-        kernel, handler = self._kernels[step]
-        objects = tuple(_filled(regs, b.register) for b in launch.buffers)
-        addresses = [
-            _address(obj, _size(b.offset, regs))
-            for obj, b in zip(objects, launch.buffers, strict=True)
-        ]
-        sizes = tuple(_size(s, regs) for s in launch.sizes)
-        pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
-        size_array = (ctypes.c_int64 * len(sizes))(*sizes)
+    def reset_timings(self) -> None:
+        """Forget the timings."""
+        self._timings = [[0, 0, 0] for _ in self._ready.kernels]
+
+    def const(self, place: int) -> Any:
+        """Return an object that words count."""
+        return self._ready.consts[place]
+
+    def launch(
+        self, step: int, release: bool, objects: Sequence[Any], offsets: Sequence[int],
+        sizes: tuple[int, ...],
+    ) -> None:  # fmt: skip
+        """Run the kernel of a launch."""
+        kernel = self._ready.kernels[step]
+        addresses = [_address(o, at) for o, at in zip(objects, offsets, strict=True)]
         begin = time.perf_counter_ns()
-        if launch.device is not None:
-            status = launch.device.launch(addresses, sizes)
+        if isinstance(kernel, int):
+            pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
+            size_array = (ctypes.c_int64 * len(sizes))(*sizes)
+            status = self._function(kernel, release)(pointer_array, size_array)
         else:
-            status = kernel(pointer_array, size_array)
-        if self._program.timed:
+            status = kernel.launch(addresses, sizes)
+        if self._ready.timed:
             spent = time.perf_counter_ns() - begin
             row = self._timings[step]
             row[0] += 1
             row[1] += spent
             row[2] = spent if row[2] == 0 else min(row[2], spent)
         if status:
-            error = handler(status, objects, sizes)
+            error = self._ready.handlers[step](status, tuple(objects), sizes)
             if isinstance(error, BaseException):
                 raise error
             raise RuntimeError(f"gyrator: check {status} of a kernel failed")
+
+    def _function(self, address: int, release: bool) -> _Kernel:
+        found = self._foreign.get((address, release))
+        if found is None:
+            # A CFUNCTYPE call releases the interpreter's lock, a PYFUNCTYPE call keeps it.
+            kind = ctypes.CFUNCTYPE if release else ctypes.PYFUNCTYPE
+            made = kind(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(address)
+            found = self._foreign[address, release] = made
+        return found
 
 
 class _Empty:
@@ -142,37 +119,163 @@ class _Empty:
 _EMPTY = _Empty()
 
 
-def _foreign(launch: Launch) -> _Kernel:
-    # A CFUNCTYPE call releases the interpreter's lock, a PYFUNCTYPE call keeps it.
-    kind = ctypes.CFUNCTYPE if launch.release_gil else ctypes.PYFUNCTYPE
-    return kind(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)(launch.address)
+@define(eq=False)
+class _Run:
+    """One call of a plan."""
+
+    plan: PurePlan
+    code: list[int]
+    regs: list[Any]
+    ints: list[int]
+    at: int = 0
+    result: Any = field(default=None)
+
+    def run(self) -> Any:
+        """Execute the words up to a return or the end."""
+        while (step := _STEPS.get(self.word())) is not None:
+            step(self)
+        return self.result
+
+    def word(self) -> int:
+        """Return the next word."""
+        self.at += 1
+        return self.code[self.at - 1]
+
+    def words(self, count: int) -> list[int]:
+        """Return the next words."""
+        self.at += count
+        return self.code[self.at - count : self.at]
+
+    def slots(self, count: int) -> tuple[int, ...]:
+        """Return the integers in the slots that the next words say."""
+        return tuple(self.ints[w] for w in self.words(count))
+
+    def read(self, register: int, what: str = "an argument") -> Any:
+        """Return what a register holds."""
+        value = self.regs[register]
+        if value is _EMPTY:
+            raise RuntimeError(f"gyrator: {what} is an empty register")
+        return value
+
+    def value(self) -> Any:
+        """Return the next argument."""
+        kind, place = self.words(2)
+        if kind == ARG_REG:
+            return self.read(place)
+        if kind == ARG_CONST:
+            return self.plan.const(place)
+        if kind == ARG_INT:
+            return self.ints[place]
+        return self.slots(place)
+
+    def put(self, register: int, value: Any) -> None:
+        """Write to a register; -1 is none."""
+        if register >= 0:
+            self.regs[register] = value
+
+    # Instructions
+
+    def load_int(self) -> None:
+        slot, register = self.words(2)
+        self.ints[slot] = _int64(self.read(register))
+
+    def evaluate(self) -> None:
+        slot, count = self.words(2)
+        words = self.words(2 * count)
+        code = [(EXPR_OPS[words[k]], words[k + 1]) for k in range(0, 2 * count, 2)]
+        self.ints[slot] = evaluate(code, self.ints)
+
+    def launch(self) -> None:
+        release, count, _, _ = self.words(4)
+        for _ in range(count):
+            _, step, buffers, sizes, _ = self.words(5)
+            pairs = [self.words(2) for _ in range(buffers)]
+            objects = [self.read(r, "a tensor of a launch") for r, _ in pairs]
+            offsets = [0 if slot < 0 else self.ints[slot] for _, slot in pairs]
+            self.plan.launch(step, bool(release), objects, offsets, self.slots(sizes))
+            del objects
+
+    def call_tuple(self) -> None:
+        target, function, args = self.words(3)
+        self.put(target, self.plan.const(function)(*self.plan.const(args)))
+
+    def call(self) -> None:
+        target, function, keywords, count = self.words(4)
+        names = self.plan.const(keywords) if keywords >= 0 else ()
+        values = [self.value() for _ in range(count)]
+        first = count - len(names)
+        named = dict(zip(names, values[first:], strict=True))
+        self.put(target, self.plan.const(function)(*values[:first], **named))
+
+    def drop(self) -> None:
+        self.regs[self.word()] = _EMPTY
+
+    def get_item(self) -> None:
+        target, source, index = self.words(3)
+        self.regs[target] = self.read(source)[index]
+
+    def move(self) -> None:
+        target, source = self.words(2)
+        self.regs[target] = self.regs[source]
+
+    def operate(self) -> None:
+        _, function, tensors, numbers = self.words(4)
+        objects: list[Any] = []
+        layouts: list[int] = []
+        for _ in range(tensors):
+            register, rank = self.words(2)
+            objects.append(self.read(register, "a tensor of an operator"))
+            if rank >= 0:
+                self.words(2)
+                layouts += self.slots(1 + 2 * rank)
+        self.words(numbers)
+        self.plan.const(function)(tuple(objects), tuple(layouts))
+
+    def conform(self) -> None:
+        register, function, _, _, _, rank = self.words(6)
+        sizes = self.slots(2 * rank)
+        self.regs[register] = self.plan.const(function)(self.read(register), sizes)
+
+    def separate(self) -> None:
+        function, n, m = self.words(3)
+        registers, others = self.words(n), self.words(m)
+        mine, theirs = (tuple(map(self.read, r)) for r in (registers, others))
+        made = self.plan.const(function)(mine, theirs)
+        for register, own in zip(registers, made, strict=True):
+            self.regs[register] = own
+
+    def returned(self) -> None:
+        self.result = tuple(self.value() for _ in range(self.word()))
+        self.at = len(self.code) - 1
 
 
-def _bound(program: PlanProgram, args: tuple[object, ...]) -> list[object]:
-    if not program.boxed:
-        if len(args) != program.n_args:
-            raise TypeError(f"gyrator: a plan of {program.n_args} arguments got {len(args)}")
+_STEPS: dict[int, Callable[[_Run], None]] = {
+    LOAD_INT: _Run.load_int,
+    EVAL: _Run.evaluate,
+    LAUNCH: _Run.launch,
+    CALL_TUPLE: _Run.call_tuple,
+    CALL: _Run.call,
+    DROP: _Run.drop,
+    GET_ITEM: _Run.get_item,
+    MOVE: _Run.move,
+    OPERATE: _Run.operate,
+    CONFORM: _Run.conform,
+    SEPARATE: _Run.separate,
+    RETURN: _Run.returned,
+}
+
+
+def _bound(ready: Ready, args: tuple[object, ...]) -> list[object]:
+    if not ready.boxed:
+        if len(args) != ready.n_args:
+            raise TypeError(f"gyrator: a plan of {ready.n_args} arguments got {len(args)}")
         return list(args)
     box = args[0] if len(args) == 1 else None
-    if type(box) is not list or len(box) != program.n_args:
-        raise TypeError(f"gyrator: a boxed plan wants one list of {program.n_args} arguments")
+    if type(box) is not list or len(box) != ready.n_args:
+        raise TypeError(f"gyrator: a boxed plan wants one list of {ready.n_args} arguments")
     values = list(box)
     box.clear()
     return values
-
-
-def _filled(regs: list[object], register: int) -> object:
-    value = regs[register]
-    if value is _EMPTY:
-        raise RuntimeError("gyrator: a launch reads an empty register")
-    return value
-
-
-def _read(regs: Sequence[object], register: int) -> Any:
-    value = regs[register]
-    if value is _EMPTY:
-        raise RuntimeError("gyrator: an argument is an empty register")
-    return value
 
 
 def _address(value: object, offset: int) -> int | None:
@@ -186,68 +289,42 @@ def _address(value: object, offset: int) -> int | None:
     return address + offset if address else None
 
 
-def _value(value: Value, regs: list[object]) -> object:
-    match value:
-        case Reg(register):
-            return _read(regs, register)
-        case Const(known):
-            return known
-        case IntTuple(items):
-            return tuple(_size(i, regs) for i in items)
-        case _:
-            return _size(value, regs)
-
-
-def _layout_sizes(tensors: tuple[TensorArg, ...], regs: list[object]) -> tuple[int, ...]:
-    layouts = (t.layout for t in tensors if t.layout is not None)
-    sizes = (s for x in layouts for s in (x.offset, *x.sizes, *x.strides))
-    return tuple(_size(s, regs) for s in sizes)
-
-
-def _size(size: Size, regs: list[object]) -> int:
-    match size:
-        case int():
-            return size
-        case SizeArg(register):
-            return _int64(_read(regs, register))
-        case SizeProgram(code):
-            return evaluate(code, regs)
-
-
-def evaluate(code: Sequence[tuple[str, int]], regs: Sequence[object]) -> int:
-    """Return the value of a `SizeProgram`'s code; `("arg", k)` reads item k of `regs`."""
+def evaluate(code: Sequence[tuple[str, int]], numbers: Sequence[Any]) -> int:
+    """Return the value of a `SizeProgram`'s code; `("arg", k)` reads item k of `numbers`."""
     stack: list[int] = []
-    for name, operand in code:
+    at = 0
+    while at < len(code):
+        name, operand = code[at]
+        at += 1
         if name == "arg":
-            stack.append(_int64(_read(regs, operand)))
+            stack.append(_int64(numbers[operand]))
         elif name == "const":
             stack.append(operand)
+        elif name == "skip" or name == "unless":
+            at += operand if name == "skip" or not stack.pop() else 0
         else:
             b = stack.pop()
-            stack.append(_int64(_apply(name, stack.pop(), b)))
+            stack.append(_int64(_OPERATIONS[name](stack.pop(), b)))
     return stack[0]
 
 
-def _apply(name: str, a: int, b: int) -> int:
-    match name:
-        case "add":
-            return a + b
-        case "sub":
-            return a - b
-        case "mul":
-            return a * b
-        case "min":
-            return min(a, b)
-        case "max":
-            return max(a, b)
-        case "floordiv":
-            return a // b
-        case _:
-            return a % b
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "min": min,
+    "max": max,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+}
 
 
 def _int64(value: SupportsIndex) -> int:
-    value = operator.index(value)
+    value = int(operator.index(value))
     if not -_LIMIT <= value < _LIMIT:
         raise OverflowError("gyrator: a size expression leaves the 64-bit range")
     return value

@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attrs import evolve, frozen
 
@@ -12,14 +13,16 @@ from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.build import finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
-from gyrator_runtime.native.program import DeviceLaunch
+from gyrator_runtime.native.kernels import DeviceLaunch
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
-from gyrator_runtime.triton.binary import Binary, pack, unpack
+from gyrator_runtime.triton.binary import Binary, Expression, pack, unpack
 from gyrator_runtime.triton.compile import CODE, FACTS, Job, read_facts
 from gyrator_runtime.triton.driver import Driver
-from gyrator_runtime.triton.grid import grid_of
 from gyrator_runtime.triton.launch import DeviceKernel
 from gyrator_runtime.triton.pool import WorkerPool
+
+if TYPE_CHECKING:
+    from gyrator_ir.expr import Sym
 
 
 @frozen(kw_only=True)
@@ -179,6 +182,22 @@ def _binary(source: KernelSource, job: Job, entry: Entry) -> Binary:
         symbol=source.symbol,
         job=job,
         facts=read_facts(entry.read(FACTS)),
-        grid=grid_of(source.text, source.symbol, sizes, dict(job.values)),
+        grid=grid_code(source, sizes, dict(job.values)),
         code=entry.read(CODE),
     )
+
+
+def grid_code(
+    source: KernelSource, sizes: int, values: Mapping[str, int]
+) -> tuple[Expression, ...]:
+    """Return a kernel's grid as programs over its sizes, for a configuration's values."""
+    from gyrator_ir.grid import size_symbols  # which loading what is stored does not need
+    from gyrator_runtime.plan.sizes import size_code
+
+    places = {s.name: k for k, s in enumerate(size_symbols(source, sizes))}
+
+    def symbol(s: "Sym") -> Expression:
+        place = places.get(s.name)
+        return (("const", values[s.name]),) if place is None else (("arg", place),)
+
+    return tuple(size_code(e, symbol) for e in source.grid)

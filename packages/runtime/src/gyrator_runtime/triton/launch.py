@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from attrs import evolve
 
-from gyrator_runtime.native.program import EXPR_OPS
 from gyrator_runtime.native.pure import evaluate
+from gyrator_runtime.native.words import EXPR_OPS
 from gyrator_runtime.triton.binary import Binary
 from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
 from gyrator_runtime.triton.driver import INVALID_CONTEXT, Driver, Loaded

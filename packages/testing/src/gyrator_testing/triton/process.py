@@ -46,23 +46,26 @@ class TritonInterpreter:
         types: Sequence[DType],
         sizes: Sequence[int],
         blocks: Mapping[str, int],
+        grid: Sequence[int],
     ) -> None:
         """Run one launch on flat arrays, in place.
 
         Args:
-            path: the file that defines the kernel and `<symbol>_grid`.
+            path: the file that defines the kernel.
             symbol: the kernel's name there.
             arrays: the buffers, in the order of its parameters.
             types: of their elements.
             sizes: the integers that follow the buffers.
             blocks: the constants of a configuration, `XBLOCK` and the like.
+            grid: the number of programs along each dimension.
 
         Raises:
             InterpretedError: what the kernel raised.
         """
         pipe, answers = self._process.stdin, self._process.stdout
         assert pipe is not None and answers is not None
-        request = (str(path), symbol, list(arrays), [TYPES[t] for t in types], list(sizes), blocks)
+        names = [TYPES[t] for t in types]
+        request = (str(path), symbol, list(arrays), names, list(sizes), blocks, tuple(grid))
         pickle.dump(request, pipe)
         pipe.flush()
         found: Any = pickle.load(answers)

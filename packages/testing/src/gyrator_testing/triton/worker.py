@@ -105,13 +105,10 @@ def load(path: Path) -> ModuleType:
 
 def run(modules: dict[str, ModuleType], request: tuple[Any, ...]) -> list[Array]:
     """Run one launch in place; return the arrays."""
-    path, symbol, arrays, types, sizes, blocks = request
+    path, symbol, arrays, types, sizes, blocks, grid = request
     if path not in modules:
         modules[path] = load(Path(path))
     module = modules[path]
-    make_grid = getattr(module, f"{symbol}_grid")
-    wanted = make_grid.__code__.co_varnames[: make_grid.__code__.co_argcount]
-    grid = make_grid(*sizes, *(blocks[n] for n in wanted if n in blocks))
     pointers = [_Pointer(a, t) for a, t in zip(arrays, types, strict=True)]
     if grid[0]:
         patches: dict[str, Any] = {

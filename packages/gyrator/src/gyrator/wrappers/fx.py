@@ -1,0 +1,26 @@
+"""FX host programs: the stored Wrapper IR to a graph module, and that to a callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gyrator_ir.host.nodes import Launch
+from gyrator_ir.host.parse import parse
+from gyrator_ir.host.walk import programs, walk
+from gyrator_runtime.plan.launcher import launcher
+from gyrator_runtime.plan.link import Linker, Run
+from gyrator_wrapper_fx.load import load
+
+
+def load_graph(
+    text: str, linker: Linker, compiler: Callable[[Any], Callable[..., Any]] | None
+) -> Run:
+    """Return a host program as the code of its graph, or as what a compiler makes of the graph."""
+    program = parse(text)
+    every = (i for p in programs(program) for i in walk(p.instructions))
+    launches = {i.kernel: i for i in every if isinstance(i, Launch)}
+    kernels = {
+        name: launcher(linker, name, len(i.tensors), len(i.sizes)) for name, i in launches.items()
+    }
+    return load(program, kernels, linker.constants, compiler).plan

@@ -1,0 +1,166 @@
+"""Stored plans to callables: what they refer to by name becomes objects of this process."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from attrs import define, field
+
+from gyrator_runtime import host
+from gyrator_runtime.native.kernels import LoadedKernel
+from gyrator_runtime.native.load import Plan, Runner
+from gyrator_runtime.native.ready import ready
+from gyrator_runtime.outside import conform
+from gyrator_runtime.plan.stored import StoredPlan
+
+Run = Callable[[list[Any]], Any]
+
+
+@define(eq=False)
+class Linker:
+    """What plans are linked with, and those that are."""
+
+    runner: Runner
+    kernels: Mapping[str, LoadedKernel]
+    constants: Mapping[str, Any]
+    user_kernels: Mapping[str, Callable[[list[Any], dict[str, Any]], None]] = field(factory=dict)
+    """Launchers of users' Triton kernels, by key."""
+    timed: bool = False
+    """Keep the time of each launch, for reports."""
+    device_graph: Callable[[str, Run], Run] | None = None
+    """Makes the plan of a partition, given by name, replay a captured graph of its device; None
+    runs it as it is."""
+    launches: list[tuple[str, Plan, int]] = field(factory=list)
+    """(kernel, plan, row of its timings) of every launch."""
+    _plans: list[Plan] = field(factory=list)
+    _partitions: dict[str, Run] = field(factory=dict)
+
+    def link(self, stored: StoredPlan) -> Plan:
+        """Return a host program as a callable of one list, which it empties."""
+        for encoded in stored.plans:
+            consts = tuple(map(self._object, encoded.consts))
+            words = ready(encoded, consts, self.kernels.__getitem__, self.timed)
+            plan = self.runner.load(words)
+            self.launches += [(name, plan, k) for k, (_, name, _) in enumerate(encoded.launches)]
+            self._plans.append(plan)
+        return self._plans[-1]
+
+    def _object(self, data: Any) -> Any:
+        if type(data) is not list:
+            return data
+        kind, *fields = map(self._object, data)
+        return _MAKERS[kind](self, *fields)
+
+    def carried(self, key: str) -> Any:
+        """Return a constant of the program."""
+        return self.constants[key]
+
+    def within(self, kind: str, subject: str, plan: int) -> Callable[..., Any]:
+        """Return what runs a plan inside a context, made anew each time."""
+        run = self._plans[plan]
+        context: Callable[[str], AbstractContextManager[object]]
+        context = {"device": host.device_guard, "profile": host.profile_range}[kind]
+
+        def inside(*args: Any) -> Any:
+            with context(subject):
+                return run(*args)
+
+        return inside
+
+    def branching(self, then: int, otherwise: int) -> Callable[..., Any]:
+        """Return what runs one of two plans."""
+        yes, no = self._plans[then], self._plans[otherwise]
+        return lambda condition, *args: (yes if condition else no)(*args)
+
+    def looping(self, condition: int, body: int, carried: int) -> Callable[..., Any]:
+        """Return what runs a plan as long as another gives a true value."""
+        test: Any = self._plans[condition]
+        step: Any = self._plans[body]
+
+        def run(*args: Any) -> Any:
+            values, captured = args[:carried], args[carried:]
+            while test(*values, *captured)[0]:
+                values = step(*values, *captured)
+            return values
+
+        return run
+
+    def calling(self, plan: int, partition: str) -> Callable[..., Any]:
+        """Return what runs a plan that takes a list, by replaying a graph where one may be."""
+        run: Run = self._plans[plan]
+        if partition and self.device_graph is not None:
+            if partition not in self._partitions:
+                self._partitions[partition] = self.device_graph(partition, run)
+            run = self._partitions[partition]
+        return lambda *args: run(list(args))
+
+    def user_launch(
+        self, kernel: str, grids: tuple[int, ...], names: tuple[str, ...]
+    ) -> Callable[..., None]:
+        """Return what launches a user's Triton kernel."""
+        function = self.user_kernels[kernel]
+
+        def launch(*values: Any) -> None:
+            flat = iter(values)
+            shapes = [tuple(next(flat) for _ in range(n)) for n in grids]
+            function(shapes, dict(zip(names, flat, strict=True)))
+
+        return launch
+
+
+def _conforming(
+    rank: int, dtype: str, device: str, mend: str, name: str, what: str
+) -> Callable[[Any, tuple[int, ...]], Any]:
+    kind, place = host.DTYPES[dtype], torch.device(device)
+
+    def mended(given: Any, sizes: tuple[int, ...]) -> Any:
+        return conform(given, sizes[:rank], sizes[rank:], kind, place, mend, name, what)
+
+    return mended
+
+
+def _operating(
+    target: str,
+    layouts: tuple[tuple[int, str] | None, ...],
+    numbers: tuple[tuple[str, int | float], ...],
+) -> Callable[[tuple[Any, ...], tuple[int, ...]], Any]:
+    function, named = host.extern(target), dict(numbers)
+
+    def call(objects: tuple[Any, ...], sizes: tuple[int, ...]) -> Any:
+        tensors = []
+        at = 0
+        for tensor, layout in zip(objects, layouts, strict=True):
+            if layout is None:
+                tensors.append(tensor)
+                continue
+            n, dtype = layout
+            offset, shape, strides = sizes[at], sizes[at + 1 :][:n], sizes[at + 1 + n :][:n]
+            kind = host.DTYPES[dtype]
+            tensors.append(host.over_storage(tensor, shape, strides, kind, offset))
+            at += 1 + 2 * n
+        out, *rest = tensors
+        return function(*rest, out=out, **named)
+
+    return call
+
+
+_MAKERS: Mapping[str, Callable[..., Any]] = {
+    "tuple": lambda _, *items: items,
+    "list": lambda _, *items: list(items),
+    "complex": lambda _, *parts: complex(*parts),
+    "HostFunction": lambda _, name: getattr(host, name),
+    "Operator": lambda _, target: host.extern(target),
+    "TorchObject": lambda _, name: host.typed(name),
+    "TorchDevice": lambda _, name: torch.device(name),
+    "Allocator": lambda _, device: host.allocator(device),
+    "Conforming": lambda _, *fields: _conforming(*fields),
+    "Operating": lambda _, *fields: _operating(*fields),
+    "Carried": Linker.carried,
+    "Within": Linker.within,
+    "Branching": Linker.branching,
+    "Looping": Linker.looping,
+    "Calling": Linker.calling,
+    "UserLaunch": Linker.user_launch,
+}
+"""By the classes of `native.references`, which a start does not import: what stands for it."""

@@ -1,0 +1,393 @@
+"""The Wrapper IR to plans. `LOWERINGS` has every class of instruction; a test holds it complete."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from attrs import evolve
+
+from gyrator_ir.expr import Sym
+from gyrator_ir.host import nodes as h
+from gyrator_ir.host.walk import bound, free_names, freed
+from gyrator_ir.types import Device
+from gyrator_runtime.host import DTYPES
+from gyrator_runtime.native.program import (
+    Buffer,
+    Conform,
+    Const,
+    IntTuple,
+    Launch,
+    Layout,
+    Move,
+    Operate,
+    Separate,
+    SizeArg,
+    TensorArg,
+)
+from gyrator_runtime.native.references import (
+    Allocator,
+    Branching,
+    Calling,
+    Carried,
+    Conforming,
+    HostFunction,
+    Looping,
+    Operating,
+    Operator,
+    Reference,
+    UserLaunch,
+    Within,
+)
+from gyrator_runtime.native.shim import OPERATORS, load_shim, operator_address
+from gyrator_runtime.plan.scope import (
+    Finished,
+    Handle,
+    Plans,
+    Scope,
+    combined,
+    torch_object,
+)
+from gyrator_runtime.plan.stored import StoredPlan
+
+_KINDS = {dtype: str(name) for name, dtype in DTYPES.items()}
+"""The names of torch's element types in the IR."""
+
+
+def lower(program: h.HostProgram) -> StoredPlan:
+    """Return a host program as plans, its own the last. It must verify."""
+    plans = Plans()
+    _program(program, plans)
+    return StoredPlan.of(plans.made)
+
+
+def _program(program: h.HostProgram, plans: Plans) -> Finished:
+    # Names of subprograms are their program's own.
+    inner = Plans(plans.made)
+    for sub in program.subprograms:
+        finished = _program(sub, inner)
+        inner.subprograms[sub.name] = finished, sub.capture is not None
+    scope = Scope(inner, len(program.parameters), boxed=True)
+    scope.env.update({p.name: Handle(k) for k, p in enumerate(program.parameters)})
+    *body, last = program.instructions
+    write(scope, body)
+    assert isinstance(last, h.Return)  # the verifier's GY-HOST-005
+    return scope.finish([scope.value(v) for v in last.values])
+
+
+def write(scope: Scope, instructions: Iterable[h.Instruction]) -> None:
+    """Lower instructions in order; `Return` is written by who owns the plan."""
+    for i in instructions:
+        LOWERINGS[type(i)](scope, i)
+
+
+# Inputs and symbols ---------------------------------------------------------------------------
+
+
+def _bind_size(scope: Scope, i: h.BindSize) -> None:
+    function = HostFunction("stride_of" if i.stride else "size_of")
+    args = (scope.object(scope.tensor(i.tensor)), i.dim)
+    scope.env[i.symbol.name] = scope.integer(function, args)
+
+
+def _bind_parameter(scope: Scope, i: h.BindParameter) -> None:
+    scope.env[i.symbol.name] = SizeArg(scope.tensor(i.name).register)
+
+
+def _define_symbol(scope: Scope, i: h.DefineSymbol) -> None:
+    size = scope.size(i.expr)
+    plain = isinstance(size, int | SizeArg)
+    scope.env[i.symbol.name] = size if plain else scope.integer(HostFunction("integer"), (size,))
+
+
+def _bind_constant(scope: Scope, i: h.BindConstant) -> None:
+    scope.env[i.name] = scope.call(HostFunction("identity"), (Const(Carried(i.key)),))
+
+
+# Checks ---------------------------------------------------------------------------------------
+
+
+def _conform(scope: Scope, i: h.Conform) -> None:
+    dtype, device = str(i.dtype), str(i.device)
+    function = Conforming(len(i.shape), dtype, device, str(i.mend), i.tensor, i.what)
+    register = scope.tensor(i.tensor).register
+    made = Conform(register, function, scope.layout(i), torch.device(device))
+    scope.instructions.append(made)
+
+
+def _separate(scope: Scope, i: h.Separate) -> None:
+    registers, others = scope.registers(i.tensors), scope.registers(i.others)
+    scope.instructions.append(Separate(registers, others, HostFunction("separate")))
+
+
+def _assert_no_nan(scope: Scope, i: h.AssertNoNan) -> None:
+    scope.run(HostFunction("check_nan"), (scope.object(scope.tensor(i.tensor)), Const(i.what)))
+
+
+def _assert_true(scope: Scope, i: h.AssertTrue) -> None:
+    scope.run(HostFunction("assert_true"), (scope.condition(i.condition), Const(i.message)))
+
+
+# Memory ---------------------------------------------------------------------------------------
+
+
+def _allocate(scope: Scope, i: h.Allocate) -> None:
+    scope.env[i.name] = _allocated(scope, scope.layout(i), i.device)
+
+
+def _allocated(scope: Scope, layout: Layout, device: Device) -> Handle:
+    args = (IntTuple(layout.sizes), IntTuple(layout.strides), Const(torch_object(layout.dtype)))
+    made = scope.call(Allocator(str(device)), args)
+    return Handle(made.register, own=layout, device=str(device))
+
+
+def _allocate_pool(scope: Scope, i: h.AllocatePool) -> None:
+    layout = Layout((scope.size(i.bytes),), (1,), torch.uint8)
+    scope.env[i.name] = _allocated(scope, layout, i.device)
+
+
+def _allocate_from_pool(scope: Scope, i: h.AllocateFromPool) -> None:
+    pool = scope.tensor(i.pool)
+    layout = scope.layout(i, scope.size(i.offset))
+    scope.env[i.name] = Handle(pool.register, layout, pool.own, pool.device, pooled=True)
+
+
+def _free(scope: Scope, i: h.Free) -> None:
+    found = scope.env.pop(i.name)
+    if isinstance(found, Handle):
+        scope.free(found)
+
+
+def _reuse(scope: Scope, i: h.Reuse) -> None:
+    source = scope.tensor(i.source)
+    layout = scope.layout(i, source.offset)
+    scope.env[i.name] = evolve(source, layout=None if layout == source.own else layout)
+    del scope.env[i.source]
+
+
+def _view(scope: Scope, i: h.View) -> None:
+    source = scope.tensor(i.source)
+    offset = combined(scope.size(i.offset), "mul", i.dtype.size)
+    layout = scope.layout(i, combined(source.offset, "add", offset))
+    register = scope.register()  # of its own, for the source may be dropped before
+    scope.instructions.append(Move(register, source.register))
+    scope.env[i.name] = evolve(source, register=register, layout=layout, pooled=False)
+
+
+# Work -----------------------------------------------------------------------------------------
+
+
+def _launch(scope: Scope, i: h.Launch) -> None:
+    tensors = map(scope.tensor, i.tensors)
+    buffers = tuple(Buffer(t.register, t.offset) for t in tensors)
+    sizes = tuple(map(scope.size, i.sizes))
+    launch = Launch(i.kernel, buffers, sizes, release_gil=True, name=i.kernel)
+    scope.instructions.append(launch)
+
+
+def _extern_call(scope: Scope, i: h.ExternCall) -> None:
+    if i.out is None:
+        _call(scope, i.target, i.args, i.kwargs, i.results)
+        return
+    outs = [(n, r) for n, r in zip(i.out_names, i.results, strict=True) if isinstance(r, str)]
+    quick = _operate(scope, i.out, i.args, i.kwargs, dict(outs))
+    if quick is not None:
+        scope.instructions.append(quick)
+        return
+    kwargs = (*i.kwargs, *((n, h.Ref(r)) for n, r in outs))
+    _call(scope, i.out, i.args, kwargs, ())
+
+
+def _operate(
+    scope: Scope,
+    target: str,
+    args: Sequence[h.Value],
+    kwargs: Sequence[tuple[str, h.Value]],
+    outs: Mapping[str, str],
+) -> Operate | None:
+    """Return the instruction for an operator that writes into its first tensor, or None where it
+    has to be called in Python."""
+    shim = load_shim()
+    if target not in OPERATORS or shim is None or outs.keys() != {"out"}:
+        return None
+    names = (outs["out"], *(a.name for a in args if isinstance(a, h.Ref)))
+    tensors = tuple(t for n in names if isinstance(t := scope.env[n], Handle))
+    if len(tensors) != 1 + len(args):
+        return None
+    numbers: dict[str, int | float] = {}
+    known = OPERATORS[target][1]
+    for name, value in kwargs:
+        given = scope.value(value)
+        number = given.value if isinstance(given, Const) else given
+        if name not in known or type(number) not in (int, float):
+            return None
+        numbers[name] = number  # type: ignore[assignment]  # which mypy doesn't see by `type`
+    out = tensors[0]
+    device = torch.device(out.device).type if out.device else ""
+    if out.dtype not in shim.dtypes or not device or not operator_address(target, device):
+        return None
+    layouts = tuple(
+        None if t.layout is None else (len(t.layout.sizes), _KINDS[t.layout.dtype]) for t in tensors
+    )
+    return Operate(
+        Operating(target, layouts, tuple(numbers.items())),
+        tuple(TensorArg(t.register, t.layout) for t in tensors),
+        (target, device),
+        tuple(float(numbers.get(k, 1)) for k in known),
+    )
+
+
+def _call(
+    scope: Scope,
+    target: str,
+    args: Sequence[h.Value],
+    kwargs: Sequence[tuple[str, h.Value]],
+    results: Sequence[str | tuple[str, ...] | Sym | None],
+) -> None:
+    """Call a dispatcher op; each return has an entry in `results`."""
+    function = Operator(target)
+    values = tuple(map(scope.value, args))
+    named = tuple((k, scope.value(v)) for k, v in kwargs)
+    if not any(r is not None for r in results):
+        scope.run(function, values, named)
+        return
+    whole = scope.call(function, values, named)
+    single = len(results) == 1
+    for k, result in enumerate(results):
+        if result is None:
+            continue
+        part = whole if single else scope.item(whole, k)
+        match result:
+            case str():
+                scope.env[result] = part
+            case Sym():
+                scope.env[result.name] = SizeArg(part.register)
+            case tuple():
+                scope.env.update({n: scope.item(part, k) for k, n in enumerate(result)})
+                scope.free(part)
+    if not single:
+        scope.free(whole)
+
+
+def _tma_descriptor(scope: Scope, i: h.TmaDescriptor) -> None:
+    form = (scope.sizes(i.shape), scope.sizes(i.block), scope.size(i.element_bytes))
+    args = (scope.object(scope.tensor(i.tensor)), *form, Const(i.stable))
+    scope.env[i.name] = scope.call(HostFunction("tma_descriptor"), args)
+
+
+def _triton_launch(scope: Scope, i: h.TritonLaunch) -> None:
+    given = (*i.args, *i.constants)
+    sizes = (scope.size(g) for grid in i.grid for g in grid)
+    values = (*sizes, *(scope.value(v) for _, v in given))
+    names = tuple(name for name, _ in given)
+    scope.run(UserLaunch(i.kernel, tuple(map(len, i.grid)), names), values)
+
+
+def _copy(scope: Scope, i: h.Copy) -> None:
+    ends = (scope.object(scope.tensor(n)) for n in (i.destination, i.source))
+    scope.run(HostFunction("copy"), (*ends, Const(i.non_blocking)))
+
+
+def _read_scalar(scope: Scope, i: h.ReadScalar) -> None:
+    args = (scope.object(scope.tensor(i.tensor)),)
+    scope.env[i.symbol.name] = scope.integer(HostFunction("read_scalar"), args)
+
+
+def _collective_start(scope: Scope, i: h.CollectiveStart) -> None:
+    _call(scope, i.target, i.args, (), i.results)
+
+
+def _collective_finish(scope: Scope, i: h.CollectiveFinish) -> None:
+    function = Operator("_c10d_functional.wait_tensor.default")
+    scope.run(function, (scope.object(scope.tensor(i.tensor)),))
+
+
+# Structure ------------------------------------------------------------------------------------
+
+
+def _with_device(scope: Scope, i: h.WithDevice) -> None:
+    _within(scope, i.body, lambda plan: Within("device", str(i.device), plan))
+
+
+def _profile_range(scope: Scope, i: h.ProfileRange) -> None:
+    _within(scope, i.body, lambda plan: Within("profile", i.label, plan))
+
+
+def _within(
+    scope: Scope,
+    body: Sequence[h.Instruction],
+    reference: Callable[[int], Reference],
+) -> None:
+    names, gone = free_names(body), freed(body)
+    kept = tuple(n for n in bound(body) if n not in gone)
+    inner = _nested(scope, names, names, body, kept)
+    args = tuple(map(scope.bound, names))
+    scope.results(kept, reference(inner.number), args, inner.integers)
+    for name in names:
+        found = scope.env[name]
+        if name in gone and isinstance(found, Handle):
+            scope.free(found)
+
+
+def _nested(
+    scope: Scope,
+    parameters: Sequence[str],
+    like: Sequence[str],
+    body: Sequence[h.Instruction],
+    values: Sequence[str],
+) -> Finished:
+    inner = scope.nested(parameters, like)
+    write(inner, body)
+    return inner.finish([inner.bound(v) for v in values])
+
+
+def _branch(scope: Scope, i: h.Branch) -> None:
+    inside = {*bound(i.then), *bound(i.otherwise)}
+    passed = (v for v in (*i.then_values, *i.otherwise_values) if v not in inside)
+    names = tuple(dict.fromkeys((*free_names(i.then), *free_names(i.otherwise), *passed)))
+    then = _nested(scope, names, names, i.then, i.then_values)
+    otherwise = _nested(scope, names, names, i.otherwise, i.otherwise_values)
+    if isinstance(i.condition, h.Ref):
+        test = scope.bound(i.condition.name)
+    else:
+        test = scope.condition(i.condition)
+    function = Branching(then.number, otherwise.number)
+    scope.results(i.results, function, (test, *map(scope.bound, names)), then.integers)
+
+
+def _loop(scope: Scope, i: h.Loop) -> None:
+    known = {*i.carried, *bound(i.condition), *bound(i.body)}
+    inner = (*free_names(i.condition), *free_names(i.body), *(i.test, *i.next))
+    names = tuple(dict.fromkeys(n for n in inner if n not in known))
+    parameters, like = (*i.carried, *names), (*i.initial, *names)
+    test = _nested(scope, parameters, like, i.condition, (i.test,))
+    body = _nested(scope, parameters, like, i.body, i.next)
+    function = Looping(test.number, body.number, len(i.carried))
+    scope.results(i.results, function, tuple(map(scope.bound, like)), body.integers)
+
+
+def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
+    called, allowed = scope.plans.subprograms[i.program]
+    partition = i.program if allowed and isinstance(i, h.CallPartition) else ""
+    args = tuple(map(scope.value, i.args))
+    scope.results(i.results, Calling(called.number, partition), args, called.integers)
+
+
+def _nothing(scope: Scope, i: h.Comment) -> None:
+    """Leave out what is for readers."""
+
+
+LOWERINGS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType({
+    h.BindSize: _bind_size, h.BindParameter: _bind_parameter, h.DefineSymbol: _define_symbol,
+    h.BindConstant: _bind_constant, h.Conform: _conform, h.Separate: _separate,
+    h.AssertNoNan: _assert_no_nan, h.AssertTrue: _assert_true, h.Allocate: _allocate,
+    h.AllocatePool: _allocate_pool, h.AllocateFromPool: _allocate_from_pool,
+    h.Free: _free, h.Reuse: _reuse, h.View: _view, h.Launch: _launch,
+    h.ExternCall: _extern_call, h.TmaDescriptor: _tma_descriptor,
+    h.TritonLaunch: _triton_launch, h.Copy: _copy, h.ReadScalar: _read_scalar,
+    h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
+    h.WithDevice: _with_device,
+    h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
+    h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _nothing,
+})  # fmt: skip
+"""How each class of instruction is lowered; `Return` ends a plan."""

@@ -1,0 +1,92 @@
+"""Expressions and conditions as the postfix programs of plans."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from gyrator_ir.expr import (
+    Add,
+    And,
+    Bool,
+    Const,
+    Eq,
+    FloorDiv,
+    Le,
+    Lt,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Ne,
+    Node,
+    Or,
+    Sym,
+    Where,
+)
+
+Code: TypeAlias = tuple[tuple[str, int], ...]
+"""The code of a `SizeProgram`."""
+
+_BINARY = {FloorDiv: "floordiv", Mod: "mod", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le"}
+
+
+def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
+    """Return what computes an expression, or whether a condition holds (1 or 0).
+
+    Only the side that a condition chooses is computed: the other one may divide by zero.
+    """
+    match node:
+        case Sym():
+            return symbol(node)
+        case Const(value=value):
+            return (("const", value),)
+        case Bool(value=value):
+            return (("const", int(value)),)
+        case Add():
+            return _sum(node, symbol)
+        case Mul():
+            atoms = [a for a, power in node.factors for _ in range(power)]
+            return _folded("mul", [size_code(a, symbol) for a in atoms])
+        case Min() | Max():
+            op = "min" if isinstance(node, Min) else "max"
+            return _folded(op, [size_code(a, symbol) for a in node.args])
+        case Where():
+            return _choice(*(size_code(n, symbol) for n in (node.cond, node.a, node.b)))
+        case And() | Or():
+            *first, code = (size_code(a, symbol) for a in node.args)
+            for one in reversed(first):
+                sides = (code, _FALSE) if isinstance(node, And) else (_TRUE, code)
+                code = _choice(one, *sides)
+            return code
+        case FloorDiv() | Mod() | Eq() | Ne() | Lt() | Le():
+            both = size_code(node.a, symbol), size_code(node.b, symbol)
+            return _folded(_BINARY[type(node)], both)
+    raise TypeError(f"not an expression: {node!r}")
+
+
+_TRUE, _FALSE = (("const", 1),), (("const", 0),)
+
+
+def _sum(node: Add, symbol: Callable[[Sym], Code]) -> Code:
+    code: Code = ()
+    for term, coefficient in node.terms:
+        one = size_code(term, symbol)
+        if not code and coefficient == 1:
+            code = one
+        elif not code:
+            code = (*one, ("const", coefficient), ("mul", 0))
+        elif coefficient in (1, -1):
+            code = (*code, *one, ("add" if coefficient == 1 else "sub", 0))
+        else:
+            code = (*code, *one, ("const", coefficient), ("mul", 0), ("add", 0))
+    return (*code, ("const", node.const), ("add", 0)) if node.const else code
+
+
+def _folded(op: str, codes: Sequence[Code]) -> Code:
+    code = codes[0]
+    for other in codes[1:]:
+        code = (*code, *other, (op, 0))
+    return code
+
+
+def _choice(condition: Code, a: Code, b: Code) -> Code:
+    return (*condition, ("unless", len(a) + 1), *a, ("skip", len(b)), *b)
