@@ -30,6 +30,7 @@ TRANSLATORS = ("packages/ir/", "packages/wrapper_", TOOLS)
 """Who translates instructions, and so makes none that a stage has not made."""
 KEPT: Mapping[str, str] = {
     "gyrator_ir.expr.sympy_bridge.to_sympy": "the oracle that tests compare expressions with",
+    "gyrator_runtime.native.references.UserLaunch.grids": "the linker takes a reference's fields",
 }
 """Exceptions, `module.Class.field` or `module.name`, each with its reason."""
 

@@ -68,10 +68,6 @@ class PurePlan:
             return []
         return [(count, total, least) for count, total, least in self._timings]
 
-    def reset_timings(self) -> None:
-        """Forget the timings."""
-        self._timings = [[0, 0, 0] for _ in self._ready.kernels]
-
     def const(self, place: int) -> Any:
         """Return an object that words count."""
         return self._ready.consts[place]
