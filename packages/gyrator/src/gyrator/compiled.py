@@ -9,6 +9,7 @@ import torch
 from attrs import frozen
 from torch._dynamo import disable
 
+
 from gyrator_runtime.cache import CacheKey
 
 if TYPE_CHECKING:
@@ -69,6 +70,11 @@ class GraphCompiler(Protocol):
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
         """Start what compiling a graph of so many calls on these devices will need."""
+        ...
+
+    @property
+    def observer(self) -> Observer:
+        """What is called for every graph."""
         ...
 
     def stopwatch(self) -> Stopwatch:

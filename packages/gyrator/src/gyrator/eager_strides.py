@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch._prims_common import compute_elementwise_output_strides
+from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -32,9 +32,10 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 
 _NAMES = frozenset(
     {
-        "batch_norm", "div", "divide", "floor_divide", "getitem", "heaviside",
-        "log_sigmoid", "logaddexp", "logaddexp2", "logical_and", "logical_or", "logical_xor",
-        "logsigmoid", "pow", "rpow", "__rpow__",
+        "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide", "floor_divide",
+        "getitem", "heaviside", "isin", "log_sigmoid", "logaddexp", "logaddexp2", "logical_and",
+        "logical_or", "logical_xor", "logsigmoid", "max_unpool2d", "pow", "roll", "rpow",
+        "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -93,12 +94,37 @@ def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     return contiguous(result.shape)
 
 
+def _contiguous_if_complex(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    return contiguous(result.shape) if args[0].is_complex() else result.stride()
+
+
+def _channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """Channels last if that is how the argument lies, else row by row."""
+    dense = torch.empty(result.shape, device=result.device)
+    return dense.to(memory_format=suggest_memory_format(args[0])).stride()
+
+
+def _host_channels_last(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    return _contiguous(result, args) if _elsewhere(result) else _channels_last(result, args)
+
+
+def _rolled(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The host joins two parts; without axes it rolls the flat tensor."""
+    if _elsewhere(result) or result.numel() == 0:
+        return result.stride()
+    return _channels_last(result, args) if len(args) > 2 and args[2] else _contiguous(result, args)
+
+
 def _host_contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     """Kernels of the host write row by row, or channels last if that is how the argument lies."""
     last = result.dim() == 4 and result.is_contiguous(memory_format=torch.channels_last)
+    return result.stride() if last or _elsewhere(result) else contiguous(result.shape)
+
+
+def _elsewhere(result: torch.Tensor) -> bool:
+    """Whether a tensor lies on an accelerator."""
     accelerator = torch.accelerator.current_accelerator()
-    elsewhere = accelerator is not None and accelerator.type == result.device.type
-    return result.stride() if last or elsewhere else contiguous(result.shape)
+    return accelerator is not None and accelerator.type == result.device.type
 
 
 def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -122,6 +148,13 @@ def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 _RULES: dict[Any, Rule] = {
+    aten.angle.default: _contiguous_if_complex,
+    aten.channel_shuffle.default: _host_channels_last,
+    aten.copysign.Tensor: _elementwise,
+    aten.isin.Tensor_Tensor: _contiguous,
+    aten.isin.Tensor_Scalar: _contiguous,
+    aten.max_unpool2d.default: _channels_last,
+    aten.roll.default: _rolled,
     aten.heaviside.default: _elementwise,
     aten.logaddexp.default: _elementwise,
     aten.logaddexp2.default: _elementwise,

@@ -11,12 +11,15 @@ from torch._guards import TracingContext
 
 from gyrator.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.direct import GraphFacts, callable_for, facts_of
+from gyrator.eager_only import eager_only
 from gyrator.eager_strides import strides_of_results
+from gyrator.fallback import warn_fallback
 from gyrator.gradients import compiles_autograd, resolving
 from gyrator.graph_key import traced_bytes
 from gyrator.options import Options
-from gyrator.records import Stopwatch
+from gyrator.records import GraphRecord, Stopwatch
 from gyrator.replay import Replay, forward_mode, watched
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -40,6 +43,16 @@ class Frontend:
         return self._compile(gm, inputs)
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        why = eager_only(plain)
+        if why is not None:
+            error = UnsupportedError(why)
+            if self.options.strict:
+                raise error
+            warn_fallback(error, "as the user wrote it")
+            calls = len(plain.graph.nodes) - len(inputs)
+            self.compiler.observer(GraphRecord("main", "eager", calls, fallback=str(error)))
+            return untraced(gm)
         # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
         direct = not compiles_autograd()
         known = direct and self.options.cache and isinstance(gm, torch.fx.GraphModule)
@@ -57,10 +70,10 @@ class Frontend:
 
         from gyrator_lowering.decompositions import default_decompositions
 
-        # Torch wraps a graph that takes lists: what it wraps is what calls something.
-        calls = len(getattr(gm, "gm", gm).graph.nodes) - len(inputs)
+        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
-        tracing = _Tracing(self.compiler, self.options, strides_of_results(getattr(gm, "gm", gm)))
+        tracing = _Tracing(self.compiler, self.options, strides_of_results(plain))
         compiled: Callable[..., Any] = aot_module_simplified(
             gm,
             inputs,
@@ -71,8 +84,7 @@ class Frontend:
             decompositions=default_decompositions(self.compiler.rules),
             keep_inference_input_mutations=True,
         )
-        # Torch wraps a graph that takes lists, and calls with one list what stands for it.
-        wrapped = hasattr(gm, "gm")
+        wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
         if facts is None:

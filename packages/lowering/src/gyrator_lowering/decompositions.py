@@ -6,11 +6,14 @@ from typing import Any
 
 import torch
 from torch._decomp import core_aten_decompositions
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
 from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import LoweringTable
+
+aten = torch.ops.aten
 
 Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
@@ -26,7 +29,27 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
         table: the rules that lowering will use; the default ones if not given.
     """
     rules = default_table() if table is None else table
-    return {op: function for op, name, function in _candidates() if rules.find(name) is None}
+    found = {op: function for op, name, function in _candidates() if rules.find(name) is None}
+    return found | dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled}
+
+
+_SLOPES = (
+    aten.mse_loss_backward.default,
+    aten.smooth_l1_loss_backward.default,
+    aten.huber_loss_backward.default,
+)
+_SHUFFLE = aten.channel_shuffle.default
+
+
+def _of_nothing(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
+    """The gradient of a loss of nothing: torch's fake kernels divide by the number of elements."""
+    return torch.empty_like(x) if guard_or_false(x.numel() == 0) else NotImplemented
+
+
+def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
+    """`channel_shuffle`, which copies always, and torch's decomposition not a single group."""
+    parts = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]).transpose(1, 2)
+    return parts.clone(memory_format=torch.contiguous_format).reshape(x.shape)
 
 
 @cache

@@ -10,7 +10,7 @@ from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
-from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.expr import Expr, Sym, SymKind, floordiv, le
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import (
     AssertCond,
@@ -342,6 +342,8 @@ class _Lowering:
                 return self._scalar(node, fake)
             return self._op(node, target)
         if _is_size(fake):
+            if target in (operator.floordiv, operator.mod):
+                self._division(node)
             return self._scalar(node, fake)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target)
@@ -399,6 +401,18 @@ class _Lowering:
             )
         )
 
+    def _division(self, node: Node) -> None:
+        """Divide by a number that is known at run time only where that may raise: on the host."""
+        numbers = [n.meta["val"] if isinstance(n, Node) else n for n in node.args]
+        if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
+            return
+        dividend, divisor = (self.b.symbols.size(n) for n in numbers)
+        if any(s.kind is SymKind.UNBACKED for s in divisor.free_symbols):
+            any_number = le(floordiv(dividend, divisor), _MOST)
+            self.b.operations.append(
+                AssertCond(self.b.op_name(), any_number, "division by zero", self.b.origin)
+            )
+
     def _scalar(self, node: Node, fake: Any) -> Any:
         if isinstance(fake, (bool, float)):
             return fake
@@ -420,6 +434,7 @@ _FACTS = frozenset(
     }
 )
 """Ops that only tell the frontend something."""
+_MOST = (1 << 63) - 1
 _READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
 

@@ -106,12 +106,12 @@ def _loss(gm: GraphModule, node: Any) -> None:
         return call(aten.sum.dim_IntList, value, [0])
 
     counted, at = _counted(call, target, ignored)
-    picked = call(aten.gather.default, rows, 1, call(aten.unsqueeze.default, at, 1))
-    picked = converted(call, call(aten.squeeze.dim, picked, 1), wide)
-    terms = call(aten.neg.default, picked)
+    # It checks the classes as the whole op does.
+    picked = call(aten.nll_loss_forward.default, rows, target, None, NONE, ignored)
+    terms = converted(call, call(operator.getitem, picked, 0), wide)
     shares = counted
     if weight is not None:
-        shares = converted(call, call(aten.gather.default, weight, 0, at), wide)
+        shares = converted(call, call(aten.index_select.default, weight, 0, at), wide)
         terms = call(aten.mul.Tensor, terms, shares)
     loss, share = total(terms), total(shares)
     if reduction == MEAN:
@@ -134,7 +134,7 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
     if reduction == MEAN:
         slope = call(aten.div.Tensor, slope, converted(call, total, wide))
     if weight is not None:
-        share = call(aten.gather.default, weight, 0, at)
+        share = call(aten.index_select.default, weight, 0, at)
         slope = call(aten.mul.Tensor, converted(call, share, wide), slope)
     slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
     classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)

@@ -8,7 +8,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import Scalar
-from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -50,6 +50,12 @@ def folded(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> T
         return _as_result(b, total, out)
     n = product_of(shape)
     return b.pointwise(lambda ops, _: ops.load(total, ()) / operand(ops, n, (), dtype), out)
+
+
+def _of_one_type(*tensors: TensorValue | None) -> None:
+    """Leave arguments of several element types to ATen, which refuses them, or rounds between."""
+    if len({t.dtype for t in tensors if t is not None}) > 1:
+        raise LeftToAten
 
 
 def loss(
@@ -137,6 +143,7 @@ def huber(
     b: LoopBuilder, x: TensorValue, y: TensorValue, reduction: int = MEAN, delta: float = 1.0
 ) -> TensorValue:
     """Quadratic below delta, then linear with slope delta."""
+    _of_one_type(x, y)
     return loss(b, _bend(float(delta), float(delta))[0], (x, y), reduction)
 
 
@@ -144,6 +151,7 @@ def huber_backward(
     b: LoopBuilder, grad: TensorValue, x: TensorValue, y: TensorValue, reduction: int, delta: float
 ) -> TensorValue:
     """Gradient of huber."""
+    _of_one_type(x, y)
     return gradient(b, _bend(float(delta), float(delta))[1], grad, (x, y), reduction)
 
 
@@ -162,6 +170,7 @@ def binary_cross_entropy(
     reduction: int = MEAN,
 ) -> TensorValue:
     """`-(t log x + (1 - t) log(1 - x))`, each logarithm at least -100."""
+    _of_one_type(x, t, weight)
     return loss(b, _cross_entropy, (x, t, weight), reduction)
 
 
@@ -174,6 +183,7 @@ def binary_cross_entropy_backward(
     reduction: int = MEAN,
 ) -> TensorValue:
     """Gradient of binary_cross_entropy."""
+    _of_one_type(x, t, weight)
 
     def slope(ops: Tracer, p: Value, q: Value, w: Value | None) -> Value:
         value = (p - q) / ops.maximum((1.0 - p) * p, 1e-12)
@@ -191,6 +201,7 @@ def with_logits(
     reduction: int = MEAN,
 ) -> TensorValue:
     """Binary cross entropy of sigmoid(x), without overflow."""
+    _of_one_type(x, t, weight, positive)
 
     def value(ops: Tracer, p: Value, q: Value, w: Value | None, more: Value | None) -> Value:
         soft = ops.log1p(ops.exp(-ops.abs(p))) + ops.maximum(-p, 0.0)

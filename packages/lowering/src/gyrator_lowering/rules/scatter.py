@@ -493,6 +493,22 @@ def diagonal_scatter(
     return result
 
 
+def _apart(sizes: Sequence[Expr], strides: Sequence[Expr]) -> bool:
+    """Whether elements surely lie at places of their own; sizes that are not known are not
+    looked at."""
+    known = [
+        (step.value, size.value)
+        for step, size in zip(strides, sizes, strict=True)
+        if isinstance(step, Const) and isinstance(size, Const) and size.value > 1
+    ]
+    span = 1
+    for step, size in sorted(known):
+        if step < span:
+            return False
+        span += (size - 1) * step
+    return True
+
+
 def as_strided_scatter(
     b: LoopBuilder,
     x: TensorValue,
@@ -506,6 +522,8 @@ def as_strided_scatter(
     out = b.exact_spec(b.node.meta["val"])
     if out.strides != b.out.strides or out.strides != x.strides:
         raise LeftToAten
+    if not _apart(b.symbols.sizes(size), b.symbols.sizes(stride)):
+        raise LeftToAten  # where places repeat, the last element counts
     result = b.copy(x, out)
     start = (
         b.symbols.size(given.meta["val"].storage_offset())

@@ -1,0 +1,190 @@
+"""What eager mode refuses raises the same type of exception from compiled programs."""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from gyrator.config import Config
+from gyrator.records import GraphRecord
+from gyrator.session import Session
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_runtime.warn import GyratorWarning
+
+WRAPPERS = ("python", "cpp", "fx")
+Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
+
+
+def outcome(function: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Any:
+    """Return the results and the inputs after the call, or the exception."""
+    given = [as_strided_copy(x) for x in inputs]
+    try:
+        return [function(*given), *given]
+    except Exception as error:
+        return error
+
+
+def as_strided_copy(x: torch.Tensor) -> torch.Tensor:
+    """Return a copy with the same strides, overlapping or not."""
+    flat = x.as_strided((x.untyped_storage().nbytes() // x.itemsize,), (1,)).clone()
+    return flat.as_strided(x.shape, x.stride())
+
+
+def same_outcome(
+    session: Session, function: Callable[..., Any], inputs: tuple[torch.Tensor, ...], dynamic: bool
+) -> Any:
+    torch._dynamo.reset()
+    want = outcome(function, inputs)
+    got = outcome(torch.compile(function, backend=session.backend, dynamic=dynamic), inputs)
+    if isinstance(want, Exception):
+        assert isinstance(got, type(want)), (got, want)
+    else:
+        torch.testing.assert_close(got, want)
+    return want
+
+
+@pytest.fixture(scope="module")
+def sessions(config: Config) -> dict[str, Session]:
+    return {
+        w: Session(options={"wrapper": w, "progress": False, "strict": True}, config=config)
+        for w in WRAPPERS
+    }
+
+
+X, ROWS, WHOLE = torch.randn(4), torch.randn(4, 3), torch.arange(4)
+OUT, BELOW = torch.tensor([0, 4]), torch.tensor([0, -5])
+NOUGHTS = torch.zeros(4, dtype=torch.int64)
+
+KERNELS: dict[str, Case] = {
+    "floor_divide": (lambda x, y: x // y, (WHOLE, NOUGHTS)),
+    "remainder": (lambda x, y: x % y, (WHOLE, NOUGHTS)),
+    "index": (lambda x, i: x[i], (X, OUT)),
+    "index_below": (lambda x, i: x[i], (X, BELOW)),
+    "index_put": (lambda x, i: x.index_put((i,), x[:2]), (X, OUT)),
+    "gather": (lambda x, i: x.gather(0, i), (X, BELOW)),
+    "scatter": (lambda x, i: x.scatter(0, i, x[:2]), (X, OUT)),
+    "scatter_add": (lambda x, i: x.scatter_add(0, i, x[:2]), (X, OUT)),
+    "index_select": (lambda x, i: x.index_select(0, i), (X, OUT)),
+    "index_add": (lambda x, i: x.index_add(0, i, x[:2]), (X, OUT)),
+    "index_copy": (lambda x, i: x.index_copy(0, i, x[:2]), (X, OUT)),
+    "index_fill": (lambda x, i: x.index_fill(0, i, 1.0), (X, OUT)),
+    "embedding": (lambda x, i: F.embedding(i, x), (ROWS, OUT)),
+    "cross_entropy": (F.cross_entropy, (ROWS[:2], OUT)),
+    "losses_of_two_types": (
+        lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
+        (X, X.double()),
+    ),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_kernels_refuse_what_eager_refuses(
+    sessions: dict[str, Session], wrapper: str, dynamic: bool
+) -> None:
+    for function, inputs in KERNELS.values():
+        found = same_outcome(sessions[wrapper], function, inputs, dynamic)
+        assert isinstance(found, Exception)
+
+
+NUMBERS: dict[str, Case] = {
+    "quotient": (lambda x, y: x + x.sum().item() // y.sum().item(), (WHOLE, NOUGHTS)),
+    "remainder": (lambda x, y: x + x.sum().item() % y.sum().item(), (WHOLE, NOUGHTS)),
+    "size": (lambda x, y: x.new_zeros(12 // y.sum().item()), (WHOLE, NOUGHTS)),
+    "narrow": (lambda x, i: x.narrow(0, i.item(), 2) * 2, (X, torch.tensor(3))),
+    "negative_size": (lambda x, i: x.new_zeros(i.item()), (X, torch.tensor(-3))),
+    "view": (lambda x, i: x.view(i.item(), 2) + 1, (X, torch.tensor(3))),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+def test_numbers_that_were_read(sessions: dict[str, Session], wrapper: str) -> None:
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        for function, inputs in NUMBERS.values():
+            found = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
+            assert isinstance(found, Exception)
+
+
+BY_PYTORCH: dict[str, Case] = {
+    "expanded": (lambda x: x.add_(1), (torch.randn(1).expand(4),)),
+    "expanded_inside": (lambda x: x[:1].expand(4).add_(1), (X,)),
+    "expanded_filled": (lambda x: x.fill_(1), (torch.randn(1).expand(4),)),
+    "shifted": (lambda x: x[1:].add_(x[:-1]), (X,)),
+    "shifted_item": (lambda x: x.__setitem__(slice(1, None), x[:-1]), (X,)),
+    "shifted_out": (lambda x: torch.add(x[:-1], 1, out=x[1:]), (X,)),
+    "turned": (lambda x: x.mul_(x.t()), (torch.randn(3, 3),)),
+    "as_strided": (lambda x: torch.as_strided(x, (2, 2), (1, 1)).mul_(2), (X,)),
+    "slice_scatter": (lambda x, y: x.slice_scatter(y, 0, 1, 3), (ROWS, ROWS[:1])),
+    "select_scatter": (lambda x, y: x.select_scatter(y, 0, 1), (ROWS, X)),
+    "select_scatter_outside": (lambda x, y: x.select_scatter(y, 0, 9), (ROWS, ROWS[0])),
+    "diagonal_scatter": (lambda x, y: x.diagonal_scatter(y), (ROWS, X)),
+    "huber": (F.huber_loss, (X, X.double() * 2)),
+    "soft_margin": (F.soft_margin_loss, (X, X.double() * 2)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", BY_PYTORCH)
+def test_what_tracing_gets_wrong_runs_eagerly(config: Config, name: str, dynamic: bool) -> None:
+    records: list[GraphRecord] = []
+    with (
+        Session(options={"progress": False}, config=config, observer=records.append) as session,
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        same_outcome(session, *BY_PYTORCH[name], dynamic)
+    assert [r.fallback.startswith("GY-COMPILE-020") for r in records] == [True]
+    assert any(issubclass(w.category, GyratorWarning) for w in caught)
+
+
+COMPILED: dict[str, Case] = {
+    "parts": (lambda x: x[:2].add_(x[2:]), (X,)),
+    "columns": (lambda x: x[:, :1].mul_(x[:, 1:2]), (ROWS,)),
+    "a_copy": (lambda x: x[1:].add_(x[:-1].clone()), (X,)),
+    "itself": (lambda x: x.mul_(x), (ROWS,)),
+    "overlapping_base": (lambda x: torch.as_strided(x, (2, 2), (1, 1))[1:].mul_(-1), (X,)),
+    "slice_scatter": (lambda x, y: x.slice_scatter(y, 0, 1, 3), (ROWS, ROWS[:2])),
+    "huber": (F.huber_loss, (X, X * 2)),
+    "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_what_is_like_it_is_compiled(sessions: dict[str, Session], dynamic: bool) -> None:
+    for function, inputs in COMPILED.values():
+        assert not isinstance(
+            same_outcome(sessions["python"], function, inputs, dynamic), Exception
+        )
+
+
+def test_strict_sessions_raise(session: Session) -> None:
+    with pytest.raises(Exception) as caught:
+        torch.compile(lambda x: x.add_(1), backend=session.backend)(torch.randn(1).expand(4))
+    error = getattr(caught.value, "inner_exception", caught.value)
+    assert isinstance(error, UnsupportedError) and error.diagnostic.code == "GY-COMPILE-020"
+    assert "test_bad_input.py" in str(error)
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.huber_loss])
+def test_gradients_of_losses_of_nothing(session: Session, loss: Callable[..., Any]) -> None:
+    x = torch.zeros(0, 3, requires_grad=True)
+    value = torch.compile(loss, backend=session.backend)(x, torch.zeros(0, 3))
+    value.backward()
+    assert value.isnan() and x.grad is not None and x.grad.shape == x.shape
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_classes_outside_of_many(session: Session, weighted: bool) -> None:
+    """A loss that is taken apart refuses the classes that the whole op does."""
+    x, t = torch.randn(400, 300), torch.randint(0, 300, (400,))
+    weight = torch.rand(300) if weighted else None
+    function = lambda x, t: F.cross_entropy(x * 2, t, weight)  # noqa: E731
+    compiled = torch.compile(function, backend=session.backend)
+    torch.testing.assert_close(compiled(x, t), function(x, t))
+    for outside in (300, -1):
+        t[5] = outside
+        with pytest.raises(IndexError):
+            compiled(x, t)
