@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from gyrator.compiled import Boxed, untraced
 from gyrator.gradients import is_batched, is_lazy
 from gyrator.replay import Held, Replay
+from gyrator_runtime.outside import laid_out
 
 
 @frozen
@@ -178,7 +179,7 @@ def _training(
                 return None, *replay.gradients(ctx.held, gradients, wanted)
             # Saved activations may die while the program runs, unless the graph is retained.
             ctx.maybe_clear_saved_tensors()
-            args.extend(_laid_out(gradients[t.output], t) for t in tangents)
+            args.extend(_as_compiled(gradients[t.output], t) for t in tangents)
             results = back(args)
             return None, *(
                 results if len(given) == len(tangents) else _reached(results, tangents, given)
@@ -197,7 +198,7 @@ def _training(
     return call
 
 
-def _laid_out(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tensor:
+def _as_compiled(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tensor:
     """Return the gradient as plain memory in the layout that the program was compiled for."""
     if gradient is None:
         dtype = getattr(torch, tangent.dtype)
@@ -209,10 +210,7 @@ def _laid_out(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tensor:
         gradient = gradient.to_dense()
     if gradient.stride() == tangent.strides and not is_lazy(gradient):
         return gradient
-    copy = torch.empty_strided(
-        tangent.shape, tangent.strides, dtype=gradient.dtype, device=gradient.device
-    )
-    return copy.copy_(gradient)
+    return laid_out(gradient, tangent.strides)
 
 
 def _reached(

@@ -13,7 +13,6 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_lowering.origins import innermost
 
 aten = torch.ops.aten
 
@@ -39,6 +38,8 @@ def eager_only(gm: GraphModule) -> Diagnostic | None:
     for node in gm.graph.nodes:
         why = _wrong(node) if node.op in ("call_function", "call_method") else ""
         if why:
+            from gyrator_lowering.origins import innermost  # hardly ever needed
+
             line, code = innermost(node.meta.get("stack_trace") or "")
             return Diagnostic(
                 "GY-COMPILE-020",

@@ -24,6 +24,7 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.build import each
 from gyrator_lowering.origins import innermost
 from gyrator_lowering.schema import info_of
+from gyrator_runtime.outside import laid_out
 
 
 @frozen(eq=False)
@@ -118,7 +119,7 @@ def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
         return None
     strides = fake.stride()
     if all(isinstance(n, int) for n in (*fake.shape, *strides)):
-        return lambda x: x if x.stride() == strides else _copied(x, strides)
+        return lambda x: x if x.stride() == strides else laid_out(x, strides)
     step: Any = 1
     for size, stride in zip(reversed(fake.shape), reversed(strides), strict=True):
         if _expression(stride) != step:
@@ -129,10 +130,6 @@ def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
 
 def _expression(size: Any) -> Any:
     return size.node.expr if isinstance(size, torch.SymInt) else size
-
-
-def _copied(x: torch.Tensor, strides: tuple[int, ...]) -> torch.Tensor:
-    return torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device).copy_(x)
 
 
 def _returned(gm: GraphModule, item: Any, slots: Mapping[Node, int]) -> tuple[int | None, Any]:

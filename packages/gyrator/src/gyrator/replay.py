@@ -73,7 +73,7 @@ class Replay:
             wanted: for each input, whether it gets a gradient.
         """
         if self.refusal:
-            raise _error(self.refusal)
+            raise _error(self.refusal, provenance=_lines(self.function))
         create = torch.is_grad_enabled()
         inputs = [_taken(place, *one) for place, one in enumerate(held)]
         with ExitStack() as stack:
@@ -196,11 +196,27 @@ def _taken(place: int, value: Any, version: int | None) -> Any:
     return tensor
 
 
-def _error(why: str, help: str = "run the function with `torch.compiler.disable`") -> Exception:
+def _lines(graph: Any) -> tuple[str, ...]:
+    """Return the user's last line in a graph of Dynamo's."""
+    from gyrator_lowering.origins import innermost  # hardly ever needed
+
+    for node in reversed(getattr(graph, "graph", torch.fx.Graph()).nodes):
+        line, code = innermost(node.meta.get("stack_trace") or "")
+        if line:
+            return (f"{line}: {code}",)
+    return ()
+
+
+def _error(
+    why: str,
+    help: str = "run the function with `torch.compiler.disable`",
+    provenance: tuple[str, ...] = (),
+) -> Exception:
     return DoubleBackwardError(
         Diagnostic(
             "GY-COMPILE-010",
             f"gradients of gradients of a compiled graph cannot be computed: {why}",
+            provenance=provenance,
             help=help,
         )
     )

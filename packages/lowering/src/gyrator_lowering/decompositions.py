@@ -30,7 +30,7 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
     """
     rules = default_table() if table is None else table
     found = {op: function for op, name, function in _candidates() if rules.find(name) is None}
-    return found | dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled}
+    return found | dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm}
 
 
 _SLOPES = (
@@ -39,6 +39,7 @@ _SLOPES = (
     aten.huber_loss_backward.default,
 )
 _SHUFFLE = aten.channel_shuffle.default
+_NORM = aten.linalg_vector_norm.default
 
 
 def _of_nothing(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
@@ -50,6 +51,16 @@ def _shuffled(x: torch.Tensor, groups: int) -> torch.Tensor:
     """`channel_shuffle`, which copies always, and torch's decomposition not a single group."""
     parts = x.reshape(x.shape[0], groups, x.shape[1] // groups, *x.shape[2:]).transpose(1, 2)
     return parts.clone(memory_format=torch.contiguous_format).reshape(x.shape)
+
+
+def _norm(
+    x: torch.Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
+    """A norm along axes counted from the start: torch 2.11's fake kernel keeps those of one element
+    that are counted from the end."""
+    if not dim or not x.dim() or min(dim) >= 0:
+        return NotImplemented
+    return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
 
 
 @cache

@@ -66,7 +66,7 @@ def conform(
         if not pending and not other:
             return given
         if mend == ALL or (mend == PENDING and not other):
-            return _laid_out(given.detach(), shape, strides, dtype, device)
+            return laid_out(given.detach(), strides, dtype, device)
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
     raise layout_error(name, what, described(given), expected)
 
@@ -104,15 +104,16 @@ def _strided(given: torch.Tensor, strides: Sequence[int]) -> bool:
     return all(n < 2 or have == want for n, have, want in layout)
 
 
-def _laid_out(
+def laid_out(
     given: torch.Tensor,
-    shape: Sequence[int],
     strides: Sequence[int],
-    dtype: torch.dtype,
-    device: torch.device,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Copy a tensor. Elements that share memory are written once."""
-    made = torch.empty_strided(tuple(shape), tuple(strides), dtype=dtype, device=device)
+    """Copy a tensor into these strides. Elements that share memory are written once."""
+    made = torch.empty_strided(
+        given.shape, tuple(strides), dtype=dtype or given.dtype, device=device or given.device
+    )
     once = tuple(slice(0, 1) if step == 0 else slice(None) for step in strides)
     made[once].copy_(given[once])
     return made
