@@ -55,6 +55,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "roll_flat": (lambda x: x.roll(2), lambda: (turned(4, 5),)),
     "roll_turned": (lambda x: x.roll(1, 0), lambda: (turned(4, 5),)),
     "index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
+    "index_of_one": (lambda x, i: x[:-1][:, :, i], lambda: (turned(6, 1, 4), places(5, 1, 3))),
     "indices_apart": (lambda x, i: x[i, :, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
     "read_on": (
         lambda x, i: (x[i] * 2).tanh().square() + 1,

@@ -142,7 +142,17 @@ def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     inside = given[0].dim()
     still = (*x.stride()[:before], *(0 for _ in range(inside)), *x.stride()[after:])
     rest = x.dim() - after
-    parts = [(*(0,) * before, *i.stride(), *(0,) * rest) for i in given]
+    shape = (*(1,) * before, *given[0].shape, *(1,) * rest)
+    # As eager mode does it: what stride an axis of one element gets counts for the order of axes.
+    parts = [
+        tuple(
+            0 if size == 1 and total != 1 else step
+            for size, total, step in zip(
+                shape, result.shape, i.reshape(shape).stride(), strict=True
+            )
+        )
+        for i in given
+    ]
     operands = [torch.empty_strided(result.shape, s, device=result.device) for s in (still, *parts)]
     return tuple(compute_elementwise_output_strides(*operands))
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
+from torch.utils._sympy.functions import Max
 
 from gyrator_lowering.fx_passes.insert import insert_after
 from gyrator_lowering.schema import info_of
@@ -91,9 +92,9 @@ def _order(val: Any, strides: Strides) -> list[int] | None:
     if len(strides) != val.dim() or val.is_conj() or val.is_neg():
         return None
     shape = [_expr(n) for n in val.shape]
-    want = [_expr(n) for n in strides]
+    want = [_not_empty(_expr(n)) for n in strides]
     if 0 in shape or all(
-        size == 1 or _expr(mine) == theirs
+        size == 1 or _not_empty(_expr(mine)) == theirs
         for size, mine, theirs in zip(shape, val.stride(), want, strict=True)
     ):
         return None
@@ -112,6 +113,13 @@ def _order(val: Any, strides: Strides) -> list[int] | None:
 
 def _expr(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
+
+
+def _not_empty(step: Any) -> Any:
+    """Return a stride as it is where no size is 0: torch's are products of `Max(1, size)`."""
+    if isinstance(step, int):
+        return step
+    return step.replace(Max, lambda *args: Max(*(a for a in args if a != 1)))
 
 
 def _hint(value: Any) -> int | None:
