@@ -16,6 +16,11 @@ def turned(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes[::-1]).permute(*range(len(sizes) - 1, -1, -1))
 
 
+def strides(x: torch.Tensor) -> list[int]:
+    """Return the strides of axes with several elements; others say nothing."""
+    return [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
 def planes_last(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes).contiguous(memory_format=torch.channels_last)
 
@@ -72,7 +77,7 @@ def test_strides(session: Session, records: list[GraphRecord], name: str, dynami
     with torch.no_grad():
         want = function(*inputs)
         got = torch.compile(function, backend=session.backend, dynamic=dynamic)(*inputs)
-    assert got.stride() == want.stride()
+    assert strides(got) == strides(want)
     torch.testing.assert_close(got, want, equal_nan=True)
     if name not in ("log_sigmoid", "batch_norm_training", "unpool"):
         assert len(records[0].kernels) == 1

@@ -9,11 +9,10 @@ import torch
 from attrs import frozen
 from torch._dynamo import disable
 
-
 from gyrator_runtime.cache import CacheKey
 
 if TYPE_CHECKING:
-    from gyrator.records import Stopwatch
+    from gyrator.records import Observer, Stopwatch
     from gyrator_ir.passes import PassEdits
     from gyrator_ir.target import Target
     from gyrator_lowering.table import LoweringTable

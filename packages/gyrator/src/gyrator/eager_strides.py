@@ -147,11 +147,9 @@ def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     parts = [
         tuple(
             0 if size == 1 and total != 1 else step
-            for size, total, step in zip(
-                shape, result.shape, i.reshape(shape).stride(), strict=True
-            )
+            for size, total, step in zip(shape, result.shape, i.stride(), strict=True)
         )
-        for i in given
+        for i in (i.reshape(shape) for i in given)
     ]
     operands = [torch.empty_strided(result.shape, s, device=result.device) for s in (still, *parts)]
     return tuple(compute_elementwise_output_strides(*operands))

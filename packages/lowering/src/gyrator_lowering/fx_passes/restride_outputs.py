@@ -119,7 +119,8 @@ def _not_empty(step: Any) -> Any:
     """Return a stride as it is where no size is 0: torch's are products of `Max(1, size)`."""
     if isinstance(step, int):
         return step
-    return step.replace(Max, lambda *args: Max(*(a for a in args if a != 1)))
+    larger: Any = Max
+    return step.replace(larger, lambda *args: larger(*(a for a in args if a != 1)))
 
 
 def _hint(value: Any) -> int | None:
