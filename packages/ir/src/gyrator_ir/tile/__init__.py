@@ -1,0 +1,1 @@
+"""Tile IR: kernels with every decision about the machine that runs them."""

@@ -1,0 +1,206 @@
+"""Tile IR: a kernel with every decision about the machine that runs it.
+
+A `TiledKernel` says in which loops a kernel runs, which of them are shared out, how many elements
+are computed at once, how reductions accumulate, and what goes through fast memory. Kernel languages
+print it; they decide nothing.
+
+`loops` are nested, the outermost first. Each walks one axis, or several taken as one (row-major),
+in steps; an axis may be cut by several loops, an inner one walking the step of the one outside:
+
+    grid (i0)                     a unit of parallel work for each row of a softmax,
+    loop (r0) by 16 unroll 2      and in it vectors of 16 elements, two of them in flight
+
+    grid (i0, i1) by XBLOCK       a unit for each XBLOCK points,
+    loop (r0) by RBLOCK           whose rows are walked in blocks of RBLOCK
+
+    grid (i0) by 512              a reduction of columns: strips of 512 points,
+    loop (r0) unroll 4            four rows at a time,
+    loop (i0) by 16               over vectors of the strip
+
+A step of the innermost loop of an axis is computed at once: as a vector, or as one side of a block.
+All stages share the loops before the first one over an inner axis (and all grid loops). In what
+follows, each stage has its own copy of the loops over the axes that it runs over: all of them for
+an INNER stage, those of points for an OUTER one. What a stage names for later ones is kept for each
+point of a step of the shared loops.
+"""
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Configuration
+from gyrator_ir.types import Device, DType
+
+
+class LoopKind(StrEnum):
+    """How the steps of a loop relate."""
+
+    GRID = "grid"
+    """Steps are units of parallel work: programs of a device, or what threads share out. Grid loops
+    come before all others; the last one's units are numbered fastest."""
+    LOOP = "loop"
+    """Steps follow one another."""
+
+
+@frozen
+class Loop:
+    """`loop (r0, r1) by RBLOCK unroll 2 ahead 3`: axes walked as one, the last fastest."""
+
+    kind: LoopKind = field(validator=exactly(LoopKind))
+    axes: tuple[Sym, ...] = field(validator=a_tuple)
+    step: int | str = field(default=1, validator=exactly(int, str))
+    """Elements of a step, or the name of a `Choice`. A last step may be shorter."""
+    unroll: int = field(default=1, validator=natural)
+    """Steps that are written out side by side, each with accumulators of its own."""
+    ahead: int = field(default=1, validator=natural)
+    """Steps whose loads are under way at once (software pipelining)."""
+
+
+class Method(StrEnum):
+    """How a reduction gets from elements to its results."""
+
+    ACCUMULATE = "accumulate"
+    """Each element of a step has an accumulator, which takes one value a step; accumulators of the
+    same point are merged at the end."""
+    AT_ONCE = "at_once"
+    """One step holds all elements of a point: they are reduced as a tree, in two passes where the
+    kind needs a first result (mean, maximum) for the second."""
+    TWO_PASS = "two_pass"
+    """Of `welford` and `online_softmax`: blocks of elements are kept in fast memory, go through a
+    first pass (sum, maximum) and a second (squares, exponentials), and then into the result."""
+    MATRIX = "matrix"
+    """Of `dot`: products of blocks, for a matrix unit."""
+
+
+@frozen
+class Reduction:
+    """`reduce m two_pass block 2048 keep (d)`: how the `Reduce` whose first result is `m` runs."""
+
+    result: str = field(validator=identifier)
+    method: Method = field(validator=exactly(Method))
+    chain: int = field(default=0, validator=natural)
+    """Values that an accumulator of a sum takes, at most, before it is added to a total of a wider
+    type (cascaded summation); 0 for any number."""
+    block: int = field(default=0, validator=natural)
+    """Elements of a point that `two_pass` keeps; 0 for other methods."""
+    keep: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Values of later stages that equal what the second pass computes, exp(x - max): they are read
+    from what is kept."""
+
+
+@frozen
+class Product:
+    """`product s = a * b in bf16`: the `reduce.dot` named `s` of blocks of the values `a`, which
+    varies along the rows, and `b`, along the columns."""
+
+    result: str = field(validator=identifier)
+    left: str = field(validator=identifier)
+    right: str = field(validator=identifier)
+    dtype: DType = field(validator=exactly(DType))
+    """Of the factors, as a matrix unit takes them."""
+
+
+@frozen
+class Contraction:
+    """`contraction rows 1 columns 2 depth 4 group 8`: the kernel is a product of matrices.
+
+    Rows, columns and depth are loops, by position: grid loops over the axes of rows and of columns,
+    and the innermost loop, over the axes that are summed over.
+    """
+
+    products: tuple[Product, ...] = field(validator=a_tuple)
+    rows: int = field(validator=natural)
+    columns: int = field(validator=natural)
+    depth: int = field(validator=natural)
+    group: int = field(default=1, validator=natural)
+    """Blocks of rows whose units are numbered together, so that they share columns in a cache."""
+
+
+@frozen
+class Threads:
+    """`threads 2 grain 16384`: the first two grid loops are shared out among threads; the others
+    run in each thread."""
+
+    loops: int = field(validator=natural)
+    grain: int = field(default=0, validator=natural)
+    """A kernel of fewer elements runs in one thread."""
+
+
+@frozen
+class Transposed:
+    """`transposed a along i0`: the load `a` is consecutive along another axis than the vectors: a
+    block of both axes is read along `i0` and turned in fast memory."""
+
+    load: str = field(validator=identifier)
+    along: Sym = field(validator=exactly(Sym))
+
+
+@frozen
+class Prefetch:
+    """`prefetch 2 x[1024*i0 + r0 + 1024] write`: stage 2 asks for an address at each step."""
+
+    stage: int = field(validator=natural)
+    buffer: str = field(validator=identifier)
+    index: Expr = field(validator=instance_of(Expr))
+    write: bool = field(default=False, validator=exactly(bool))
+    """What is asked for will be stored to."""
+
+
+@frozen
+class Choice:
+    """`choice XBLOCK of (128, 256)`: a number to be tuned, and its finite set."""
+
+    name: str = field(validator=identifier)
+    values: tuple[int, ...] = field(validator=a_tuple)
+
+
+@frozen
+class TiledKernel:
+    """One kernel and its decisions."""
+
+    kernel: Kernel = field(validator=exactly(Kernel))
+    loops: tuple[Loop, ...] = field(validator=a_tuple)
+    reductions: tuple[Reduction, ...] = field(default=(), validator=a_tuple)
+    """One for each `Reduce` of the kernel, in order."""
+    contraction: Contraction | None = field(
+        default=None, validator=exactly(Contraction, type(None))
+    )
+    threads: Threads | None = field(default=None, validator=exactly(Threads, type(None)))
+    """None where one thread runs all units, or where units are programs of a device."""
+    atomic: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Buffers that units may combine into at the same address at once."""
+    transposed: tuple[Transposed, ...] = field(default=(), validator=a_tuple)
+    prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)
+    cleared: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Buffers whose steps are filled with zeros as memory."""
+    replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Loads that are the same for all points of a step, and are read for each."""
+    index: DType = field(default=DType.I64, validator=exactly(DType))
+    """Type of index arithmetic: `i32` where everything fits."""
+    choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
+    candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
+    """Values of all choices, and of the compiler's options, the best guess first."""
+
+
+@frozen
+class TiledGroup:
+    """Kernels that one launch runs (`KernelGroup`): a member is one of `kernels`."""
+
+    name: str = field(validator=identifier)
+    device: Device = field(validator=exactly(Device))
+    kernels: tuple[TiledKernel, ...] = field(validator=a_tuple)
+    members: tuple[int, ...] = field(validator=a_tuple)
+
+
+@frozen
+class TileProgram:
+    """The kernels of a schedule, tiled, with what is known of their sizes."""
+
+    name: str = field(validator=identifier)
+    kernels: tuple[TiledKernel | TiledGroup, ...] = field(validator=a_tuple)
+    facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
+    origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
