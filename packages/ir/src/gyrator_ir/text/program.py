@@ -30,7 +30,7 @@ from gyrator_ir.text.scanner import (
 from gyrator_ir.text.values import read_layout, show_layout
 
 _HEADER = re.compile(r"([a-z.]+) (\d+) @([^\W\d]\w*)")
-_KINDS = ("loop.program", "kernel.schedule", "host.program")
+_KINDS = ("loop.program", "kernel.schedule", "tile.program", "host.program")
 
 
 def header_kind(text: str) -> str:

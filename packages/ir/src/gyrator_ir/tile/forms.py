@@ -1,0 +1,131 @@
+"""The lines below a tiled kernel: how each prints and parses."""
+
+from enum import StrEnum
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.source import Configuration
+from gyrator_ir.text.forms import (
+    DTYPE,
+    INTEGER,
+    NAME,
+    NAMES,
+    SYMBOL,
+    Block,
+    Codec,
+    Form,
+    FormTable,
+    Part,
+    flag,
+    pairs,
+    sequence,
+)
+from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.tile.nodes import (
+    Choice,
+    Contraction,
+    Loop,
+    LoopKind,
+    Method,
+    Prefetch,
+    Product,
+    Reduction,
+    Threads,
+    Transposed,
+)
+
+
+def _word_of(words: type[StrEnum]) -> Codec:
+    def read(scanner: Scanner) -> StrEnum:
+        word = scanner.name()
+        if word not in words.__members__.values():
+            scanner.fail(f"one of {', '.join(words)}")
+        return words(word)
+
+    return Codec(lambda value, _: value.value, read)
+
+
+def _read_step(scanner: Scanner) -> int | str:
+    following = scanner.text[scanner.at :].lstrip()[:1]
+    return scanner.integer() if following.isdigit() else scanner.name()
+
+
+STEP = Codec(lambda value, _: str(value), _read_step)
+INTEGERS = sequence(INTEGER, "()")
+
+
+def _read_index(scanner: Scanner) -> Expr:
+    scanner.expect("[")
+    index = scanner.expr()
+    scanner.expect("]")
+    return index
+
+
+INDEX = Codec(lambda value, w: f"[{w.expr(value)}]", _read_index)
+_LOOP = (
+    Part("axes", sequence(SYMBOL, "()")),
+    Part("step", STEP, lead="by", omit=1),
+    Part("unroll", INTEGER, lead="unroll", omit=1),
+    Part("ahead", INTEGER, lead="ahead", omit=1),
+)
+LOOPS = {kind: Form(Loop, kind.value, _LOOP) for kind in LoopKind}
+
+FORMS = FormTable(
+    (
+        Form(
+            Reduction,
+            "reduce",
+            (
+                Part("result", NAME),
+                Part("method", _word_of(Method)),
+                Part("chain", INTEGER, lead="chain", omit=0),
+                Part("block", INTEGER, lead="block", omit=0),
+                Part("keep", NAMES, lead="keep", omit=()),
+            ),
+        ),
+        Form(
+            Contraction,
+            "contraction",
+            (
+                Part("rows", INTEGER, lead="rows"),
+                Part("columns", INTEGER, lead="columns"),
+                Part("depth", INTEGER, lead="depth"),
+                Part("group", INTEGER, lead="group", omit=1),
+            ),
+            blocks=(Block("products"),),
+        ),
+        Form(
+            Product,
+            "product",
+            (
+                Part("result", NAME),
+                Part("left", NAME, lead="="),
+                Part("right", NAME, lead="*"),
+                Part("dtype", DTYPE, lead="in"),
+            ),
+        ),
+        Form(
+            Threads,
+            "threads",
+            (Part("loops", INTEGER), Part("grain", INTEGER, lead="grain", omit=0)),
+        ),
+        Form(Transposed, "transposed", (Part("load", NAME), Part("along", SYMBOL, lead="along"))),
+        Form(
+            Prefetch,
+            "prefetch",
+            (
+                Part("stage", INTEGER),
+                Part("buffer", NAME),
+                Part("index", INDEX, glued=True),
+                flag("write", "write"),
+            ),
+        ),
+        Form(Choice, "choice", (Part("name", NAME), Part("values", INTEGERS, lead="of"))),
+        Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
+    )
+)
+"""What has a line of its own beside the loops, by class and by first word."""
+
+LISTS = ("reductions", "transposed", "prefetches", "choices", "candidates")
+"""Fields of a tiled kernel that are written an item a line."""
+BUFFERS = ("atomic", "cleared", "replicated")
+"""Fields that are written as one line of names."""

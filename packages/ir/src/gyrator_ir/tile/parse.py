@@ -1,0 +1,123 @@
+"""Text to Tile IR: the reverse of `gyrator_ir.tile.print`, form by form."""
+
+from typing import Any
+
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.text.forms import NAMES, build
+from gyrator_ir.text.lines import Line
+from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
+from gyrator_ir.text.scanner import Scanner
+from gyrator_ir.tile.forms import BUFFERS, FORMS, LOOPS
+from gyrator_ir.tile.nodes import LoopKind, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.print import KIND, VERSION
+
+_WORDS = (
+    {"kernel": "kernel", "index": "index"}
+    | dict.fromkeys(LoopKind, "loops")
+    | {"reduce": "reductions", "contraction": "contraction", "threads": "threads"}
+    | {"transposed": "transposed", "prefetch": "prefetches", "choice": "choices"}
+    | {"candidate": "candidates"}
+    | {name: name for name in BUFFERS}
+)
+_ONE = ("contraction", "threads")
+
+
+def parse(text: str) -> TileProgram:
+    """Read one program. Blank lines, and lines that begin with `;`, are skipped.
+
+    Raises:
+        ParseError: as `gyrator_ir.loop.parse.parse` does.
+    """
+    line = sole(text, KIND)
+    name = read_header(line, KIND, VERSION)
+    words = {"origin": "origins", "fact": "facts", "tile": "kernels", "group": "kernels"}
+    groups = sections(line, words)
+    values = {
+        "name": name,
+        "origins": tuple(read_origin(child, row) for row, child in enumerate(groups["origins"])),
+        "facts": read_facts(groups["facts"]) if groups["facts"] else ShapeFacts(),
+        "kernels": tuple(map(_node, groups["kernels"])),
+    }
+    found = build(line, TileProgram, values)
+    assert isinstance(found, TileProgram)
+    return found
+
+
+def _node(line: Line) -> TiledKernel | TiledGroup:
+    return _group(line) if line.text.startswith("group ") else _tile(line)
+
+
+def _group(line: Line) -> TiledGroup:
+    kernels = tuple(map(_tile, sections(line, {"tile": "kernels"})["kernels"]))
+    numbers = {t.kernel.name: n for n, t in enumerate(kernels)}
+    s = Scanner(line)
+    s.expect("group")
+    values: dict[str, Any] = {"name": s.name(), "kernels": kernels}
+    s.expect("on")
+    values["device"] = s.device()
+    s.expect("together")
+    members = NAMES.read(s)
+    s.end()
+    for name in members:
+        if name not in numbers:
+            line.fail(f"there is no kernel {name!r} below")
+    values["members"] = tuple(numbers[name] for name in members)
+    found = build(line, TiledGroup, values)
+    assert isinstance(found, TiledGroup)
+    return found
+
+
+def _tile(line: Line) -> TiledKernel:
+    if line.text != "tile":
+        line.fail("expected `tile` alone on its line")
+    groups = sections(line, _WORDS)
+    if len(groups["kernel"]) != 1:
+        line.fail("expected one kernel below")
+    values: dict[str, Any] = {"kernel": read_kernel(groups.pop("kernel")[0])}
+    values["loops"] = tuple(_loop(child) for child in groups.pop("loops"))
+    for name in BUFFERS:
+        values[name] = tuple(n for child in groups.pop(name) for n in _names(child, name))
+    for child in groups.pop("index"):
+        s = Scanner(child.leaf())
+        s.expect("index")
+        values["index"] = s.dtype()
+        s.end()
+    for name, lines in groups.items():
+        items = tuple(map(_item, lines))
+        if name in _ONE:
+            if len(items) > 1:
+                lines[1].fail(f"expected one {name}")
+            values[name] = items[0] if items else None
+        else:
+            values[name] = items
+    found = build(line, TiledKernel, values)
+    assert isinstance(found, TiledKernel)
+    return found
+
+
+def _loop(line: Line) -> Any:
+    kind = LoopKind(line.text.partition(" ")[0])
+    values = {"kind": kind}
+    form, s = LOOPS[kind], Scanner(line)
+    s.expect(kind.value)
+    values |= {part.attribute: part.read(s) for part in form.parts}
+    s.end()
+    line.leaf()
+    return build(line, form.cls, values)
+
+
+def _names(line: Line, word: str) -> tuple[str, ...]:
+    s = Scanner(line.leaf())
+    s.expect(word)
+    names: tuple[str, ...] = NAMES.read(s)
+    s.end()
+    return names
+
+
+def _item(line: Line) -> Any:
+    s = Scanner(line)
+    form = FORMS.find(s)
+    if form is None:
+        line.fail(f"expected one of {FORMS.verbs()}")
+    return form.read(s, lambda lines: tuple(map(_item, lines)))

@@ -1,0 +1,57 @@
+"""Tile IR to text. `parse(show(p)) == p` for every program that verifies."""
+
+from gyrator_ir.kernel.print import show_kernel
+from gyrator_ir.text.lines import indented
+from gyrator_ir.text.program import show_facts, show_origin
+from gyrator_ir.text.scanner import Writer, show_device
+from gyrator_ir.tile.forms import BUFFERS, FORMS, LISTS, LOOPS
+from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.types import DType
+
+VERSION = 1
+KIND = "tile.program"
+
+
+def show(program: TileProgram) -> str:
+    """Print a program; the same program always prints the same bytes."""
+    writer = Writer()
+    lines = [show_origin(row, origin) for row, origin in enumerate(program.origins)]
+    lines += show_facts(program.facts)
+    for kernel in program.kernels:
+        lines += show_tiled(kernel, writer)
+    return "\n".join([f"{KIND} {VERSION} @{program.name}", *indented(lines)]) + "\n"
+
+
+def show_tiled(kernel: TiledKernel | TiledGroup, writer: Writer) -> list[str]:
+    """Print a line `tile`, and below it the kernel and its decisions."""
+    if isinstance(kernel, TiledGroup):
+        members = ", ".join(kernel.kernels[n].kernel.name for n in kernel.members)
+        lines = [line for k in kernel.kernels for line in show_tiled(k, writer)]
+        head = f"group {kernel.name} on {show_device(kernel.device)} together ({members})"
+        return [head, *indented(lines)]
+    return ["tile", *indented(_kernel(kernel, writer))]
+
+
+def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
+    lines = show_kernel(t.kernel, writer)
+    lines += [LOOPS[loop.kind].head(loop, writer) for loop in t.loops]
+    if t.threads is not None:
+        lines += _line(t.threads, writer)
+    if t.contraction is not None:
+        lines += _line(t.contraction, writer)
+    for name in LISTS:
+        for item in getattr(t, name):
+            lines += _line(item, writer)
+    for name in BUFFERS:
+        names = getattr(t, name)
+        if names:
+            lines.append(f"{name} ({', '.join(names)})")
+    if t.index is not DType.I64:
+        lines.append(f"index {t.index.value}")
+    return lines
+
+
+def _line(node: object, writer: Writer) -> list[str]:
+    return FORMS.by_class[type(node)].show(
+        node, writer, lambda items, w: [line for item in items for line in _line(item, w)]
+    )

@@ -1,0 +1,213 @@
+"""What must hold of every tiled kernel.
+
+GY-TILE-001  each axis is walked by some loop, and no loop walks what is no axis
+GY-TILE-002  grid loops come first; loops that share an axis walk the same axes, and an inner step
+             divides the one outside
+GY-TILE-003  a step is at least 1 or names a choice; a choice has different values of at least 1;
+             each candidate gives every choice one of its values
+GY-TILE-004  there is one reduction for each `Reduce`, in order, whose method fits its kind: chains
+             are of sums of floats, two passes of `welford` and `online_softmax`, products of `dot`
+GY-TILE-005  a reduction at once has all elements of a point in one step
+GY-TILE-006  a contraction names its loops: different grid loops of rows and of columns, and an
+             innermost loop; its products are those reductions whose method is `matrix`
+GY-TILE-007  threads share out no more loops than there are grid loops
+GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel
+GY-TILE-009  members of a group are its kernels, each of them at least once, on its device
+
+The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.verify import verify_kernel
+from gyrator_ir.loop.body import Load, Reduce, ReduceKind, Store
+from gyrator_ir.loop.check import Checker, Where
+from gyrator_ir.provenance import Origin
+from gyrator_ir.text.scanner import Writer
+from gyrator_ir.tile.nodes import (
+    Contraction,
+    LoopKind,
+    Method,
+    TiledGroup,
+    TiledKernel,
+    TileProgram,
+)
+from gyrator_ir.tile.print import show_tiled
+from gyrator_ir.types import DType
+
+_SUMS = (ReduceKind.SUM, ReduceKind.DOT)
+_TWO_PASS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
+
+
+def verify(program: TileProgram) -> TileProgram:
+    """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    for kernel in program.kernels:
+        verify_tiled(kernel, program.origins)
+    return program
+
+
+def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()) -> None:
+    """Raise `VerifyError` for the first thing that is wrong with one kernel or group."""
+    checker = Checker("TILE", {}, origins)
+    if isinstance(tiled, TiledKernel):
+        verify_kernel(tiled.kernel, origins)
+        _Kernel(tiled, checker).run()
+        return
+    where = partial(_text, tiled)
+    if set(tiled.members) != set(range(len(tiled.kernels))):
+        checker.fail(9, "each kernel is a member, and each member a kernel", where)
+    for kernel in tiled.kernels:
+        if kernel.kernel.device != tiled.device:
+            said = f"{kernel.kernel.name!r} is on {kernel.kernel.device}, not {tiled.device}"
+            checker.fail(9, said, where)
+        verify_tiled(kernel, origins)
+
+
+def _text(tiled: TiledKernel | TiledGroup) -> str:
+    return "\n".join(show_tiled(tiled, Writer()))
+
+
+def axes_extent(kernel: Kernel, symbols: Sequence[Sym]) -> Expr | None:
+    """Return the product of the extents of some axes; None where one of them is no axis."""
+    extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
+    total: Expr = Const(1)
+    for symbol in symbols:
+        if symbol not in extents:
+            return None
+        total = total * extents[symbol]
+    return total
+
+
+class _Kernel:
+    """Checks one tiled kernel."""
+
+    def __init__(self, tiled: TiledKernel, checker: Checker) -> None:
+        self._t = tiled
+        self._checker = checker
+        self._where: Where = partial(_text, tiled)
+        checker.rows = tiled.kernel.origins
+
+    def _fail(self, number: int, said: str) -> None:
+        self._checker.fail(number, said, self._where)
+
+    def run(self) -> None:
+        """Raise for the first thing that is wrong."""
+        self._axes()
+        self._order()
+        self._steps()
+        self._reductions()
+        if self._t.contraction is not None:
+            self._contraction(self._t.contraction)
+        grid = sum(loop.kind is LoopKind.GRID for loop in self._t.loops)
+        if self._t.threads is not None and self._t.threads.loops > grid:
+            self._fail(7, f"threads share {self._t.threads.loops} loops, and {grid} are grid loops")
+        self._buffers()
+
+    def _axes(self) -> None:
+        kernel = self._t.kernel
+        axes = {a.symbol for a in (*kernel.axes, *kernel.inner)}
+        walked = {s for loop in self._t.loops for s in loop.axes}
+        for symbol in sorted(axes ^ walked, key=lambda s: s.name):
+            said = "is walked by no loop" if symbol in axes else "is no axis of the kernel"
+            self._fail(1, f"{symbol.name} {said}")
+
+    def _order(self) -> None:
+        outside: list[tuple[tuple[Sym, ...], int | str]] = []
+        grid = True
+        for loop in self._t.loops:
+            if loop.kind is LoopKind.GRID and not grid:
+                self._fail(2, "a grid loop stands inside of another loop")
+            grid = loop.kind is LoopKind.GRID
+            if not loop.axes or len(set(loop.axes)) != len(loop.axes):
+                self._fail(2, "a loop walks at least one axis, and each once")
+            for axes, step in outside:
+                if set(axes).isdisjoint(loop.axes):
+                    continue
+                if axes != loop.axes:
+                    self._fail(2, f"two loops share an axis of {_names(axes)} but not all of them")
+                if isinstance(step, int) and isinstance(loop.step, int) and step % loop.step:
+                    self._fail(2, f"a step of {loop.step} does not divide the {step} outside")
+            outside.append((loop.axes, loop.step))
+
+    def _steps(self) -> None:
+        choices = {c.name: c.values for c in self._t.choices}
+        for c in self._t.choices:
+            if not c.values or min(c.values) < 1 or len(set(c.values)) != len(c.values):
+                self._fail(3, f"choice {c.name} needs different values of at least 1")
+        for loop in self._t.loops:
+            if isinstance(loop.step, str):
+                if loop.step not in choices:
+                    self._fail(3, f"there is no choice {loop.step!r}")
+            elif loop.step < 1:
+                self._fail(3, f"a step of {loop.step}")
+            if loop.unroll < 1 or loop.ahead < 1:
+                self._fail(3, "a loop runs at least one step at a time")
+        for candidate in self._t.candidates:
+            given = dict(candidate.values)
+            for name, values in choices.items():
+                if given.get(name) not in values:
+                    self._fail(3, f"a candidate gives {name} the value {given.get(name)}")
+
+    def _reductions(self) -> None:
+        kernel = self._t.kernel
+        reduces = [s for stage in kernel.stages for s in stage.body if isinstance(s, Reduce)]
+        named = [r.result for r in self._t.reductions]
+        if named != [s.names[0] for s in reduces]:
+            self._fail(4, f"the kernel reduces {[s.names[0] for s in reduces]}, not {named}")
+        for r, s in zip(self._t.reductions, reduces, strict=True):
+            if r.chain and not (s.kind in _SUMS and s.dtype.is_float):
+                self._fail(4, f"{r.result} is no sum of floats, which has chains")
+            two_pass = r.method is Method.TWO_PASS
+            if two_pass and s.kind not in _TWO_PASS:
+                self._fail(4, f"{r.result} is a {s.kind.value}, which needs no second pass")
+            if two_pass != bool(r.block) or (r.keep and not two_pass):
+                self._fail(4, f"{r.result}: blocks are kept by two passes, and by them alone")
+            if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
+                self._fail(4, f"{r.result} is a {s.kind.value}, no product")
+            if r.method is Method.AT_ONCE:
+                self._at_once(r.result)
+
+    def _at_once(self, result: str) -> None:
+        inner = {a.symbol for a in self._t.kernel.inner}
+        for loop in self._t.loops:
+            extent = axes_extent(self._t.kernel, loop.axes)
+            if inner.isdisjoint(loop.axes) or isinstance(loop.step, str):
+                continue
+            if not isinstance(extent, Const) or extent.value > loop.step:
+                self._fail(5, f"{result} is reduced at once, {_names(loop.axes)} in several steps")
+
+    def _contraction(self, c: Contraction) -> None:
+        loops = self._t.loops
+        if max(c.rows, c.columns, c.depth) >= len(loops) or c.group < 1:
+            self._fail(6, f"there are {len(loops)} loops")
+        grid = [loops[n].kind is LoopKind.GRID for n in (c.rows, c.columns, c.depth)]
+        if grid != [True, True, False] or c.rows == c.columns or c.depth != len(loops) - 1:
+            self._fail(6, "rows and columns are two grid loops, and depth is the innermost loop")
+        matrix = [r.result for r in self._t.reductions if r.method is Method.MATRIX]
+        if [p.result for p in c.products] != matrix:
+            self._fail(6, f"products are those of {matrix}, not {[p.result for p in c.products]}")
+
+    def _buffers(self) -> None:
+        body = [s for stage in self._t.kernel.stages for s in stage.body]
+        loads = {s.name for s in body if isinstance(s, Load)}
+        stored = {s.buffer for s in body if isinstance(s, Store)}
+        known = {b.name for b in self._t.kernel.parameters}
+        known |= {local.name for local in self._t.kernel.locals}
+        for name in (*(x.load for x in self._t.transposed), *self._t.replicated):
+            if name not in loads:
+                self._fail(8, f"there is no load {name!r}")
+        for name in (*self._t.atomic, *self._t.cleared):
+            if name not in stored:
+                self._fail(8, f"nothing is stored to {name!r}")
+        for p in self._t.prefetches:
+            if p.buffer not in known or p.stage >= len(self._t.kernel.stages):
+                self._fail(8, f"there is no stage {p.stage} that could ask for {p.buffer!r}")
+        if self._t.index not in (DType.I32, DType.I64):
+            self._fail(8, f"indices are i32 or i64, not {self._t.index.value}")
+
+
+def _names(axes: Sequence[Sym]) -> str:
+    return f"({', '.join(s.name for s in axes)})"
