@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
+    from gyrator_ir.tile.nodes import TileProgram
 
 
 class KernelBackend(Protocol):
@@ -78,6 +79,26 @@ class GroupBackend(KernelBackend, Protocol):
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write the groups' kernels, in units apart from those of `emit`."""
+        ...
+
+
+@runtime_checkable
+class TilingBackend(KernelBackend, Protocol):
+    """A language for kernels that prints Tile IR: `emit` and `emit_groups` are `tile`, then
+    `emit_tiled`."""
+
+    def tile(
+        self,
+        kernels: Sequence[Kernel | KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> TileProgram:
+        """Decide how the kernels run on the target."""
+        ...
+
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels, batched as `emit` and `emit_groups` do."""
         ...
 
 

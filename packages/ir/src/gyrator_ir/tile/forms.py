@@ -26,6 +26,7 @@ from gyrator_ir.tile.nodes import (
     Loop,
     LoopKind,
     Method,
+    Pipelined,
     Prefetch,
     Product,
     Reduction,
@@ -65,7 +66,6 @@ _LOOP = (
     Part("axes", sequence(SYMBOL, "()")),
     Part("step", STEP, lead="by", omit=1),
     Part("unroll", INTEGER, lead="unroll", omit=1),
-    Part("ahead", INTEGER, lead="ahead", omit=1),
 )
 LOOPS = {kind: Form(Loop, kind.value, _LOOP) for kind in LoopKind}
 
@@ -109,6 +109,7 @@ FORMS = FormTable(
             (Part("loops", INTEGER), Part("grain", INTEGER, lead="grain", omit=0)),
         ),
         Form(Transposed, "transposed", (Part("load", NAME), Part("along", SYMBOL, lead="along"))),
+        Form(Pipelined, "pipelined", (Part("stage", INTEGER), Part("ahead", STEP, lead="ahead"))),
         Form(
             Prefetch,
             "prefetch",
@@ -125,7 +126,7 @@ FORMS = FormTable(
 )
 """What has a line of its own beside the loops, by class and by first word."""
 
-LISTS = ("reductions", "transposed", "prefetches", "choices", "candidates")
+LISTS = ("reductions", "transposed", "pipelined", "prefetches", "choices", "candidates")
 """Fields of a tiled kernel that are written an item a line."""
 BUFFERS = ("atomic", "cleared", "replicated")
 """Fields that are written as one line of names."""

@@ -48,7 +48,10 @@ class LoopKind(StrEnum):
 
 @frozen
 class Loop:
-    """`loop (r0, r1) by RBLOCK unroll 2 ahead 3`: axes walked as one, the last fastest."""
+    """`loop (r0, r1) by RBLOCK unroll 2`: axes walked as one, the last fastest.
+
+    Without axes, which only a kernel of one point has, it is a loop over that point.
+    """
 
     kind: LoopKind = field(validator=exactly(LoopKind))
     axes: tuple[Sym, ...] = field(validator=a_tuple)
@@ -56,8 +59,6 @@ class Loop:
     """Elements of a step, or the name of a `Choice`. A last step may be shorter."""
     unroll: int = field(default=1, validator=natural)
     """Steps that are written out side by side, each with accumulators of its own."""
-    ahead: int = field(default=1, validator=natural)
-    """Steps whose loads are under way at once (software pipelining)."""
 
 
 class Method(StrEnum):
@@ -106,10 +107,11 @@ class Product:
 
 @frozen
 class Contraction:
-    """`contraction rows 1 columns 2 depth 4 group 8`: the kernel is a product of matrices.
+    """`contraction rows 1 columns 2 depth 3 group 8`: the kernel is a product of matrices.
 
     Rows, columns and depth are loops, by position: grid loops over the axes of rows and of columns,
-    and the innermost loop, over the axes that are summed over.
+    and a loop over axes that are summed over. A block of the factors is a step of depth by a step
+    of rows or of columns; other loops walk batches and axes summed over one by one.
     """
 
     products: tuple[Product, ...] = field(validator=a_tuple)
@@ -137,6 +139,16 @@ class Transposed:
 
     load: str = field(validator=identifier)
     along: Sym = field(validator=exactly(Sym))
+
+
+@frozen
+class Pipelined:
+    """`pipelined 0 ahead 3`: in the innermost loop of stage 0, the loads of 3 steps are under way
+    at once (software pipelining)."""
+
+    stage: int = field(validator=natural)
+    ahead: int | str = field(validator=exactly(int, str))
+    """Steps, or the name of a `Choice`."""
 
 
 @frozen
@@ -174,6 +186,8 @@ class TiledKernel:
     atomic: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers that units may combine into at the same address at once."""
     transposed: tuple[Transposed, ...] = field(default=(), validator=a_tuple)
+    pipelined: tuple[Pipelined, ...] = field(default=(), validator=a_tuple)
+    """The loads of other stages wait for the step that needs them."""
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)
     cleared: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers whose steps are filled with zeros as memory."""

@@ -3,13 +3,14 @@
 GY-TILE-001  each axis is walked by some loop, and no loop walks what is no axis
 GY-TILE-002  grid loops come first; loops that share an axis walk the same axes, and an inner step
              divides the one outside
-GY-TILE-003  a step is at least 1 or names a choice; a choice has different values of at least 1;
-             each candidate gives every choice one of its values
+GY-TILE-003  a step is at least 1 or names a choice, and so are the steps of a pipelined stage; a
+             choice has different values of at least 1; each candidate gives every choice one of its
+             values
 GY-TILE-004  there is one reduction for each `Reduce`, in order, whose method fits its kind: chains
              are of sums of floats, two passes of `welford` and `online_softmax`, products of `dot`
 GY-TILE-005  a reduction at once has all elements of a point in one step
-GY-TILE-006  a contraction names its loops: different grid loops of rows and of columns, and an
-             innermost loop; its products are those reductions whose method is `matrix`
+GY-TILE-006  a contraction names its loops: different grid loops of rows and of columns, and a loop
+             over inner axes; its products are those reductions whose method is `matrix`
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device
@@ -17,7 +18,7 @@ GY-TILE-009  members of a group are its kernels, each of them at least once, on 
 The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 from gyrator_ir.expr import Const, Expr, Sym
@@ -121,8 +122,10 @@ class _Kernel:
             if loop.kind is LoopKind.GRID and not grid:
                 self._fail(2, "a grid loop stands inside of another loop")
             grid = loop.kind is LoopKind.GRID
-            if not loop.axes or len(set(loop.axes)) != len(loop.axes):
-                self._fail(2, "a loop walks at least one axis, and each once")
+            if len(set(loop.axes)) != len(loop.axes):
+                self._fail(2, "a loop walks each axis once")
+            if not loop.axes and self._t.kernel.axes:
+                self._fail(2, "a loop walks at least one axis of a kernel that has axes")
             for axes, step in outside:
                 if set(axes).isdisjoint(loop.axes):
                     continue
@@ -138,18 +141,23 @@ class _Kernel:
             if not c.values or min(c.values) < 1 or len(set(c.values)) != len(c.values):
                 self._fail(3, f"choice {c.name} needs different values of at least 1")
         for loop in self._t.loops:
-            if isinstance(loop.step, str):
-                if loop.step not in choices:
-                    self._fail(3, f"there is no choice {loop.step!r}")
-            elif loop.step < 1:
-                self._fail(3, f"a step of {loop.step}")
-            if loop.unroll < 1 or loop.ahead < 1:
+            self._step(loop.step, choices)
+            if loop.unroll < 1:
                 self._fail(3, "a loop runs at least one step at a time")
+        for p in self._t.pipelined:
+            self._step(p.ahead, choices)
         for candidate in self._t.candidates:
             given = dict(candidate.values)
             for name, values in choices.items():
                 if given.get(name) not in values:
                     self._fail(3, f"a candidate gives {name} the value {given.get(name)}")
+
+    def _step(self, step: int | str, choices: Collection[str]) -> None:
+        if isinstance(step, str):
+            if step not in choices:
+                self._fail(3, f"there is no choice {step!r}")
+        elif step < 1:
+            self._fail(3, f"a step of {step}")
 
     def _reductions(self) -> None:
         kernel = self._t.kernel
@@ -172,11 +180,13 @@ class _Kernel:
 
     def _at_once(self, result: str) -> None:
         inner = {a.symbol for a in self._t.kernel.inner}
+        least = {c.name: min(c.values) for c in self._t.choices}
         for loop in self._t.loops:
-            extent = axes_extent(self._t.kernel, loop.axes)
-            if inner.isdisjoint(loop.axes) or isinstance(loop.step, str):
+            if inner.isdisjoint(loop.axes):
                 continue
-            if not isinstance(extent, Const) or extent.value > loop.step:
+            extent = axes_extent(self._t.kernel, loop.axes)
+            step = least[loop.step] if isinstance(loop.step, str) else loop.step
+            if not isinstance(extent, Const) or extent.value > step:
                 self._fail(5, f"{result} is reduced at once, {_names(loop.axes)} in several steps")
 
     def _contraction(self, c: Contraction) -> None:
@@ -184,8 +194,11 @@ class _Kernel:
         if max(c.rows, c.columns, c.depth) >= len(loops) or c.group < 1:
             self._fail(6, f"there are {len(loops)} loops")
         grid = [loops[n].kind is LoopKind.GRID for n in (c.rows, c.columns, c.depth)]
-        if grid != [True, True, False] or c.rows == c.columns or c.depth != len(loops) - 1:
-            self._fail(6, "rows and columns are two grid loops, and depth is the innermost loop")
+        inner = {a.symbol for a in self._t.kernel.inner}
+        if grid != [True, True, False] or c.rows == c.columns:
+            self._fail(6, "rows and columns are two grid loops, and depth is none")
+        if not inner.issuperset(loops[c.depth].axes):
+            self._fail(6, "depth is a loop over inner axes")
         matrix = [r.result for r in self._t.reductions if r.method is Method.MATRIX]
         if [p.result for p in c.products] != matrix:
             self._fail(6, f"products are those of {matrix}, not {[p.result for p in c.products]}")
@@ -202,6 +215,9 @@ class _Kernel:
         for name in (*self._t.atomic, *self._t.cleared):
             if name not in stored:
                 self._fail(8, f"nothing is stored to {name!r}")
+        for stage in (x.stage for x in self._t.pipelined):
+            if stage >= len(self._t.kernel.stages):
+                self._fail(8, f"there is no stage {stage} to pipeline")
         for p in self._t.prefetches:
             if p.buffer not in known or p.stage >= len(self._t.kernel.stages):
                 self._fail(8, f"there is no stage {p.stage} that could ask for {p.buffer!r}")
