@@ -5,7 +5,7 @@ from collections.abc import Callable
 from attrs import evolve
 
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
 
@@ -19,10 +19,12 @@ def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
 
 
 def _one(
-    kernel: TiledKernel | TiledGroup, facts: ShapeFacts, tile: Tile
-) -> TiledKernel | TiledGroup:
+    kernel: TiledKernel | TiledGroup | Repeat, facts: ShapeFacts, tile: Tile
+) -> TiledKernel | TiledGroup | Repeat:
     if isinstance(kernel, TiledKernel):
         return tile(kernel, facts)
+    if isinstance(kernel, Repeat):
+        return kernel
     kernels = tuple(tile(k, facts) for k in kernel.kernels)
     if all(new is old for new, old in zip(kernels, kernel.kernels, strict=True)):
         return kernel

@@ -30,6 +30,7 @@ from gyrator_ir.tile.nodes import (
     Prefetch,
     Product,
     Reduction,
+    Repeat,
     Threads,
     Transposed,
 )
@@ -65,7 +66,6 @@ INDEX = Codec(lambda value, w: f"[{w.expr(value)}]", _read_index)
 _LOOP = (
     Part("axes", sequence(SYMBOL, "()")),
     Part("step", STEP, lead="by", omit=1),
-    Part("unroll", INTEGER, lead="unroll", omit=1),
 )
 LOOPS = {kind: Form(Loop, kind.value, _LOOP) for kind in LoopKind}
 
@@ -77,8 +77,10 @@ FORMS = FormTable(
             (
                 Part("result", NAME),
                 Part("method", _word_of(Method)),
+                Part("unroll", INTEGER, lead="unroll", omit=1),
                 Part("chain", INTEGER, lead="chain", omit=0),
                 Part("block", INTEGER, lead="block", omit=0),
+                flag("reload", "reload"),
                 Part("keep", NAMES, lead="keep", omit=()),
             ),
         ),
@@ -125,6 +127,13 @@ FORMS = FormTable(
     )
 )
 """What has a line of its own beside the loops, by class and by first word."""
+
+REPEAT = Form(Repeat, "repeat", (Part("name", NAME), Part("kernel", NAME, lead="of")))
+SHARED = (
+    Part("costs", INTEGERS, lead="costs", omit=()),
+    Part("grain", INTEGER, lead="grain", omit=0),
+)
+"""How the work of a group is shared out: the end of its line."""
 
 LISTS = ("reductions", "transposed", "pipelined", "prefetches", "choices", "candidates")
 """Fields of a tiled kernel that are written an item a line."""

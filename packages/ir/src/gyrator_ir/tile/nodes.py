@@ -8,14 +8,14 @@ print it; they decide nothing.
 in steps; an axis may be cut by several loops, an inner one walking the step of the one outside:
 
     grid (i0)                     a unit of parallel work for each row of a softmax,
-    loop (r0) by 16 unroll 2      and in it vectors of 16 elements, two of them in flight
+    loop (r0) by 16               and in it vectors of 16 elements
 
     grid (i0, i1) by XBLOCK       a unit for each XBLOCK points,
     loop (r0) by RBLOCK           whose rows are walked in blocks of RBLOCK
 
     grid (i0) by 512              a reduction of columns: strips of 512 points,
-    loop (r0) unroll 4            four rows at a time,
-    loop (i0) by 16               over vectors of the strip
+    loop (r0)                     row by row
+    loop (i0) by 16               in vectors
 
 A step of the innermost loop of an axis is computed at once: as a vector, or as one side of a block.
 All stages share the loops before the first one over an inner axis (and all grid loops). In what
@@ -48,7 +48,7 @@ class LoopKind(StrEnum):
 
 @frozen
 class Loop:
-    """`loop (r0, r1) by RBLOCK unroll 2`: axes walked as one, the last fastest.
+    """`loop (r0, r1) by RBLOCK`: axes walked as one, the last fastest.
 
     Without axes, which only a kernel of one point has, it is a loop over that point.
     """
@@ -57,8 +57,6 @@ class Loop:
     axes: tuple[Sym, ...] = field(validator=a_tuple)
     step: int | str = field(default=1, validator=exactly(int, str))
     """Elements of a step, or the name of a `Choice`. A last step may be shorter."""
-    unroll: int = field(default=1, validator=natural)
-    """Steps that are written out side by side, each with accumulators of its own."""
 
 
 class Method(StrEnum):
@@ -79,15 +77,22 @@ class Method(StrEnum):
 
 @frozen
 class Reduction:
-    """`reduce m two_pass block 2048 keep (d)`: how the `Reduce` whose first result is `m` runs."""
+    """`reduce m two_pass unroll 2 block 2048 keep (d)`: how the `Reduce` whose first result is `m`
+    runs."""
 
     result: str = field(validator=identifier)
     method: Method = field(validator=exactly(Method))
+    unroll: int = field(default=1, validator=natural)
+    """Steps of the last loop over an inner axis that are written out side by side. Where that is
+    the loop of vectors, each has accumulators of its own."""
     chain: int = field(default=0, validator=natural)
-    """Values that an accumulator of a sum takes, at most, before it is added to a total of a wider
+    """About how many values an accumulator of a sum takes before it is added to a total of a wider
     type (cascaded summation); 0 for any number."""
     block: int = field(default=0, validator=natural)
-    """Elements of a point that `two_pass` keeps; 0 for other methods."""
+    """Elements of the last inner axis that are taken at a time: what `two_pass` keeps, and where
+    chains end. 0 for all of them; chains then end between two runs of the last loop."""
+    reload: bool = field(default=False, validator=exactly(bool))
+    """The second pass loads from memory again, rather than from what is kept."""
     keep: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Values of later stages that equal what the second pass computes, exp(x - max): they are read
     from what is kept."""
@@ -208,6 +213,20 @@ class TiledGroup:
     device: Device = field(validator=exactly(Device))
     kernels: tuple[TiledKernel, ...] = field(validator=a_tuple)
     members: tuple[int, ...] = field(validator=a_tuple)
+    costs: tuple[int, ...] = field(default=(), validator=a_tuple)
+    """Of each of `kernels`: about how many operations an element takes, where threads share out the
+    work of all members."""
+    grain: int = field(default=0, validator=natural)
+    """A launch of fewer operations runs in one thread."""
+
+
+@frozen
+class Repeat:
+    """`repeat k5 of k1`: a kernel that is another one of the program but for the names of its
+    values and parameters. Launches pass those by position: one text serves both."""
+
+    name: str = field(validator=identifier)
+    kernel: str = field(validator=identifier)
 
 
 @frozen
@@ -215,6 +234,6 @@ class TileProgram:
     """The kernels of a schedule, tiled, with what is known of their sizes."""
 
     name: str = field(validator=identifier)
-    kernels: tuple[TiledKernel | TiledGroup, ...] = field(validator=a_tuple)
+    kernels: tuple[TiledKernel | TiledGroup | Repeat, ...] = field(validator=a_tuple)
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)

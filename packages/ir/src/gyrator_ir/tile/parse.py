@@ -8,8 +8,8 @@ from gyrator_ir.text.forms import NAMES, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
 from gyrator_ir.text.scanner import Scanner
-from gyrator_ir.tile.forms import BUFFERS, FORMS, LOOPS
-from gyrator_ir.tile.nodes import LoopKind, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.forms import BUFFERS, FORMS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.nodes import LoopKind, Repeat, TiledGroup, TiledKernel, TileProgram
 from gyrator_ir.tile.print import KIND, VERSION
 
 _WORDS = (
@@ -31,7 +31,8 @@ def parse(text: str) -> TileProgram:
     """
     line = sole(text, KIND)
     name = read_header(line, KIND, VERSION)
-    words = {"origin": "origins", "fact": "facts", "tile": "kernels", "group": "kernels"}
+    words = {"origin": "origins", "fact": "facts"}
+    words |= dict.fromkeys(("tile", "group", "repeat"), "kernels")
     groups = sections(line, words)
     values = {
         "name": name,
@@ -44,7 +45,11 @@ def parse(text: str) -> TileProgram:
     return found
 
 
-def _node(line: Line) -> TiledKernel | TiledGroup:
+def _node(line: Line) -> TiledKernel | TiledGroup | Repeat:
+    if line.text.startswith("repeat "):
+        found = REPEAT.read(Scanner(line), lambda lines: ())
+        assert isinstance(found, Repeat)
+        return found
     return _group(line) if line.text.startswith("group ") else _tile(line)
 
 
@@ -58,6 +63,7 @@ def _group(line: Line) -> TiledGroup:
     values["device"] = s.device()
     s.expect("together")
     members = NAMES.read(s)
+    values |= {part.attribute: part.read(s) for part in SHARED}
     s.end()
     for name in members:
         if name not in numbers:

@@ -4,8 +4,8 @@ from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_facts, show_origin
 from gyrator_ir.text.scanner import Writer, show_device
-from gyrator_ir.tile.forms import BUFFERS, FORMS, LISTS, LOOPS
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.forms import BUFFERS, FORMS, LISTS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
 from gyrator_ir.types import DType
 
 VERSION = 1
@@ -22,12 +22,15 @@ def show(program: TileProgram) -> str:
     return "\n".join([f"{KIND} {VERSION} @{program.name}", *indented(lines)]) + "\n"
 
 
-def show_tiled(kernel: TiledKernel | TiledGroup, writer: Writer) -> list[str]:
+def show_tiled(kernel: TiledKernel | TiledGroup | Repeat, writer: Writer) -> list[str]:
     """Print a line `tile`, and below it the kernel and its decisions."""
+    if isinstance(kernel, Repeat):
+        return [REPEAT.head(kernel, writer)]
     if isinstance(kernel, TiledGroup):
         members = ", ".join(kernel.kernels[n].kernel.name for n in kernel.members)
         lines = [line for k in kernel.kernels for line in show_tiled(k, writer)]
         head = f"group {kernel.name} on {show_device(kernel.device)} together ({members})"
+        head += "".join(part.show(kernel, writer) for part in SHARED)
         return [head, *indented(lines)]
     return ["tile", *indented(_kernel(kernel, writer))]
 

@@ -13,7 +13,9 @@ GY-TILE-006  a contraction names its loops: different grid loops of rows and of 
              over inner axes; its products are those reductions whose method is `matrix`
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel
-GY-TILE-009  members of a group are its kernels, each of them at least once, on its device
+GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
+             are one for each kernel, or none
+GY-TILE-010  a repeat is of a kernel before it
 
 The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 """
@@ -32,6 +34,7 @@ from gyrator_ir.tile.nodes import (
     Contraction,
     LoopKind,
     Method,
+    Repeat,
     TiledGroup,
     TiledKernel,
     TileProgram,
@@ -45,7 +48,16 @@ _TWO_PASS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 
 def verify(program: TileProgram) -> TileProgram:
     """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""
+    known: set[str] = set()
     for kernel in program.kernels:
+        if isinstance(kernel, Repeat):
+            if kernel.kernel not in known:
+                where = partial(_text, kernel)
+                said = f"no kernel {kernel.kernel!r} stands before its repeat"
+                Checker("TILE", {}, program.origins).fail(10, said, where)
+            continue
+        if isinstance(kernel, TiledKernel):
+            known.add(kernel.kernel.name)
         verify_tiled(kernel, program.origins)
     return program
 
@@ -60,6 +72,9 @@ def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()
     where = partial(_text, tiled)
     if set(tiled.members) != set(range(len(tiled.kernels))):
         checker.fail(9, "each kernel is a member, and each member a kernel", where)
+    if len(tiled.costs) not in (0, len(tiled.kernels)):
+        said = f"{len(tiled.costs)} costs, and {len(tiled.kernels)} kernels"
+        checker.fail(9, said, where)
     for kernel in tiled.kernels:
         if kernel.kernel.device != tiled.device:
             said = f"{kernel.kernel.name!r} is on {kernel.kernel.device}, not {tiled.device}"
@@ -67,7 +82,7 @@ def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()
         verify_tiled(kernel, origins)
 
 
-def _text(tiled: TiledKernel | TiledGroup) -> str:
+def _text(tiled: TiledKernel | TiledGroup | Repeat) -> str:
     return "\n".join(show_tiled(tiled, Writer()))
 
 
@@ -142,8 +157,6 @@ class _Kernel:
                 self._fail(3, f"choice {c.name} needs different values of at least 1")
         for loop in self._t.loops:
             self._step(loop.step, choices)
-            if loop.unroll < 1:
-                self._fail(3, "a loop runs at least one step at a time")
         for p in self._t.pipelined:
             self._step(p.ahead, choices)
         for candidate in self._t.candidates:
@@ -171,8 +184,14 @@ class _Kernel:
             two_pass = r.method is Method.TWO_PASS
             if two_pass and s.kind not in _TWO_PASS:
                 self._fail(4, f"{r.result} is a {s.kind.value}, which needs no second pass")
-            if two_pass != bool(r.block) or (r.keep and not two_pass):
-                self._fail(4, f"{r.result}: blocks are kept by two passes, and by them alone")
+            if two_pass and not r.block:
+                self._fail(4, f"{r.result}: two passes are over blocks")
+            if r.block and not (two_pass or r.chain):
+                self._fail(4, f"{r.result}: blocks are for two passes and for chains")
+            if (r.keep or r.reload) and not two_pass:
+                self._fail(4, f"{r.result}: only a second pass keeps values or loads again")
+            if r.unroll < 1:
+                self._fail(4, f"{r.result} takes at least one step at a time")
             if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
                 self._fail(4, f"{r.result} is a {s.kind.value}, no product")
             if r.method is Method.AT_ONCE:
