@@ -21,6 +21,7 @@ from gyrator_ir.host.nodes import INSTRUCTIONS
 from gyrator_ir.kernel import nodes as kernel_nodes
 from gyrator_ir.loop import body, nodes
 from gyrator_ir.loop.ops import OPS
+from gyrator_ir.tile import nodes as tile_nodes
 from gyrator_lowering.table import TableBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -133,6 +134,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "reductions": lambda: members(body.ReduceKind),
     "scans": lambda: members(body.ScanKind),
     "kernel-nodes": lambda: classes(defined_in(kernel_nodes)),
+    "tile-nodes": lambda: classes(defined_in(tile_nodes)),
     "modes": modes,
     "options": options,
 }

@@ -4,18 +4,10 @@ from collections.abc import Callable, Sequence
 
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
-from gyrator_ir.loop.body import Reduce
 from gyrator_ir.passes import Pass, Step, ignore
 from gyrator_ir.provenance import Origin
-from gyrator_ir.tile.nodes import (
-    Loop,
-    LoopKind,
-    Method,
-    Reduction,
-    TiledGroup,
-    TiledKernel,
-    TileProgram,
-)
+from gyrator_ir.tile.nodes import TileProgram
+from gyrator_ir.tile.plain import untiled
 
 
 def tile(
@@ -32,23 +24,3 @@ def tile(
         before, program = program, p.run(program)
         trace(Step(p.name, before, program))
     return program
-
-
-def untiled(kernel: Kernel | KernelGroup) -> TiledKernel | TiledGroup:
-    """Return a kernel as plain loops: a unit of work for each point, its elements one by one."""
-    if isinstance(kernel, KernelGroup):
-        kernels = tuple(map(_plain, kernel.kernels))
-        return TiledGroup(kernel.name, kernel.device, kernels, kernel.members)
-    return _plain(kernel)
-
-
-def _plain(kernel: Kernel) -> TiledKernel:
-    grid = tuple(Loop(LoopKind.GRID, (a.symbol,)) for a in kernel.axes)
-    inner = tuple(Loop(LoopKind.LOOP, (a.symbol,)) for a in kernel.inner)
-    reductions = tuple(
-        Reduction(s.names[0], Method.ACCUMULATE)
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Reduce)
-    )
-    return TiledKernel(kernel, grid + inner, reductions)

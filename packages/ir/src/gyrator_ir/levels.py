@@ -21,15 +21,23 @@ from gyrator_ir.loop.print import show as show_loop
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.passes import Level
 from gyrator_ir.text.program import header_kind
+from gyrator_ir.tile.nodes import TileProgram
+from gyrator_ir.tile.parse import parse as parse_tile
+from gyrator_ir.tile.print import KIND as TILE_KIND
+from gyrator_ir.tile.print import show as show_tile
+from gyrator_ir.tile.verify import verify as verify_tile
 
-Program = LoopProgram | Schedule | HostProgram
+Program = LoopProgram | Schedule | HostProgram | TileProgram
 
 LOOP = Level("loop", LoopProgram, show_loop, verify_loop, parse_loop, LOOP_KIND)
 KERNEL = Level("kernel", Schedule, show_schedule, verify_schedule, parse_schedule, KERNEL_KIND)
 HOST = Level("host", HostProgram, show_host, verify_host, parse_host, HOST_KIND)
+TILE = Level("tile", TileProgram, show_tile, verify_tile, parse_tile, TILE_KIND)
 
 LEVELS: Mapping[str, Level[Any]] = MappingProxyType({v.name: v for v in (LOOP, KERNEL, HOST)})
-"""In the order in which stages lead from one to the next."""
+"""In the order in which stages lead from one to the next. Kernels leave the chain for `TILE`."""
+
+_ALL = (LOOP, KERNEL, HOST, TILE)
 
 
 def level_of(program: object) -> Level[Any]:
@@ -38,7 +46,7 @@ def level_of(program: object) -> Level[Any]:
     Raises:
         TypeError: when it is no program.
     """
-    for level in LEVELS.values():
+    for level in _ALL:
         if isinstance(program, level.cls):
             return level
     raise TypeError(f"{type(program).__name__} is no program of any level")
@@ -51,7 +59,7 @@ def level_of_text(text: str) -> Level[Any]:
         ParseError: when it declares none.
     """
     kind = header_kind(text)
-    return next(level for level in LEVELS.values() if level.kind == kind)
+    return next(level for level in _ALL if level.kind == kind)
 
 
 def parse_program(text: str) -> Program:

@@ -18,10 +18,12 @@ from gyrator_ir.host.nodes import (
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.levels import Program
 from gyrator_ir.loop.nodes import Buffer, Constant, LoopProgram, SizeInput, TensorInput
+from gyrator_ir.tile.nodes import TileProgram
 from gyrator_ir.types import Device, DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, cast
 from gyrator_testing.interp.index import Number, integer
-from gyrator_testing.interp.memory import span_of
+from gyrator_testing.interp.memory import flat, span_of
+from gyrator_testing.interp.tile import tiled_kernels
 from gyrator_testing.levels import run_program
 
 USUAL_SIZE = 5
@@ -59,6 +61,8 @@ def feed(program: Program, seed: int = 0) -> Feed:
     rng = np.random.default_rng(seed)
     if isinstance(program, HostProgram):
         return _host_feed(program, rng)
+    if isinstance(program, TileProgram):
+        return _tile_feed(program, rng)
     sizes = sizes_of(program)
     inputs: list[Any] = []
     for i in program.inputs:
@@ -175,6 +179,16 @@ def _constants(
     constants: Sequence[Constant], sizes: dict[Sym, Number], rng: np.random.Generator
 ) -> dict[str, Array]:
     return {c.key: random_array(c.buffer, sizes, rng) for c in constants}
+
+
+def _tile_feed(program: TileProgram, rng: np.random.Generator) -> Feed:
+    kernels = [tiled.kernel for tiled in tiled_kernels(program)]
+    layouts = [e for k in kernels for p in k.parameters for e in (*p.shape, *p.strides)]
+    symbols = {s for e in layouts for s in e.free_symbols} | {s for k in kernels for s in k.sizes}
+    sizes: dict[Sym, Number] = {s: size_of(s, program.facts) for s in symbols}
+    arrays = [random_array(p, sizes, rng) for k in kernels for p in k.parameters]
+    named = {s.name: value for s, value in sizes.items()}
+    return Feed((named, *(flat(a, "argument") for a in arrays)), {})
 
 
 def _host_feed(program: HostProgram, rng: np.random.Generator) -> Feed:

@@ -6,11 +6,13 @@ from typing import Any
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.levels import Program
+from gyrator_ir.tile.nodes import TileProgram
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.host import run_host
 from gyrator_testing.interp.kernel import run_schedule
 from gyrator_testing.interp.loop import NO_CONSTANTS, run_loop
+from gyrator_testing.interp.tile import run_tile_program
 
 
 def run_program(
@@ -25,4 +27,6 @@ def run_program(
             return run_host(program, inputs, constants, externs)
         case Schedule():
             return run_schedule(program, inputs, constants, externs)
+        case TileProgram():
+            return run_tile_program(program, inputs, constants, externs)
     return run_loop(program, inputs, constants, externs)

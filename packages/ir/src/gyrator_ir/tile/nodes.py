@@ -130,7 +130,7 @@ class Contraction:
 @frozen
 class Threads:
     """`threads 2 grain 16384`: the first two grid loops are shared out among threads; the others
-    run in each thread."""
+    run in each thread. With 0 loops, one thread does all."""
 
     loops: int = field(validator=natural)
     grain: int = field(default=0, validator=natural)
@@ -187,7 +187,7 @@ class TiledKernel:
         default=None, validator=exactly(Contraction, type(None))
     )
     threads: Threads | None = field(default=None, validator=exactly(Threads, type(None)))
-    """None where one thread runs all units, or where units are programs of a device."""
+    """None where units are programs of a device, all of which may run at once."""
     atomic: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers that units may combine into at the same address at once."""
     transposed: tuple[Transposed, ...] = field(default=(), validator=a_tuple)

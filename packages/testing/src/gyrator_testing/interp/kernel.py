@@ -34,6 +34,15 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
         InterpreterError: when the kernel or its arguments break a rule.
         IndexError: when a checked index is out of range.
     """
+    cells, env = cells_of(kernel, buffers, sizes)
+    for block in blocks(kernel.axes, kernel.inner, env):
+        _block(kernel, block, cells, env)
+
+
+def cells_of(
+    kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]
+) -> tuple[dict[str, Cell], dict[Sym, Number]]:
+    """Return the memory and the symbols of a kernel that runs on storages; see `run_kernel`."""
     env: dict[Sym, Number] = {}
     for symbol in kernel.sizes:
         if symbol.name not in sizes:
@@ -52,8 +61,7 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
                 f"got {storage.dtype}{list(storage.shape)}",
             )
         cells[p.name] = Cell(storage, size)
-    for block in blocks(kernel.axes, kernel.inner, env):
-        _block(kernel, block, cells, env)
+    return cells, env
 
 
 def _free(buffer: Buffer) -> set[Sym]:

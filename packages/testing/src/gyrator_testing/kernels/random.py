@@ -197,7 +197,7 @@ class _Maker:
             return name
         if choice == 3 and symbols:
             m, k, name = self.mask(symbols, body), self.name("k"), self.name("v")
-            body.append(Const(k, 2, dtype))
+            body.append(Const(k, 2 if dtype.is_int else 2.0, dtype))
             body.append(Let(name, "where", (m, a, k), dtype))
             return name
         if choice == 4 and symbols:
@@ -243,7 +243,7 @@ class _Maker:
             a, dtype = self.cast(a, dtype, DType.F32, body), DType.F32
         if kind is ReduceKind.PROD:
             k, name = self.name("k"), self.name("v")
-            body.append(Const(k, 1, dtype))
+            body.append(Const(k, 1 if dtype.is_int else 1.0, dtype))
             body.append(Let(name, "where", (self.mask(symbols, body), k, a), dtype))
             a = name
         args: tuple[str, ...] = (a,)

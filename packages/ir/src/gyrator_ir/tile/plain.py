@@ -1,0 +1,31 @@
+"""Kernels without decisions: what the first tile pass is given."""
+
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup
+from gyrator_ir.loop.body import Reduce, Store, StoreMode
+from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction, TiledGroup, TiledKernel
+
+
+def untiled(kernel: Kernel | KernelGroup) -> TiledKernel | TiledGroup:
+    """Return a kernel as plain loops: a unit of work for each point, its elements one by one."""
+    if isinstance(kernel, KernelGroup):
+        kernels = tuple(map(_plain, kernel.kernels))
+        return TiledGroup(kernel.name, kernel.device, kernels, kernel.members)
+    return _plain(kernel)
+
+
+def _plain(kernel: Kernel) -> TiledKernel:
+    grid = tuple(Loop(LoopKind.GRID, (a.symbol,)) for a in kernel.axes)
+    inner = tuple(Loop(LoopKind.LOOP, (a.symbol,)) for a in kernel.inner)
+    reductions = tuple(
+        Reduction(s.names[0], Method.ACCUMULATE)
+        for stage in kernel.stages
+        for s in stage.body
+        if isinstance(s, Reduce)
+    )
+    combined = dict.fromkeys(
+        s.buffer
+        for stage in kernel.stages
+        for s in stage.body
+        if isinstance(s, Store) and s.mode is not StoreMode.SET
+    )
+    return TiledKernel(kernel, grid + inner, reductions, atomic=tuple(combined))

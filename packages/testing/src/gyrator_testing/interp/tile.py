@@ -1,0 +1,387 @@
+"""The reference meaning of Tile IR: units in any order, steps in theirs, and no race between units.
+
+Elements of a reduction are gathered at their positions and reduced by their definition, sums with
+chains as the chains say. What is checked beyond the kernel's meaning: every element of every point
+is visited once; no unit loads or stores what another one stores, unless both combine into a buffer
+that is declared `atomic`.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from attrs import define, field, frozen
+
+from gyrator_ir.expr import Expr, Sym, SymKind
+from gyrator_ir.kernel.nodes import Level, Stage
+from gyrator_ir.loop.body import Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.source import Configuration
+from gyrator_ir.tile.nodes import Loop, LoopKind, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.types import DType
+from gyrator_testing.interp import folds
+from gyrator_testing.interp.body import Cell, Frame, Memory
+from gyrator_testing.interp.dtypes import NUMPY, Array, poisoned
+from gyrator_testing.interp.errors import interpreter_error
+from gyrator_testing.interp.externs import DEFAULT, Externs
+from gyrator_testing.interp.index import Environment, Number, integer
+from gyrator_testing.interp.kernel import cells_of
+from gyrator_testing.interp.loop import NO_CONSTANTS
+
+_NOBODY, _SEVERAL = -1, -2
+
+Group = tuple[Sym, ...]
+"""Axes that loops walk as one."""
+Region = Mapping[Group, tuple[int, int]]
+"""For each group, from which of its positions to which one, the latter not included."""
+
+
+def run_tiled(
+    tiled: TiledKernel,
+    buffers: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    configuration: Configuration | None = None,
+    seed: int = 0,
+) -> None:
+    """Run a tiled kernel on flat storages, which it writes; arguments are those of `run_kernel`.
+
+    Args:
+        configuration: values of the choices; the first candidate if None.
+        seed: of the order of units.
+
+    Raises:
+        InterpreterError: as `run_kernel`; GY-INTERP-006 for an element that is visited not at all
+            or twice, and for a race between units.
+        IndexError: when a checked index is out of range.
+    """
+    cells, env = cells_of(tiled.kernel, buffers, sizes)
+    if configuration is None and tiled.candidates:
+        configuration = tiled.candidates[0]
+    values = dict(configuration.values) if configuration is not None else {}
+    run = _Run(tiled, cells, env, values)
+    units = list(run.units())
+    for n in np.random.default_rng(seed).permutation(len(units)):
+        run.unit(*units[n])
+
+
+def run_tile_program(
+    program: TileProgram,
+    inputs: Sequence[Any],
+    constants: Mapping[str, Array] = NO_CONSTANTS,
+    externs: Externs = DEFAULT,
+) -> list[Any]:
+    """Run each kernel on storages of its own; return these.
+
+    Args:
+        inputs: the sizes by name, and then a flat array for each parameter of `tiled_kernels`.
+    """
+    sizes, *arrays = inputs
+    given = iter(arrays)
+    for tiled in tiled_kernels(program):
+        buffers = {p.name: next(given) for p in tiled.kernel.parameters}
+        run_tiled(tiled, buffers, {s.name: sizes[s.name] for s in tiled.kernel.sizes})
+    return arrays
+
+
+def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
+    """Return the kernels of a program, those of groups once for each member."""
+    found: list[TiledKernel] = []
+    for kernel in program.kernels:
+        if isinstance(kernel, TiledGroup):
+            found += [kernel.kernels[n] for n in kernel.members]
+        else:
+            found.append(kernel)
+    return found
+
+
+@define
+class _Uses:
+    """Which unit stored to each element of a buffer, and which one loaded it."""
+
+    stored: Array
+    loaded: Array
+
+
+@define
+class _Watched(Frame):
+    """A frame that notes which unit touches what."""
+
+    uses: dict[str, _Uses] = field(factory=dict)
+    unit: int = 0
+    atomic: frozenset[str] = frozenset()
+
+    def _load(self, buffer: str, index: Expr, mask: str | None) -> Array:
+        found = super()._load(buffer, index, mask)
+        uses = self.uses.get(buffer)
+        if uses is not None:
+            touched = self._touched(index, mask)
+            others = uses.stored[touched]
+            if np.any((others != _NOBODY) & (others != self.unit)):
+                raise _race(buffer, index, "loads what another unit stores")
+            uses.loaded[touched] = _joined(uses.loaded[touched], self.unit)
+        return found
+
+    def _store(
+        self, buffer: str, index: Expr, value: str, mode: StoreMode, mask: str | None
+    ) -> None:
+        super()._store(buffer, index, value, mode, mask)
+        uses = self.uses.get(buffer)
+        scattered = any(s.kind is SymKind.INDIRECT for s in index.free_symbols)
+        if uses is None or (mode is StoreMode.SET and scattered):
+            return  # which of the values at one place stays is not promised
+        touched = self._touched(index, mask)
+        if mode is StoreMode.SET or buffer not in self.atomic:
+            for others, what in ((uses.stored, "stores to"), (uses.loaded, "loads")):
+                there = others[touched]
+                if np.any((there != _NOBODY) & (there != self.unit)):
+                    raise _race(buffer, index, f"stores to what another unit {what}")
+        uses.stored[touched] = _joined(uses.stored[touched], self.unit)
+
+    def _touched(self, index: Expr, mask: str | None) -> Array:
+        address = np.broadcast_to(self.address(index), self.space)
+        return address.ravel() if mask is None else address[self.full(mask)]
+
+
+def _race(buffer: str, index: Expr, said: str) -> Exception:
+    return interpreter_error("GY-INTERP-006", f"a unit {said}", where=f"{buffer}[{index!r}]")
+
+
+def _joined(before: Array, unit: int) -> Array:
+    return np.where((before == _NOBODY) | (before == unit), unit, _SEVERAL)
+
+
+@define
+class _Gathered:
+    """The arguments of a reduction, at the positions of their elements."""
+
+    rows: list[Array]
+    seen: Array
+
+
+@frozen
+class _Points:
+    """The points of a step of the shared loops: for each group, the position of each of them."""
+
+    positions: Mapping[Group, Array]
+    symbols: dict[Sym, Number]
+    count: int
+
+
+class _Run:
+    """One kernel with its choices made."""
+
+    def __init__(
+        self, tiled: TiledKernel, cells: Memory, env: Environment, values: Mapping[str, int]
+    ) -> None:
+        self._tiled = tiled
+        self._kernel = tiled.kernel
+        self._cells = cells
+        self._env = dict(env)
+        self._values = values
+        self._inner = {a.symbol for a in tiled.kernel.inner}
+        self._extents = {
+            a.symbol: integer(a.extent, env) for a in (*tiled.kernel.axes, *tiled.kernel.inner)
+        }
+        grid = sum(loop.kind is LoopKind.GRID for loop in tiled.loops)
+        inner = [n for n, loop in enumerate(tiled.loops) if not self._inner.isdisjoint(loop.axes)]
+        shared = max(grid, min(inner, default=len(tiled.loops)))
+        self._grid, self._shared = tiled.loops[:grid], tiled.loops[grid:shared]
+        self._own = tiled.loops[shared:]
+        self._methods = {r.result: r for r in tiled.reductions}
+        stored = {
+            s.buffer for g in tiled.kernel.stages for s in g.body if isinstance(s, Store)
+        } & cells.keys()
+        self._uses = {
+            name: _Uses(*(np.full(cells[name].span, _NOBODY, np.int64) for _ in range(2)))
+            for name in stored
+        }
+
+    def _step(self, loop: Loop) -> int:
+        if isinstance(loop.step, int):
+            return loop.step
+        if loop.step not in self._values:
+            raise interpreter_error("GY-INTERP-001", f"choice {loop.step!r} has no value")
+        return self._values[loop.step]
+
+    def _cut(
+        self, loops: Sequence[Loop], region: Region
+    ) -> Iterator[tuple[tuple[int, ...], Region]]:
+        """Yield the steps of nested loops: their numbers, and what of each group is left."""
+        if not loops:
+            yield (), region
+            return
+        low, high = region[loops[0].axes]
+        step = self._step(loops[0])
+        for number, start in enumerate(range(low, high, step)):
+            part = dict(region) | {loops[0].axes: (start, min(start + step, high))}
+            for numbers, rest in self._cut(loops[1:], part):
+                yield (number, *numbers), rest
+
+    def units(self) -> Iterator[tuple[int, Region]]:
+        """Yield each unit of work: who does it, and its region."""
+        whole = {
+            loop.axes: (0, math.prod(self._extents[s] for s in loop.axes))
+            for loop in self._tiled.loops
+        }
+        threads = self._tiled.threads
+        workers: dict[tuple[int, ...], int] = {}
+        for numbers, region in self._cut(self._grid, whole):
+            who = numbers if threads is None else numbers[: threads.loops]
+            yield workers.setdefault(who, len(workers)), region
+
+    def unit(self, who: int, region: Region) -> None:
+        """Run one unit."""
+        for _, part in self._cut(self._shared, region):
+            self._stages(who, part)
+
+    def _stages(self, who: int, region: Region) -> None:
+        points = self._points(region)
+        memory = dict(self._cells)
+        for local in self._kernel.locals:
+            extent = integer(local.extent, self._env)
+            base = np.arange(points.count, dtype=np.int64)[:, None] * extent
+            memory[local.name] = Cell(poisoned(local.dtype, points.count * extent), extent, base)
+        kept = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
+        for stage in self._kernel.stages:
+            self._stage(stage, region, points, kept)
+
+    def _frame(
+        self, space: tuple[int, ...], memory: Memory, symbols: dict[Sym, Number],
+        values: dict[str, Array], who: int,
+    ) -> _Watched:  # fmt: skip
+        atomic = frozenset(self._tiled.atomic)
+        return _Watched(space, memory, symbols, values, self._uses, who, atomic)
+
+    def _points(self, region: Region) -> _Points:
+        groups = [g for g in region if self._inner.isdisjoint(g)]
+        ranges = [np.arange(*region[g], dtype=np.int64) for g in groups]
+        grids = np.meshgrid(*ranges, indexing="ij") if ranges else []
+        flat = {g: grid.ravel() for g, grid in zip(groups, grids, strict=True)}
+        count = math.prod(len(r) for r in ranges)
+        symbols: dict[Sym, Number] = {}
+        for group, positions in flat.items():
+            symbols |= {s: a[:, None] for s, a in self._digits(group, positions).items()}
+        return _Points(flat, symbols, count)
+
+    def _digits(self, group: Group, positions: Array) -> dict[Sym, Array]:
+        """Return the values of a group's axes at positions of all of them as one."""
+        found: dict[Sym, Array] = {}
+        for symbol in reversed(group):
+            extent = max(self._extents[symbol], 1)
+            found[symbol] = positions % extent
+            positions = positions // extent
+        return found
+
+    def _stage(self, stage: Stage, region: Region, points: _Points, kept: Frame) -> None:
+        inside = stage.level is Level.INNER and bool(self._inner)
+        ordered = any(isinstance(s, ScanStep | SortStep) for s in stage.body)
+        loops = tuple(
+            loop
+            for loop in self._own
+            if self._inner.isdisjoint(loop.axes) or (inside and not ordered)
+        )
+        gathered: dict[str, _Gathered] = {}
+        size = math.prod(self._extents[s] for s in self._inner) if inside else 1
+        for s in stage.body:
+            if isinstance(s, Reduce):
+                rows = [np.zeros((points.count, size), NUMPY[s.dtype]) for _ in s.args]
+                seen = np.zeros((points.count, size), np.bool_)
+                gathered[s.names[0]] = _Gathered(rows, seen)
+        for _, part in self._cut(loops, region):
+            self._part(stage, part, points, kept, gathered, inside)
+        for s in stage.body:
+            if isinstance(s, Reduce):
+                self._reduce(s, gathered[s.names[0]], kept)
+
+    def _part(
+        self, stage: Stage, part: Region, points: _Points, kept: Frame,
+        gathered: Mapping[str, _Gathered], inside: bool,
+    ) -> None:  # fmt: skip
+        chosen = np.ones(points.count, np.bool_)
+        for group, positions in points.positions.items():
+            low, high = part[group]
+            chosen &= (positions >= low) & (positions < high)
+        here = np.flatnonzero(chosen)
+        symbols = {s: _at(v, here, points.count) for s, v in kept.symbols.items()}
+        values = {name: _at(v, here, points.count) for name, v in kept.values.items()}
+        elements, where = self._elements(part) if inside else ({}, np.zeros(1, np.int64))
+        memory = {
+            name: cell if cell.base is None else Cell(cell.storage, cell.span, cell.base[here])
+            for name, cell in kept.memory.items()
+        }
+        known = set(values), set(symbols)
+        frame = self._frame(
+            (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
+        )  # fmt: skip
+        for s in stage.body:
+            if isinstance(s, Reduce):
+                found = gathered[s.names[0]]
+                for row, name in zip(found.rows, s.args, strict=True):
+                    row[np.ix_(here, where)] = frame.full(name)
+                if np.any(found.seen[np.ix_(here, where)]):
+                    raise interpreter_error("GY-INTERP-006", f"{s.names[0]} takes an element twice")
+                found.seen[np.ix_(here, where)] = True
+            elif isinstance(s, ScanStep | SortStep):
+                frame.collect(s, 1)
+            else:
+                frame.run((s,))
+        if not inside:
+            for name in frame.values.keys() - known[0]:
+                _keep(kept.values, name, frame.values[name], here, points.count)
+            for symbol in frame.symbols.keys() - known[1]:
+                _keep(kept.symbols, symbol, frame.symbols[symbol], here, points.count)
+
+    def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
+        """Return the inner axes' values in a step, and the elements' row-major positions."""
+        groups = [g for g in part if not self._inner.isdisjoint(g)]
+        ranges = [np.arange(*part[g], dtype=np.int64) for g in groups]
+        grids = np.meshgrid(*ranges, indexing="ij")
+        symbols: dict[Sym, Array] = {}
+        for group, grid in zip(groups, grids, strict=True):
+            symbols |= self._digits(group, grid.ravel())
+        position = np.zeros(math.prod(len(r) for r in ranges), np.int64)
+        for a in self._kernel.inner:
+            position = position * self._extents[a.symbol] + symbols[a.symbol]
+        return {s: v[None, :] for s, v in symbols.items()}, position
+
+    def _reduce(self, s: Reduce, found: _Gathered, kept: Frame) -> None:
+        if not np.all(found.seen):
+            raise interpreter_error("GY-INTERP-006", f"{s.names[0]} misses an element")
+        chain = self._methods[s.names[0]].chain
+        if chain and found.seen.shape[1]:
+            product = found.rows[0] if len(found.rows) == 1 else found.rows[0] * found.rows[1]
+            results = [_chained(product, chain * self._side_by_side(), s.dtype)]
+        else:
+            results = folds.reduce(s.kind, found.rows, s.dtype)
+        for name, result in zip(s.names, results, strict=True):
+            kept.values[name] = result[:, None]
+
+    def _side_by_side(self) -> int:
+        """Return how many elements of a point have accumulators of their own."""
+        steps = {loop.axes: self._step(loop) * loop.unroll for loop in self._own}
+        return math.prod(n for axes, n in steps.items() if not self._inner.isdisjoint(axes))
+
+
+def _at(value: Number, here: Array, count: int) -> Any:
+    """Return what of a value for all points belongs to some of them."""
+    if isinstance(value, np.ndarray) and value.ndim and value.shape[0] == count:
+        return value[here]
+    return value
+
+
+def _keep(table: dict[Any, Any], key: Any, value: Number, here: Array, count: int) -> None:
+    part = np.broadcast_to(np.asarray(value), (len(here), 1))
+    if key not in table or not isinstance(table[key], np.ndarray) or table[key].shape != (count, 1):
+        table[key] = np.zeros((count, 1), part.dtype)
+    table[key][here] = part
+
+
+def _chained(rows: Array, length: int, dtype: DType) -> Array:
+    """Return sums over the last axis of parts of a length, the parts added up in `f64`."""
+    parts = [
+        np.sum(rows[:, start : start + length], axis=-1, dtype=NUMPY[dtype]).astype(np.float64)
+        for start in itertools.islice(itertools.count(0, length), -(-rows.shape[1] // length))
+    ]
+    total: Array = np.sum(parts, axis=0)
+    return total.astype(NUMPY[dtype])

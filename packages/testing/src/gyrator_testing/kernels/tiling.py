@@ -1,0 +1,57 @@
+"""Random decisions about a kernel, all of them right."""
+
+import numpy as np
+from attrs import evolve
+
+from gyrator_ir.expr import Sym
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Axis, Reduce, ReduceKind
+from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction, Threads, TiledKernel
+from gyrator_ir.tile.plain import untiled
+
+_STEPS = (1, 2, 4, 8, 32)
+
+
+def random_tiling(kernel: Kernel, rng: np.random.Generator) -> TiledKernel:
+    """Return a kernel with loops cut and ordered at random."""
+    tiled = untiled(kernel)
+    assert isinstance(tiled, TiledKernel)
+    points, inner = _groups(kernel.axes, rng), _groups(kernel.inner, rng)
+    order = rng.permutation(len(points))
+    grid: list[Loop] = []
+    own: list[Loop] = []
+    for n in order:
+        step = int(rng.choice(_STEPS))
+        grid.append(Loop(LoopKind.GRID, points[n], step))
+        within = [s for s in _STEPS if step % s == 0 and s < step]
+        if within and rng.random() < 0.5:
+            own.append(Loop(LoopKind.LOOP, points[n], int(rng.choice(within)), unroll=2))
+    own += [Loop(LoopKind.LOOP, group, int(rng.choice(_STEPS))) for group in inner]
+    loops = tuple(own[n] for n in rng.permutation(len(own)))
+    reductions = tuple(_reduction(r, kernel, rng) for r in tiled.reductions)
+    threads = Threads(int(rng.integers(0, len(grid) + 1))) if rng.random() < 0.5 else None
+    return evolve(tiled, loops=(*grid, *loops), reductions=reductions, threads=threads)
+
+
+def _groups(axes: tuple[Axis, ...], rng: np.random.Generator) -> list[tuple[Sym, ...]]:
+    groups: list[list[Sym]] = []
+    for axis in axes:
+        if groups and rng.random() < 0.5:
+            groups[-1].append(axis.symbol)
+        else:
+            groups.append([axis.symbol])
+    return [tuple(g) for g in groups]
+
+
+def _reduction(r: Reduction, kernel: Kernel, rng: np.random.Generator) -> Reduction:
+    found = next(
+        s
+        for stage in kernel.stages
+        for s in stage.body
+        if isinstance(s, Reduce) and s.names[0] == r.result
+    )
+    if found.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+        return Reduction(r.result, Method.TWO_PASS, block=int(rng.choice((16, 2048))))
+    if found.kind in (ReduceKind.SUM, ReduceKind.DOT) and found.dtype.is_float:
+        return evolve(r, chain=int(rng.choice((0, 4, 64))))
+    return r

@@ -1,0 +1,117 @@
+"""A tiled kernel means what its kernel means, whatever was decided; wrong decisions are found."""
+
+import numpy as np
+import pytest
+from attrs import evolve
+
+from gyrator_ir.loop.body import Const, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.source import Configuration
+from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Threads, TiledKernel, TileProgram
+from gyrator_ir.tile.parse import parse
+from gyrator_ir.tile.plain import untiled
+from gyrator_ir.tile.print import show
+from gyrator_ir.tile.verify import verify
+from gyrator_testing.interp.errors import InterpreterError
+from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.interp.tile import run_tiled
+from gyrator_testing.kernels.compare import assert_same_writes
+from gyrator_testing.kernels.random import FORMS, Limits, random_case
+from gyrator_testing.kernels.tiling import random_tiling
+from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer
+
+SMALL = Limits(extents=(1, 2, 3, 5, 8, 17), long=(70,), points=600)
+GRID, LOOP = LoopKind.GRID, LoopKind.LOOP
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("seed", range(12))
+def test_any_tiling_means_what_the_kernel_means(form, seed):
+    case = random_case(seed, form, limits=SMALL)
+    tiled = random_tiling(case.kernel, np.random.default_rng(seed))
+    program = TileProgram("p", (tiled,))
+    assert parse(show(program)) == verify(program)
+    want = {k: v.copy() for k, v in case.arrays.items()}
+    got = {k: v.copy() for k, v in case.arrays.items()}
+
+    run_kernel(case.kernel, want, case.sizes)
+    run_tiled(tiled, got, case.sizes, seed=seed)
+
+    assert_same_writes(case.kernel, got, want)
+
+
+def row_sums(*loops: Loop, **changes: object) -> TiledKernel:
+    made = kernel(
+        "k0",
+        [(I0, 6)],
+        [(R0, 10)],
+        [
+            inner(Load("a", "x", 10 * I0 + R0), Reduce(("s",), ReduceKind.SUM, ("a",), F32)),
+            outer(Store("y", I0, "s")),
+        ],
+        spans={"x": 60, "y": 6},
+    )
+    tiled = untiled(made)
+    return evolve(tiled, loops=loops or tiled.loops, **changes)
+
+
+def run(tiled: TiledKernel, configuration: Configuration | None = None) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    arrays = {p.name: rng.standard_normal(60).astype(np.float32) for p in tiled.kernel.parameters}
+    run_tiled(tiled, arrays, {}, configuration)
+    return arrays
+
+
+def test_choices_take_the_values_of_a_configuration():
+    choice = Choice("XBLOCK", (2, 4))
+    loops = Loop(GRID, (I0,), "XBLOCK"), Loop(LOOP, (R0,), 4)
+    tiled = row_sums(*loops, choices=(choice,))
+    with pytest.raises(InterpreterError, match="XBLOCK"):
+        run(tiled)
+    found = run(tiled, Configuration((("XBLOCK", 4),)))
+    want = found["x"].reshape(6, 10).sum(1)
+    np.testing.assert_allclose(found["y"][:6], want, rtol=1e-5)
+
+
+def test_an_element_that_no_loop_reaches_is_found():
+    with pytest.raises(InterpreterError, match="GY-INTERP-006.*misses an element"):
+        run(row_sums(Loop(GRID, (I0,)), Loop(GRID, (R0,), 5)))
+
+
+def test_units_that_share_a_result_are_found():
+    shared = kernel(
+        "k0",
+        [(I0, 6)],
+        [],
+        [outer(Load("a", "x", I0), Store("y", I0 % 3, "a"))],
+        spans={"x": 6, "y": 3},
+    )
+    with pytest.raises(InterpreterError, match="another unit stores to"):
+        run(untiled(shared))
+    run(evolve(untiled(shared), threads=Threads(0)))
+
+
+def test_units_that_combine_into_one_place_say_so():
+    made = kernel(
+        "k0",
+        [(I0, 6)],
+        [],
+        [outer(Load("a", "x", I0), Store("y", I0 % 3, "a", StoreMode.ADD))],
+        spans={"x": 6, "y": 3},
+    )
+    tiled = untiled(made)
+    assert tiled.atomic == ("y",)
+    run(tiled)
+    with pytest.raises(InterpreterError, match="another unit stores to"):
+        run(evolve(tiled, atomic=()))
+
+
+def test_a_unit_that_loads_what_another_stores_is_found():
+    made = kernel(
+        "k0",
+        [(I0, 6)],
+        [],
+        [outer(Const("c", 1.0, F32), Load("a", "y", 5 - I0), Store("y", I0, "a"))],
+        spans={"y": 6},
+    )
+    with pytest.raises(InterpreterError, match="another unit"):
+        run(untiled(made))
