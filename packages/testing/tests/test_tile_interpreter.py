@@ -73,7 +73,7 @@ def test_choices_take_the_values_of_a_configuration():
 
 
 def test_an_element_that_no_loop_reaches_is_found():
-    with pytest.raises(InterpreterError, match="GY-INTERP-006.*misses an element"):
+    with pytest.raises(InterpreterError, match=r"GY-INTERP-006.*misses an element"):
         run(row_sums(Loop(GRID, (I0,)), Loop(GRID, (R0,), 5)))
 
 

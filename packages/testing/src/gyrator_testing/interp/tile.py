@@ -18,7 +18,15 @@ from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.loop.body import Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.source import Configuration
-from gyrator_ir.tile.nodes import Loop, LoopKind, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import (
+    Loop,
+    LoopKind,
+    Reduction,
+    Repeat,
+    TiledGroup,
+    TiledKernel,
+    TileProgram,
+)
 from gyrator_ir.types import DType
 from gyrator_testing.interp import folds
 from gyrator_testing.interp.body import Cell, Frame, Memory
@@ -88,7 +96,9 @@ def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
     """Return the kernels of a program, those of groups once for each member."""
     found: list[TiledKernel] = []
     for kernel in program.kernels:
-        if isinstance(kernel, TiledGroup):
+        if isinstance(kernel, Repeat):
+            found.append(next(t for t in found if t.kernel.name == kernel.kernel))
+        elif isinstance(kernel, TiledGroup):
             found += [kernel.kernels[n] for n in kernel.members]
         else:
             found.append(kernel)
@@ -348,19 +358,21 @@ class _Run:
     def _reduce(self, s: Reduce, found: _Gathered, kept: Frame) -> None:
         if not np.all(found.seen):
             raise interpreter_error("GY-INTERP-006", f"{s.names[0]} misses an element")
-        chain = self._methods[s.names[0]].chain
-        if chain and found.seen.shape[1]:
+        method = self._methods[s.names[0]]
+        if method.chain and found.seen.shape[1]:
             product = found.rows[0] if len(found.rows) == 1 else found.rows[0] * found.rows[1]
-            results = [_chained(product, chain * self._side_by_side(), s.dtype)]
+            results = [_chained(product, method.chain * self._side_by_side(method), s.dtype)]
         else:
             results = folds.reduce(s.kind, found.rows, s.dtype)
         for name, result in zip(s.names, results, strict=True):
             kept.values[name] = result[:, None]
 
-    def _side_by_side(self) -> int:
+    def _side_by_side(self, method: Reduction) -> int:
         """Return how many elements of a point have accumulators of their own."""
-        steps = {loop.axes: self._step(loop) * loop.unroll for loop in self._own}
-        return math.prod(n for axes, n in steps.items() if not self._inner.isdisjoint(axes))
+        steps = {loop.axes: self._step(loop) for loop in self._own}
+        return method.unroll * math.prod(
+            n for axes, n in steps.items() if not self._inner.isdisjoint(axes)
+        )
 
 
 def _at(value: Number, here: Array, count: int) -> Any:

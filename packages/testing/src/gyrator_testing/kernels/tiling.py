@@ -25,7 +25,7 @@ def random_tiling(kernel: Kernel, rng: np.random.Generator) -> TiledKernel:
         grid.append(Loop(LoopKind.GRID, points[n], step))
         within = [s for s in _STEPS if step % s == 0 and s < step]
         if within and rng.random() < 0.5:
-            own.append(Loop(LoopKind.LOOP, points[n], int(rng.choice(within)), unroll=2))
+            own.append(Loop(LoopKind.LOOP, points[n], int(rng.choice(within))))
     own += [Loop(LoopKind.LOOP, group, int(rng.choice(_STEPS))) for group in inner]
     loops = tuple(own[n] for n in rng.permutation(len(own)))
     reductions = tuple(_reduction(r, kernel, rng) for r in tiled.reductions)
