@@ -16,7 +16,12 @@ _WORDS = (
     {"kernel": "kernel", "index": "index"}
     | dict.fromkeys(LoopKind, "loops")
     | {"reduce": "reductions", "contraction": "contraction", "threads": "threads"}
-    | {"transposed": "transposed", "prefetch": "prefetches", "choice": "choices"}
+    | {
+        "transposed": "transposed",
+        "pipelined": "pipelined",
+        "prefetch": "prefetches",
+        "choice": "choices",
+    }
     | {"candidate": "candidates"}
     | {name: name for name in BUFFERS}
 )
