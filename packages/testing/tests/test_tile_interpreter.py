@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from gyrator_ir.loop.body import Const, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.loop.body import Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Threads, TiledKernel, TileProgram
 from gyrator_ir.tile.parse import parse
@@ -115,3 +115,22 @@ def test_a_unit_that_loads_what_another_stores_is_found():
     )
     with pytest.raises(InterpreterError, match="another unit"):
         run(untiled(made))
+
+
+def test_a_stage_in_several_steps_keeps_its_values_for_each():
+    made = kernel(
+        "k0",
+        [(I0, 4)],
+        [(R0, 3)],
+        [
+            inner(Load("a", "x", 4 * R0 + I0), Reduce(("s",), ReduceKind.SUM, ("a",), F32)),
+            outer(Load("b", "x", I0)),
+            inner(Load("c", "x", 4 * R0 + I0), Let("d", "mul", ("c", "b"), F32),
+                  Store("y", 4 * R0 + I0, "d")),
+        ],
+        spans={"x": 12, "y": 12},
+    )  # fmt: skip
+    loops = Loop(GRID, (I0,), 4), Loop(LOOP, (R0,)), Loop(LOOP, (I0,), 2)
+    found = run(evolve(untiled(made), loops=loops))
+    x = found["x"][:12].reshape(3, 4)
+    np.testing.assert_allclose(found["y"][:12].reshape(3, 4), x * x[0], rtol=1e-6)

@@ -16,7 +16,8 @@ from attrs import define, field, frozen
 
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.loop.body import Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.loop.body import Bind, Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.loop.rewrite import defined
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.nodes import (
     Loop,
@@ -320,7 +321,6 @@ class _Run:
             name: cell if cell.base is None else Cell(cell.storage, cell.span, cell.base[here])
             for name, cell in kept.memory.items()
         }
-        known = set(values), set(symbols)
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
         )  # fmt: skip
@@ -337,10 +337,11 @@ class _Run:
             else:
                 frame.run((s,))
         if not inside:
-            for name in frame.values.keys() - known[0]:
-                _keep(kept.values, name, frame.values[name], here, points.count)
-            for symbol in frame.symbols.keys() - known[1]:
-                _keep(kept.symbols, symbol, frame.symbols[symbol], here, points.count)
+            for s in stage.body:
+                for name in defined(s):
+                    _keep(kept.values, name, frame.values[name], here, points.count)
+                if isinstance(s, Bind):
+                    _keep(kept.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
 
     def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
         """Return the inner axes' values in a step, and the elements' row-major positions."""
