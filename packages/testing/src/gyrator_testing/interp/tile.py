@@ -56,7 +56,8 @@ def run_tiled(
     """Run a tiled kernel on flat storages, which it writes; arguments are those of `run_kernel`.
 
     Args:
-        configuration: values of the choices; the first candidate if None.
+        configuration: values of the choices; the first candidate if None, or the first value of
+            each choice where there are no candidates.
         seed: of the order of units.
 
     Raises:
@@ -67,7 +68,9 @@ def run_tiled(
     cells, env = cells_of(tiled.kernel, buffers, sizes)
     if configuration is None and tiled.candidates:
         configuration = tiled.candidates[0]
-    values = dict(configuration.values) if configuration is not None else {}
+    values = {c.name: c.values[0] for c in tiled.choices}
+    if configuration is not None:
+        values |= dict(configuration.values)
     run = _Run(tiled, cells, env, values)
     units = list(run.units())
     for n in np.random.default_rng(seed).permutation(len(units)):
