@@ -64,12 +64,12 @@ def run(tiled: TiledKernel, configuration: Configuration | None = None) -> dict[
 def test_choices_take_the_values_of_a_configuration():
     choice = Choice("XBLOCK", (2, 4))
     loops = Loop(GRID, (I0,), "XBLOCK"), Loop(LOOP, (R0,), 4)
-    tiled = row_sums(*loops, choices=(choice,))
     with pytest.raises(InterpreterError, match="XBLOCK"):
-        run(tiled)
-    found = run(tiled, Configuration((("XBLOCK", 4),)))
-    want = found["x"].reshape(6, 10).sum(1)
-    np.testing.assert_allclose(found["y"][:6], want, rtol=1e-5)
+        run(row_sums(*loops))
+    for given in (None, Configuration((("XBLOCK", 4),))):
+        found = run(row_sums(*loops, choices=(choice,)), given)
+        want = found["x"].reshape(6, 10).sum(1)
+        np.testing.assert_allclose(found["y"][:6], want, rtol=1e-5)
 
 
 def test_an_element_that_no_loop_reaches_is_found():
