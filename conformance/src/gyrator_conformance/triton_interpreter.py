@@ -19,7 +19,6 @@ from attrs import evolve, field, frozen
 from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator.targets.gpu import NVIDIA_GPU
-from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_conformance.interpreter import (
     CHECKS,
@@ -39,6 +38,8 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.text.lines import parse_lines
+from gyrator_ir.tile.loops import in_one_step
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import HOST
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.triton import InterpretedError, TritonInterpreter
@@ -137,7 +138,8 @@ def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[st
     blocks = {k: v for k, v in source.candidates[0].values if k.endswith("BLOCK")}
     if not isinstance(kernel, Kernel) or not kernel.inner:
         return blocks
-    if "RBLOCK" in blocks and rblock(kernel, target.heuristics) is None:
+    (tiled,) = TritonBackend().tile((kernel,), ShapeFacts(), (), target).kernels
+    if "RBLOCK" in blocks and not (isinstance(tiled, TiledKernel) and in_one_step(tiled)):
         blocks["RBLOCK"] = min(blocks["RBLOCK"], 32)
     return blocks | {"XBLOCK": min(blocks["XBLOCK"], 8)}
 

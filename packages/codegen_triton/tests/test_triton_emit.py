@@ -4,6 +4,7 @@ import ast
 
 import numpy as np
 import pytest
+from attrs import evolve
 from triton_build import kernel
 from triton_corpus import (
     POSITIONS,
@@ -21,8 +22,10 @@ from triton_corpus import (
 )
 from triton_harness import NUMPY, Library, target
 
-from gyrator_codegen_triton.shape import SORTED
+from gyrator_codegen.passes.choose_blocks import ChooseBlocks
 from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.backend import TilingBackend
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.loop.body import (
@@ -40,6 +43,8 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Target
+from gyrator_ir.tile.nodes import Repeat, Threads, TiledGroup, TileProgram
+from gyrator_ir.tile.plain import untiled
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.write import F32, F64, I0, I1, I64, R0, S0, S1, inner, outer
@@ -353,7 +358,7 @@ def test_refusals():
     cases = {
         "GY-TRITON-001": kernel("k", [(I0, 4)], [], [double], {"y": F64}),
         "GY-TRITON-002": kernel("k", [(I0, 4)], [], [erf]),
-        "GY-TRITON-003": kernel("k", [(I0, 4)], [(R0, SORTED + 1)], [sort]),
+        "GY-TRITON-003": kernel("k", [(I0, 4)], [(R0, ChooseBlocks().sorted + 1)], [sort]),
         "GY-TRITON-004": histogram("k", F32, StoreMode.ADD),
         "GY-TRITON-005": kernel("k", [(I0, 4)], [(R0, S0)], both_ways, {"z": F32}),
         "GY-TRITON-006": kernel(
@@ -367,6 +372,32 @@ def test_refusals():
     small = kernel("k", [(I0, 4)], [], [eight], {"x": DType.F8E5M2, "y": DType.F8E5M2})
     found = backend.refuses(small, target())
     assert found is not None and found.code == "GY-TRITON-001"
+
+
+def test_what_is_printed_is_tile_ir():
+    backend, bound = TritonBackend(), target()
+    assert isinstance(backend, TilingBackend)
+    given = [softmax("softmax", 3, 40), turned("tiled", 60, 70)]
+    program = backend.tile(given, ShapeFacts(), (), bound)
+    assert [t.kernel for t in program.kernels] == given
+    assert backend.emit_tiled(program, bound) == backend.emit(given, ShapeFacts(), (), bound)
+
+
+def test_decisions_that_text_has_no_form_for():
+    backend, bound = TritonBackend(), target()
+    k = softmax("softmax", 3, 40)
+    (tiled,) = backend.tile([k], ShapeFacts(), (), bound).kernels
+    (looped,) = backend.tile([softmax("any", S0, S1)], ShapeFacts(), (), bound).kernels
+    wrong = (
+        untiled(k),
+        evolve(tiled, threads=Threads(1)),
+        evolve(tiled, reductions=looped.reductions),
+        TiledGroup("g", k.device, (tiled, looped), (0, 1)),
+        Repeat("again", "softmax"),
+    )
+    for one in wrong:
+        with pytest.raises(UnsupportedError, match="GY-TRITON-008"):
+            backend.emit_tiled(TileProgram("p", (one,)), bound)
 
 
 def test_identity():

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from triton_corpus import convolved, product
-from triton_harness import NUMPY, Library, target
+from triton_harness import NUMPY, Library
 
-from gyrator_codegen_triton.contract import contraction
-from gyrator_ir.expr import ShapeFacts, expr
+from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.write import I32, S0, S1, S2
@@ -54,7 +53,7 @@ def compare(library, kernel, **sizes):
 
 @pytest.mark.parametrize("name", [n for n in KERNELS if n not in ("any", "wide")])
 def test_constant_sizes(library, name):
-    assert contraction(KERNELS[name], target(), FACTS) is not None
+    assert library.tiled[name].contraction is not None
     assert "tl.dot" in library.sources[name].text
     compare(library, KERNELS[name])
 
@@ -68,26 +67,6 @@ def test_indices_of_64_bits(interpreter, text_folder):
     library = Library([KERNELS["wide"]], interpreter, text_folder, ShapeFacts())
     assert "tl.cast(start, tl.int64)" in library.sources["wide"].text
     compare(library, KERNELS["wide"], s0=20, s1=18, s2=33)
-
-
-def test_what_units_do_not_take_is_folded_as_ever():
-    bound = target()
-    none = {
-        "f64": product("f64", 20, 33, 40, dtype=DType.F64, total=DType.F64),
-        "i32": product("i32", 20, 33, 40, dtype=I32, total=I32),
-        "few": product("few", 2, 33, 40),
-    }
-    for kernel in none.values():
-        assert contraction(kernel, bound, FACTS) is None
-    assert contraction(KERNELS["plain"], target(matrix_units=()), FACTS) is None
-
-
-def test_axes_that_need_no_division_are_walked_in_blocks():
-    found = contraction(KERNELS["convolved"], target(), FACTS)
-    assert [a.extent for a in found.folded] == [expr(32)]
-    assert [a.extent for a in found.outside] == [expr(3), expr(3)]
-    few = contraction(KERNELS["convolved_few"], target(), FACTS)
-    assert len(few.folded) == 3 and not few.outside
 
 
 def test_candidates_fit_and_follow_the_shape(text_folder):

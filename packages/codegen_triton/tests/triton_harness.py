@@ -2,13 +2,14 @@
 
 from hashlib import sha256
 
-from gyrator_codegen_triton.shape import rblock
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
+from gyrator_ir.tile.loops import in_one_step
+from gyrator_ir.tile.nodes import TiledGroup
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY as ALL
 from gyrator_testing.kernels.rows import TYPES
@@ -49,8 +50,11 @@ class Library:
         self.refused = {name: d for name, d in self.refused.items() if d}
         written = [k for k in alone if k.name not in self.refused]
         facts = facts or ShapeFacts()
-        self.units = backend.emit(written, facts, origins, bound)
-        self.units += backend.emit_groups(groups, facts, origins, bound)
+        tiled = backend.tile([*written, *groups], facts, origins, bound)
+        self.units = backend.emit_tiled(tiled, bound)
+        self.tiled = {
+            t.name if isinstance(t, TiledGroup) else t.kernel.name: t for t in tiled.kernels
+        }
         self.kernels = {k.name: k for k in kernels}
         self.sources = {s.kernel: s for u in self.units for s in u.kernels}
         self.paths = {}
@@ -69,9 +73,11 @@ class Library:
         given = [arrays[b.name] for b in kernel.parameters]
         kinds = [b.dtype for b in kernel.parameters]
         numbers = [sizes[s.name] for s in kernel.sizes]
-        kernel = kernel.kernels[0] if isinstance(kernel, KernelGroup) else kernel
+        tiled = self.tiled[name]
+        if isinstance(kernel, KernelGroup):
+            kernel, tiled = kernel.kernels[0], tiled.kernels[0]
         values["XBLOCK"] = 16 if "KBLOCK" in values else 8 if kernel.inner else 64
-        loops = not kernel.inner or rblock(kernel, self.target.heuristics) is None
+        loops = not kernel.inner or not in_one_step(tiled)
         if "RBLOCK" in values and loops:
             values["RBLOCK"] = 16
         if "KBLOCK" in values:

@@ -1,6 +1,5 @@
 """Straight-line statements: loads, values of the op table, checked indices and stores."""
 
-from gyrator_codegen import Access, lane_access
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import EMITTERS
@@ -17,7 +16,6 @@ from gyrator_ir.loop.body import (
 )
 from gyrator_ir.types import DType
 
-_VECTOR = 16
 _MIRROR = {StoreMode.ADD: "tl.atomic_add", StoreMode.MIN: "tl.atomic_min"} | {
     StoreMode.MAX: "tl.atomic_max"
 }
@@ -89,7 +87,7 @@ def _load(code: Code, s: Load) -> None:
     if code.inner and not r and not _has_elements(code):
         r = True  # without elements, nothing may be read
     valid = _mask(code, x, r, None if mask is None else mask.text)
-    x = x or _shared(code, s, r)
+    x = x or (code.inner and s.name in code.replicated)
     pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
     if valid:
         zero = "False" if _dtype(code, s.buffer) is DType.BOOL else "0"
@@ -97,21 +95,8 @@ def _load(code: Code, s: Load) -> None:
     else:
         text = f"tl.load({pointer})"
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
-    if code.persistent or not code.inner:
+    if code.blocks.whole or not code.inner:
         code.loaded[key] = code.values[s.name]
-
-
-def _shared(code: Code, s: Load, r: bool) -> bool:
-    """Whether to load for each point what all points share, as a norm's weights are.
-
-    A block of one row is spread over all threads, an element each, and Triton then spreads the
-    other rows in the same way: it moves them through shared memory, and does what there is one of a
-    row in each thread. Loaded for each point, it lies as they do, in vectors.
-    """
-    if not (r and code.inner and code.along):
-        return False
-    last = code.kernel.inner[-1].symbol
-    return lane_access(s.index, last, _VECTOR, frozenset()).kind is Access.UNIT
 
 
 def barrier(code: Code) -> None:
@@ -121,9 +106,9 @@ def barrier(code: Code) -> None:
 
 
 def _has_elements(code: Code) -> bool:
-    if not code.persistent:
+    if not code.blocks.whole:
         return True  # a loop without elements has no body to run
-    return all(code.facts.known_positive(a.extent) for a in code.kernel.inner)
+    return all(code.facts.known_positive(a.extent) for a in code.blocks.second)
 
 
 def _shaped(code: Code, index: Expr, x: bool, r: bool) -> str:

@@ -3,6 +3,7 @@
 from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
+from gyrator_codegen_triton.blocks import Blocks
 from gyrator_codegen_triton.index import Flat, TritonPrinter, flattened
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel
@@ -29,19 +30,14 @@ class Code:
     names: Names
     wide: bool
     """Indices have 64 bits."""
-    persistent: bool
-    """All inner elements of a point are in one block."""
-    tiled: bool
-    """The inner axes are a second group of points, see `tiles`."""
+    blocks: Blocks
     flats: tuple[Flat, Flat]
     letters: tuple[str, str] = ("x", "r")
     """What positions along each dimension are called."""
-    blocks: tuple[str, str] = ("XBLOCK", "RBLOCK")
+    lengths: tuple[str, str] = ("XBLOCK", "RBLOCK")
     """What the lengths of blocks along each dimension are called."""
-    still: frozenset[Sym] = frozenset()
-    """Axes that have one value in a block of points, see `shape.level`."""
-    along: bool = False
-    """Rows lie in one block each, and consecutive in memory."""
+    replicated: frozenset[str] = frozenset()
+    """Loads in inner stages that are done for each point, though all are the same."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
@@ -52,13 +48,13 @@ class Code:
     dirty: set[str] = field(factory=set)
     """Buffers stored to since the last barrier."""
     inner: bool = False
-    """An inner stage is written."""
+    """What is written has both dimensions: an inner stage, or a tile."""
     forms: dict[Expr, Expr] = field(factory=dict)
 
     @property
     def rank(self) -> int:
-        """Dimensions of blocks: one, or two where there are inner axes."""
-        return 2 if self.kernel.inner else 1
+        """Dimensions of blocks: one, or two."""
+        return 2 if self.blocks.second else 1
 
     @property
     def index_type(self) -> str:
@@ -88,7 +84,9 @@ class Code:
         e = self.form(e)
         x = r = False
         for s in e.free_symbols:
-            x |= (s in self.flats[0].digits and s not in self.still) or s is self.flats[0].symbol
+            x |= (s in self.flats[0].digits and s not in self.blocks.still) or s is self.flats[
+                0
+            ].symbol
             r |= s in self.flats[1].digits or s is self.flats[1].symbol
             value = self.bound.get(s)
             if value is not None:
@@ -104,10 +102,10 @@ class Code:
 
     def block(self, x: bool, r: bool) -> str:
         """Return the shape of a block that varies along these dimensions."""
-        first = self.blocks[0] if x else "1"
+        first = self.lengths[0] if x else "1"
         if self.rank == 1:
             return f"[{first}]"
-        return f"[{first}, {self.blocks[1] if r else '1'}]"
+        return f"[{first}, {self.lengths[1] if r else '1'}]"
 
     def full(self, text: str) -> str:
         """Return `text` as a block of the stage's whole shape."""

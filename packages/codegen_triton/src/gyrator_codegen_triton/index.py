@@ -1,4 +1,4 @@
-"""Index expressions as Triton source, and whether 32 bits are enough for them."""
+"""Index expressions as Triton source."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,6 @@ from gyrator_ir.expr import (
     ONE,
     ZERO,
     And,
-    Cond,
     Const,
     Expr,
     FloorDiv,
@@ -21,15 +20,10 @@ from gyrator_ir.expr import (
     ShapeFacts,
     Sym,
     Where,
-    children,
     iter_nodes,
     subs,
 )
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis, Bind
-from gyrator_ir.loop.rewrite import expressions
-
-_MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
+from gyrator_ir.loop.body import Axis
 
 
 class TritonPrinter(Printer):
@@ -82,47 +76,6 @@ class TritonPrinter(Printer):
         return Fragment(text, Prec.ATOM)
 
 
-def kernel_facts(kernel: Kernel, facts: ShapeFacts) -> ShapeFacts:
-    """Return the facts with the ranges of the kernel's axes and bound symbols."""
-    extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Bind):
-                extents[s.symbol] = s.size
-    return facts.with_ranges(extents)
-
-
-def fits_32_bits(kernel: Kernel, facts: ShapeFacts, totals: Iterable[Expr]) -> bool:
-    """Say whether every index, and what is divided or compared inside of it, lies in 32 bits.
-
-    Args:
-        facts: those of `kernel_facts`.
-        totals: the numbers of points and of inner elements.
-    """
-    whole = list(totals)
-    for stage in kernel.stages:
-        for s in stage.body:
-            whole += expressions(s)
-    checked: set[Node] = set()
-    return all(_fits(e, facts, checked) for e in whole)
-
-
-def _fits(e: Expr, facts: ShapeFacts, checked: set[Node]) -> bool:
-    # Sums and products may wrap on the way if the result fits; operands of anything else may not.
-    pending: list[Node] = [e]
-    for node in iter_nodes(e):
-        if isinstance(node, FloorDiv | Mod | Min | Max | Where | Cond):
-            pending += children(node)
-    for node in pending:
-        if node in checked or not isinstance(node, Expr):
-            continue
-        low, high = facts.bounds(node)
-        if low is None or high is None or low < -_MOST or high > _MOST:
-            return False
-        checked.add(node)
-    return True
-
-
 class Flat:
     """One flattened group of axes: `x`, and each axis's symbol as digits of it.
 
@@ -153,7 +106,8 @@ def flattened(e: Expr, flats: Iterable[Flat], facts: ShapeFacts) -> Expr:
         if best.free_symbols.isdisjoint(flat.digits):
             continue
         new = facts.simplify(subs(best, flat.digits))
-        if _divisions(new) <= _divisions(best):
+        divisions = _divisions(new)
+        if not divisions or divisions <= _divisions(best):
             best = new
     return best
 

@@ -1,37 +1,60 @@
 """A product of matrices as one `@triton.jit` function, on the matrix units of the device.
 
-Each program computes a block of rows by columns. It walks the folded axes in blocks, which `tl.dot`
-multiplies and adds to an accumulator, and then runs the kernel's outer stages on the block.
-Programs are numbered so that those that run at the same time share rows and columns in the cache.
+Each program computes a block of rows by columns. It walks depth, the axes that are summed over, in
+blocks, which `tl.dot` multiplies and adds to an accumulator, and then runs the kernel's outer
+stages on the block. Programs are numbered so that those that run at the same time share rows and
+columns in the cache.
 """
 
 from collections.abc import Iterable, Sequence
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from gyrator_codegen import Names, Writer
+from gyrator_codegen_triton.blocks import Blocks
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
-from gyrator_codegen_triton.contract import Contraction, Operand, Product, extent
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.index import Flat, fits_32_bits, kernel_facts
-from gyrator_codegen_triton.product_configs import product_candidates
-from gyrator_codegen_triton.source import blocks_over, source_of, write_origins
+from gyrator_codegen_triton.index import Flat
+from gyrator_codegen_triton.source import blocks_over, options, source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Stage
-from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.loop.body import Axis, Load, Reduce, ScanStep, SortStep
+from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.loop.rewrite import AnyStatement, expressions, reads, renamed
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
+from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts
+from gyrator_ir.tile.nodes import Contraction, LoopKind, Product, TiledKernel
 from gyrator_ir.types import DType
 
 _WORDS = frozenset(
     "m n k kt m_mask n_mask k_mask kt_mask m_tiles n_tiles program group first tile high batch "
     "step blocks position KBLOCK".split()
 )
-_GROUP = 8  # blocks of rows that share columns in the cache
+
+
+@frozen
+class _Axes:
+    """The axes of each loop."""
+
+    batches: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    depth: tuple[Axis, ...]
+    around: tuple[Axis, ...]
+    """Those that are summed over one by one."""
+
+
+def _axes(tiled: TiledKernel, c: Contraction) -> _Axes:
+    kernel = tiled.kernel
+    rows, columns, depth = (axes_of(kernel, tiled.loops[n]) for n in (c.rows, c.columns, c.depth))
+    others = [x for n, x in enumerate(tiled.loops) if n not in (c.rows, c.columns, c.depth)]
+    batches = (a for x in others if x.kind is LoopKind.GRID for a in axes_of(kernel, x))
+    around = (a for x in others if x.kind is LoopKind.LOOP for a in axes_of(kernel, x))
+    return _Axes(tuple(batches), rows, columns, depth, tuple(around))
 
 
 @frozen(eq=False)
@@ -41,63 +64,113 @@ class _Places:
     rows: Flat
     columns: Flat
     batches: Flat
-    outside: Flat
-    folded: Flat
+    around: Flat
+    depth: Flat
     turned: Flat
-    """The folded axes again, as the first dimension of the right factor's blocks."""
+    """Depth again, as the first dimension of the right factor's blocks."""
     again: dict[Sym, Expr]
-    """What the folded axes' symbols are called there."""
+    """What the symbols of its axes are called there."""
+
+
+def _places(axes: _Axes) -> _Places:
+    again: dict[Sym, Expr] = {a.symbol: Sym(f"r_k{n}") for n, a in enumerate(axes.depth)}
+    rows = Flat("i", axes.rows)
+    columns = Flat("i", axes.columns, (rows.symbol,))
+    batches = Flat("i", axes.batches, (rows.symbol, columns.symbol))
+    around = Flat("r", axes.around)
+    depth = Flat("r", axes.depth, (around.symbol,))
+    renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(axes.depth))
+    turned = Flat("r", renewed, (around.symbol, depth.symbol))
+    return _Places(rows, columns, batches, around, depth, turned, again)
 
 
 @frozen(eq=False)
-class _Parts:
-    """Where the factors and the result are written."""
+class _Factor:
+    """One side of a product: where its statements are written, and which give its value."""
 
-    left: Code
-    right: Code
+    code: Code
+    body: tuple[AnyStatement, ...]
+    value: str
+    dtype: DType
+    letter: str
+    """Of positions along depth."""
+    loaded: bool
+    """The value is read from memory as it is, so that what lies outside is 0."""
+
+
+@frozen(eq=False)
+class _Text:
+    """What is known while one product is written."""
+
+    kernel: Kernel
+    contraction: Contraction
+    axes: _Axes
+    places: _Places
     result: Code
+    """Where the sums are, and what is done with them."""
+    factors: tuple[tuple[_Factor, _Factor], ...]
+    """Both sides of each product."""
 
-    @property
-    def all(self) -> tuple[Code, Code, Code]:
-        """All three."""
-        return self.left, self.right, self.result
+
+def _factor(
+    kernel: Kernel, p: Product, value: str, code: Code, again: dict[Sym, Expr], letter: str
+) -> _Factor:
+    body = next(stage.body for stage in kernel.stages if stage.level is Level.INNER)
+    needed = needed_for(body, value)
+    loaded = isinstance(needed[-1], Load)
+    if again:
+        needed = tuple(renamed(s, {}, again) for s in needed)
+    return _Factor(code, needed, value, p.dtype, letter, loaded)
 
 
 def emit_product(
-    c: Contraction, facts: ShapeFacts, origins: Sequence[Origin], target: Target, symbol: str
+    tiled: TiledKernel,
+    contraction: Contraction,
+    facts: ShapeFacts,
+    origins: Sequence[Origin],
+    target: Target,
+    symbol: str,
 ) -> tuple[KernelSource, str]:
     """Return the kernel as a text that runs on its own, and the function alone."""
-    kernel, places = c.kernel, _places(c)
+    kernel, axes = tiled.kernel, _axes(tiled, contraction)
+    places = _places(axes)
     totals = {
-        places.rows.symbol: extent(c.rows),
-        places.columns.symbol: extent(c.columns),
-        places.batches.symbol: extent(c.batches),
-        places.outside.symbol: extent(c.outside),
-        places.folded.symbol: extent(c.folded),
-        places.turned.symbol: extent(c.folded),
+        places.rows.symbol: extent_of(axes.rows),
+        places.columns.symbol: extent_of(axes.columns),
+        places.batches.symbol: extent_of(axes.batches),
+        places.around.symbol: extent_of(axes.around),
+        places.depth.symbol: extent_of(axes.depth),
+        places.turned.symbol: extent_of(axes.depth),
     }
-    known = kernel_facts(kernel, facts)
-    wide = not fits_32_bits(kernel, known, (*totals.values(), extent(kernel.axes)))
-    turned = {s: a.extent for s, a in zip(places.turned.digits, reversed(c.folded), strict=True)}
-    known = known.with_ranges(totals | turned)
+    turned = {s: a.extent for s, a in zip(places.turned.digits, reversed(axes.depth), strict=True)}
+    known = kernel_facts(kernel, facts, totals | turned)
+    wide = tiled.index is DType.I64
     writer, names = Writer("    "), Names(RESERVED | _WORDS | {symbol})
 
-    def code(axes: tuple[Axis, ...], inner: tuple[Axis, ...], *look: tuple[str, str, Flat]) -> Code:
+    def code(
+        first: tuple[Axis, ...], second: tuple[Axis, ...], *look: tuple[str, str, Flat]
+    ) -> Code:
         (x, xblock, xflat), (r, rblock, rflat) = look
         made = Code(
-            evolve(kernel, axes=axes, inner=inner), known, writer, names, wide, False, True,
-            (xflat, rflat), letters=(x, r), blocks=(xblock, rblock), inner=True,
+            kernel, known, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
+            letters=(x, r), lengths=(xblock, rblock), inner=True,
         )  # fmt: skip
         made.bound[places.batches.symbol] = Value("batch", DType.I32, False, False)
-        made.bound[places.outside.symbol] = Value("position", DType.I32, False, False)
+        made.bound[places.around.symbol] = Value("position", DType.I32, False, False)
         return made
 
     row, column = ("m", "XBLOCK", places.rows), ("n", "RBLOCK", places.columns)
-    parts = _Parts(
-        code(c.rows, c.folded, row, ("k", "KBLOCK", places.folded)),
-        code(c.folded, c.columns, ("kt", "KBLOCK", places.turned), column),
-        code(c.rows, c.columns, row, column),
+    left = code(axes.rows, axes.depth, row, ("k", "KBLOCK", places.depth))
+    right = code(axes.depth, axes.columns, ("kt", "KBLOCK", places.turned), column)
+    result = code(axes.rows, axes.columns, row, column)
+    factors = tuple(
+        (
+            _factor(kernel, p, p.left, left, {}, "k"),
+            _factor(kernel, p, p.right, right, places.again, "kt"),
+        )
+        for p in contraction.products
     )
+    text = _Text(kernel, contraction, axes, places, result, factors)
     parameters = [names.stable(b.name) for b in kernel.parameters]
     parameters += [names.stable(s.name) for s in kernel.sizes]
     parameters += [f"{b}: tl.constexpr" for b in ("XBLOCK", "RBLOCK", "KBLOCK")]
@@ -107,57 +180,40 @@ def emit_product(
         if wide:
             sizes = [names.stable(s.name) for s in kernel.sizes]
             writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
-        _space(c, places, parts)
-        _walk(c, places, parts, target)
-        for stage in c.stages:
-            _stage(parts.result, stage)
-    tiles = blocks_over(extent(c.rows), "XBLOCK") * blocks_over(extent(c.columns), "RBLOCK")
-    programs = extent(c.batches) * tiles
-    found = product_candidates(c, facts, target)
-    return source_of(kernel, symbol, parts.result, facts, found, programs)
+        _space(text)
+        _walk(text, target)
+        for stage in kernel.stages:
+            if stage.level is not Level.INNER:
+                _stage(text.result, stage)
+    tiles = blocks_over(extent_of(axes.rows), "XBLOCK")
+    tiles = tiles * blocks_over(extent_of(axes.columns), "RBLOCK")
+    programs = extent_of(axes.batches) * tiles
+    return source_of(kernel, symbol, text.result, facts, options(tiled), programs)
 
 
-def _places(c: Contraction) -> _Places:
-    again: dict[Sym, Expr] = {a.symbol: Sym(f"r_k{n}") for n, a in enumerate(c.folded)}
-    rows = Flat("i", c.rows)
-    columns = Flat("i", c.columns, (rows.symbol,))
-    batches = Flat("i", c.batches, (rows.symbol, columns.symbol))
-    outside = Flat("r", c.outside)
-    folded = Flat("r", c.folded, (outside.symbol,))
-    renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(c.folded))
-    turned = Flat("r", renewed, (outside.symbol, folded.symbol))
-    return _Places(rows, columns, batches, outside, folded, turned, again)
-
-
-def _body(places: _Places, operand: Operand, right: bool) -> tuple[AnyStatement, ...]:
-    if not right:
-        return operand.body
-    return tuple(renamed(s, {}, places.again) for s in operand.body)
-
-
-def _space(c: Contraction, places: _Places, parts: _Parts) -> None:
+def _space(text: _Text) -> None:
     """Write the block of rows and columns, and the axes that are the same in all of the loop."""
-    code = parts.result
-    w, show = code.writer, code.printer()
-    rows, columns = show(extent(c.rows)), show(extent(c.columns))
+    code, axes, places = text.result, text.axes, text.places
+    w, show, group = code.writer, code.printer(), text.contraction.group
+    rows, columns = show(extent_of(axes.rows)), show(extent_of(axes.columns))
     w.line(f"m_tiles = ({rows} + XBLOCK - 1) // XBLOCK")
     w.line(f"n_tiles = ({columns} + RBLOCK - 1) // RBLOCK")
     w.line("program = tl.program_id(0)" + (".to(tl.int64)" if code.wide else ""))
-    if c.batches:
+    if axes.batches:
         w.line("batch = program // (m_tiles * n_tiles)")
         w.line("program = program % (m_tiles * n_tiles)")
-    w.line(f"group = {_GROUP} * n_tiles")
-    w.line(f"first = program // group * {_GROUP}")
-    w.line(f"high = tl.minimum(m_tiles - first, {_GROUP})")
+    w.line(f"group = {group} * n_tiles")
+    w.line(f"first = program // group * {group}")
+    w.line(f"high = tl.minimum(m_tiles - first, {group})")
     w.line("tile = program % group")
     w.line("m = (first + tile % high) * XBLOCK + tl.arange(0, XBLOCK)[:, None]")
     w.line("n = tile // high * RBLOCK + tl.arange(0, RBLOCK)[None, :]")
-    _mask(code, "m", "XBLOCK", "[XBLOCK, 1]", extent(c.rows))
-    _mask(code, "n", "RBLOCK", "[1, RBLOCK]", extent(c.columns))
-    used = _used(parts.result, (s for stage in c.stages for s in stage.body))
-    for p in c.products:
-        used |= _used(parts.left, _body(places, p.left, False))
-        used |= _used(parts.right, _body(places, p.right, True))
+    _mask(code, "m", "XBLOCK", "[XBLOCK, 1]", extent_of(axes.rows))
+    _mask(code, "n", "RBLOCK", "[1, RBLOCK]", extent_of(axes.columns))
+    outer = (stage for stage in text.kernel.stages if stage.level is not Level.INNER)
+    used = _used(code, (s for stage in outer for s in stage.body))
+    for factor in (f for pair in text.factors for f in pair):
+        used |= _used(factor.code, factor.body)
     for flat in (places.batches, places.rows, places.columns):
         _digits(code, flat, used)
 
@@ -182,68 +238,71 @@ def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
             code.writer.line(f"{code.names.stable(symbol.name)} = {text}")
 
 
-def _walk(c: Contraction, places: _Places, parts: _Parts, target: Target) -> None:
-    """Write the loop over the folded axes."""
-    w, code, show = parts.result.writer, parts.result, parts.result.printer()
+def _walk(text: _Text, target: Target) -> None:
+    """Write the loop over depth."""
+    w, code, show = text.result.writer, text.result, text.result.printer()
+    axes, places = text.axes, text.places
+    products = text.contraction.products
+    body = [s for stage in text.kernel.stages for s in stage.body]
+    types = {s.names[0]: s.dtype for s in body if isinstance(s, Reduce)}
     sums: list[str] = []
-    for p in c.products:
+    for p in products:
         acc = code.names.take(f"{p.result}_acc")
         sums.append(acc)
-        w.line(f"{acc} = tl.zeros([XBLOCK, RBLOCK], {TYPES[p.dtype]})")
-        code.values[p.result] = Value(acc, p.dtype, True, True)
-    length, around = show(extent(c.folded)), show(extent(c.outside))
-    if c.outside:
+        w.line(f"{acc} = tl.zeros([XBLOCK, RBLOCK], {TYPES[types[p.result]]})")
+        code.values[p.result] = Value(acc, types[p.result], True, True)
+    length, around = show(extent_of(axes.depth)), show(extent_of(axes.around))
+    if axes.around:
         w.line(f"blocks = ({length} + KBLOCK - 1) // KBLOCK")
-        head = f"for step in range(0, {_factor(around)} * blocks):"
+        head = f"for step in range(0, {_atom(around)} * blocks):"
     else:
         head = f"for start in range(0, {length}, KBLOCK):"
     with w.block(head, end=""):
-        if c.outside:
+        if axes.around:
             wide = "tl.cast(step, tl.int64)" if code.wide else "step"
-            w.line(f"start = step // {_factor(around)} * KBLOCK")
-            w.line(f"position = {wide} % {_factor(around)}")
+            w.line(f"start = step // {_atom(around)} * KBLOCK")
+            w.line(f"position = {wide} % {_atom(around)}")
         first = "tl.cast(start, tl.int64)" if code.wide else "start"
         w.line(f"k = {first} + tl.arange(0, KBLOCK)[None, :]")
         w.line(f"kt = {first} + tl.arange(0, KBLOCK)[:, None]")
-        _mask(code, "k", "KBLOCK", "[1, KBLOCK]", extent(c.folded))
-        _mask(code, "kt", "KBLOCK", "[KBLOCK, 1]", extent(c.folded))
-        left = [_body(places, p.left, False) for p in c.products]
-        right = [_body(places, p.right, True) for p in c.products]
-        used = _used(parts.left, (s for body in left for s in body))
-        used_right = _used(parts.right, (s for body in right for s in body))
-        _digits(code, places.outside, used | used_right)
-        _digits(parts.left, places.folded, used)
-        _digits(parts.right, places.turned, used_right)
-        for p, acc, mine, theirs in zip(c.products, sums, left, right, strict=True):
-            a = _operand(parts.left, p.left, mine, "k")
-            b = _operand(parts.right, p.right, theirs, "kt")
-            w.line(f"{acc} = tl.dot({a}, {b}, {acc}{_precision(p, target)})")
+        _mask(code, "k", "KBLOCK", "[1, KBLOCK]", extent_of(axes.depth))
+        _mask(code, "kt", "KBLOCK", "[KBLOCK, 1]", extent_of(axes.depth))
+        left, right = text.factors[0][0].code, text.factors[0][1].code
+        used = {x for a, _ in text.factors for x in _used(left, a.body)}
+        used_right = {x for _, b in text.factors for x in _used(right, b.body)}
+        _digits(code, places.around, used | used_right)
+        _digits(left, places.depth, used)
+        _digits(right, places.turned, used_right)
+        for p, acc, (a, b) in zip(products, sums, text.factors, strict=True):
+            precision = _precision(p, types[p.result], target)
+            w.line(f"{acc} = tl.dot({_block(a)}, {_block(b)}, {acc}{precision})")
 
 
-def _precision(p: Product, target: Target) -> str:
-    if p.left.dtype is DType.F32:
+def _precision(p: Product, total: DType, target: Target) -> str:
+    if p.dtype is DType.F32:
         return f', input_precision="{"tf32" if target.capabilities.tf32 else "ieee"}"'
-    return "" if p.dtype is DType.F32 else f", out_dtype={TYPES[p.dtype]}"
+    return "" if total is DType.F32 else f", out_dtype={TYPES[total]}"
 
 
-def _factor(text: str) -> str:
+def _atom(text: str) -> str:
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
-def _operand(code: Code, operand: Operand, body: Iterable[AnyStatement], letter: str) -> str:
-    """Write a factor's statements; return its block, which is 0 beyond the end of the fold."""
-    for s in body:
+def _block(factor: _Factor) -> str:
+    """Write a factor's statements; return its block, which is 0 beyond the end of depth."""
+    code = factor.code
+    for s in factor.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)
         if not code.values.keys() >= set(_names(s)):
             statement(code, s)
-    value = code.values[operand.value]
+    value = code.values[factor.value]
     text = value.text
     if not (value.x and value.r):
         text = code.full(text)
-    folded = value.r if letter == "k" else value.x
-    if operand.loaded and folded:
+    deep = value.r if factor.letter == "k" else value.x
+    if factor.loaded and deep:
         return text
-    return f"tl.where({letter}_mask, {text}, 0).to({TYPES[operand.dtype]})"
+    return f"tl.where({factor.letter}_mask, {text}, 0).to({TYPES[factor.dtype]})"
 
 
 def _names(s: AnyStatement) -> tuple[str, ...]:

@@ -1,11 +1,12 @@
 """What the Triton kernel language can't express, said before anything is written."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.ops import EMITTERS
-from gyrator_codegen_triton.shape import inner_extent, inner_position, rblock
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ZERO, Expr
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.body import (
     Const,
@@ -19,7 +20,11 @@ from gyrator_ir.loop.body import (
     StoreMode,
 )
 from gyrator_ir.target import Target
+from gyrator_ir.tile.loops import extent_of, in_one_step
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
+
+Tile = Callable[[Kernel], TiledKernel]
 
 DTYPE = "GY-TRITON-001"
 """An element type that Triton kernels do not compute on."""
@@ -37,12 +42,12 @@ LOCAL = "GY-TRITON-006"
 _LIBRARY = "leave the operation to its ATen op"
 
 
-def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
-    """Return why the kernel can't be written, or None."""
-    return next(_refusals(kernel, target), None)
+def refusal(kernel: Kernel, target: Target, tile: Tile) -> Diagnostic | None:
+    """Return why the kernel can't be written, or None. `tile` decides how it would run."""
+    return next(_refusals(kernel, target, cache(lambda: in_one_step(tile(kernel)))), None)
 
 
-def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
+def _refusals(kernel: Kernel, target: Target, whole: Callable[[], bool]) -> Iterator[Diagnostic]:
     place = f"kernel {kernel.name}"
     for name, dtype in _types(kernel):
         if dtype not in TYPES or dtype not in target.capabilities.dtypes:
@@ -50,19 +55,19 @@ def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
             yield Diagnostic(DTYPE, said, where=f"{name} in {place}", help=_LIBRARY)
     local = {t.name: t.dtype for t in kernel.locals}
     types = {b.name: b.dtype for b in kernel.parameters}
-    persistent = rblock(kernel, target.heuristics) is not None
-    position = inner_position(kernel)
+    extent, position = extent_of(kernel.inner), _position(kernel)
     lacking = target.capabilities.ops_lacking
     for stage in kernel.stages:
-        if not persistent and len({s.reverse for s in stage.body if isinstance(s, ScanStep)}) > 1:
-            said = f"one loop over {inner_extent(kernel)!r} elements can't scan both ways"
+        both = len({s.reverse for s in stage.body if isinstance(s, ScanStep)}) > 1
+        if both and not whole():
+            said = f"one loop over {extent!r} elements can't scan both ways"
             yield Diagnostic(LOOPED, said, where=place, help="run the scans as two kernels")
         for s in stage.body:
             if isinstance(s, Let) and (s.op not in EMITTERS or s.op in lacking):
                 said = f"Triton kernels have no {s.op} on {target.arch}"
                 yield Diagnostic(OPERATION, said, where=f"{s.name} in {place}", help=_LIBRARY)
-            elif isinstance(s, SortStep) and not persistent:
-                said = f"a row of {inner_extent(kernel)!r} elements is more than kernels sort"
+            elif isinstance(s, SortStep) and not whole():
+                said = f"a row of {extent!r} elements is more than kernels sort"
                 yield Diagnostic(SORT, said, where=place, help=_LIBRARY)
             elif isinstance(s, Load | Store) and s.buffer in local:
                 if s.index is not position:
@@ -74,13 +79,21 @@ def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
                 if wanted not in target.capabilities.atomics or s.mode is StoreMode.MUL:
                     said = f"no atomic {s.mode.value} of {types[s.buffer].value} on {target.arch}"
                     yield Diagnostic(ATOMIC, said, where=f"{s.buffer} in {place}", help=_LIBRARY)
-    if kernel.locals and not persistent:
+    if kernel.locals and not whole():
         yield Diagnostic(
             LOOPED,
-            f"locals of {inner_extent(kernel)!r} elements do not fit into registers",
+            f"locals of {extent!r} elements do not fit into registers",
             where=place,
             help="compute the values again, or give them a buffer of their own",
         )
+
+
+def _position(kernel: Kernel) -> Expr:
+    """Return the linear, row-major position over the inner axes."""
+    position: Expr = ZERO
+    for a in kernel.inner:
+        position = position * a.extent + a.symbol
+    return position
 
 
 def _types(kernel: Kernel) -> Iterator[tuple[str, DType]]:

@@ -7,9 +7,11 @@ from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.support import preamble
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
-from gyrator_ir.kernel.nodes import Launchable
+from gyrator_ir.kernel.nodes import Launchable, Numerics
+from gyrator_ir.loop.body import Bind
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
+from gyrator_ir.tile.nodes import TiledKernel
 
 ALIGNMENT = 16
 """Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
@@ -69,6 +71,23 @@ def blocks_over(length: Expr, block: str) -> Expr:
     """Return how many blocks of a candidate's entry cover a length."""
     size = Sym(block)
     return (length + size - 1) // size
+
+
+def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
+    """Return the candidates with the compiler's options without which results would be others.
+
+    `enable_fp_fusion` is 0 where each operation rounds, `debug` is 1 where the kernel checks
+    indices.
+    """
+    kernel = tiled.kernel
+    more: list[tuple[str, int]] = []
+    if kernel.numerics is Numerics.EAGER:
+        more.append(("enable_fp_fusion", 0))
+    if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
+        more += [("debug", 1), ("sanitize_overflow", 0)]
+    if "num_stages" not in {c.name for c in tiled.choices}:
+        more.insert(0, ("num_stages", 1))
+    return tuple(Configuration((*c.values, *more)) for c in tiled.candidates)
 
 
 def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:

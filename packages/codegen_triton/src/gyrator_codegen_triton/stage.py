@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from gyrator_codegen import Names
-from gyrator_codegen_triton.contract import contraction
+from gyrator_codegen.passes import block_pipeline
+from gyrator_codegen.stage import tile
+from gyrator_codegen_triton.expressible import check_expressible
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
 from gyrator_codegen_triton.refusals import refusal
@@ -19,11 +21,12 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
 
 
 @frozen
 class TritonBackend:
-    """Kernels as Triton text, one function each. It implements `TemplateBackend`."""
+    """Kernels as Triton text, one function each: a `TemplateBackend` and a `TilingBackend`."""
 
     @property
     def name(self) -> str:
@@ -37,7 +40,22 @@ class TritonBackend:
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Say why this kernel can't be written, or None."""
-        return refusal(kernel, target)
+        return refusal(kernel, target, lambda k: self._tiled(k, target))
+
+    def _tiled(self, kernel: Kernel, target: Target) -> TiledKernel:
+        (tiled,) = self.tile([kernel], ShapeFacts(), (), target).kernels
+        assert isinstance(tiled, TiledKernel)
+        return tiled
+
+    def tile(
+        self,
+        kernels: Sequence[Kernel | KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> TileProgram:
+        """Decide how the kernels run, by the passes of `block_pipeline`."""
+        return tile(kernels, facts, block_pipeline(target), origins)
 
     def emit(
         self,
@@ -53,8 +71,28 @@ class TritonBackend:
 
         Each `KernelSource.text` is a program of its own.
         """
+        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write groups of kernels that all do the same, a unit each; functions are as those of
+        `emit`."""
+        return self.emit_tiled(self.tile(groups, facts, origins, target), target)
+
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels, in units of about `unit_statements`, and groups, a unit each.
+
+        Raises:
+            UnsupportedError: for decisions that Triton kernels can't express.
+        """
         names = Names(RESERVED)
         units: list[TranslationUnit] = []
+        groups: list[TranslationUnit] = []
         sources: list[KernelSource] = []
         bodies: list[str] = []
         statements = 0
@@ -66,49 +104,26 @@ class TritonBackend:
             sources.clear()
             bodies.clear()
 
-        for kernel in kernels:
-            symbol = names.take(kernel.name)
-            source, body = self._written(kernel, facts, origins, target, symbol)
+        for tiled in program.kernels:
+            check_expressible(tiled)
+            if isinstance(tiled, TiledGroup):
+                symbol = names.take(tiled.name)
+                source = _group(tiled, program, symbol)
+                name = f"group{len(groups)}"
+                groups.append(TranslationUnit(name, "triton", source.text, (source,)))
+                continue
+            assert isinstance(tiled, TiledKernel)
+            symbol = names.take(tiled.kernel.name)
+            source, body = _written(tiled, program, target, symbol)
             sources.append(source)
             bodies.append(body)
-            statements += sum(len(stage.body) for stage in kernel.stages) + 4
+            statements += sum(len(stage.body) for stage in tiled.kernel.stages) + 4
             if statements >= target.heuristics.unit_statements:
                 close()
                 statements = 0
         if sources:
             close()
-        return tuple(units)
-
-    def _written(
-        self,
-        kernel: Kernel,
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-        symbol: str,
-    ) -> tuple[KernelSource, str]:
-        product = contraction(kernel, target, facts)
-        if product is not None:
-            return emit_product(product, facts, origins, target, symbol)
-        return emit_kernel(kernel, facts, origins, target.heuristics, symbol)
-
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write groups of kernels that all do the same, a unit each; functions are as those of
-        `emit`."""
-        names = Names(RESERVED)
-        units: list[TranslationUnit] = []
-        for n, group in enumerate(groups):
-            (kernel,) = group.kernels
-            symbol = names.take(group.name)
-            source, _ = emit_kernel(kernel, facts, origins, target.heuristics, symbol, group)
-            units.append(TranslationUnit(f"group{n}", "triton", source.text, (source,)))
-        return tuple(units)
+        return (*units, *groups)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Say why this template can't be written, or None."""
@@ -129,3 +144,19 @@ class TritonBackend:
             source = emit_template(kernel, facts, origins, target, symbol)
             units.append(TranslationUnit(f"template{n}", "triton", source.text, (source,)))
         return tuple(units)
+
+
+def _written(
+    tiled: TiledKernel, program: TileProgram, target: Target, symbol: str
+) -> tuple[KernelSource, str]:
+    facts, origins = program.facts, program.origins
+    if tiled.contraction is not None:
+        return emit_product(tiled, tiled.contraction, facts, origins, target, symbol)
+    return emit_kernel(tiled, facts, origins, symbol)
+
+
+def _group(tiled: TiledGroup, program: TileProgram, symbol: str) -> KernelSource:
+    (kernel,) = tiled.kernels
+    group = KernelGroup(tiled.name, tiled.device, (kernel.kernel,), tiled.members)
+    source, _ = emit_kernel(kernel, program.facts, program.origins, symbol, group)
+    return source

@@ -1,6 +1,6 @@
 """What tile passes share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
@@ -12,10 +12,23 @@ Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
 
 def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
     """Return the program with `tile` applied to every kernel, those of groups included."""
-    kernels = tuple(_one(k, program.facts, tile) for k in program.kernels)
+    return _with(program, [_one(k, program.facts, tile) for k in program.kernels])
+
+
+def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
+    """Return the program with `tile` applied to every kernel that has a launch of its own."""
+    facts = program.facts
+    return _with(
+        program, [tile(k, facts) if isinstance(k, TiledKernel) else k for k in program.kernels]
+    )
+
+
+def _with(
+    program: TileProgram, kernels: Sequence[TiledKernel | TiledGroup | Repeat]
+) -> TileProgram:
     if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
         return program
-    return evolve(program, kernels=kernels)
+    return evolve(program, kernels=tuple(kernels))
 
 
 def _one(

@@ -6,8 +6,8 @@ from contextlib import contextmanager
 from attrs import define, field
 
 from gyrator_codegen import Names, Writer, extent_guess
+from gyrator_codegen.extents import power_of_two
 from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_codegen_triton.shape import power_of_two
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.templates.attention_configs import Problem
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, sum_of

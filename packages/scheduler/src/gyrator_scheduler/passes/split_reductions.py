@@ -15,12 +15,12 @@ from gyrator_ir.loop.body import (
     Store,
 )
 from gyrator_ir.loop.body import Const as ConstValue
+from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
 from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space
-from gyrator_scheduler.fusion.products import factors
 from gyrator_scheduler.passes.cutting import (
     WORK_PER_CORE,
     Partial,
@@ -223,10 +223,10 @@ class _Splitter:
         """Return rows and columns of a product that matrix units compute, else None."""
         if self._device(op) not in self.options.matrix_units:
             return None
-        sides = factors(op)
-        if sides is None:
+        found = roles(op.axes, op.body, op.reduce)
+        if found is None:
             return None
-        rows, columns = (space(side) for side in sides)
+        rows, columns = space(found.rows), space(found.columns)
         return (rows, columns) if min(rows, columns) >= _LEAST else None
 
     def _product_plan(self, op: Reduction, rows: int, columns: int) -> _Plan | None:

@@ -6,11 +6,11 @@ from attrs import define, field, frozen
 
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of, subs
 from gyrator_ir.loop.body import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
+from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
 from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
-from gyrator_scheduler.fusion.products import factors
 from gyrator_scheduler.memory import guessed_bytes
 from gyrator_scheduler.passes.inlining.solve import solve
 from gyrator_scheduler.ranges import Ranges, divides
@@ -239,9 +239,12 @@ def _is_factor(op: Pointwise, reader: Operation) -> bool:
     Only what costs nothing is done there: blocks of factors go to matrix units as they are in
     memory, and the producer rather ends the kernel that computes what it reads.
     """
-    if not isinstance(reader, Reduction) or _repetition(op, reader) <= 1:
-        return False
-    return factors(reader) is not None
+    return isinstance(reader, Reduction) and _repetition(op, reader) > 1 and _multiplies(reader)
+
+
+def _multiplies(op: Reduction) -> bool:
+    """Whether an operation is a product of matrices."""
+    return roles(op.axes, op.body, op.reduce) is not None
 
 
 def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
@@ -253,7 +256,7 @@ def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
     loads = [s for s in op.body if isinstance(s, Load)]
     if len(loads) != 1 or not isinstance(reader, Reduction):
         return False
-    if reader.reduce.kind is not ReduceKind.DOT or factors(reader) is not None:
+    if reader.reduce.kind is not ReduceKind.DOT or _multiplies(reader):
         return False
     moved = any(
         stride_of(store.index, a.symbol) is ONE and stride_of(loads[0].index, a.symbol) is not ONE

@@ -8,7 +8,7 @@ from gyrator_codegen_triton.dtypes import TYPES, literal
 from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.types import DType
 
-_FOLDS = {
+_COMBINED = {
     ReduceKind.PROD: "gy_mul",
     ReduceKind.MIN: "gy_minimum",
     ReduceKind.MAX: "gy_maximum",
@@ -21,7 +21,7 @@ _NOWHERE = (1 << 31) - 1  # a position behind all others
 
 
 def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return what leaves a fold as it is."""
+    """Return what leaves the result of a reduction as it is."""
     match kind:
         case ReduceKind.PROD | ReduceKind.ALL:
             return True if dtype is DType.BOOL else 1
@@ -48,7 +48,7 @@ def _typed(value: bool | int | float, dtype: DType) -> str:
 
 
 def filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
-    """Return a block with what a fold ignores where no element is."""
+    """Return a block with what a reduction ignores where no element is."""
     fill = _typed(identity(kind, dtype), dtype)
     return f"tl.where(r_mask, {code.full(text)}, {fill})"
 
@@ -86,14 +86,17 @@ def reduce_block(code: Code, s: Reduce) -> None:
             _point(code, total, _sum(filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
         case _:
             _point(
-                code, s.names[0], _folded(filled(code, args[0], kind, dtype), kind, dtype), dtype
+                code,
+                s.names[0],
+                _reduced_as(filled(code, args[0], kind, dtype), kind, dtype),
+                dtype,
             )
 
 
-def _folded(row: str, kind: ReduceKind, dtype: DType) -> str:
+def _reduced_as(row: str, kind: ReduceKind, dtype: DType) -> str:
     if dtype is not DType.BOOL:
-        return _reduced(row, _FOLDS[kind])
-    return f"({_reduced(f'{row}.to(tl.int32)', _FOLDS[kind])} != 0)"
+        return _reduced(row, _COMBINED[kind])
+    return f"({_reduced(f'{row}.to(tl.int32)', _COMBINED[kind])} != 0)"
 
 
 def _point(code: Code, name: str, text: str, dtype: DType) -> None:
@@ -112,7 +115,7 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     if s.dtype is DType.BOOL:
         row = f"{row}.to(tl.int32)"
     code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
-    if not all(code.facts.known_positive(a.extent) for a in code.kernel.inner):
+    if not all(code.facts.known_positive(a.extent) for a in code.blocks.second):
         code.writer.line(f"{name} = tl.where({name} == {_NOWHERE}, 0, {name}).to(tl.int64)")
     code.values[s.names[0]] = _value(name, DType.I64)
 
@@ -140,7 +143,7 @@ def _two_passes(code: Code, s: Reduce, row: str) -> None:
     _point(code, squares, _sum(f"{apart.text} * {apart.text}", dtype), dtype)
 
 
-class Loop:
+class LoopReduction:
     """One reduction of a loop: accumulators of a whole block, one step, and the end.
 
     Args:
@@ -191,7 +194,7 @@ class Loop:
                 keep(acc[1], f"tl.where({apart} > 0, {sums[0]}, {sums[1]})")
                 keep(acc[0], f"gy_maximum({acc[0]}, {args[0]})")
             case _:
-                keep(acc[0], f"{_FOLDS[s.kind]}({acc[0]}, {args[0]})")
+                keep(acc[0], f"{_COMBINED[s.kind]}({acc[0]}, {args[0]})")
 
     def _position(self, code: Code, value: str) -> None:
         acc, at = self._acc[0], self._at
@@ -209,7 +212,7 @@ class Loop:
         keep(squares, f"{squares} + {apart} * ({value} - {mean})")
 
     def end(self, code: Code) -> None:
-        """Write the fold of the accumulators."""
+        """Write how the accumulators are merged."""
         s, acc, dtype = self._s, self._acc, self._s.dtype
         match s.kind:
             case ReduceKind.SUM | ReduceKind.DOT:
@@ -235,4 +238,4 @@ class Loop:
                 finite = f"(({top} - {top}) == 0) | (extent <= 0)"
                 code.writer.line(f'{word} = tl.where({finite}, {word}, float("nan"))')
             case _:
-                _point(code, s.names[0], _folded(acc[0], s.kind, dtype), dtype)
+                _point(code, s.names[0], _reduced_as(acc[0], s.kind, dtype), dtype)

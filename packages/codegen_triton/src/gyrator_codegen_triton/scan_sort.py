@@ -1,8 +1,8 @@
-"""Collectives that give a value to every element: scans of a block or of a loop, and sorts."""
+"""Scans of a block or of a loop, and sorts."""
 
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
-from gyrator_codegen_triton.fold import filled, identity, places
+from gyrator_codegen_triton.reduction import filled, identity, places
 from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
@@ -30,7 +30,7 @@ _LAST = 0x7FFFFFFF
 
 
 def scan_block(code: Code, s: ScanStep) -> None:
-    """Write a running fold of values that are all in the block."""
+    """Write a scan of values that are all in the block."""
     names = _scanned(code, s)
     code.values[s.names[0]] = Value(names[-1], _result(s), True, True)
 
@@ -40,7 +40,7 @@ def _result(s: ScanStep) -> DType:
 
 
 def _scanned(code: Code, s: ScanStep) -> list[str]:
-    """Write the running fold of one block; return its names: of values, and of positions."""
+    """Write the scan of one block; return its names: of values, and of positions."""
     row = filled(code, code.values[s.args[0]].text, _LIKE[s.kind], s.dtype)
     reverse = ", reverse=True" if s.reverse else ""
     name = code.names.take(s.names[0])
@@ -53,7 +53,7 @@ def _scanned(code: Code, s: ScanStep) -> list[str]:
     return names
 
 
-class Running:
+class LoopScan:
     """A scan of a loop: what it has come to, and one step.
 
     Args:
@@ -69,22 +69,22 @@ class Running:
             self._carry.append(take(f"{s.names[0]}_at"))
 
     def start(self, code: Code) -> None:
-        """Write what a fold of nothing is."""
+        """Write what a scan of nothing has come to."""
         dtype = self._s.dtype
         first = literal(identity(_LIKE[self._s.kind], dtype), dtype)
-        shape = f"[{code.blocks[0]}, 1]"
+        shape = f"[{code.lengths[0]}, 1]"
         code.writer.line(f"{self._carry[0]} = tl.full({shape}, {first}, {TYPES[dtype]})")
         for name in self._carry[1:]:
             code.writer.line(f"{name} = tl.full({shape}, 0, tl.int64)")
 
     def step(self, code: Code) -> None:
-        """Write the running fold of one block, after what came before it."""
+        """Write the scan of one block, after what came before it."""
         s, w = self._s, code.writer
         names = _scanned(code, s)
         combine = f"{_SCANS[s.kind]}({', '.join([*self._carry, *names])})"
         w.line(f"{', '.join(names)} = {combine}")
-        end = "0" if s.reverse else f"{code.blocks[1]} - 1"
-        last = f"tl.full([{code.blocks[0]}, 1], {end}, tl.int32)"
+        end = "0" if s.reverse else f"{code.lengths[1]} - 1"
+        last = f"tl.full([{code.lengths[0]}, 1], {end}, tl.int32)"
         for carry, name in zip(self._carry, names, strict=True):
             w.line(f"{carry} = tl.gather({name}, {last}, 1)")
         code.values[s.names[0]] = Value(names[-1], _result(s), True, True)

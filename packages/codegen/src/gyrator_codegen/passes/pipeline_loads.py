@@ -1,0 +1,57 @@
+"""`pipeline-loads`: loops load some steps ahead."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.consecutive import consecutive_inside
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Level, Stage
+from gyrator_ir.loop.body import Bind, Load
+from gyrator_ir.loop.rewrite import writes
+from gyrator_ir.tile.loops import in_one_step, steps_of
+from gyrator_ir.tile.nodes import Choice, Pipelined, TiledKernel, TileProgram
+
+_STAGES = (1, 2, 3, 4)
+
+
+@frozen
+class PipelineLoads:
+    """Have the loads of `steps` steps under way at once, through shared memory, in loops that fold
+    across what is consecutive: a thread has too few of them in flight otherwise.
+
+    Each of the buffers, at most `buffers`, takes shared memory. Products of matrices may be
+    pipelined to any depth.
+    """
+
+    name: ClassVar[str] = "pipeline-loads"
+    steps: int = 3
+    buffers: int = 4
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with loops that load ahead."""
+        return each_kernel(program, self._pipelined)
+
+    def _pipelined(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        inside = [n for n, stage in enumerate(kernel.stages) if stage.level is Level.INNER]
+        if tiled.contraction is not None:
+            return evolve(
+                tiled,
+                pipelined=tuple(Pipelined(n, "num_stages") for n in inside),
+                choices=(*tiled.choices, Choice("num_stages", _STAGES)),
+            )
+        # What a loop of single elements reads is at hand: neighbours have read it.
+        if not kernel.inner or in_one_step(tiled) or steps_of(tiled, tiled.loops[-1]) == (1,):
+            return tiled
+        if consecutive_inside(kernel):
+            return tiled
+        ahead = [n for n in inside if self._may_read_ahead(kernel.stages[n])]
+        return evolve(tiled, pipelined=tuple(Pipelined(n, self.steps) for n in ahead))
+
+    def _may_read_ahead(self, stage: Stage) -> bool:
+        if any(isinstance(s, Bind) for s in stage.body):
+            return False
+        read = {s.buffer for s in stage.body if isinstance(s, Load)}
+        return len(read) <= self.buffers and read.isdisjoint(writes(stage.body))

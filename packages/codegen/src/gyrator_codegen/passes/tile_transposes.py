@@ -1,0 +1,84 @@
+"""`tile-transposes`: two-dimensional tiles where loads and stores want different orders.
+
+A flattened block is consecutive along one axis only. Where an access is consecutive along another,
+its elements lie far apart, and each costs a whole line of memory. A tile is consecutive along both.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.consecutive import consecutive
+from gyrator_codegen.extents import guess
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Axis, Load, Store
+from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel, TileProgram
+
+_SIDES = (16, 32, 64, 128)
+
+
+@frozen
+class TileTransposes:
+    """Tile pointwise kernels that move data: two grid loops, each of which ends with an axis along
+    which some accesses are consecutive.
+
+    A tile gains nothing along an axis of fewer than `side` elements, and fewer than `points` take
+    no time.
+    """
+
+    name: ClassVar[str] = "tile-transposes"
+    side: int = 8
+    points: int = 4096
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with its transposes tiled."""
+        return each_kernel(program, self._tiled)
+
+    def _tiled(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        if kernel.inner or len(kernel.axes) < 2 or len(kernel.stages) != 1 or kernel.locals:
+            return tiled
+        cut = _cut(kernel)
+        if cut is None:
+            return tiled
+        first, second = kernel.axes[: cut + 1], kernel.axes[cut + 1 :]
+        sides = [_size(group, facts) for group in (first, second)]
+        least = min(guess(kernel.axes[cut].extent, facts), *sides)
+        if least < self.side or sides[0] * sides[1] < self.points:
+            return tiled
+        loops = (
+            Loop(LoopKind.GRID, tuple(a.symbol for a in first), "XBLOCK"),
+            Loop(LoopKind.GRID, tuple(a.symbol for a in second), "RBLOCK"),
+        )
+        choices = Choice("XBLOCK", _SIDES), Choice("RBLOCK", _SIDES)
+        return evolve(tiled, loops=loops, choices=choices)
+
+
+def _cut(kernel: Kernel) -> int | None:
+    """Return the axis that ends the first loop: along which most strided bytes are consecutive."""
+    axes = kernel.axes
+    sizes = {b.name: b.dtype.size for b in kernel.parameters}
+    gain = dict.fromkeys(range(len(axes) - 1), 0)
+    straight = 0
+    for s in kernel.stages[0].body:
+        if not isinstance(s, Load | Store):
+            continue
+        symbols = s.index.free_symbols
+        if axes[-1].symbol not in symbols or consecutive(s.index, axes[-1]):
+            straight += sizes[s.buffer] * (axes[-1].symbol in symbols)
+            continue
+        along = next((k for k in reversed(gain) if consecutive(s.index, axes[k])), None)
+        if along is not None:
+            gain[along] += sizes[s.buffer]
+    best = max(gain, key=lambda k: gain[k])
+    return best if gain[best] and straight else None
+
+
+def _size(axes: Sequence[Axis], facts: ShapeFacts) -> int:
+    product = 1
+    for axis in axes:
+        product *= guess(axis.extent, facts)
+    return product

@@ -1,0 +1,55 @@
+"""What the loops of a tiled kernel walk, and in how many steps."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Axis, Bind
+from gyrator_ir.tile.nodes import Loop, TiledKernel
+
+
+def axes_of(kernel: Kernel, loop: Loop) -> tuple[Axis, ...]:
+    """Return the axes that a loop walks, in its order."""
+    known = {a.symbol: a for a in (*kernel.axes, *kernel.inner)}
+    return tuple(known[s] for s in loop.axes)
+
+
+def extent_of(axes: Iterable[Axis]) -> Expr:
+    """Return the number of elements of some axes taken as one."""
+    total: Expr = ONE
+    for a in axes:
+        total = total * a.extent
+    return total
+
+
+def steps_of(tiled: TiledKernel, loop: Loop) -> tuple[int, ...]:
+    """Return the values that a loop's step may have."""
+    if isinstance(loop.step, int):
+        return (loop.step,)
+    return next(c.values for c in tiled.choices if c.name == loop.step)
+
+
+def in_one_step(tiled: TiledKernel) -> bool:
+    """Say whether one step holds all inner elements of a point."""
+    inner = {a.symbol for a in tiled.kernel.inner}
+    for loop in tiled.loops:
+        if inner.isdisjoint(loop.axes):
+            continue
+        extent = extent_of(axes_of(tiled.kernel, loop))
+        if not isinstance(extent, Const) or extent.value > min(steps_of(tiled, loop)):
+            return False
+    return True
+
+
+def kernel_facts(
+    kernel: Kernel, facts: ShapeFacts, others: Mapping[Sym, Expr] = MappingProxyType({})
+) -> ShapeFacts:
+    """Return the facts with the ranges of the kernel's axes, of symbols bound in it, and of
+    `others`, each of which runs from 0 to an extent."""
+    extents = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)} | dict(others)
+    for stage in kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Bind):
+                extents[s.symbol] = s.size
+    return facts.with_ranges(extents)
