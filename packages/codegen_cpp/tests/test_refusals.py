@@ -5,8 +5,12 @@ from attrs import evolve
 from harness import target
 
 from gyrator_codegen_cpp.stage import CppBackend
+from gyrator_ir.backend import TilingBackend
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ShapeFacts, expr
 from gyrator_ir.loop.body import Let, Load, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
+from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction
+from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer
 
 AT = expr(8) * I0 + R0
@@ -76,3 +80,33 @@ def test_collectives_that_are_not_refused_are_emitted(steps):
     assert refused(found) is None
     (unit,) = CppBackend().emit([found], ShapeFacts(), (), target("avx512"))
     assert "gy_k_" in unit.text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"loops": (Loop(LoopKind.GRID, (I0,)), Loop(LoopKind.LOOP, (R0,), 8))}, "vectors of 16"),
+        (
+            {"loops": (Loop(LoopKind.GRID, (I0,), 2), Loop(LoopKind.LOOP, (R0,), 16))},
+            "cut the axis",
+        ),
+        ({"loops": (Loop(LoopKind.GRID, (R0, I0), 16),)}, "one axis a loop"),
+        ({"loops": (Loop(LoopKind.LOOP, (R0,), 16),)}, "a grid loop for each axis"),
+        ({"loops": (Loop(LoopKind.GRID, (I0,)), *2 * (Loop(LoopKind.LOOP, (R0,), 16),))}, None),
+        ({"reductions": (Reduction("f", Method.AT_ONCE),)}, "accumulate"),
+        ({"index": DType.I32}, "indices in i64"),
+        ({"replicated": ("a",)}, "replicated"),
+    ],
+)
+def test_tilings_for_other_machines_are_refused(changes, said):
+    backend, bound = CppBackend(), target("avx512")
+    program = backend.tile([beside(FOLD)], ShapeFacts(), (), bound)
+    backend.emit_tiled(program, bound)
+    other = evolve(program, kernels=(evolve(program.kernels[0], **changes),))
+
+    with pytest.raises(UnsupportedError, match=f"GY-CPP-004.*{said or 'other orders'}"):
+        backend.emit_tiled(other, bound)
+
+
+def test_the_language_tiles():
+    assert isinstance(CppBackend(), TilingBackend)

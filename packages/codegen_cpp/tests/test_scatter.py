@@ -1,13 +1,10 @@
 """Folds into addresses that points may share, their owners, and fills."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from harness import ARCHS, NUMPY, Library, runs_here
 
-from gyrator_codegen_cpp.owners import owners
-from gyrator_ir.expr import ShapeFacts, Sym, evaluate, expr
+from gyrator_ir.expr import Sym, expr
 from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import BOOL, F32, I0, I1, I64, S0, S1, kernel, outer
@@ -115,49 +112,3 @@ def test_fill(library, name, size):
     np.testing.assert_array_equal(z.view("u1"), want.view("u1"))
     clears = value == 0 and not np.signbit(value)
     assert ("memset" in library.sources[name].text) == clears
-
-
-def owned(address, facts=None, **extents):
-    k = scattered("k", extents.get("m", 4), extents.get("n", 6), address, 5)
-    ranges = {I0: expr(extents.get("m", 4)), I1: expr(extents.get("n", 6)), T0: expr(5)}
-    return {a.symbol.name for a in owners(k, (facts or ShapeFacts()).with_ranges(ranges))}
-
-
-def test_axes_that_an_address_tells():
-    assert owned(6 * T0 + I1) == {"i1"}
-    assert owned(5 * I0 + T0) == {"i0"}
-    assert owned(30 * I0 + 6 * T0 + I1) == {"i0", "i1"}
-    assert owned(5 * I0 + T0, m=S0) == {"i0"}
-    assert owned(-5 * I0 + 7 - T0) == {"i0"}
-    assert owned(2 * (I1 // 2) + 8 * I0) == {"i0"}
-
-
-def test_axes_that_an_address_does_not_tell():
-    assert owned(T0) == set()
-    assert owned(5 * T0 + I1) == set()  # one too few for six values
-    assert owned(4 * I0 + T0) == set()
-    assert owned(I0 + I1) == set()
-    assert owned(6 * T0 + I1, n=S1) == set()
-    assert owned(S1 * T0 + I1, n=S1) == set()
-    assert owned(I0 * I1 + 100 * I0) == set()
-
-
-def test_owners_never_share_an_address():
-    """Against all addresses of small kernels."""
-    rng = np.random.default_rng(0)
-    told = 0
-    for _ in range(300):
-        factors = rng.choice([-6, -1, 0, 1, 2, 3, 5, 6, 12, 24, 30], 4)
-        m, n = rng.integers(1, 7, 2)
-        e = expr(0)
-        for f, part in zip(factors, (I0, I1, T0, (I1 + 2 * T0) // 3), strict=True):
-            e = e + int(f) * part
-        met = {"i0": {}, "i1": {}}
-        for a, b, t in product(range(m), range(n), range(5)):
-            at = evaluate(e, {I0: a, I1: b, T0: t})
-            met["i0"].setdefault(at, set()).add(a)
-            met["i1"].setdefault(at, set()).add(b)
-        for name in owned(e, m=int(m), n=int(n)):
-            told += 1
-            assert all(len(values) == 1 for values in met[name].values()), (e, name)
-    assert told > 50

@@ -1,18 +1,26 @@
 """What kernel emitters share: tiling, masks, index text and a writer with a source map."""
 
+from gyrator_codegen.analysis import extent_guess, invariant, kernel_facts, static
 from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, split_terms
-from gyrator_codegen.vectorize import VectorAxis, choose_vector_axis, extent_guess
+from gyrator_codegen.nests import Nest, axis_of, nest, steps
+from gyrator_codegen.stage import tile
 from gyrator_codegen.writer import Names, Writer
 
 __all__ = [
     "Access",
     "LaneAccess",
     "Names",
-    "VectorAxis",
+    "Nest",
     "Writer",
-    "choose_vector_axis",
+    "axis_of",
     "extent_guess",
+    "invariant",
+    "kernel_facts",
     "lane_access",
     "lane_slope",
+    "nest",
     "split_terms",
+    "static",
+    "steps",
+    "tile",
 ]

@@ -5,10 +5,10 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from gyrator_codegen import Access
-from gyrator_codegen_cpp.code import Code, Value
+from gyrator_codegen_cpp.dtypes import lane_type, literal, round_to
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.scalars import lane_type, literal, round_to
+from gyrator_codegen_cpp.scope import Code, Value
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Bind, Check, Const, IndexValue, Let, Load, Store
@@ -36,7 +36,7 @@ def run(code: Code, body: Iterable[KernelStatement]) -> None:
                 code.define(name, literal(value, dtype), dtype, varying=False)
                 if dtype is DType.F32:
                     held = frozenset(d for d in _NARROW if round_to(float(value), d) == value)
-                    code.env[name] = evolve(code.env[name], held=held)
+                    code.hold(name, held)
             case IndexValue():
                 _index_value(code, s)
             case Bind():
@@ -74,7 +74,7 @@ def _let(code: Code, s: Let) -> None:
         text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     code.define(s.name, text, s.dtype, varying)
     if s.dtype is DType.F32:
-        code.env[s.name] = evolve(code.env[s.name], held=_held(s.op, values))
+        code.hold(s.name, _held(s.op, values))
     if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
         code.env[s.name] = evolve(code.env[s.name], exact=values[0].text)
 

@@ -1,115 +1,59 @@
-"""One kernel as two C++ functions: one for a range of its points, one that hands out the ranges."""
+"""One kernel as two C++ functions: one for a range of its units, one that hands out the ranges."""
 
 from collections.abc import Callable, Iterable, Sequence
 
-from attrs import evolve, frozen
-
-from gyrator_codegen import choose_vector_axis, extent_guess
-from gyrator_codegen_cpp import strip
-from gyrator_codegen_cpp.ahead import NOTHING, plan
+from gyrator_codegen import kernel_facts, static, steps
 from gyrator_codegen_cpp.body import run
-from gyrator_codegen_cpp.code import Code, Frame
-from gyrator_codegen_cpp.fill import clears
-from gyrator_codegen_cpp.inner import inner_stage, invariant, work
-from gyrator_codegen_cpp.loops import Span, static, vector_loop
-from gyrator_codegen_cpp.owners import owners
+from gyrator_codegen_cpp.column_reduction import Columns
+from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
+from gyrator_codegen_cpp.inner_loops import inner_stage, split
+from gyrator_codegen_cpp.loops import Span, vector_loop
+from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.scalars import RESERVED, STORAGE
-from gyrator_codegen_cpp.tile import Tiling, tiling
-from gyrator_codegen_cpp.tile import write as write_tile
-from gyrator_ir.expr import ONE, Const, Expr, FloorDiv, Mod, ShapeFacts, Sym, ceildiv
+from gyrator_codegen_cpp.scope import Code, Frame
+from gyrator_codegen_cpp.transposed_loads import transposed
+from gyrator_ir.expr import ONE, Const, Expr, FloorDiv, Mod, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.loop.body import Axis, Bind
+from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
-from gyrator_ir.target import Heuristics
+from gyrator_ir.tile.nodes import Loop, TiledKernel
 
-_STRETCH = 2048  # elements along the lanes' axis that one unit of parallel work takes
-_STRETCHES = "stretch"  # numbers the stretches of the lanes' axis
-_AUTO_LANES = 8  # lanes to order loops for where the compiler vectorises by itself
+_STRETCHES = "stretch"  # numbers the stretches of the vectors' axis
 
-
-@frozen
-class Domain:
-    """What threads share out: `rows`, the axes but the lanes' own, and stretches of that one."""
-
-    rows: tuple[Axis, ...]
-    along: Axis | None
-    stretch: int
-    strips: bool = False
-    """Stretches are folded as strips."""
-    tiles: Tiling | None = None
-    owned: int | None = None
-    """Only the first so many digits of a unit's number are shared out: they own the addresses that
-    the kernel folds into. None to share out all, and to fold atomically."""
-    outermost: bool = False
-    """The stretch is the first digit of a unit's number, not the last."""
-
-    @property
-    def digits(self) -> tuple[tuple[str, Expr], ...]:
-        """What a unit's number is made of: names with the number of their values."""
-        found = [(a.symbol.name, a.extent) for a in self.rows]
-        if self.along is not None:
-            count = ceildiv(self.along.extent, self.stretch)
-            found.insert(0 if self.outermost else len(found), (_STRETCHES, count))
-        return tuple(found)
-
-    @property
-    def pieces(self) -> Expr:
-        """Number of pieces that threads share out."""
-        return _product(e for _, e in self.digits[: self.owned])
-
-    @property
-    def units(self) -> Expr:
-        """Number of units of work in a piece."""
-        return ONE if self.owned is None else _product(e for _, e in self.digits[self.owned :])
+End = Callable[[Frame, str], None]
 
 
 def emit_kernel(
-    kernel: Kernel,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    isa: Isa,
-    heuristics: Heuristics,
+    tiled: TiledKernel, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa
 ) -> KernelSource:
     """Write one kernel."""
-    return _written(kernel, facts, origins, isa, heuristics, _entry)
+    return _written(tiled, facts, origins, isa, _entry)
 
 
 def emit_member(
-    kernel: Kernel,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    isa: Isa,
-    heuristics: Heuristics,
+    tiled: TiledKernel, cost: int, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa
 ) -> KernelSource:
-    """Write one kernel of a group: `<symbol>_part`, and `<symbol>_share`, which gives its work."""
-    return _written(kernel, facts, origins, isa, heuristics, _share)
+    """Write one kernel of a group: `<symbol>_part`, and `<symbol>_share`, which gives its work,
+    `cost` for each element."""
+
+    def share(frame: Frame, symbol: str) -> None:
+        _share(frame, symbol, cost)
+
+    return _written(tiled, facts, origins, isa, share)
 
 
 def _written(
-    kernel: Kernel,
-    facts: ShapeFacts,
-    origins: Sequence[Origin],
-    isa: Isa,
-    heuristics: Heuristics,
-    end: Callable[[Frame, str, Domain, bool, Heuristics], None],
+    tiled: TiledKernel, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa, end: End
 ) -> KernelSource:
-    axis = choose_vector_axis(kernel, isa.lanes if isa.lanes > 1 else _AUTO_LANES)
+    kernel = tiled.kernel
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
-    divides = _divides(kernel, facts)
-    frame = Frame(kernel, isa, axis, divides, RESERVED | symbols)
+    frame = Frame(tiled, isa, _Divides(kernel, facts), RESERVED | symbols)
     symbol = f"gy_k_{kernel.name}"
     _comments(frame, kernel, origins)
-    domain = _domain(kernel, frame, heuristics)
-    serial = _serial(kernel, domain, heuristics)
-    if frame.atomic and not serial:
-        domain = _owned(domain, owners(kernel, divides.inside), heuristics.cores, frame.width)
-    if serial or domain.owned is not None:
-        frame.atomic = frozenset()
-    _part(frame, symbol, domain)
-    end(frame, symbol, domain, serial, heuristics)
+    _part(frame, symbol)
+    end(frame, symbol)
     return KernelSource(
         kernel.name,
         symbol,
@@ -119,31 +63,19 @@ def _written(
     )
 
 
-def _divides(kernel: Kernel, facts: ShapeFacts) -> "Divides":
-    ranges = {a.symbol: a.extent for a in kernel.axes + kernel.inner}
-    for stage in kernel.stages:
-        ranges |= {s.symbol: s.size for s in stage.body if isinstance(s, Bind)}
-    return Divides(facts, ranges)
+class _Divides:
+    """Says where C's quotient and remainder agree with floor's."""
 
-
-class Divides:
-    """Says where C's quotient and remainder agree with floor's, remembering loop ranges."""
-
-    def __init__(self, facts: ShapeFacts, extents: dict[Sym, Expr]) -> None:
+    def __init__(self, kernel: Kernel, facts: ShapeFacts) -> None:
+        self._kernel = kernel
         self._facts = facts
-        self._extents = extents
         self._inside: ShapeFacts | None = None
-
-    @property
-    def inside(self) -> ShapeFacts:
-        """What is known inside of the loops."""
-        if self._inside is None:
-            self._inside = self._facts.with_ranges(self._extents)
-        return self._inside
 
     def __call__(self, node: FloorDiv | Mod) -> bool:
         """Return whether the numerator is surely >= 0 and the divisor > 0."""
-        return self.inside.nonnegative_division(node)
+        if self._inside is None:
+            self._inside = kernel_facts(self._kernel, self._facts)
+        return self._inside.nonnegative_division(node)
 
 
 def _product(factors: Iterable[Expr]) -> Expr:
@@ -169,58 +101,7 @@ def _comments(frame: Frame, kernel: Kernel, origins: Sequence[Origin]) -> None:
             frame.writer.line(f"// {text}")
 
 
-def _domain(kernel: Kernel, frame: Frame, heuristics: Heuristics) -> Domain:
-    axis = frame.axis
-    if axis is None or axis.inner:
-        return Domain(kernel.axes, None, 1)
-    along = next(a for a in kernel.axes if a.symbol is axis.symbol)
-    rows = tuple(a for a in kernel.axes if a.symbol is not axis.symbol)
-    count = 1
-    for a in rows:
-        count *= static(a.extent) or 1
-    extent = static(along.extent)
-    if strip.suits(kernel):
-        stretch = strip.width(kernel, along, count, frame.width, heuristics.cores)
-        return Domain(rows, along, stretch, strips=True)
-    tiles = tiling(kernel, along, frame.width)
-    if tiles is not None:
-        rows = tuple(a for a in rows if a.symbol is not tiles.across.symbol)
-        rows += (Axis(tiles.counter, ceildiv(tiles.across.extent, tiles.rows)),)
-        return Domain(rows, along, _STRETCH, tiles=tiles)
-    stretch = _STRETCH
-    for a in kernel.inner:
-        stretch //= max(extent_guess(a.extent), 1)
-    lanes = max(frame.width, _AUTO_LANES)
-    stretch = max(stretch // lanes * lanes, lanes)
-    if rows and extent is not None and (count >= 8 * heuristics.cores or extent <= stretch):
-        return Domain(rows, along, max(extent, 1))
-    return Domain(rows, along, stretch)
-
-
-def _owned(domain: Domain, owning: Sequence[Axis], cores: int, lanes: int) -> Domain:
-    """Return the domain whose pieces never fold into the same address, where such pieces are enough
-    for all threads; else the domain as it is."""
-    symbols = {a.symbol for a in owning}
-    first = tuple(a for a in domain.rows if a.symbol in symbols)
-    rows = first + tuple(a for a in domain.rows if a.symbol not in symbols)
-    count = 1
-    for a in first:
-        count *= extent_guess(a.extent)
-    if count >= cores:
-        return evolve(domain, rows=rows, owned=len(first))
-    along = domain.along
-    if along is None or along.symbol not in symbols or domain.strips or domain.tiles:
-        return domain
-    wanted = -(-cores // max(count, 1))
-    lanes = max(lanes, _AUTO_LANES)
-    stretch = max(extent_guess(along.extent) // wanted // lanes * lanes, lanes)
-    if count * extent_guess(along.extent) < cores * stretch:
-        return domain
-    stretch = min(stretch, domain.stretch) if domain.rows else stretch
-    return evolve(domain, rows=rows, stretch=stretch, owned=len(first) + 1, outermost=True)
-
-
-def _part(frame: Frame, symbol: str, domain: Domain) -> None:
+def _part(frame: Frame, symbol: str) -> None:
     """Write the function that does units `begin` to `end`."""
     kernel, w = frame.kernel, frame.writer
     head = (
@@ -237,10 +118,11 @@ def _part(frame: Frame, symbol: str, domain: Domain) -> None:
         w.line("if (begin >= end) return 0;")
         code = Code(frame, None)
         _locals(frame, code)
-        if not domain.rows and domain.along is not None and not domain.strips:
-            _stretch(code, domain, "begin", "end")
+        loops = frame.nest
+        if loops is not None and loops.across and not loops.columns and len(loops.grid) == 1:
+            _stretch(code, "begin", "end")
         else:
-            _rows(code, domain)
+            _units(code)
         w.line("return 0;")
 
 
@@ -251,7 +133,7 @@ def _sizes(frame: Frame) -> None:
 
 def _locals(frame: Frame, code: Code) -> None:
     """Declare the row scratch of a point: on the stack if its size is known and small."""
-    lanes = 1 if frame.axis is None or frame.axis.inner else frame.width
+    lanes = frame.width if frame.nest is not None and frame.nest.across else 1
     for local in frame.kernel.locals:
         name = frame.pointers[local.name] = frame.names.take(local.name)
         element = STORAGE[local.dtype]
@@ -266,24 +148,22 @@ def _locals(frame: Frame, code: Code) -> None:
         code.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
 
 
-def _rows(code: Code, domain: Domain) -> None:
+def _units(code: Code) -> None:
     """Write the loop over units of work, with the axes' symbols counted along."""
+    frame = code.frame
     digits: list[tuple[str, str]] = []
     stretches = None
-    for name, count in domain.digits:
+    for loop in () if frame.nest is None else frame.nest.grid:
+        name, count = _digit(frame, loop), steps(frame.kernel, loop)
         if name == _STRETCHES:
             if isinstance(count, Const) and count.value <= 1:
                 continue
             stretches = name
         digits.append((name, code.index(count)))
-    if not digits:
-        with code.block("for (si64 p = begin; p < end; p++) {"):
-            _unit(code.nested(), domain, stretches)
-        return
-    if len(digits) == 1:
-        name = digits[0][0]
+    if len(digits) < 2:
+        name = digits[0][0] if digits else "p"
         with code.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
-            _unit(code.nested(), domain, stretches)
+            _unit(code.nested(), stretches)
         return
     code.line("si64 p = begin;")
     for name, extent in reversed(digits[1:]):
@@ -291,55 +171,64 @@ def _rows(code: Code, domain: Domain) -> None:
         code.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
     code.line(f"si64 {digits[0][0]} = p;")
     with code.block("for (p = begin; p < end; p++) {"):
-        _unit(code.nested(), domain, stretches)
+        _unit(code.nested(), stretches)
         step = f"{digits[0][0]}++;"
         for name, extent in digits[1:]:
             step = f"if (++{name} == {extent}) {{ {name} = 0; {step} }}"
         code.line(step)
 
 
-def _unit(code: Code, domain: Domain, stretches: str | None) -> None:
-    if domain.along is None:
+def _digit(frame: Frame, loop: Loop) -> str:
+    """Return what counts the steps of a grid loop."""
+    loops, symbol = frame.nest, loop.axes[0]
+    if loops is not None and loops.across and symbol is loops.symbol:
+        return _STRETCHES
+    return symbol.name if loop.step == 1 else f"{symbol.name}_tile"
+
+
+def _unit(code: Code, stretches: str | None) -> None:
+    if code.frame.nest is None or not code.frame.nest.across:
         _stages(code)
     elif stretches is None:
-        _stretch(code, domain, "0", "1")
+        _stretch(code, "0", "1")
     else:
-        _stretch(code, domain, stretches, f"({stretches} + 1)")
+        _stretch(code, stretches, f"({stretches} + 1)")
 
 
-def _stretch(code: Code, domain: Domain, first: str, last: str) -> None:
-    """Write the work on a stretch of the lanes' axis."""
-    along = domain.along
-    assert along is not None
+def _stretch(code: Code, first: str, last: str) -> None:
+    """Write the work on a stretch of the vectors' axis."""
+    frame, loops = code.frame, code.frame.nest
+    assert loops is not None
+    along, step = loops.axis, loops.stretch
     extent = static(along.extent)
-    body = [s for stage in code.frame.kernel.stages for s in stage.body]
-    if first == "0" and extent is not None and extent <= domain.stretch:
+    if first == "0" and extent is not None and extent <= step:
         span = Span("0", str(extent), extent, extent or 1)
     else:
         name = along.symbol.name
         low, high = f"{name}_low", f"{name}_high"
-        code.line(f"const si64 {low} = {first} * {domain.stretch};")
-        high_text = f"gy_least({last} * {domain.stretch}, {code.index(along.extent)})"
+        code.line(f"const si64 {low} = {first} * {step};")
+        high_text = f"gy_least({last} * {step}, {code.index(along.extent)})"
         code.line(f"const si64 {high} = {high_text};")
-        span = Span(low, high, None, 1 if extent is None else _even(extent, domain.stretch))
-    if domain.strips:
-        strip.Strip(code, along, span, domain.stretch).write()
-        return
-    if domain.tiles is not None:
-        write_tile(code, along, span, domain.tiles)
-        return
-    if all(stage.level is Level.OUTER for stage in code.frame.kernel.stages):
-        fixed, body = invariant(code, body, [along.symbol], loads=True)
+        span = Span(low, high, None, 1 if extent is None else _even(extent, step))
+    body = [s for stage in frame.kernel.stages for s in stage.body]
+    if loops.columns:
+        Columns(code, along, span, step).write()
+    elif frame.tiled.transposed:
+        transposed(code, loops, span)
+    elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
+        fixed, body = split(code, body, [along.symbol], loads=True)
         run(code, fixed)
-        body = [s for s in body if not clears(code, s, along.symbol, span)]
+        for s in body:
+            if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
+                clear(code, s, along.symbol, span)
+        body = [s for s in body if not isinstance(s, Store) or s.buffer not in frame.tiled.cleared]
         inside = code.hoist(body, [along.symbol])
-        if not body:
-            return
-        vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
-        return
-    inner = [a.symbol for a in code.frame.kernel.inner]
-    inside = code.hoist(body, [along.symbol, *inner])
-    vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
+        if body:
+            vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
+    else:
+        inner = [a.symbol for a in frame.kernel.inner]
+        inside = code.hoist(body, [along.symbol, *inner])
+        vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
 
 
 def _even(extent: int, stretch: int) -> int:
@@ -348,51 +237,42 @@ def _even(extent: int, stretch: int) -> int:
 
 
 def _stages(code: Code) -> None:
-    kernel, axis = code.frame.kernel, code.frame.axis
-    requests = (NOTHING,) * len(kernel.stages)
-    if axis is not None and axis.inner and code.frame.width > 1:
-        requests = plan(kernel, axis.symbol)
-    for stage, ahead in zip(kernel.stages, requests, strict=True):
+    for number, stage in enumerate(code.frame.kernel.stages):
         if stage.level is Level.OUTER:
             run(code, stage.body)
         else:
-            inner_stage(code, stage.body, ahead)
+            inner_stage(code, number, stage.body)
 
 
-def _grain(kernel: Kernel, heuristics: Heuristics) -> int:
-    """Return the number of elements below which threads cost more than they save."""
-    return max(1, heuristics.parallel_grain // _price(kernel))
+def _pieces(frame: Frame) -> tuple[Expr, Expr]:
+    """Return how many pieces threads share out, and how many units of work a piece is."""
+    grid = () if frame.nest is None else frame.nest.grid
+    counts = [steps(frame.kernel, loop) for loop in grid]
+    shared = 0 if frame.tiled.threads is None else frame.tiled.threads.loops
+    return _product(counts[:shared]), _product(counts[shared:])
 
 
-def _price(kernel: Kernel) -> int:
-    """Return about how much work an element is."""
-    return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)
+def _size(kernel: Kernel) -> Expr:
+    return _product(a.extent for a in kernel.axes + kernel.inner)
 
 
-def _serial(kernel: Kernel, domain: Domain, heuristics: Heuristics) -> bool:
-    """Say whether one thread surely does all."""
-    known = static(_product(a.extent for a in kernel.axes + kernel.inner))
-    pieces = static(domain.pieces)
-    serial = heuristics.cores <= 1 or (pieces is not None and pieces <= 1)
-    return serial or (known is not None and known < _grain(kernel, heuristics))
-
-
-def _entry(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: Heuristics) -> None:
+def _entry(frame: Frame, symbol: str) -> None:
     """Write the function that other code calls: it hands out units to threads where that pays."""
-    kernel, code = frame.kernel, Code(frame, None)
-    size = _product(a.extent for a in kernel.axes + kernel.inner)
-    grain = _grain(kernel, heuristics)
+    code, threads = Code(frame, None), frame.tiled.threads
+    pieces, units = _pieces(frame)
     head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
     with code.block(head):
         _sizes(frame)
         part = f"{symbol}_part(buffers, sizes, "
-        if serial:
-            code.line(f"return {part}0, {code.index(domain.pieces * domain.units)}, false);")
+        if threads is None or threads.loops == 0:
+            code.line(f"return {part}0, {code.index(units)}, false);")
             return
-        code.line(f"const si64 pieces = {code.index(domain.pieces)};")
-        code.line(f"const si64 units = {code.index(domain.units)};")
+        code.line(f"const si64 pieces = {code.index(pieces)};")
+        code.line(f"const si64 units = {code.index(units)};")
+        size = _size(frame.kernel)
         if static(size) is None:
-            code.line(f"if ({code.index(size)} < {grain}) return {part}0, pieces * units, false);")
+            few = f"{code.index(size)} < {threads.grain}"
+            code.line(f"if ({few}) return {part}0, pieces * units, false);")
         code.line("si64 failed = 0;")
         code.line("#pragma omp parallel")
         with code.block("{"):
@@ -404,15 +284,12 @@ def _entry(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: 
         code.line("return failed;")
 
 
-def _share(frame: Frame, symbol: str, domain: Domain, serial: bool, heuristics: Heuristics) -> None:
+def _share(frame: Frame, symbol: str, cost: int) -> None:
     """Write the function that says how many pieces there are to share out, and how much work."""
-    kernel, code = frame.kernel, Code(frame, None)
-    size = _product(a.extent for a in kernel.axes + kernel.inner) * _price(kernel)
-    pieces, units = domain.pieces, domain.units
-    if serial:
-        pieces, units = ONE, pieces * units
+    code = Code(frame, None)
+    pieces, units = _pieces(frame)
     with code.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
         code.line("(void)sizes;")
         _sizes(frame)
-        parts = ", ".join(code.index(e) for e in (pieces, units, size))
+        parts = ", ".join(code.index(e) for e in (pieces, units, _size(frame.kernel) * cost))
         code.line(f"return {{{parts}}};")

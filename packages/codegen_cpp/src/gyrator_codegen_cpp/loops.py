@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 from attrs import frozen
 
-from gyrator_codegen_cpp.code import Code, Lanes
-from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_codegen import static
+from gyrator_codegen_cpp.scope import Code, Lanes
+from gyrator_ir.expr import Sym
 from gyrator_ir.loop.body import Axis
 
 Emit = Callable[[Code, int], None]
@@ -75,12 +76,7 @@ def _one(
         emit(inside, copy)
 
 
-def static(e: Expr) -> int | None:
-    """Return the value of a constant expression, None for others."""
-    return e.value if isinstance(e, Const) else None
-
-
-def nest(
+def nested_loops(
     code: Code, axes: Sequence[Axis], emit: Callable[[Code], None], backwards: bool = False
 ) -> None:
     """Write nested loops, one an axis, around what `emit` writes."""
@@ -95,4 +91,4 @@ def nest(
         else f"for (si64 {name} = 0; {name} < {extent}; {name}++) {{"
     )
     with code.block(head):
-        nest(code.nested(), axes[1:], emit, backwards)
+        nested_loops(code.nested(), axes[1:], emit, backwards)

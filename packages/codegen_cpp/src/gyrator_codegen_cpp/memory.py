@@ -3,9 +3,10 @@
 from attrs import evolve
 
 from gyrator_codegen import Access
-from gyrator_codegen_cpp.code import Code
-from gyrator_codegen_cpp.scalars import lane_type
-from gyrator_ir.expr import ONE, ZERO, Expr, linear
+from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
+from gyrator_codegen_cpp.loops import Span
+from gyrator_codegen_cpp.scope import Code
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear
 from gyrator_ir.loop.body import Load, Store, StoreMode
 from gyrator_ir.types import DType
 
@@ -160,12 +161,22 @@ def store(code: Code, s: Store) -> None:
     code.line(f"{test}{text};")
 
 
+def clear(code: Code, s: Store, symbol: Sym, span: Span) -> None:
+    """Write a store of zeros to consecutive elements over `span` of `symbol`, by the C library,
+    which knows the machine's best way."""
+    at = code.index(s.index, **{symbol.name: span.low})
+    element = STORAGE[code.frame.storage[s.buffer]]
+    count = f"({span.high} - {span.low}) * (si64)sizeof({element})"
+    pointer = code.frame.pointers[s.buffer]
+    code.line(f"if ({span.high} > {span.low}) __builtin_memset({pointer} + {at}, 0, {count});")
+
+
 def _fold_vector(code: Code, s: Store) -> None:
     """Write a fold into consecutive elements: as vectors where no other thread meets them."""
     if code.frame.storage[s.buffer] is DType.BOOL:
         _store_lanes(code, s, Access.UNIT)
         return
-    if s.buffer in code.frame.atomic:
+    if s.buffer in code.frame.tiled.atomic:
         with code.block("if (shared) {"):
             _store_lanes(code.nested(), s, Access.UNIT)
         with code.block("else {"):
@@ -213,6 +224,6 @@ def _store_one(code: Code, s: Store, pointer: str, value: str) -> str:
     if s.mode is StoreMode.SET:
         return f"gy_store({pointer}, {value});"
     plain = f"gy_store({pointer}, {_FOLD[s.mode]}(gy_sload({pointer}), {value}));"
-    if s.buffer not in code.frame.atomic:
+    if s.buffer not in code.frame.tiled.atomic:
         return plain
     return f"if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"

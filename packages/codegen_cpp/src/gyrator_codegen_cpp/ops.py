@@ -6,7 +6,7 @@ The same text serves vectors and scalars: the prelude overloads its functions fo
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gyrator_codegen_cpp.scalars import lane_type
+from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_ir.types import DType
 
 Emit = Callable[[tuple[str, ...], tuple[DType, ...], DType, str], str]

@@ -6,10 +6,10 @@ Sums and products run in `f64`, as eager's do.
 import math
 
 from gyrator_codegen_cpp.body import index_text
-from gyrator_codegen_cpp.code import Code
-from gyrator_codegen_cpp.fold import identity
+from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
-from gyrator_codegen_cpp.scalars import lane_type
+from gyrator_codegen_cpp.reduction import identity
+from gyrator_codegen_cpp.scope import Code
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep
 from gyrator_ir.types import DType

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from gyrator_codegen_cpp.body import run
-from gyrator_codegen_cpp.code import Code, Value
-from gyrator_codegen_cpp.loops import nest
-from gyrator_codegen_cpp.scalars import lane_type
+from gyrator_codegen_cpp.dtypes import lane_type
+from gyrator_codegen_cpp.loops import nested_loops
+from gyrator_codegen_cpp.scope import Code, Value
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Axis, SortStep, Store
@@ -42,7 +42,7 @@ def sort_stage(
             inside.line(f"{values}[{where}] = {inside.env[step.args[0]].text};")
             inside.line(f"{places}[{where}] = {where};")
 
-        nest(code.hoist(before, [a.symbol for a in axes]), axes, gather)
+        nested_loops(code.hoist(before, [a.symbol for a in axes]), axes, gather)
         down = "true" if step.descending else "false"
         code.line(
             f"gy_sort({values}, {places}, {values} + count, {places} + count, count, {down});"
@@ -58,4 +58,4 @@ def sort_stage(
             run(inside, [s for s in again if not isinstance(s, Store)])
             run(inside, after)
 
-        nest(code.hoist(after, [a.symbol for a in axes]), axes, spread)
+        nested_loops(code.hoist(after, [a.symbol for a in axes]), axes, spread)

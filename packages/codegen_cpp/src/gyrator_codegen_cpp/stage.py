@@ -1,22 +1,24 @@
 """The C++ kernel language: kernels in, translation units out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
+from gyrator_codegen import tile
+from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen_cpp.group import emit_group
 from gyrator_codegen_cpp.kernel import emit_kernel
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.refusals import refusal
-from gyrator_codegen_cpp.repeats import firsts
+from gyrator_codegen_cpp.refusals import refusal, tiling_refusal
 from gyrator_codegen_cpp.support import preamble
 from gyrator_ir.content import content_hash
-from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import TranslationUnit
+from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
 
 ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
 """Instruction sets by `Target.arch`; others are written for as `plain`."""
@@ -24,7 +26,8 @@ ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
 
 @frozen
 class CppBackend:
-    """Kernels as C++ text with explicit vectors, for CPUs. It implements `KernelBackend`."""
+    """Kernels as C++ text with explicit vectors, for CPUs. It implements `KernelBackend`,
+    `GroupBackend` and `TilingBackend`."""
 
     @property
     def name(self) -> str:
@@ -40,6 +43,43 @@ class CppBackend:
         """Say why this kernel can't be written, or None."""
         return refusal(kernel, target)
 
+    def tile(
+        self,
+        kernels: Sequence[Kernel | KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> TileProgram:
+        """Decide how the kernels run."""
+        lanes = ARCHITECTURES.get(target.arch, Isa.PLAIN).lanes
+        return tile(kernels, facts, vector_pipeline(target, lanes), origins)
+
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels, in units of about equal size, then each group as a unit.
+
+        Raises:
+            UnsupportedError: GY-CPP-004 for a kernel that is tiled for another kind of machine.
+        """
+        isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
+        facts, origins = program.facts, program.origins
+        originals = [k for k in program.kernels if isinstance(k, TiledKernel)]
+        groups = [k for k in program.kernels if isinstance(k, TiledGroup)]
+        for tiled in (*originals, *(k for group in groups for k in group.kernels)):
+            if (why := tiling_refusal(tiled, isa)) is not None:
+                raise UnsupportedError(why)
+        sources = [emit_kernel(k, facts, origins, isa) for k in originals]
+        sizes = [sum(len(s.body) for s in k.kernel.stages) + 4 for k in originals]
+        units = []
+        heuristics = target.heuristics
+        for number, run in enumerate(balanced(sizes, heuristics.unit_statements, heuristics.cores)):
+            here = {sources[k].kernel: sources[k] for k in run}
+            served = tuple(_served(program, here))
+            units.append(_unit(f"unit{number}", [s.text for s in here.values()], served, isa))
+        for number, group in enumerate(groups):
+            source = emit_group(group, facts, origins, isa)
+            units.append(_unit(f"group{number}", [source.text], (source,), isa))
+        return tuple(units)
+
     def emit(
         self,
         kernels: Sequence[Kernel],
@@ -49,26 +89,7 @@ class CppBackend:
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels, in units of about equal size; those that differ only in names share a
         function."""
-        isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
-        same = firsts(kernels)
-        originals = [k for k, first in enumerate(same) if first == k]
-        sources = {
-            k: emit_kernel(kernels[k], facts, origins, isa, target.heuristics) for k in originals
-        }
-        sizes = [sum(len(s.body) for s in kernels[k].stages) + 4 for k in originals]
-        units = []
-        groups = balanced(sizes, target.heuristics.unit_statements, target.heuristics.cores)
-        for number, group in enumerate(groups):
-            here = [originals[k] for k in group]
-            text = "\n".join(sources[k].text for k in here)
-            served = tuple(
-                evolve(sources[first], kernel=kernels[k].name)
-                for k, first in enumerate(same)
-                if first in here
-            )
-            text = preamble(text, isa) + text
-            units.append(TranslationUnit(f"unit{number}", "c++", text, served))
-        return tuple(units)
+        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
 
     def emit_groups(
         self,
@@ -78,13 +99,23 @@ class CppBackend:
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write each group as a unit: its kernels, and a function that shares out all of them."""
-        isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
-        units = []
-        for number, group in enumerate(groups):
-            source = emit_group(group, facts, origins, isa, target.heuristics)
-            text = preamble(source.text, isa) + source.text
-            units.append(TranslationUnit(f"group{number}", "c++", text, (source,)))
-        return tuple(units)
+        return self.emit_tiled(self.tile(groups, facts, origins, target), target)
+
+
+def _served(program: TileProgram, here: Mapping[str, KernelSource]) -> Iterator[KernelSource]:
+    """Yield the kernels that a unit's functions serve, repeats among them."""
+    for k in program.kernels:
+        if isinstance(k, TiledKernel) and k.kernel.name in here:
+            yield here[k.kernel.name]
+        elif isinstance(k, Repeat) and k.kernel in here:
+            yield evolve(here[k.kernel], kernel=k.name)
+
+
+def _unit(
+    name: str, texts: Sequence[str], served: tuple[KernelSource, ...], isa: Isa
+) -> TranslationUnit:
+    text = "\n".join(texts)
+    return TranslationUnit(name, "c++", preamble(text, isa) + text, served)
 
 
 def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:

@@ -2,7 +2,7 @@
 
 import re
 
-from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
+from gyrator_codegen_cpp.prelude import Isa, assemble, load_manifest
 
 _HELPERS: tuple[tuple[str, str], ...] = (
     (
@@ -228,4 +228,4 @@ def preamble(text: str, isa: Isa) -> str:
             words.update(_WORD.findall(body))
             chosen.append(body)
     helpers = "".join(reversed(chosen))
-    return assemble(names_in(text + helpers), isa) + helpers
+    return assemble(load_manifest().index.keys() & words, isa) + helpers

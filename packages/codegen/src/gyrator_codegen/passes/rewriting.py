@@ -1,13 +1,19 @@
 """What tile passes share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from attrs import evolve
 
+from gyrator_codegen.analysis import ordered
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.kernel.nodes import Stage
+from gyrator_ir.loop.body import Reduce
+from gyrator_ir.tile.nodes import Reduction, Repeat, TiledGroup, TiledKernel, TileProgram
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
+Reduced = Sequence[tuple[Reduce, Reduction]]
+"""What a stage reduces, and how so far."""
+Decide = Callable[[Stage, Reduced], Iterable[Reduction]]
 
 
 def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
@@ -42,3 +48,16 @@ def _one(
     if all(new is old for new, old in zip(kernels, kernel.kernels, strict=True)):
         return kernel
     return evolve(kernel, kernels=kernels)
+
+
+def each_stage(tiled: TiledKernel, decide: Decide) -> TiledKernel:
+    """Return the kernel with `decide` applied to every stage that reduces, but those that walk
+    elements in order: scans and sorts."""
+    recorded = iter(tiled.reductions)
+    found: list[Reduction] = []
+    for stage in tiled.kernel.stages:
+        here = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
+        found += [r for _, r in here] if not here or ordered(stage) else decide(stage, here)
+    if all(new is old for new, old in zip(found, tiled.reductions, strict=True)):
+        return tiled
+    return evolve(tiled, reductions=tuple(found))

@@ -1,0 +1,83 @@
+"""What passes and printers for vector machines ask about a kernel's loops."""
+
+from attrs import frozen
+
+from gyrator_ir.expr import Expr, Sym, ceildiv
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.body import Axis
+from gyrator_ir.tile.nodes import Loop, LoopKind, TiledKernel
+
+
+@frozen
+class Nest:
+    """The loops of a kernel, each over one axis, by what they are for."""
+
+    grid: tuple[Loop, ...]
+    vectors: Loop
+    """The loop whose steps are vectors."""
+    axis: Axis
+    """What it walks."""
+    lanes: int
+    """Elements of a vector."""
+    across: bool
+    """Vectors run along points: the lanes of a vector are different points."""
+    columns: bool
+    """Loops over inner axes stand around that of the vectors: all points of a unit go through a
+    reduction together, row by row."""
+
+    @property
+    def symbol(self) -> Sym:
+        """That of the vectors' axis."""
+        return self.axis.symbol
+
+    @property
+    def rows(self) -> tuple[Loop, ...]:
+        """The grid loops over other axes than that of the vectors."""
+        return tuple(x for x in self.grid if x.axes[0] is not self.symbol)
+
+    @property
+    def stretch(self) -> int:
+        """How many points along the vectors are a unit of work, where they run along points."""
+        step = next(x.step for x in self.grid if x.axes[0] is self.symbol)
+        assert isinstance(step, int), step
+        return step
+
+
+def nest(tiled: TiledKernel) -> Nest | None:
+    """Return the loops of a kernel by what they are for; None for one that has none.
+
+    Where loops over points stand below the grid, vectors run along the axis of the first of them;
+    else along that of the innermost loop.
+    """
+    if not tiled.loops:
+        return None
+    points = {a.symbol for a in tiled.kernel.axes}
+    grid = tuple(x for x in tiled.loops if x.kind is LoopKind.GRID)
+    below = tiled.loops[len(grid) :]
+    place = next((n for n, x in enumerate(below) if x.axes[0] in points), None)
+    vectors = tiled.loops[-1] if place is None else below[place]
+    assert isinstance(vectors.step, int), vectors.step
+    axis = axis_of(tiled.kernel, vectors.axes[0])
+    return Nest(grid, vectors, axis, vectors.step, place is not None, bool(place))
+
+
+def axis_of(kernel: Kernel, symbol: Sym) -> Axis:
+    """Return the axis of a symbol."""
+    return next(a for a in kernel.axes + kernel.inner if a.symbol is symbol)
+
+
+def steps(kernel: Kernel, loop: Loop) -> Expr:
+    """Return how many steps a loop over a whole axis takes."""
+    extent = axis_of(kernel, loop.axes[0]).extent
+    assert isinstance(loop.step, int), loop.step
+    return extent if loop.step == 1 else ceildiv(extent, loop.step)
+
+
+def grid_loop(symbol: Sym, step: int = 1) -> Loop:
+    """Return a loop of parallel units."""
+    return Loop(LoopKind.GRID, (symbol,), step)
+
+
+def plain_loop(symbol: Sym, step: int = 1) -> Loop:
+    """Return a loop of one step after another."""
+    return Loop(LoopKind.LOOP, (symbol,), step)

@@ -1,0 +1,58 @@
+"""`share-threads`: whether threads share out the units of a kernel."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import static, work
+from gyrator_codegen.nests import steps
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.expr import ONE, Expr, ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.nodes import LoopKind, Threads, TiledGroup, TiledKernel, TileProgram
+
+_NEVER = 1 << 62  # more work than any launch is
+
+
+@frozen
+class ShareThreads:
+    """Share out all grid loops where there is work enough, else none."""
+
+    cores: int = 1
+    grain: int = 16384
+    """Operations below which threads cost more than they save."""
+
+    name: ClassVar[str] = "share-threads"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with threads; what one thread does alone is never atomic."""
+        program = each_kernel(program, self._tile)
+        if not any(isinstance(k, TiledGroup) for k in program.kernels):
+            return program
+        kernels = tuple(self._group(k) if isinstance(k, TiledGroup) else k for k in program.kernels)
+        return evolve(program, kernels=kernels)
+
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        grain = max(1, self.grain // _cost(kernel))
+        size: Expr = ONE
+        for a in kernel.axes + kernel.inner:
+            size = size * a.extent
+        grid = tuple(x for x in tiled.loops if x.kind is LoopKind.GRID)
+        units: Expr = ONE
+        for loop in grid:
+            units = units * steps(kernel, loop)
+        known, pieces = static(size), static(units)
+        few = pieces is not None and pieces <= 1
+        if self.cores <= 1 or few or (known is not None and known < grain):
+            return evolve(tiled, threads=Threads(0), atomic=())
+        return evolve(tiled, threads=Threads(len(grid), grain))
+
+    def _group(self, group: TiledGroup) -> TiledGroup:
+        costs = tuple(_cost(k.kernel) for k in group.kernels)
+        return evolve(group, costs=costs, grain=self.grain if self.cores > 1 else _NEVER)
+
+
+def _cost(kernel: Kernel) -> int:
+    """Return about how much work an element is."""
+    return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)

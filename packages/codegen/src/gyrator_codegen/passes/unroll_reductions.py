@@ -1,0 +1,77 @@
+"""`unroll-reductions`: how many steps a reducing loop takes at a time."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import invariant, static, work
+from gyrator_codegen.nests import Nest, nest
+from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, Stage
+from gyrator_ir.loop.body import Const, Reduce, ReduceKind
+from gyrator_ir.loop.rewrite import writes
+from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
+
+_SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+
+
+@frozen
+class UnrollReductions:
+    """Write steps of cheap stages side by side.
+
+    Along rows, that hides latency: each step has an accumulator of its own. Down columns, that
+    saves ways of accumulators to memory and back.
+    """
+
+    rows_by_four: int = 12
+    """The most work of a step, an addition being 1, that is done four at a time along rows..."""
+    rows_by_two: int = 40
+    columns_by_four: int = 6
+    """... and down columns."""
+    columns_by_two: int = 16
+
+    name: ClassVar[str] = "unroll-reductions"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with unrolled reductions."""
+        return each_kernel(program, self._tile)
+
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        loops = nest(tiled) if tiled.reductions else None
+        if loops is None:
+            return tiled
+        rows = not loops.across and loops.lanes > 1
+        if not rows and not loops.columns:
+            return tiled
+        count = self._rows if rows else self._columns
+
+        def unrolled(stage: Stage, here: Reduced) -> list[Reduction]:
+            unroll = count(tiled.kernel, stage, loops)
+            return [evolve(r, unroll=unroll) for _, r in here]
+
+        return each_stage(tiled, unrolled)
+
+    def _rows(self, kernel: Kernel, stage: Stage, loops: Nest) -> int:
+        """Return a power of two: more hide the latency of cheap bodies, fewer keep the text
+        small."""
+        nonempty = all((static(a.extent) or 0) > 0 for a in kernel.inner)
+        symbols = [a.symbol for a in kernel.inner]
+        written = writes(s for g in kernel.stages for s in g.body)
+        _, rest = invariant(stage.body, symbols, written, nonempty)
+        price = work(rest)
+        count = 4 if price <= self.rows_by_four else 2 if price <= self.rows_by_two else 1
+        if any(isinstance(s, Reduce) and s.dtype.size > 4 for s in stage.body):
+            count = min(count, 2)  # a vector of these is two registers, so two chains
+        extent = static(loops.axis.extent)
+        while extent is not None and count > 1 and extent < count * loops.lanes:
+            count //= 2
+        return count
+
+    def _columns(self, kernel: Kernel, stage: Stage, loops: Nest) -> int:
+        if any(isinstance(s, Reduce) and s.kind in _SEQUENTIAL for s in stage.body):
+            return 1
+        price = work(s for s in stage.body if not isinstance(s, Const))
+        count = 4 if price <= self.columns_by_four else 2 if price <= self.columns_by_two else 1
+        rows = static(kernel.inner[-1].extent)
+        return count if rows is None or rows >= 4 * count else 1

@@ -1,0 +1,293 @@
+"""Accumulators of reductions that take one element (or one vector) at a time.
+
+Cascaded sums are chains of additions in the element's type, which a total in `f64` takes up.
+"""
+
+import math
+
+from attrs import frozen
+
+from gyrator_codegen_cpp.body import index_text
+from gyrator_codegen_cpp.dtypes import lane_type
+from gyrator_codegen_cpp.ops import cast, function
+from gyrator_codegen_cpp.scope import Code
+from gyrator_ir.expr import Expr
+from gyrator_ir.loop.body import Reduce, ReduceKind
+from gyrator_ir.types import DType
+
+_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_HORIZONTAL = {
+    ReduceKind.SUM: "gy_hsum",
+    ReduceKind.DOT: "gy_hsum",
+    ReduceKind.PROD: "gy_hprod",
+    ReduceKind.MIN: "gy_hmin",
+    ReduceKind.MAX: "gy_hmax",
+    ReduceKind.ANY: "gy_hany",
+    ReduceKind.ALL: "gy_hall",
+    ReduceKind.XOR: "gy_hxor",
+}
+_I64_MAX = (1 << 63) - 1
+
+
+def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
+    """Return the value that a fold starts from."""
+    match kind:
+        case ReduceKind.PROD | ReduceKind.ALL:
+            return 1
+        case ReduceKind.MIN | ReduceKind.ARGMIN:
+            return math.inf if dtype.is_float else _largest(dtype)
+        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
+            return -math.inf if dtype.is_float else _smallest(dtype)
+    return 0
+
+
+def _largest(dtype: DType) -> int:
+    if dtype is DType.BOOL:
+        return 1
+    bits = 8 * dtype.size - (1 if dtype.is_signed else 0)
+    return (1 << bits) - 1
+
+
+def _smallest(dtype: DType) -> int:
+    return -(1 << (8 * dtype.size - 1)) if dtype.is_signed else 0
+
+
+def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
+    """Return the text that folds two values."""
+    match kind:
+        case ReduceKind.SUM | ReduceKind.DOT:
+            return f"gy_add({a}, {b})"
+        case ReduceKind.PROD:
+            return f"gy_mul({a}, {b})"
+        case ReduceKind.MIN:
+            return f"gy_minimum({a}, {b})"
+        case ReduceKind.MAX | ReduceKind.ONLINE_SOFTMAX:
+            return f"gy_maximum({a}, {b})"
+    operator = {ReduceKind.ANY: "|", ReduceKind.ALL: "&", ReduceKind.XOR: "^"}[kind]
+    return f"({form}{lane_type(dtype)})({a} {operator} {b})"
+
+
+def only_live(new: str, old: str, live: str | None) -> str:
+    """Return `new` in the lanes in use and `old` in the others."""
+    return new if live is None else f"gy_combine_n({new}, {old}, {live})"
+
+
+@frozen
+class State:
+    """A variable of a fold."""
+
+    name: str
+    dtype: DType
+    start: bool | int | float
+    total: bool = False
+    """It only changes when a chain is flushed."""
+
+
+class Accumulators:
+    """One `Reduce` on its way.
+
+    Args:
+        code: the place around the loops.
+        reduce: what is folded.
+        copies: independent accumulators, for latency.
+        vector: accumulators have lanes.
+        across: the lanes belong to one point, and are folded at the end.
+        cascade: chains of values are added to a total.
+        position: linear position over the inner axes.
+        nonempty: text of whether anything is folded, None if surely so.
+        count: text of how many elements have come, this one included; None to count here.
+    """
+
+    def __init__(
+        self, code: Code, reduce: Reduce, copies: int, *, vector: bool, across: bool, cascade: bool,
+        position: Expr, nonempty: str | None, count: str | None = None,
+    ) -> None:  # fmt: skip
+        self.reduce = reduce
+        self.copies = copies
+        self._form = "v" if vector else "s"
+        self._across = across and vector
+        self.cascade = cascade
+        self._position = position
+        self._nonempty = nonempty
+        take = code.frame.names.take
+        first = reduce.names[0]
+        self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
+        self._second = tuple(take(f"{first}_with") for _ in range(copies))
+        self._total = take(f"{first}_total")
+        self._counts = count is None
+        self._count = take(f"{first}_count") if count is None else count
+
+    def _type(self, dtype: DType) -> str:
+        return f"{self._form}{lane_type(dtype)}"
+
+    def _constant(self, code: Code, value: bool | int | float, dtype: DType) -> str:
+        text = code.constant(value, dtype, varying=False)
+        return f"gy_vsplat({text})" if self._form == "v" else text
+
+    @property
+    def states(self) -> tuple[State, ...]:
+        """The variables that hold what has been folded so far."""
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        found: list[State] = []
+        second_type = dtype
+        if kind is ReduceKind.WELFORD:
+            dtype = second_type = DType.F64
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            second_type = DType.F64
+        for acc, second in zip(self._acc, self._second, strict=True):
+            found.append(State(acc, dtype, identity(kind, dtype)))
+            if kind in _ARGS:
+                found.append(State(second, DType.I64, _I64_MAX))
+            elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+                found.append(State(second, second_type, 0))
+        if self.cascade:
+            found.append(State(self._total, DType.F64, 0, total=True))
+        return tuple(found)
+
+    @property
+    def result_type(self) -> DType:
+        """Element type of the results."""
+        return DType.I64 if self.reduce.kind in _ARGS else self.reduce.dtype
+
+    def start(self, code: Code, state: State) -> str:
+        """Return the text of a state's first value."""
+        return self._constant(code, state.start, state.dtype)
+
+    def declare(self, code: Code) -> None:
+        """Write the accumulators' declarations."""
+        for state in self.states:
+            code.line(f"{self._type(state.dtype)} {state.name} = {self.start(code, state)};")
+        if self.reduce.kind is ReduceKind.WELFORD and self._counts:
+            code.line(f"si64 {self._count} = 0;")
+
+    def update(self, code: Code, copy: int) -> None:
+        """Write the fold of one more element into accumulator `copy`."""
+        vector = self._form == "v"
+        args = [code.operand(a, vector) for a in self.reduce.args]
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        acc, second = self._acc[copy], self._second[copy]
+        live = code.live if self._across else None
+        if kind in _ARGS:
+            at = index_text(code, self._position, vector)
+            if live is not None:
+                args[0] = f"gy_combine_n({args[0]}, {acc}, {live})"
+                at = f"gy_combine_n({at}, {second}, {live})"
+            code.line(f"gy_{kind.value}_update({acc}, {second}, {args[0]}, {at});")
+        elif kind is ReduceKind.WELFORD:
+            self._welford(code, args[0], acc, second)
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            self._softmax(code, args[0], acc, second)
+        else:
+            new = merge(kind, dtype, self._form, acc, args[0])
+            if kind is ReduceKind.DOT:
+                product = f"gy_mul({args[0]}, {args[1]})"
+                new = (
+                    f"gy_mad({args[0]}, {args[1]}, {acc})"
+                    if dtype.is_float
+                    else f"gy_add({acc}, {product})"
+                )
+            code.line(f"{acc} = {only_live(new, acc, live)};")
+
+    def _welford(self, code: Code, x: str, mean: str, m2: str) -> None:
+        # All lanes have seen equally many elements, so one scalar count serves them.
+        count = f"++{self._count}" if self._counts else self._count
+        share = f"1.0 / (sf64)({count})"
+        if self._form == "v":
+            share = f"gy_vsplat({share})"
+        word = self._type(DType.F64)
+        with code.block("{"):
+            code.line(f"const {word} given = {cast(x, self.reduce.dtype, DType.F64)};")
+            code.line(f"const {word} gap = given - {mean};")
+            code.line(f"{mean} = gy_mad(gap, {share}, {mean});")
+            code.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
+
+    def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
+        # Of the two exponentials that the sum takes, that of the larger's difference is one.
+        dtype, exp = self.reduce.dtype, function("exp", self.reduce.dtype)
+        word, wide = self._type(dtype), self._type(DType.F64)
+        nothing = self._constant(code, -math.inf, dtype)
+        zero, one = (self._constant(code, n, DType.F64) for n in (0, 1))
+        with code.block("{"):
+            code.line(f"const {word} higher = gy_maximum({top}, {x});")
+            part = cast(f"{exp}(gy_neg(gy_abs({top} - {x})))", dtype, DType.F64)
+            code.line(f"const {wide} part = {part};")
+            sums = f"gy_mad({total}, part, {one}), gy_add({total}, part)"
+            code.line(f"const {wide} more = gy_select(gy_gt({x}, {top}), {sums});")
+            # Nothing but minus infinity so far: the difference would be NaN.
+            code.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
+            code.line(f"{top} = higher;")
+
+    def _joined(self) -> str:
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        parts = list(self._acc)
+        while len(parts) > 1:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [merge(kind, dtype, self._form, a, b) for a, b in pairs]
+        return parts[0]
+
+    def flush(self, code: Code) -> None:
+        """Write the end of a chain: move the accumulators into the total."""
+        if not self.cascade:
+            return
+        wide = self._joined()
+        if self.reduce.dtype is not DType.F64:
+            wide = f"gy_to_f64({wide})"
+        code.line(f"{self._total} = gy_add({self._total}, {wide});")
+        zero = self._constant(code, 0, self.reduce.dtype)
+        for acc in self._acc:
+            code.line(f"{acc} = {zero};")
+
+    def finish(self, code: Code) -> None:
+        """Write the results under the names that the `Reduce` gives them."""
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        names = self.reduce.names
+        varying = self._form == "v" and not self._across
+        if kind in _ARGS:
+            self._finish_position(code, varying)
+        elif kind is ReduceKind.WELFORD:
+            count = f"(s{lane_type(dtype)}){self._count}"
+            code.define(names[0], cast(self._acc[0], DType.F64, dtype), dtype, varying)
+            code.define(names[1], cast(self._second[0], DType.F64, dtype), dtype, varying)
+            code.define(names[2], count, dtype, varying=False)
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            self._finish_softmax(code, varying)
+        else:
+            text = self._joined()
+            if self.cascade:
+                wide = text if dtype is DType.F64 else f"gy_to_f64({text})"
+                text = f"gy_add({self._total}, {wide})"
+            if self._across:
+                text = self._folded(text)
+            if self.cascade and dtype is not DType.F64:
+                text = f"gy_to_{dtype.value}({text})"
+            code.define(names[0], text, dtype, varying)
+
+    def _folded(self, text: str) -> str:
+        kind = self.reduce.kind
+        if self.reduce.dtype is not DType.BOOL:
+            return f"{_HORIZONTAL[kind]}({text})"
+        if kind is ReduceKind.XOR:
+            return f"(sbool)(gy_hxor(gy_to_i32({text})) & 1)"
+        any_of = kind in (ReduceKind.ANY, ReduceKind.MAX)
+        return f"{'gy_hany' if any_of else 'gy_hall'}({text})"
+
+    def _finish_position(self, code: Code, varying: bool) -> None:
+        best, at = self._acc[0], self._second[0]
+        for other, place in zip(self._acc[1:], self._second[1:], strict=True):
+            code.line(f"gy_{self.reduce.kind.value}_update({best}, {at}, {other}, {place});")
+        text = f"gy_h{self.reduce.kind.value}({best}, {at})" if self._across else at
+        if self._nonempty is not None:
+            zero = code.zero(DType.I64, varying)
+            text = f"{self._nonempty} ? {text} : {zero}"
+        code.define(self.reduce.names[0], text, DType.I64, varying)
+
+    def _finish_softmax(self, code: Code, varying: bool) -> None:
+        dtype, names = self.reduce.dtype, self.reduce.names
+        code.define(names[0], self._acc[0], dtype, varying)
+        endless = self._constant(code, math.inf, dtype)
+        nan = self._constant(code, math.nan, dtype)
+        if self._nonempty is not None:
+            nan = f"({self._nonempty} ? {nan} : {self._constant(code, 0, dtype)})"
+        total = cast(self._second[0], DType.F64, dtype)
+        text = f"gy_select(gy_eq(gy_abs({self._acc[0]}), {endless}), {nan}, {total})"
+        code.define(names[1], text, dtype, varying)

@@ -1,0 +1,283 @@
+"""Straight-line bodies as C++ text: one vector, the last part of one, or one element at a time.
+
+`Frame` is what a whole kernel function shares; `Code` is a place in it: which loop runs along the
+lanes, which values are in reach, which parts of addresses are already computed.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+
+from attrs import define, evolve, field, frozen
+
+from gyrator_codegen import (
+    Access,
+    LaneAccess,
+    Names,
+    Writer,
+    lane_access,
+    nest,
+    split_terms,
+)
+from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.expr import ZERO, CPrinter, Expr, FloorDiv, Mod, Sym
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.loop.body import Bind, Load, Store
+from gyrator_ir.loop.rewrite import defined
+from gyrator_ir.source import Failure, KernelCheck
+from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.types import DType
+
+
+@frozen
+class Value:
+    """A named value: its text, and whether each lane has its own."""
+
+    text: str
+    dtype: DType
+    varying: bool
+    exact: str | None = None
+    """Of a narrow float: text of the `f32` value that it was rounded from, as stores round too."""
+    held: frozenset[DType] = frozenset()
+    """Of an `f32` value: the narrow floats that hold it as it is."""
+
+
+@frozen
+class Lanes:
+    """Vectors run along `symbol`; `live` is the text of the number of lanes in use, or None if all
+    are."""
+
+    symbol: Sym
+    live: str | None = None
+
+
+class Frame:
+    """What one kernel function has in common. It grows while the function is written."""
+
+    def __init__(
+        self,
+        tiled: TiledKernel,
+        isa: Isa,
+        divides: Callable[[FloorDiv | Mod], bool],
+        reserved: frozenset[str],
+    ) -> None:
+        self.tiled = tiled
+        self.kernel = kernel = tiled.kernel
+        self.nest = nest(tiled)
+        self.width = isa.lanes
+        self.writer = Writer()
+        self.names = Names(reserved)
+        self.storage: dict[str, DType] = {b.name: b.dtype for b in kernel.parameters}
+        self.storage |= {local.name: local.dtype for local in kernel.locals}
+        self.pointers: dict[str, str] = {}
+        self.local_rows: set[str] = set()
+        """Locals that hold a vector of points at each address, not one value."""
+        self.checks: list[KernelCheck] = []
+        self.ready: dict[str, tuple[str, Sym]] = {}
+        """Values that an array over a loop already holds."""
+        self.written = frozenset(
+            s.buffer for stage in kernel.stages for s in stage.body if isinstance(s, Store)
+        )
+        self.reductions = {r.result: r for r in tiled.reductions}
+        for stage in kernel.stages:
+            for s in stage.body:
+                for name in defined(s):
+                    self.names.stable(name)
+        self._divides = divides
+        self._printers: dict[tuple[tuple[str, str], ...], CPrinter] = {}
+
+    def printer(self, symbols: Mapping[Sym, str]) -> CPrinter:
+        """Return the writer of index expressions under a naming of symbols."""
+        key = tuple(sorted((s.name, text) for s, text in symbols.items()))
+        found = self._printers.get(key)
+        if found is None:
+            found = CPrinter(
+                self._divides,
+                names=dict(symbols),
+                floor_div="gy_floor_div",
+                floor_mod="gy_floor_mod",
+            )
+            self._printers[key] = found
+        return found
+
+    def check(self, message: str, failure: Failure) -> int:
+        """Return the code of a failure with this message."""
+        for known in self.checks:
+            if known.message == message and known.failure is failure:
+                return known.code
+        self.checks.append(KernelCheck(len(self.checks) + 1, failure, message))
+        return len(self.checks)
+
+
+@define
+class Code:
+    """A place in a kernel function."""
+
+    frame: Frame
+    lanes: Lanes | None
+    env: dict[str, Value] = field(factory=dict)
+    varying: frozenset[Sym] = frozenset()
+    """Symbols bound to one value a lane."""
+    symbols: dict[Sym, str] = field(factory=dict)
+    """Symbols whose text is not their name."""
+    pointers: dict[tuple[str, Expr], str] = field(factory=dict)
+    """Computed addresses: (buffer, part of the index) -> name of the pointer."""
+    inner: frozenset[Sym] = frozenset()
+    """Symbols that the computed addresses leave out."""
+    collective: Callable[["Code", KernelStatement], None] | None = None
+    """What to do at a Reduce, ScanStep or SortStep."""
+    ready: dict[str, str] = field(factory=dict)
+    """Texts of loads that are done already, by name."""
+    copy: int = 0
+    """Which of several accumulators this place feeds."""
+    low: str = "0"
+    """Where the stretch of the innermost loop begins."""
+
+    @property
+    def writer(self) -> Writer:
+        """Where lines go."""
+        return self.frame.writer
+
+    @property
+    def form(self) -> str:
+        """Prefix of lane types here: `v` or `s`."""
+        return "s" if self.lanes is None else "v"
+
+    @property
+    def live(self) -> str | None:
+        """Text of the number of lanes in use, None if all are."""
+        return None if self.lanes is None else self.lanes.live
+
+    def nested(self, **changes: object) -> "Code":
+        """Return a place inside this one: names given there are not seen here."""
+        inside = Code(
+            self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
+            dict(self.pointers), self.inner, self.collective, self.ready, self.copy, self.low,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(inside, name, value)
+        return inside
+
+    def block(self, head: str) -> AbstractContextManager[None]:
+        """Write a block in braces."""
+        return self.writer.block(head)
+
+    def line(self, text: str) -> None:
+        """Write a line."""
+        self.writer.line(text)
+
+    # Values ---------------------------------------------------------------------------------
+
+    def index(self, e: Expr, **names: str) -> str:
+        """Return an index expression as text; `names` overrides symbols by name."""
+        if not names and not self.symbols:
+            return self.frame.printer({})(e)
+        symbols = dict(self.symbols)
+        for name, text in names.items():
+            symbols[Sym(name)] = text
+        return self.frame.printer(symbols)(e)
+
+    def operand(self, name: str, varying: bool) -> str:
+        """Return a value's text, spread over the lanes if asked for and not so already."""
+        value = self.env[name]
+        if varying and not value.varying and self.lanes is not None:
+            return f"gy_vsplat({value.text})"
+        return value.text
+
+    def zero(self, dtype: DType, varying: bool) -> str:
+        """Return the zero of a type."""
+        return self.constant(0, dtype, varying)
+
+    def constant(self, number: bool | int | float, dtype: DType, varying: bool) -> str:
+        """Return a literal, spread over the lanes if asked for."""
+        text = f"(s{lane_type(dtype)}){literal(number, dtype)}"
+        return f"gy_vsplat({text})" if varying and self.lanes is not None else text
+
+    def define(self, name: str, text: str, dtype: DType, varying: bool) -> None:
+        """Declare the value `name` as `text`."""
+        varying = varying and self.lanes is not None
+        form = "v" if varying else "s"
+        word = self.safe(name)
+        self.line(f"const {form}{lane_type(dtype)} {word} = {text};")
+        self.env[name] = Value(word, dtype, varying)
+
+    def hold(self, name: str, held: frozenset[DType]) -> None:
+        """Say which narrow floats hold the value `name` as it is."""
+        if held:
+            self.env[name] = evolve(self.env[name], held=held)
+
+    def safe(self, name: str) -> str:
+        """Return the identifier that stands for an IR name in the text."""
+        return self.frame.names.stable(name)
+
+    def type_of(self, dtype: DType, varying: bool = True) -> str:
+        """Return the lane type of a value here."""
+        return f"{self.form if varying else 's'}{lane_type(dtype)}"
+
+    # Addresses ------------------------------------------------------------------------------
+
+    def access(self, e: Expr) -> LaneAccess:
+        """Classify an address here."""
+        if self.lanes is None:
+            return LaneAccess(Access.UNIFORM)
+        return lane_access(e, self.lanes.symbol, self.frame.width, self.varying)
+
+    def _left_out(self, kind: Access) -> frozenset[Sym]:
+        if kind in (Access.UNIT, Access.UNIFORM) or self.lanes is None:
+            return self.inner
+        return self.inner | self.varying | {self.lanes.symbol}
+
+    def address(self, buffer: str, e: Expr, kind: Access, lane: str | None = None) -> str:
+        """Return a pointer to the element at `e`; of lane number `lane` if given."""
+        fixed, moving = split_terms(e, self._left_out(kind))
+        pointer = self.pointers.get((buffer, fixed))
+        if pointer is None:
+            pointer, moving = self.frame.pointers[buffer], e
+        if moving is ZERO:
+            return pointer
+        return f"{pointer} + {self.at_lane(moving, lane)}"
+
+    def at_lane(self, e: Expr, lane: str | None) -> str:
+        """Return an index expression as text, for one lane if `lane` is given."""
+        if lane is None or self.lanes is None:
+            return self.index(e)
+        symbol = self.lanes.symbol
+        names = {symbol.name: f"({self.symbols.get(symbol, symbol.name)} + {lane})"}
+        names |= {t.name: f"{t.name}_lanes[{lane}]" for t in self.varying}
+        return self.index(e, **names)
+
+    def hoist(self, body: Iterable[KernelStatement], inner: Iterable[Sym]) -> "Code":
+        """Compute what addresses of `body` have in common over the `inner` loops; return the place
+        inside."""
+        body = tuple(body)
+        bound = {s.symbol for s in body if isinstance(s, Bind)}
+        inside = self.nested(inner=frozenset(inner) | bound)
+        for s in body:
+            if not isinstance(s, Load | Store) or s.buffer in self.frame.local_rows:
+                continue
+            left_out = inside._left_out(self.access(s.index).kind)
+            fixed, moving = split_terms(s.index, left_out)
+            key = (s.buffer, fixed)
+            if fixed is ZERO or moving is ZERO or key in inside.pointers:
+                continue
+            element = STORAGE[self.frame.storage[s.buffer]]
+            name = self.frame.names.take(f"{self.frame.pointers[s.buffer]}_at")
+            base = self.frame.pointers[s.buffer]
+            self.line(f"{element} *const {name} = {base} + {self.index(fixed)};")
+            inside.pointers[key] = name
+        return inside
+
+    def spill(self, name: str) -> str:
+        """Write a varying value to an array, a lane an element; return the array's name."""
+        value = self.env[name]
+        array = self.frame.names.take(f"{value.text}_lanes")
+        self.line(f"s{lane_type(value.dtype)} {array}[GY_LANES];")
+        self.line(f"gy_store({array}, {value.text});")
+        return array
+
+    def live_mask(self, mask: str | None) -> str | None:
+        """Return the mask of lanes that count, None if all do: `mask` and the live ones."""
+        parts = [] if mask is None else [self.operand(mask, varying=True)]
+        if self.live is not None:
+            parts.append(f"gy_lane_mask({self.live})")
+        return " & ".join(parts) if parts else None
