@@ -8,9 +8,8 @@ from gyrator_codegen import tile
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen_cpp.group import emit_group
 from gyrator_codegen_cpp.kernel import emit_kernel
-from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import refusal, tiling_refusal
-from gyrator_codegen_cpp.support import preamble
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.expr import ShapeFacts
@@ -115,7 +114,7 @@ def _unit(
     name: str, texts: Sequence[str], served: tuple[KernelSource, ...], isa: Isa
 ) -> TranslationUnit:
     text = "\n".join(texts)
-    return TranslationUnit(name, "c++", preamble(text, isa) + text, served)
+    return TranslationUnit(name, "c++", assemble(names_in(text), isa) + text, served)
 
 
 def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:

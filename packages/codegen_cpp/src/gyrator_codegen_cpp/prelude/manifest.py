@@ -46,6 +46,9 @@ _HEADERS = (
     "omp",
     "atomic",
     "transpose",
+    "loops",
+    "threads",
+    "sort",
 )
 
 

@@ -37,3 +37,5 @@ GY_ATOMIC_HALF(gy_atomic_add, gy_add)
 GY_ATOMIC_ALL(gy_atomic_min, gy_minimum)
 //% gy_atomic_max : gy_bf16_bits gy_f16_bits
 GY_ATOMIC_ALL(gy_atomic_max, gy_maximum)
+//% gy_atomic_mul : gy_bf16_bits gy_f16_bits
+GY_ATOMIC_ALL(gy_atomic_mul, gy_mul)

@@ -263,3 +263,10 @@ GY_X(i64) GY_X(u64)
 GY_FN vf64 gy_to_f64(vf64 x) { return x; }
 GY_FN vf64 gy_to_f64(vbool x) { return gy_to_f64(-x.m); }
 #endif
+//% gy_recast
+template <class To, class From> GY_FN To gy_recast(From x) {
+  static_assert(sizeof(To) == sizeof(From), "a bitcast keeps the size");
+  To r;
+  __builtin_memcpy(&r, &x, sizeof r);
+  return r;
+}
