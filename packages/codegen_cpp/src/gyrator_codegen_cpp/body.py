@@ -8,7 +8,7 @@ from gyrator_codegen import Access
 from gyrator_codegen_cpp.dtypes import lane_type, literal, round_to
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.scope import Code, Value
+from gyrator_codegen_cpp.scope import Scope, Value
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Bind, Check, Const, IndexValue, Let, Load, Store
@@ -24,59 +24,59 @@ _CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
 """Ops whose result is one of their operands, or that with another sign."""
 
 
-def run(code: Code, body: Iterable[KernelStatement]) -> None:
-    """Write the statements; collectives go to `code.collective`."""
+def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
+    """Write the statements; collectives go to `scope.collective`."""
     for s in body:
         match s:
             case Load():
-                load(code, s)
+                load(scope, s)
             case Let():
-                _let(code, s)
+                _let(scope, s)
             case Const(name, value, dtype):
-                code.define(name, literal(value, dtype), dtype, varying=False)
+                scope.define(name, literal(value, dtype), dtype, varying=False)
                 if dtype is DType.F32:
                     held = frozenset(d for d in _NARROW if round_to(float(value), d) == value)
-                    code.hold(name, held)
+                    scope.hold(name, held)
             case IndexValue():
-                _index_value(code, s)
+                _index_value(scope, s)
             case Bind():
-                _bind(code, s)
+                _bind(scope, s)
             case Store():
-                store(code, s)
+                store(scope, s)
             case _:
-                assert code.collective is not None, s
-                code.collective(code, s)
+                assert scope.collective is not None, s
+                scope.collective(scope, s)
 
 
-def _let(code: Code, s: Let) -> None:
-    held = code.frame.ready.get(s.name)
-    if held is not None and code.lanes is not None and code.lanes.symbol is held[1]:
+def _let(scope: Scope, s: Let) -> None:
+    held = scope.frame.ready.get(s.name)
+    if held is not None and scope.lanes is not None and scope.lanes.symbol is held[1]:
         array, symbol = held
-        text = f"gy_vload({array} + {code.symbols.get(symbol, symbol.name)})"
-        code.define(s.name, text, s.dtype, varying=True)
+        text = f"gy_vload({array} + {scope.symbols.get(symbol, symbol.name)})"
+        scope.define(s.name, text, s.dtype, varying=True)
         return
-    values = [code.env[a] for a in s.args]
+    values = [scope.env[a] for a in s.args]
     varying = any(v.varying for v in values)
     types = tuple(v.dtype for v in values)
     uniform = UNIFORM_ARGS.get(s.op, ())
     if varying and any(values[k].varying for k in uniform):
-        _let_by_lane(code, s, types)
+        _let_by_lane(scope, s, types)
         return
     if s.op == "where" and varying and not values[0].varying:
         # A branch: nothing is spread over the lanes for it, and the compiler has less to simplify.
-        one, other = (code.operand(a, varying) for a in s.args[1:])
-        code.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
+        one, other = (scope.operand(a, varying) for a in s.args[1:])
+        scope.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
         return
-    args = tuple(code.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
+    args = tuple(scope.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
     if s.op == "cast" and s.dtype in values[0].held:
         text = args[0]
     else:
         text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
-    code.define(s.name, text, s.dtype, varying)
+    scope.define(s.name, text, s.dtype, varying)
     if s.dtype is DType.F32:
-        code.hold(s.name, _held(s.op, values))
+        scope.hold(s.name, _held(s.op, values))
     if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
-        code.env[s.name] = evolve(code.env[s.name], exact=values[0].text)
+        scope.env[s.name] = evolve(scope.env[s.name], exact=values[0].text)
 
 
 def _held(op: str, values: list[Value]) -> frozenset[DType]:
@@ -88,68 +88,68 @@ def _held(op: str, values: list[Value]) -> frozenset[DType]:
     return frozenset.intersection(*(v.held for v in values))
 
 
-def _let_by_lane(code: Code, s: Let, types: tuple[DType, ...]) -> None:
+def _let_by_lane(scope: Scope, s: Let, types: tuple[DType, ...]) -> None:
     """Compute an op lane by lane: for operands that the prelude wants to be the same for all."""
     args = tuple(
-        code.spill(a) + "[lane]" if code.env[a].varying else code.env[a].text for a in s.args
+        scope.spill(a) + "[lane]" if scope.env[a].varying else scope.env[a].text for a in s.args
     )
-    array = code.frame.names.take(f"{s.name}_lanes")
-    code.line(f"s{lane_type(s.dtype)} {array}[GY_LANES] = {{}};")
+    array = scope.frame.names.take(f"{s.name}_lanes")
+    scope.line(f"s{lane_type(s.dtype)} {array}[GY_LANES] = {{}};")
     text = EMITTERS[s.op](args, types, s.dtype, "s")
-    limit = code.live or "GY_LANES"
-    code.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
-    code.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
+    limit = scope.live or "GY_LANES"
+    scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
+    scope.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
 
 
-def index_text(code: Code, e: Expr, varying: bool) -> str:
+def index_text(scope: Scope, e: Expr, varying: bool) -> str:
     """Return an index expression as an `i64` value, spread over the lanes if asked for."""
-    access = code.access(e)
+    access = scope.access(e)
     match access.kind:
         case Access.UNIFORM:
-            text = f"(si64)({code.index(e)})"
-            return f"gy_vsplat({text})" if varying and code.lanes is not None else text
+            text = f"(si64)({scope.index(e)})"
+            return f"gy_vsplat({text})" if varying and scope.lanes is not None else text
         case Access.UNIT:
-            return f"gy_viota({code.index(e)})"
+            return f"gy_viota({scope.index(e)})"
         case Access.STRIDED:
-            return f"gy_viota({code.index(e)}, {code.index(access.stride)})"
-    array = code.frame.names.take("index_lanes")
-    code.line(f"si64 {array}[GY_LANES] = {{}};")
-    limit = code.live or "GY_LANES"
-    text = code.at_lane(e, "lane")
-    code.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
+            return f"gy_viota({scope.index(e)}, {scope.index(access.stride)})"
+    array = scope.frame.names.take("index_lanes")
+    scope.line(f"si64 {array}[GY_LANES] = {{}};")
+    limit = scope.live or "GY_LANES"
+    text = scope.at_lane(e, "lane")
+    scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
     return f"gy_vload({array})"
 
 
-def _index_value(code: Code, s: IndexValue) -> None:
-    varying = code.access(s.expr).kind is not Access.UNIFORM
-    text = index_text(code, s.expr, varying)
-    code.define(s.name, cast(text, DType.I64, s.dtype), s.dtype, varying)
+def _index_value(scope: Scope, s: IndexValue) -> None:
+    varying = scope.access(s.expr).kind is not Access.UNIFORM
+    text = index_text(scope, s.expr, varying)
+    scope.define(s.name, cast(text, DType.I64, s.dtype), s.dtype, varying)
 
 
-def _bind(code: Code, s: Bind) -> None:
-    value = code.env[s.value]
-    mask = None if s.mask is None else code.env[s.mask]
+def _bind(scope: Scope, s: Bind) -> None:
+    value = scope.env[s.value]
+    mask = None if s.mask is None else scope.env[s.mask]
     varying = value.varying or (mask is not None and mask.varying)
     name = s.symbol.name
-    zero = code.zero(DType.I64, varying)
-    size = f"(si64)({code.index(s.size)})"
+    zero = scope.zero(DType.I64, varying)
+    size = f"(si64)({scope.index(s.size)})"
     if varying:
         size = f"gy_vsplat({size})"
-    text = cast(code.operand(s.value, varying), value.dtype, DType.I64)
+    text = cast(scope.operand(s.value, varying), value.dtype, DType.I64)
     if mask is not None:
         assert s.mask is not None
-        text = f"gy_select({code.operand(s.mask, varying)}, {text}, {zero})"
-    code.line(f"{'v' if varying else 's'}i64 {name} = {text};")
+        text = f"gy_select({scope.operand(s.mask, varying)}, {text}, {zero})"
+    scope.line(f"{'v' if varying else 's'}i64 {name} = {text};")
     if s.wrap:
-        code.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
+        scope.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
     if s.check:
         failure = Failure.RUNTIME if s.check is Check.RUNTIME else Failure.INDEX
         bad = f"gy_lt({name}, {zero}) | gy_ge({name}, {size})"
-        only = code.live_mask(s.mask) if varying else mask and mask.text
+        only = scope.live_mask(s.mask) if varying else mask and mask.text
         if only:
             bad = f"({bad}) & {only}"
-        code.line(f"if (gy_any({bad})) return {code.frame.check(OUTSIDE, failure)};")
+        scope.line(f"if (gy_any({bad})) return {scope.frame.check(OUTSIDE, failure)};")
     if varying:
-        code.line(f"si64 {name}_lanes[GY_LANES];")
-        code.line(f"gy_store({name}_lanes, {name});")
-        code.varying = code.varying | {s.symbol}
+        scope.line(f"si64 {name}_lanes[GY_LANES];")
+        scope.line(f"gy_store({name}_lanes, {name});")
+        scope.varying = scope.varying | {s.symbol}

@@ -9,7 +9,7 @@ from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.loops import Span, nested_loops, vector_loop, whole
 from gyrator_codegen_cpp.reduction import Accumulators
 from gyrator_codegen_cpp.scan import Scanner
-from gyrator_codegen_cpp.scope import Code
+from gyrator_codegen_cpp.scope import Scope
 from gyrator_codegen_cpp.sort import sort_stage
 from gyrator_codegen_cpp.two_pass_reduction import TwoPass
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym
@@ -27,72 +27,72 @@ def linear_position(axes: tuple[Axis, ...]) -> Expr:
 
 
 def split(
-    code: Code, body: Iterable[KernelStatement], symbols: Iterable[Sym], loads: bool
+    scope: Scope, body: Iterable[KernelStatement], symbols: Iterable[Sym], loads: bool
 ) -> tuple[list[KernelStatement], list[KernelStatement]]:
     """Split a body into what is the same for all values of `symbols`, and the rest."""
-    return invariant(body, symbols, code.frame.written, loads)
+    return invariant(body, symbols, scope.frame.written, loads)
 
 
-def inner_stage(code: Code, number: int, body: tuple[KernelStatement, ...]) -> None:
+def inner_stage(scope: Scope, number: int, body: tuple[KernelStatement, ...]) -> None:
     """Write stage `number` of the kernel, which runs over the inner axes."""
-    frame = code.frame
+    frame = scope.frame
     kernel = frame.kernel
     inside = {a.symbol for a in kernel.inner}
     axes = tuple(
         axis_of(kernel, loop.axes[0]) for loop in frame.tiled.loops if loop.axes[0] in inside
     )
     if not axes:
-        run(code, body)
+        run(scope, body)
         return
     nonempty = all((static(a.extent) or 0) > 0 for a in axes)
-    fixed, rest = split(code, body, [a.symbol for a in axes], loads=nonempty)
-    run(code, fixed)
+    fixed, rest = split(scope, body, [a.symbol for a in axes], loads=nonempty)
+    run(scope, fixed)
     if any(isinstance(s, SortStep) for s in rest):
-        sort_stage(code, axes, rest, linear_position(kernel.inner))
+        sort_stage(scope, axes, rest, linear_position(kernel.inner))
         return
     scans = [s for s in rest if isinstance(s, ScanStep)]
     if scans:
-        _scan_stage(code, axes, rest, scans)
+        _scan_stage(scope, axes, rest, scans)
         return
     prefetches = tuple(p for p in frame.tiled.prefetches if p.stage == number)
-    _reducing_stage(code, axes, rest, prefetches)
+    _reducing_stage(scope, axes, rest, prefetches)
 
 
 def _scan_stage(
-    code: Code, axes: tuple[Axis, ...], body: list[KernelStatement], scans: list[ScanStep]
+    scope: Scope, axes: tuple[Axis, ...], body: list[KernelStatement], scans: list[ScanStep]
 ) -> None:
     position = linear_position(axes)
-    states = {s.names[0]: Scanner(code, s, position) for s in scans}
-    folds = {
+    states = {s.names[0]: Scanner(scope, s, position) for s in scans}
+    reductions = {
         s.names[0]: Accumulators(
-            code, s, 1, vector=code.lanes is not None, across=False, cascade=False,
-            position=position, nonempty=nonempty_test(code, axes),
+            scope, s, 1, vector=scope.lanes is not None, across=False, cascade=False,
+            position=position, nonempty=nonempty_test(scope, axes),
         )
         for s in body
         if isinstance(s, Reduce)
     }  # fmt: skip
     for state in states.values():
-        state.declare(code)
-    for fold in folds.values():
-        fold.declare(code)
+        state.declare(scope)
+    for one in reductions.values():
+        one.declare(scope)
 
-    def collective(at: Code, s: KernelStatement) -> None:
+    def collective(at: Scope, s: KernelStatement) -> None:
         if isinstance(s, Reduce):
-            folds[s.names[0]].update(at, 0)
+            reductions[s.names[0]].update(at, 0)
         else:
             assert isinstance(s, ScanStep)
             states[s.names[0]].step(at)
 
-    def once(at: Code) -> None:
+    def once(at: Scope) -> None:
         run(at, body)
 
-    inside = code.hoist(body, [a.symbol for a in axes]).nested(collective=collective)
+    inside = scope.hoist(body, [a.symbol for a in axes]).nested(collective=collective)
     nested_loops(inside, axes, once, backwards=scans[0].reverse)
-    for fold in folds.values():
-        fold.finish(code)
+    for one in reductions.values():
+        one.finish(scope)
 
 
-def nonempty_test(code: Code, axes: tuple[Axis, ...]) -> str | None:
+def nonempty_test(scope: Scope, axes: tuple[Axis, ...]) -> str | None:
     """Return the text of whether the axes have any element, None if they surely have."""
     size: Expr = ONE
     for a in axes:
@@ -100,7 +100,7 @@ def nonempty_test(code: Code, axes: tuple[Axis, ...]) -> str | None:
     known = static(size)
     if known is not None and known > 0:
         return None
-    return f"{code.index(size)} > 0"
+    return f"{scope.index(size)} > 0"
 
 
 @frozen
@@ -122,12 +122,12 @@ class _Stage:
 
 
 def _reducing_stage(
-    code: Code, axes: tuple[Axis, ...], body: list[KernelStatement],
+    scope: Scope, axes: tuple[Axis, ...], body: list[KernelStatement],
     prefetches: tuple[Prefetch, ...],
 ) -> None:  # fmt: skip
-    stage = _declare(code, axes, body, prefetches)
+    stage = _declare(scope, axes, body, prefetches)
 
-    def collective(at: Code, s: KernelStatement) -> None:
+    def collective(at: Scope, s: KernelStatement) -> None:
         assert isinstance(s, Reduce)
         name = s.names[0]
         if name in stage.simple:
@@ -135,24 +135,24 @@ def _reducing_stage(
         else:
             stage.two_pass[name].update(at, at.copy, at.low)
 
-    def innermost(at: Code) -> None:
+    def innermost(at: Scope) -> None:
         inside = at.hoist(body, [stage.axis.symbol]).nested(collective=collective)
         _innermost(inside, body, stage)
 
     if stage.chain is not None:
-        code.line(f"si64 {stage.chain[0]} = 0;")
-    nested_loops(code, axes[:-1], innermost)
+        scope.line(f"si64 {stage.chain[0]} = 0;")
+    nested_loops(scope, axes[:-1], innermost)
     for s in body:
         if isinstance(s, Reduce):
             name = s.names[0]
-            (stage.simple.get(name) or stage.two_pass[name]).finish(code)
+            (stage.simple.get(name) or stage.two_pass[name]).finish(scope)
 
 
 def _declare(
-    code: Code, axes: tuple[Axis, ...], body: list[KernelStatement],
+    scope: Scope, axes: tuple[Axis, ...], body: list[KernelStatement],
     prefetches: tuple[Prefetch, ...],
 ) -> _Stage:  # fmt: skip
-    frame = code.frame
+    frame = scope.frame
     vector = frame.nest is not None and not frame.nest.across
     last, width = static(axes[-1].extent), frame.width if vector else 1
     simple: dict[str, Accumulators] = {}
@@ -160,23 +160,23 @@ def _declare(
     reduces = [s for s in body if isinstance(s, Reduce)]
     recorded = [frame.reductions[s.names[0]] for s in reduces]
     for s, how in zip(reduces, recorded, strict=True):
-        name, nonempty = s.names[0], nonempty_test(code, axes)
+        name, nonempty = s.names[0], nonempty_test(scope, axes)
         if how.method is Method.TWO_PASS:
             loads = (x for x in body if isinstance(x, Load) and x.name == s.args[0])
             two_pass[name] = TwoPass(
-                code, s, how, symbol=axes[-1].symbol, nonempty=nonempty,
+                scope, s, how, symbol=axes[-1].symbol, nonempty=nonempty,
                 single=len(axes) == 1 and last is not None and last <= how.block,
                 source=next(loads) if how.reload else None,
             )  # fmt: skip
-            two_pass[name].declare(code)
+            two_pass[name].declare(scope)
         else:
-            lanes = (vector and width > 1) or code.lanes is not None
+            lanes = (vector and width > 1) or scope.lanes is not None
             simple[name] = Accumulators(
-                code, s, how.unroll, vector=lanes, across=vector and width > 1,
+                scope, s, how.unroll, vector=lanes, across=vector and width > 1,
                 cascade=bool(how.chain), position=linear_position(frame.kernel.inner),
                 nonempty=nonempty,
             )  # fmt: skip
-            simple[name].declare(code)
+            simple[name].declare(scope)
     copies = max((r.unroll for r in recorded), default=1)
     block = max((r.block for r in recorded), default=0) or None
     turns = max((r.chain for r in recorded), default=0) * copies * width
@@ -184,74 +184,74 @@ def _declare(
     return _Stage(axes[-1], vector, simple, two_pass, copies, block, chain, prefetches)
 
 
-def _innermost(code: Code, body: list[KernelStatement], stage: _Stage) -> None:
-    span, name, block = whole(code, stage.axis), stage.axis.symbol.name, stage.block
+def _innermost(scope: Scope, body: list[KernelStatement], stage: _Stage) -> None:
+    span, name, block = whole(scope, stage.axis), stage.axis.symbol.name, stage.block
     if block is None or (span.exact is not None and span.exact <= block):
-        _span(code, span, body, stage)
+        _span(scope, span, body, stage)
         if stage.chain is not None:
             counter, turns = stage.chain
-            code.line(f"{counter} += {span.high};")
-            with code.block(f"if ({counter} >= {turns}) {{"):
-                code.line(f"{counter} = 0;")
+            scope.line(f"{counter} += {span.high};")
+            with scope.block(f"if ({counter} >= {turns}) {{"):
+                scope.line(f"{counter} = 0;")
                 for sums in stage.simple.values():
-                    sums.flush(code)
+                    sums.flush(scope)
         return
     low, high = f"{name}_low", f"{name}_high"
-    with code.block(f"for (si64 {low} = 0; {low} < {span.high}; {low} += {block}) {{"):
-        code.line(f"const si64 {high} = gy_least({low} + {block}, {span.high});")
+    with scope.block(f"for (si64 {low} = 0; {low} < {span.high}; {low} += {block}) {{"):
+        scope.line(f"const si64 {high} = gy_least({low} + {block}, {span.high});")
         multiple = 1
         if span.exact is not None:
             multiple = span.exact & -span.exact
             multiple = min(multiple, block & -block)
-        _span(code, Span(low, high, None, multiple), body, stage)
+        _span(scope, Span(low, high, None, multiple), body, stage)
         for sums in stage.simple.values():
-            sums.flush(code)
+            sums.flush(scope)
 
 
-def _span(code: Code, span: Span, body: list[KernelStatement], stage: _Stage) -> None:
+def _span(scope: Scope, span: Span, body: list[KernelStatement], stage: _Stage) -> None:
     """Write the work on a stretch of the innermost loop."""
     symbol = stage.axis.symbol
     if not stage.vector:
         name = symbol.name
-        with code.block(f"for (si64 {name} = {span.low}; {name} < {span.high}; {name}++) {{"):
-            run(code.nested(), body)
+        with scope.block(f"for (si64 {name} = {span.low}; {name} < {span.high}; {name}++) {{"):
+            run(scope.nested(), body)
         return
     # Two passes have time to wait for stores in the second.
     late = [p for p in stage.prefetches if p.write and stage.two_pass]
 
-    def first(at: Code, copy: int) -> None:
+    def first(at: Scope, copy: int) -> None:
         at.copy, at.low = copy, span.low
         _prefetch(at, [p for p in stage.prefetches if p not in late])
         run(at, body)
 
     if not stage.two_pass:
-        vector_loop(code, symbol, span, stage.copies, first)
+        vector_loop(scope, symbol, span, stage.copies, first)
         return
-    with code.block("{"):
+    with scope.block("{"):
         for reduction in stage.two_pass.values():
-            reduction.begin_block(code)
-        vector_loop(code, symbol, span, stage.copies, first)
+            reduction.begin_block(scope)
+        vector_loop(scope, symbol, span, stage.copies, first)
         for number, reduction in enumerate(stage.two_pass.values()):
-            _second_pass(code, symbol, span, reduction, [] if number else late)
+            _second_pass(scope, symbol, span, reduction, [] if number else late)
 
 
 def _second_pass(
-    code: Code, symbol: Sym, span: Span, reduction: TwoPass, prefetches: Sequence[Prefetch]
+    scope: Scope, symbol: Sym, span: Span, reduction: TwoPass, prefetches: Sequence[Prefetch]
 ) -> None:
-    def second(at: Code, copy: int) -> None:
+    def second(at: Scope, copy: int) -> None:
         _prefetch(at, prefetches)
         reduction.second(at, copy, span.low)
 
-    with code.block("{"):
-        reduction.between(code, span.low, span.high)
-        vector_loop(code, symbol, span, reduction.second_copies, second)
-        reduction.end_block(code, span.low, span.high)
+    with scope.block("{"):
+        reduction.between(scope, span.low, span.high)
+        vector_loop(scope, symbol, span, reduction.second_copies, second)
+        reduction.end_block(scope, span.low, span.high)
 
 
-def _prefetch(code: Code, prefetches: Sequence[Prefetch]) -> None:
+def _prefetch(scope: Scope, prefetches: Sequence[Prefetch]) -> None:
     """Write the requests for one vector's memory."""
-    if code.live is not None:
+    if scope.live is not None:
         return
     for p in prefetches:
-        pointer = code.address(p.buffer, p.index, Access.UNIT)
-        code.line(f"__builtin_prefetch({pointer}{', 1' if p.write else ''});")
+        pointer = scope.address(p.buffer, p.index, Access.UNIT)
+        scope.line(f"__builtin_prefetch({pointer}{', 1' if p.write else ''});")

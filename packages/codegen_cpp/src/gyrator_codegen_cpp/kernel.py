@@ -10,7 +10,7 @@ from gyrator_codegen_cpp.inner_loops import inner_stage, split
 from gyrator_codegen_cpp.loops import Span, vector_loop
 from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_codegen_cpp.scope import Code, Frame
+from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.transposed_loads import transposed
 from gyrator_ir.expr import ONE, Const, Expr, FloorDiv, Mod, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
@@ -116,13 +116,13 @@ def _part(frame: Frame, symbol: str) -> None:
             w.line(f"{element} *const {name} = ({element} *)buffers[{number}];")
         _sizes(frame)
         w.line("if (begin >= end) return 0;")
-        code = Code(frame, None)
-        _locals(frame, code)
+        scope = Scope(frame, None)
+        _locals(frame, scope)
         loops = frame.nest
         if loops is not None and loops.across and not loops.columns and len(loops.grid) == 1:
-            _stretch(code, "begin", "end")
+            _stretch(scope, "begin", "end")
         else:
-            _units(code)
+            _units(scope)
         w.line("return 0;")
 
 
@@ -131,7 +131,7 @@ def _sizes(frame: Frame) -> None:
         frame.writer.line(f"const si64 {size.name} = sizes[{number}];")
 
 
-def _locals(frame: Frame, code: Code) -> None:
+def _locals(frame: Frame, scope: Scope) -> None:
     """Declare the row scratch of a point: on the stack if its size is known and small."""
     lanes = frame.width if frame.nest is not None and frame.nest.across else 1
     for local in frame.kernel.locals:
@@ -141,16 +141,16 @@ def _locals(frame: Frame, code: Code) -> None:
             frame.local_rows.add(local.name)
         extent = static(local.extent)
         if extent is not None and extent * lanes * local.dtype.size <= 65536:
-            code.line(f"alignas(64) {element} {name}[{max(extent, 1) * lanes}];")
+            scope.line(f"alignas(64) {element} {name}[{max(extent, 1) * lanes}];")
             continue
-        size = f"(si64)sizeof({element}) * {lanes} * ({code.index(local.extent)})"
-        code.line(f"const gy_scratch {name}_memory({size});")
-        code.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
+        size = f"(si64)sizeof({element}) * {lanes} * ({scope.index(local.extent)})"
+        scope.line(f"const gy_scratch {name}_memory({size});")
+        scope.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
 
 
-def _units(code: Code) -> None:
+def _units(scope: Scope) -> None:
     """Write the loop over units of work, with the axes' symbols counted along."""
-    frame = code.frame
+    frame = scope.frame
     digits: list[tuple[str, str]] = []
     stretches = None
     for loop in () if frame.nest is None else frame.nest.grid:
@@ -159,23 +159,23 @@ def _units(code: Code) -> None:
             if isinstance(count, Const) and count.value <= 1:
                 continue
             stretches = name
-        digits.append((name, code.index(count)))
+        digits.append((name, scope.index(count)))
     if len(digits) < 2:
         name = digits[0][0] if digits else "p"
-        with code.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
-            _unit(code.nested(), stretches)
+        with scope.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
+            _unit(scope.nested(), stretches)
         return
-    code.line("si64 p = begin;")
+    scope.line("si64 p = begin;")
     for name, extent in reversed(digits[1:]):
-        code.line(f"si64 {name} = p % ({extent});")
-        code.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
-    code.line(f"si64 {digits[0][0]} = p;")
-    with code.block("for (p = begin; p < end; p++) {"):
-        _unit(code.nested(), stretches)
+        scope.line(f"si64 {name} = p % ({extent});")
+        scope.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
+    scope.line(f"si64 {digits[0][0]} = p;")
+    with scope.block("for (p = begin; p < end; p++) {"):
+        _unit(scope.nested(), stretches)
         step = f"{digits[0][0]}++;"
         for name, extent in digits[1:]:
             step = f"if (++{name} == {extent}) {{ {name} = 0; {step} }}"
-        code.line(step)
+        scope.line(step)
 
 
 def _digit(frame: Frame, loop: Loop) -> str:
@@ -186,18 +186,18 @@ def _digit(frame: Frame, loop: Loop) -> str:
     return symbol.name if loop.step == 1 else f"{symbol.name}_tile"
 
 
-def _unit(code: Code, stretches: str | None) -> None:
-    if code.frame.nest is None or not code.frame.nest.across:
-        _stages(code)
+def _unit(scope: Scope, stretches: str | None) -> None:
+    if scope.frame.nest is None or not scope.frame.nest.across:
+        _stages(scope)
     elif stretches is None:
-        _stretch(code, "0", "1")
+        _stretch(scope, "0", "1")
     else:
-        _stretch(code, stretches, f"({stretches} + 1)")
+        _stretch(scope, stretches, f"({stretches} + 1)")
 
 
-def _stretch(code: Code, first: str, last: str) -> None:
+def _stretch(scope: Scope, first: str, last: str) -> None:
     """Write the work on a stretch of the vectors' axis."""
-    frame, loops = code.frame, code.frame.nest
+    frame, loops = scope.frame, scope.frame.nest
     assert loops is not None
     along, step = loops.axis, loops.stretch
     extent = static(along.extent)
@@ -206,28 +206,28 @@ def _stretch(code: Code, first: str, last: str) -> None:
     else:
         name = along.symbol.name
         low, high = f"{name}_low", f"{name}_high"
-        code.line(f"const si64 {low} = {first} * {step};")
-        high_text = f"gy_least({last} * {step}, {code.index(along.extent)})"
-        code.line(f"const si64 {high} = {high_text};")
+        scope.line(f"const si64 {low} = {first} * {step};")
+        high_text = f"gy_least({last} * {step}, {scope.index(along.extent)})"
+        scope.line(f"const si64 {high} = {high_text};")
         span = Span(low, high, None, 1 if extent is None else _even(extent, step))
     body = [s for stage in frame.kernel.stages for s in stage.body]
     if loops.columns:
-        Columns(code, along, span, step).write()
+        Columns(scope, along, span, step).write()
     elif frame.tiled.transposed:
-        transposed(code, loops, span)
+        transposed(scope, loops, span)
     elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
-        fixed, body = split(code, body, [along.symbol], loads=True)
-        run(code, fixed)
+        fixed, body = split(scope, body, [along.symbol], loads=True)
+        run(scope, fixed)
         for s in body:
             if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
-                clear(code, s, along.symbol, span)
+                clear(scope, s, along.symbol, span)
         body = [s for s in body if not isinstance(s, Store) or s.buffer not in frame.tiled.cleared]
-        inside = code.hoist(body, [along.symbol])
+        inside = scope.hoist(body, [along.symbol])
         if body:
             vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
     else:
         inner = [a.symbol for a in frame.kernel.inner]
-        inside = code.hoist(body, [along.symbol, *inner])
+        inside = scope.hoist(body, [along.symbol, *inner])
         vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
 
 
@@ -236,12 +236,12 @@ def _even(extent: int, stretch: int) -> int:
     return min(low, stretch & -stretch)
 
 
-def _stages(code: Code) -> None:
-    for number, stage in enumerate(code.frame.kernel.stages):
+def _stages(scope: Scope) -> None:
+    for number, stage in enumerate(scope.frame.kernel.stages):
         if stage.level is Level.OUTER:
-            run(code, stage.body)
+            run(scope, stage.body)
         else:
-            inner_stage(code, number, stage.body)
+            inner_stage(scope, number, stage.body)
 
 
 def _pieces(frame: Frame) -> tuple[Expr, Expr]:
@@ -258,38 +258,38 @@ def _size(kernel: Kernel) -> Expr:
 
 def _entry(frame: Frame, symbol: str) -> None:
     """Write the function that other code calls: it hands out units to threads where that pays."""
-    code, threads = Code(frame, None), frame.tiled.threads
+    scope, threads = Scope(frame, None), frame.tiled.threads
     pieces, units = _pieces(frame)
     head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
-    with code.block(head):
+    with scope.block(head):
         _sizes(frame)
         part = f"{symbol}_part(buffers, sizes, "
         if threads is None or threads.loops == 0:
-            code.line(f"return {part}0, {code.index(units)}, false);")
+            scope.line(f"return {part}0, {scope.index(units)}, false);")
             return
-        code.line(f"const si64 pieces = {code.index(pieces)};")
-        code.line(f"const si64 units = {code.index(units)};")
+        scope.line(f"const si64 pieces = {scope.index(pieces)};")
+        scope.line(f"const si64 units = {scope.index(units)};")
         size = _size(frame.kernel)
         if static(size) is None:
-            few = f"{code.index(size)} < {threads.grain}"
-            code.line(f"if ({few}) return {part}0, pieces * units, false);")
-        code.line("si64 failed = 0;")
-        code.line("#pragma omp parallel")
-        with code.block("{"):
-            code.line("const si64 team = omp_get_num_threads(), member = omp_get_thread_num();")
+            few = f"{scope.index(size)} < {threads.grain}"
+            scope.line(f"if ({few}) return {part}0, pieces * units, false);")
+        scope.line("si64 failed = 0;")
+        scope.line("#pragma omp parallel")
+        with scope.block("{"):
+            scope.line("const si64 team = omp_get_num_threads(), member = omp_get_thread_num();")
             low, high = "pieces * member / team", "pieces * (member + 1) / team"
-            code.line(f"const si64 low = {low} * units, high = {high} * units;")
-            code.line(f"const si64 code = {part}low, high, team > 1);")
-            code.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
-        code.line("return failed;")
+            scope.line(f"const si64 low = {low} * units, high = {high} * units;")
+            scope.line(f"const si64 code = {part}low, high, team > 1);")
+            scope.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
+        scope.line("return failed;")
 
 
 def _share(frame: Frame, symbol: str, cost: int) -> None:
     """Write the function that says how many pieces there are to share out, and how much work."""
-    code = Code(frame, None)
+    scope = Scope(frame, None)
     pieces, units = _pieces(frame)
-    with code.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
-        code.line("(void)sizes;")
+    with scope.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
+        scope.line("(void)sizes;")
         _sizes(frame)
-        parts = ", ".join(code.index(e) for e in (pieces, units, _size(frame.kernel) * cost))
-        code.line(f"return {{{parts}}};")
+        parts = ", ".join(scope.index(e) for e in (pieces, units, _size(frame.kernel) * cost))
+        scope.line(f"return {{{parts}}};")

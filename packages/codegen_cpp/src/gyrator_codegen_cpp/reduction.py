@@ -10,7 +10,7 @@ from attrs import frozen
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
-from gyrator_codegen_cpp.scope import Code
+from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.types import DType
@@ -30,7 +30,7 @@ _I64_MAX = (1 << 63) - 1
 
 
 def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the value that a fold starts from."""
+    """Return the value that a reduction starts from."""
     match kind:
         case ReduceKind.PROD | ReduceKind.ALL:
             return 1
@@ -53,7 +53,7 @@ def _smallest(dtype: DType) -> int:
 
 
 def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
-    """Return the text that folds two values."""
+    """Return the text that combines two values."""
     match kind:
         case ReduceKind.SUM | ReduceKind.DOT:
             return f"gy_add({a}, {b})"
@@ -74,7 +74,7 @@ def only_live(new: str, old: str, live: str | None) -> str:
 
 @frozen
 class State:
-    """A variable of a fold."""
+    """A variable of a reduction."""
 
     name: str
     dtype: DType
@@ -87,20 +87,20 @@ class Accumulators:
     """One `Reduce` on its way.
 
     Args:
-        code: the place around the loops.
-        reduce: what is folded.
+        scope: the place around the loops.
+        reduce: what is reduced.
         copies: independent accumulators, for latency.
         vector: accumulators have lanes.
-        across: the lanes belong to one point, and are folded at the end.
+        across: the lanes belong to one point, and are reduced at the end.
         cascade: chains of values are added to a total.
         position: linear position over the inner axes.
-        nonempty: text of whether anything is folded, None if surely so.
+        nonempty: text of whether there is anything to reduce, None if surely so.
         count: text of how many elements have come, this one included; None to count here.
     """
 
     def __init__(
-        self, code: Code, reduce: Reduce, copies: int, *, vector: bool, across: bool, cascade: bool,
-        position: Expr, nonempty: str | None, count: str | None = None,
+        self, scope: Scope, reduce: Reduce, copies: int, *, vector: bool, across: bool,
+        cascade: bool, position: Expr, nonempty: str | None, count: str | None = None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self.copies = copies
@@ -109,7 +109,7 @@ class Accumulators:
         self.cascade = cascade
         self._position = position
         self._nonempty = nonempty
-        take = code.frame.names.take
+        take = scope.frame.names.take
         first = reduce.names[0]
         self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
         self._second = tuple(take(f"{first}_with") for _ in range(copies))
@@ -120,13 +120,13 @@ class Accumulators:
     def _type(self, dtype: DType) -> str:
         return f"{self._form}{lane_type(dtype)}"
 
-    def _constant(self, code: Code, value: bool | int | float, dtype: DType) -> str:
-        text = code.constant(value, dtype, varying=False)
+    def _constant(self, scope: Scope, value: bool | int | float, dtype: DType) -> str:
+        text = scope.constant(value, dtype, varying=False)
         return f"gy_vsplat({text})" if self._form == "v" else text
 
     @property
     def states(self) -> tuple[State, ...]:
-        """The variables that hold what has been folded so far."""
+        """The variables that hold what has been reduced so far."""
         kind, dtype = self.reduce.kind, self.reduce.dtype
         found: list[State] = []
         second_type = dtype
@@ -149,34 +149,34 @@ class Accumulators:
         """Element type of the results."""
         return DType.I64 if self.reduce.kind in _ARGS else self.reduce.dtype
 
-    def start(self, code: Code, state: State) -> str:
+    def start(self, scope: Scope, state: State) -> str:
         """Return the text of a state's first value."""
-        return self._constant(code, state.start, state.dtype)
+        return self._constant(scope, state.start, state.dtype)
 
-    def declare(self, code: Code) -> None:
+    def declare(self, scope: Scope) -> None:
         """Write the accumulators' declarations."""
         for state in self.states:
-            code.line(f"{self._type(state.dtype)} {state.name} = {self.start(code, state)};")
+            scope.line(f"{self._type(state.dtype)} {state.name} = {self.start(scope, state)};")
         if self.reduce.kind is ReduceKind.WELFORD and self._counts:
-            code.line(f"si64 {self._count} = 0;")
+            scope.line(f"si64 {self._count} = 0;")
 
-    def update(self, code: Code, copy: int) -> None:
-        """Write the fold of one more element into accumulator `copy`."""
+    def update(self, scope: Scope, copy: int) -> None:
+        """Write the accumulation of one more element into accumulator `copy`."""
         vector = self._form == "v"
-        args = [code.operand(a, vector) for a in self.reduce.args]
+        args = [scope.operand(a, vector) for a in self.reduce.args]
         kind, dtype = self.reduce.kind, self.reduce.dtype
         acc, second = self._acc[copy], self._second[copy]
-        live = code.live if self._across else None
+        live = scope.live if self._across else None
         if kind in _ARGS:
-            at = index_text(code, self._position, vector)
+            at = index_text(scope, self._position, vector)
             if live is not None:
                 args[0] = f"gy_combine_n({args[0]}, {acc}, {live})"
                 at = f"gy_combine_n({at}, {second}, {live})"
-            code.line(f"gy_{kind.value}_update({acc}, {second}, {args[0]}, {at});")
+            scope.line(f"gy_{kind.value}_update({acc}, {second}, {args[0]}, {at});")
         elif kind is ReduceKind.WELFORD:
-            self._welford(code, args[0], acc, second)
+            self._welford(scope, args[0], acc, second)
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            self._softmax(code, args[0], acc, second)
+            self._softmax(scope, args[0], acc, second)
         else:
             new = merge(kind, dtype, self._form, acc, args[0])
             if kind is ReduceKind.DOT:
@@ -186,36 +186,36 @@ class Accumulators:
                     if dtype.is_float
                     else f"gy_add({acc}, {product})"
                 )
-            code.line(f"{acc} = {only_live(new, acc, live)};")
+            scope.line(f"{acc} = {only_live(new, acc, live)};")
 
-    def _welford(self, code: Code, x: str, mean: str, m2: str) -> None:
+    def _welford(self, scope: Scope, x: str, mean: str, m2: str) -> None:
         # All lanes have seen equally many elements, so one scalar count serves them.
         count = f"++{self._count}" if self._counts else self._count
         share = f"1.0 / (sf64)({count})"
         if self._form == "v":
             share = f"gy_vsplat({share})"
         word = self._type(DType.F64)
-        with code.block("{"):
-            code.line(f"const {word} given = {cast(x, self.reduce.dtype, DType.F64)};")
-            code.line(f"const {word} gap = given - {mean};")
-            code.line(f"{mean} = gy_mad(gap, {share}, {mean});")
-            code.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
+        with scope.block("{"):
+            scope.line(f"const {word} given = {cast(x, self.reduce.dtype, DType.F64)};")
+            scope.line(f"const {word} gap = given - {mean};")
+            scope.line(f"{mean} = gy_mad(gap, {share}, {mean});")
+            scope.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
 
-    def _softmax(self, code: Code, x: str, top: str, total: str) -> None:
+    def _softmax(self, scope: Scope, x: str, top: str, total: str) -> None:
         # Of the two exponentials that the sum takes, that of the larger's difference is one.
         dtype, exp = self.reduce.dtype, function("exp", self.reduce.dtype)
         word, wide = self._type(dtype), self._type(DType.F64)
-        nothing = self._constant(code, -math.inf, dtype)
-        zero, one = (self._constant(code, n, DType.F64) for n in (0, 1))
-        with code.block("{"):
-            code.line(f"const {word} higher = gy_maximum({top}, {x});")
+        nothing = self._constant(scope, -math.inf, dtype)
+        zero, one = (self._constant(scope, n, DType.F64) for n in (0, 1))
+        with scope.block("{"):
+            scope.line(f"const {word} higher = gy_maximum({top}, {x});")
             part = cast(f"{exp}(gy_neg(gy_abs({top} - {x})))", dtype, DType.F64)
-            code.line(f"const {wide} part = {part};")
+            scope.line(f"const {wide} part = {part};")
             sums = f"gy_mad({total}, part, {one}), gy_add({total}, part)"
-            code.line(f"const {wide} more = gy_select(gy_gt({x}, {top}), {sums});")
+            scope.line(f"const {wide} more = gy_select(gy_gt({x}, {top}), {sums});")
             # Nothing but minus infinity so far: the difference would be NaN.
-            code.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
-            code.line(f"{top} = higher;")
+            scope.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
+            scope.line(f"{top} = higher;")
 
     def _joined(self) -> str:
         kind, dtype = self.reduce.kind, self.reduce.dtype
@@ -225,44 +225,44 @@ class Accumulators:
             parts = [merge(kind, dtype, self._form, a, b) for a, b in pairs]
         return parts[0]
 
-    def flush(self, code: Code) -> None:
+    def flush(self, scope: Scope) -> None:
         """Write the end of a chain: move the accumulators into the total."""
         if not self.cascade:
             return
         wide = self._joined()
         if self.reduce.dtype is not DType.F64:
             wide = f"gy_to_f64({wide})"
-        code.line(f"{self._total} = gy_add({self._total}, {wide});")
-        zero = self._constant(code, 0, self.reduce.dtype)
+        scope.line(f"{self._total} = gy_add({self._total}, {wide});")
+        zero = self._constant(scope, 0, self.reduce.dtype)
         for acc in self._acc:
-            code.line(f"{acc} = {zero};")
+            scope.line(f"{acc} = {zero};")
 
-    def finish(self, code: Code) -> None:
+    def finish(self, scope: Scope) -> None:
         """Write the results under the names that the `Reduce` gives them."""
         kind, dtype = self.reduce.kind, self.reduce.dtype
         names = self.reduce.names
         varying = self._form == "v" and not self._across
         if kind in _ARGS:
-            self._finish_position(code, varying)
+            self._finish_position(scope, varying)
         elif kind is ReduceKind.WELFORD:
             count = f"(s{lane_type(dtype)}){self._count}"
-            code.define(names[0], cast(self._acc[0], DType.F64, dtype), dtype, varying)
-            code.define(names[1], cast(self._second[0], DType.F64, dtype), dtype, varying)
-            code.define(names[2], count, dtype, varying=False)
+            scope.define(names[0], cast(self._acc[0], DType.F64, dtype), dtype, varying)
+            scope.define(names[1], cast(self._second[0], DType.F64, dtype), dtype, varying)
+            scope.define(names[2], count, dtype, varying=False)
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            self._finish_softmax(code, varying)
+            self._finish_softmax(scope, varying)
         else:
             text = self._joined()
             if self.cascade:
                 wide = text if dtype is DType.F64 else f"gy_to_f64({text})"
                 text = f"gy_add({self._total}, {wide})"
             if self._across:
-                text = self._folded(text)
+                text = self._across_lanes(text)
             if self.cascade and dtype is not DType.F64:
                 text = f"gy_to_{dtype.value}({text})"
-            code.define(names[0], text, dtype, varying)
+            scope.define(names[0], text, dtype, varying)
 
-    def _folded(self, text: str) -> str:
+    def _across_lanes(self, text: str) -> str:
         kind = self.reduce.kind
         if self.reduce.dtype is not DType.BOOL:
             return f"{_HORIZONTAL[kind]}({text})"
@@ -271,23 +271,23 @@ class Accumulators:
         any_of = kind in (ReduceKind.ANY, ReduceKind.MAX)
         return f"{'gy_hany' if any_of else 'gy_hall'}({text})"
 
-    def _finish_position(self, code: Code, varying: bool) -> None:
+    def _finish_position(self, scope: Scope, varying: bool) -> None:
         best, at = self._acc[0], self._second[0]
         for other, place in zip(self._acc[1:], self._second[1:], strict=True):
-            code.line(f"gy_{self.reduce.kind.value}_update({best}, {at}, {other}, {place});")
+            scope.line(f"gy_{self.reduce.kind.value}_update({best}, {at}, {other}, {place});")
         text = f"gy_h{self.reduce.kind.value}({best}, {at})" if self._across else at
         if self._nonempty is not None:
-            zero = code.zero(DType.I64, varying)
+            zero = scope.zero(DType.I64, varying)
             text = f"{self._nonempty} ? {text} : {zero}"
-        code.define(self.reduce.names[0], text, DType.I64, varying)
+        scope.define(self.reduce.names[0], text, DType.I64, varying)
 
-    def _finish_softmax(self, code: Code, varying: bool) -> None:
+    def _finish_softmax(self, scope: Scope, varying: bool) -> None:
         dtype, names = self.reduce.dtype, self.reduce.names
-        code.define(names[0], self._acc[0], dtype, varying)
-        endless = self._constant(code, math.inf, dtype)
-        nan = self._constant(code, math.nan, dtype)
+        scope.define(names[0], self._acc[0], dtype, varying)
+        endless = self._constant(scope, math.inf, dtype)
+        nan = self._constant(scope, math.nan, dtype)
         if self._nonempty is not None:
-            nan = f"({self._nonempty} ? {nan} : {self._constant(code, 0, dtype)})"
+            nan = f"({self._nonempty} ? {nan} : {self._constant(scope, 0, dtype)})"
         total = cast(self._second[0], DType.F64, dtype)
         text = f"gy_select(gy_eq(gy_abs({self._acc[0]}), {endless}), {nan}, {total})"
-        code.define(names[1], text, dtype, varying)
+        scope.define(names[1], text, dtype, varying)

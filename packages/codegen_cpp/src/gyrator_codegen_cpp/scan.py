@@ -1,4 +1,4 @@
-"""Running folds: the state of a `ScanStep` and how one element (or vector of points) moves it on.
+"""Running reductions: the state of a `ScanStep`, and how an element (or a vector) moves it on.
 
 Sums and products run in `f64`, as eager's do.
 """
@@ -9,7 +9,7 @@ from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.reduction import identity
-from gyrator_codegen_cpp.scope import Code
+from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep
 from gyrator_ir.types import DType
@@ -30,72 +30,72 @@ class Scanner:
     """One `ScanStep` on its way along the scan axis.
 
     Args:
-        code: the place around the loop; with lanes, each lane is a point of its own.
+        scope: the place around the loop; with lanes, each lane is a point of its own.
         scan: what is scanned.
         position: linear position over the inner axes.
     """
 
-    def __init__(self, code: Code, scan: ScanStep, position: Expr) -> None:
+    def __init__(self, scope: Scope, scan: ScanStep, position: Expr) -> None:
         self._scan = scan
         self._position = position
-        self._vector = code.lanes is not None
+        self._vector = scope.lanes is not None
         wide = scan.kind in _WIDE and scan.dtype.is_float
         self._dtype = DType.F64 if wide else scan.dtype
-        self._acc = code.frame.names.take(f"{scan.names[0]}_acc")
-        self._at = code.frame.names.take(f"{scan.names[0]}_at")
+        self._acc = scope.frame.names.take(f"{scan.names[0]}_acc")
+        self._at = scope.frame.names.take(f"{scan.names[0]}_at")
 
-    def declare(self, code: Code) -> None:
+    def declare(self, scope: Scope) -> None:
         """Write the state's declarations."""
         start: bool | int | float = identity(_LIKE[self._scan.kind], self._dtype)
-        text = code.constant(start, self._dtype, self._vector)
-        code.line(f"{code.type_of(self._dtype)} {self._acc} = {text};")
+        text = scope.constant(start, self._dtype, self._vector)
+        scope.line(f"{scope.type_of(self._dtype)} {self._acc} = {text};")
         if self._scan.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):
-            zero = code.zero(DType.I64, self._vector)
-            code.line(f"{code.type_of(DType.I64)} {self._at} = {zero};")
+            zero = scope.zero(DType.I64, self._vector)
+            scope.line(f"{scope.type_of(DType.I64)} {self._at} = {zero};")
 
-    def step(self, code: Code) -> None:
+    def step(self, scope: Scope) -> None:
         """Write one step, and name its result."""
         scan, kind, acc = self._scan, self._scan.kind, self._acc
-        x = code.operand(scan.args[0], self._vector)
+        x = scope.operand(scan.args[0], self._vector)
         if self._dtype is not scan.dtype:
             x = cast(x, scan.dtype, self._dtype)
         match kind:
             case ScanKind.SUM:
-                code.line(f"{acc} = gy_add({acc}, {x});")
+                scope.line(f"{acc} = gy_add({acc}, {x});")
             case ScanKind.PROD:
-                code.line(f"{acc} = gy_mul({acc}, {x});")
+                scope.line(f"{acc} = gy_mul({acc}, {x});")
             case ScanKind.MIN:
-                code.line(f"{acc} = gy_minimum({acc}, {x});")
+                scope.line(f"{acc} = gy_minimum({acc}, {x});")
             case ScanKind.MAX:
-                code.line(f"{acc} = gy_maximum({acc}, {x});")
+                scope.line(f"{acc} = gy_maximum({acc}, {x});")
             case ScanKind.LOGSUMEXP:
-                self._log_add(code, x)
+                self._log_add(scope, x)
             case _:
-                self._position_step(code, x)
-                code.define(scan.names[0], self._at, DType.I64, self._vector)
+                self._position_step(scope, x)
+                scope.define(scan.names[0], self._at, DType.I64, self._vector)
                 return
-        code.define(scan.names[0], cast(acc, self._dtype, scan.dtype), scan.dtype, self._vector)
+        scope.define(scan.names[0], cast(acc, self._dtype, scan.dtype), scan.dtype, self._vector)
 
-    def _log_add(self, code: Code, x: str) -> None:
+    def _log_add(self, scope: Scope, x: str) -> None:
         word = f"{'v' if self._vector else 's'}{lane_type(self._dtype)}"
-        infinite = code.constant(math.inf, self._dtype, self._vector)
-        with code.block("{"):
-            code.line(f"const {word} more = gy_maximum({self._acc}, {x});")
-            code.line(f"const {word} less = gy_minimum({self._acc}, {x});")
+        infinite = scope.constant(math.inf, self._dtype, self._vector)
+        with scope.block("{"):
+            scope.line(f"const {word} more = gy_maximum({self._acc}, {x});")
+            scope.line(f"const {word} less = gy_minimum({self._acc}, {x});")
             # Two equal infinities have no difference.
             same = f"gy_eq(more, less) & gy_eq(gy_abs(more), {infinite})"
             exp, log1p = function("exp", self._dtype), function("log1p", self._dtype)
             total = f"more + {log1p}({exp}(less - more))"
-            code.line(f"{self._acc} = gy_select({same}, more, {total});")
+            scope.line(f"{self._acc} = gy_select({same}, more, {total});")
 
-    def _position_step(self, code: Code, x: str) -> None:
+    def _position_step(self, scope: Scope, x: str) -> None:
         acc, at = self._acc, self._at
         reaches = "gy_le" if self._scan.kind is ScanKind.ARGMIN else "gy_ge"
         mask = f"{'v' if self._vector else 's'}bool"
-        with code.block("{"):
+        with scope.block("{"):
             number = f"gy_eq({acc}, {acc})"
             moves = f"gy_ne({x}, {x}) | ({reaches}({x}, {acc}) & {number})"
-            code.line(f"const {mask} moves = {moves};")
-            code.line(f"{acc} = gy_select(moves, {x}, {acc});")
-            place = index_text(code, self._position, self._vector)
-            code.line(f"{at} = gy_select(moves, {place}, {at});")
+            scope.line(f"const {mask} moves = {moves};")
+            scope.line(f"{acc} = gy_select(moves, {x}, {acc});")
+            place = index_text(scope, self._position, self._vector)
+            scope.line(f"{at} = gy_select(moves, {place}, {at});")

@@ -1,6 +1,6 @@
 """Straight-line bodies as C++ text: one vector, the last part of one, or one element at a time.
 
-`Frame` is what a whole kernel function shares; `Code` is a place in it: which loop runs along the
+`Frame` is what a whole kernel function shares; `Scope` is a place in it: which loop runs along the
 lanes, which values are in reach, which parts of addresses are already computed.
 """
 
@@ -110,7 +110,7 @@ class Frame:
 
 
 @define
-class Code:
+class Scope:
     """A place in a kernel function."""
 
     frame: Frame
@@ -124,7 +124,7 @@ class Code:
     """Computed addresses: (buffer, part of the index) -> name of the pointer."""
     inner: frozenset[Sym] = frozenset()
     """Symbols that the computed addresses leave out."""
-    collective: Callable[["Code", KernelStatement], None] | None = None
+    collective: Callable[["Scope", KernelStatement], None] | None = None
     """What to do at a Reduce, ScanStep or SortStep."""
     ready: dict[str, str] = field(factory=dict)
     """Texts of loads that are done already, by name."""
@@ -148,9 +148,9 @@ class Code:
         """Text of the number of lanes in use, None if all are."""
         return None if self.lanes is None else self.lanes.live
 
-    def nested(self, **changes: object) -> "Code":
+    def nested(self, **changes: object) -> "Scope":
         """Return a place inside this one: names given there are not seen here."""
-        inside = Code(
+        inside = Scope(
             self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
             dict(self.pointers), self.inner, self.collective, self.ready, self.copy, self.low,
         )  # fmt: skip
@@ -246,7 +246,7 @@ class Code:
         names |= {t.name: f"{t.name}_lanes[{lane}]" for t in self.varying}
         return self.index(e, **names)
 
-    def hoist(self, body: Iterable[KernelStatement], inner: Iterable[Sym]) -> "Code":
+    def hoist(self, body: Iterable[KernelStatement], inner: Iterable[Sym]) -> "Scope":
         """Compute what addresses of `body` have in common over the `inner` loops; return the place
         inside."""
         body = tuple(body)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import nested_loops
-from gyrator_codegen_cpp.scope import Code, Value
+from gyrator_codegen_cpp.scope import Scope, Value
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.loop.body import Axis, SortStep, Store
@@ -14,7 +14,7 @@ from gyrator_ir.types import DType
 
 
 def sort_stage(
-    code: Code, axes: Sequence[Axis], body: Sequence[KernelStatement], position: Expr
+    scope: Scope, axes: Sequence[Axis], body: Sequence[KernelStatement], position: Expr
 ) -> None:
     """Write a stage around one `SortStep`, element by element.
 
@@ -27,29 +27,29 @@ def sort_stage(
     size: Expr = ONE
     for a in axes:
         size = size * a.extent
-    take = code.frame.names.take
+    take = scope.frame.names.take
     lane = lane_type(step.dtype)
     values, places = take(f"{step.names[0]}_values"), take(f"{step.names[0]}_places")
-    with code.block("{"):
-        code.line(f"const si64 count = {code.index(size)};")
+    with scope.block("{"):
+        scope.line(f"const si64 count = {scope.index(size)};")
         for name, element in ((values, f"s{lane}"), (places, "si64")):
-            code.line(f"const gy_scratch {name}_memory(2 * count * (si64)sizeof({element}));")
-            code.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
+            scope.line(f"const gy_scratch {name}_memory(2 * count * (si64)sizeof({element}));")
+            scope.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
 
-        def gather(inside: Code) -> None:
+        def gather(inside: Scope) -> None:
             run(inside, before)
             where = inside.index(position)
             inside.line(f"{values}[{where}] = {inside.env[step.args[0]].text};")
             inside.line(f"{places}[{where}] = {where};")
 
-        nested_loops(code.hoist(before, [a.symbol for a in axes]), axes, gather)
+        nested_loops(scope.hoist(before, [a.symbol for a in axes]), axes, gather)
         down = "true" if step.descending else "false"
-        code.line(
+        scope.line(
             f"gy_sort({values}, {places}, {values} + count, {places} + count, count, {down});"
         )
         again = live(before, [name for s in after for name in used(s)])
 
-        def spread(inside: Code) -> None:
+        def spread(inside: Scope) -> None:
             where = inside.index(position)
             for name, array, dtype in zip(
                 step.names, (values, places), (step.dtype, DType.I64), strict=True
@@ -58,4 +58,4 @@ def sort_stage(
             run(inside, [s for s in again if not isinstance(s, Store)])
             run(inside, after)
 
-        nested_loops(code.hoist(after, [a.symbol for a in axes]), axes, spread)
+        nested_loops(scope.hoist(after, [a.symbol for a in axes]), axes, spread)
