@@ -16,6 +16,8 @@ from gyrator_ir.loop.body import (
     Load,
     Reduce,
     ReduceKind,
+    ScanKind,
+    ScanStep,
     SortStep,
     Store,
     StoreMode,
@@ -127,6 +129,17 @@ def two_axes(name, m, n, k):
     )  # fmt: skip
 
 
+def scan_beside_turned(name, m, n, k):
+    """The running sum of x[i, r0, r1], and -w[i, r1, r0] in stages that want vectors along r0."""
+    at, turned = (expr(n) * I0 + R0) * expr(k) + R1, (expr(k) * I0 + R1) * expr(n) + R0
+    step = ScanStep(("c",), ScanKind.SUM, ("a",), F32)
+    stages = [inner(Load("a", "x", at), step, Store("z", at, "c"))]
+    for j in range(3):
+        negated = Let(f"d{j}", "neg", (f"b{j}",), F32)
+        stages.append(inner(Load(f"b{j}", "w", turned), negated, Store(f"v{j}", turned, f"d{j}")))
+    return kernel(name, [(I0, m)], [(R0, n), (R1, k)], stages)
+
+
 def two_passes(name, n, k):
     """The sum of x[r0, r1], and the sum of squares of what exceeds a part of it."""
     x = Load("a", "x", expr(k) * R0 + R1)
@@ -181,6 +194,7 @@ def kernels():
         yield in_order(f"up_{dtype.value}", dtype, down=False)
         yield in_order(f"down_{dtype.value}", dtype, down=True)
     yield two_passes("two_passes", S0, 24)
+    yield scan_beside_turned("scan_beside_turned", 3, 4, 5)
     yield from (two_axes("two_axes", 9, 3, 50), two_axes("two_axes_any", S0, S1, 50))
 
 
@@ -303,6 +317,15 @@ def test_two_cascades_in_one_scope(library, rows):
 
     np.testing.assert_allclose(y, x.sum(dtype="d"), rtol=1e-6)
     np.testing.assert_allclose(z, ((x.astype("d") - y) ** 2).sum(), rtol=1e-6)
+
+
+def test_scans_run_in_the_order_of_their_axes(library):
+    x = np.random.default_rng(5).random((3, 20), "f")
+    arrays = {name: np.zeros(60, "f") for name in ("w", "z", "v0", "v1", "v2")}
+
+    assert library("scan_beside_turned", {"x": x} | arrays) == 0
+
+    np.testing.assert_allclose(arrays["z"].reshape(3, 20), x.cumsum(1), rtol=1e-6)
 
 
 @pytest.mark.parametrize("direction", ["rows", "columns"])

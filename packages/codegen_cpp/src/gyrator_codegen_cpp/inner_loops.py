@@ -48,11 +48,11 @@ def inner_stage(scope: Scope, number: int, body: tuple[KernelStatement, ...]) ->
     fixed, rest = split(scope, body, [a.symbol for a in axes], loads=nonempty)
     run(scope, fixed)
     if any(isinstance(s, SortStep) for s in rest):
-        sort_stage(scope, axes, rest, linear_position(kernel.inner))
+        sort_stage(scope, kernel.inner, rest, linear_position(kernel.inner))
         return
     scans = [s for s in rest if isinstance(s, ScanStep)]
     if scans:
-        _scan_stage(scope, axes, rest, scans)
+        _scan_stage(scope, kernel.inner, rest, scans)
         return
     prefetches = tuple(p for p in frame.tiled.prefetches if p.stage == number)
     _reducing_stage(scope, axes, rest, prefetches)
