@@ -3,6 +3,7 @@
 from gyrator_codegen.analysis import extent_guess, invariant, kernel_facts, static
 from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, split_terms
 from gyrator_codegen.nests import Nest, axis_of, nest, steps
+from gyrator_codegen.reductions import identity
 from gyrator_codegen.stage import tile
 from gyrator_codegen.writer import Names, Writer
 
@@ -14,6 +15,7 @@ __all__ = [
     "Writer",
     "axis_of",
     "extent_guess",
+    "identity",
     "invariant",
     "kernel_facts",
     "lane_access",

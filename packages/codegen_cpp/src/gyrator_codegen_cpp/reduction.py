@@ -7,6 +7,7 @@ import math
 
 from attrs import frozen
 
+from gyrator_codegen import identity
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
@@ -27,29 +28,6 @@ _HORIZONTAL = {
     ReduceKind.XOR: "gy_hxor",
 }
 _I64_MAX = (1 << 63) - 1
-
-
-def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return the value that a reduction starts from."""
-    match kind:
-        case ReduceKind.PROD | ReduceKind.ALL:
-            return 1
-        case ReduceKind.MIN | ReduceKind.ARGMIN:
-            return math.inf if dtype.is_float else _largest(dtype)
-        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
-            return -math.inf if dtype.is_float else _smallest(dtype)
-    return 0
-
-
-def _largest(dtype: DType) -> int:
-    if dtype is DType.BOOL:
-        return 1
-    bits = 8 * dtype.size - (1 if dtype.is_signed else 0)
-    return (1 << bits) - 1
-
-
-def _smallest(dtype: DType) -> int:
-    return -(1 << (8 * dtype.size - 1)) if dtype.is_signed else 0
 
 
 def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:

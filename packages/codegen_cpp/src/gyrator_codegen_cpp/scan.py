@@ -5,10 +5,10 @@ Sums and products run in `f64`, as eager's do.
 
 import math
 
+from gyrator_codegen import identity
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
-from gyrator_codegen_cpp.reduction import identity
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep

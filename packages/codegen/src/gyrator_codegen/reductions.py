@@ -1,0 +1,28 @@
+"""What reductions start from, in every language."""
+
+import math
+
+from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.types import DType
+
+
+def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
+    """Return what leaves a reduction as it is; for `argmin` and `argmax`, as their value."""
+    match kind:
+        case ReduceKind.PROD | ReduceKind.ALL:
+            return True if dtype is DType.BOOL else 1
+        case ReduceKind.MIN | ReduceKind.ARGMIN:
+            return _largest(dtype)
+        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
+            if dtype.is_float:
+                return -math.inf
+            return -int(_largest(dtype)) - 1 if dtype.is_signed else 0
+    return 0
+
+
+def _largest(dtype: DType) -> bool | int | float:
+    if dtype is DType.BOOL:
+        return True
+    if dtype.is_float:
+        return math.inf
+    return int((1 << (8 * dtype.size - dtype.is_signed)) - 1)
