@@ -5,7 +5,8 @@ from attrs import frozen
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.body import Axis
-from gyrator_ir.tile.nodes import Loop, LoopKind, TiledKernel
+from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
+from gyrator_ir.types import DType
 
 
 @frozen
@@ -59,6 +60,47 @@ def nest(tiled: TiledKernel) -> Nest | None:
     assert isinstance(vectors.step, int), vectors.step
     axis = axis_of(tiled.kernel, vectors.axes[0])
     return Nest(grid, vectors, axis, vectors.step, place is not None, bool(place))
+
+
+def unfit(tiled: TiledKernel, lanes: int) -> str | None:
+    """Return what a language of vectors of `lanes` can't follow in a kernel's decisions, or None:
+    what `vector_pipeline` never decides."""
+    if tiled.contraction or tiled.choices or tiled.pipelined or tiled.replicated:
+        return "contractions, choices, pipelines or replicated loads"
+    if tiled.index is not DType.I64:
+        return f"indices in {tiled.index.value}"
+    if any(r.method not in (Method.ACCUMULATE, Method.TWO_PASS) for r in tiled.reductions):
+        return "reductions at once or by matrix units"
+    if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):
+        return "several axes as one loop, or steps that are chosen later"
+    loops = nest(tiled)
+    if loops is None:
+        return None
+    if loops.lanes != lanes:
+        return f"vectors of {loops.lanes} where the processor's have {lanes}"
+    if [x.axes for x in tiled.loops if x.kind is LoopKind.LOOP] not in _orders(tiled, loops):
+        return "loops in this order"
+    cut = {loops.symbol, *(t.along for t in tiled.transposed)}
+    if any(x.step != 1 for x in tiled.loops if x.axes[0] not in cut):
+        return "steps along other axes than those of vectors and of transposed loads"
+    points = [a.symbol for a in tiled.kernel.axes]
+    if len(loops.grid) != len(points) or {x.axes[0] for x in loops.grid} != set(points):
+        return "points without a grid loop of their own"
+    return None
+
+
+def _orders(tiled: TiledKernel, loops: Nest) -> list[list[tuple[Sym, ...]]]:
+    """Return the orders of loops below the grid that are known."""
+    symbols = {a.symbol for a in tiled.kernel.inner}
+    inner = [x.axes for x in tiled.loops if x.axes[0] in symbols]
+    if len(inner) != len(symbols):
+        return []
+    if not loops.across:
+        return [inner]
+    vectors = loops.vectors.axes
+    if tiled.transposed:
+        return [[vectors, (tiled.transposed[0].along,)]]
+    return [[vectors, *inner], [*inner, vectors]]
 
 
 def axis_of(kernel: Kernel, symbol: Sym) -> Axis:

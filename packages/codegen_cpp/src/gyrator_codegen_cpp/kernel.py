@@ -1,6 +1,7 @@
 """One kernel as two C++ functions: one for a range of its units, one that hands out the ranges."""
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 
 from gyrator_codegen import kernel_facts, static, steps
 from gyrator_codegen_cpp.body import run
@@ -12,7 +13,7 @@ from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.transposed_loads import transposed
-from gyrator_ir.expr import ONE, Const, Expr, FloorDiv, Mod, ShapeFacts
+from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.provenance import Origin
@@ -49,7 +50,8 @@ def _written(
     kernel = tiled.kernel
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
-    frame = Frame(tiled, isa, _Divides(kernel, facts), RESERVED | symbols)
+    inside = cache(partial(kernel_facts, kernel, facts))
+    frame = Frame(tiled, isa, lambda node: inside().nonnegative_division(node), RESERVED | symbols)
     symbol = f"gy_k_{kernel.name}"
     _comments(frame, kernel, origins)
     _part(frame, symbol)
@@ -61,21 +63,6 @@ def _written(
         checks=tuple(frame.checks),
         source_map=frame.writer.source_map,
     )
-
-
-class _Divides:
-    """Says where C's quotient and remainder agree with floor's."""
-
-    def __init__(self, kernel: Kernel, facts: ShapeFacts) -> None:
-        self._kernel = kernel
-        self._facts = facts
-        self._inside: ShapeFacts | None = None
-
-    def __call__(self, node: FloorDiv | Mod) -> bool:
-        """Return whether the numerator is surely >= 0 and the divisor > 0."""
-        if self._inside is None:
-            self._inside = kernel_facts(self._kernel, self._facts)
-        return self._inside.nonnegative_division(node)
 
 
 def _product(factors: Iterable[Expr]) -> Expr:

@@ -1,15 +1,14 @@
 """What the C++ kernel language can't express, said before anything is written."""
 
-from gyrator_codegen import Nest, nest
+from gyrator_codegen import unfit
 from gyrator_codegen_cpp.dtypes import STORAGE
 from gyrator_codegen_cpp.ops import EMITTERS
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.body import Const, IndexValue, Let, Reduce, ScanStep, SortStep
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import LoopKind, Method, TiledKernel
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 DTYPE = "GY-CPP-001"
@@ -59,53 +58,15 @@ def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
 
 def tiling_refusal(tiled: TiledKernel, isa: Isa) -> Diagnostic | None:
     """Return why the kernel can't be written as it is tiled, or None."""
-    why = _why(tiled, isa.lanes)
+    why = unfit(tiled, isa.lanes)
     if why is None:
         return None
     return Diagnostic(
         TILING,
-        f"C++ kernels {why}",
+        f"C++ kernels do not take {why}",
         where=f"kernel {tiled.kernel.name}",
         help="tile it with `gyrator_codegen.passes.vector_pipeline`",
     )
-
-
-def _why(tiled: TiledKernel, lanes: int) -> str | None:
-    if tiled.contraction or tiled.choices or tiled.pipelined or tiled.replicated:
-        return "have no contractions, choices, pipelines or replicated loads"
-    if tiled.index is not DType.I64:
-        return "compute indices in i64"
-    if any(r.method not in (Method.ACCUMULATE, Method.TWO_PASS) for r in tiled.reductions):
-        return "accumulate their reductions, or take two passes"
-    if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):
-        return "walk one axis a loop, in steps that are known"
-    loops = nest(tiled)
-    if loops is None:
-        return None
-    if loops.lanes != lanes:
-        return f"for this processor have vectors of {lanes}, not of {loops.lanes}"
-    if [x.axes for x in tiled.loops if x.kind is LoopKind.LOOP] not in _orders(tiled, loops):
-        return "have their loops in other orders"
-    whole = {loops.symbol, *(t.along for t in tiled.transposed)}
-    if any(x.step != 1 for x in tiled.loops if x.axes[0] not in whole):
-        return "cut the axis of the vectors, and that of transposed loads"
-    points = {a.symbol for a in tiled.kernel.axes}
-    if {x.axes[0] for x in loops.grid} != points or len(loops.grid) != len(points):
-        return "have a grid loop for each axis of points"
-    return None
-
-
-def _orders(tiled: TiledKernel, loops: Nest) -> list[list[tuple[Sym, ...]]]:
-    """Return the orders of loops below the grid that there is text for."""
-    vectors = loops.vectors.axes
-    inner = [x.axes for x in tiled.loops if x.axes[0] in {a.symbol for a in tiled.kernel.inner}]
-    if len(inner) != len(tiled.kernel.inner):
-        return []
-    if tiled.transposed:
-        return [[vectors, (tiled.transposed[0].along,)]]
-    if not loops.across:
-        return [inner]
-    return [[vectors, *inner], [*inner, vectors]]
 
 
 def _types(kernel: Kernel) -> list[tuple[str, DType]]:
