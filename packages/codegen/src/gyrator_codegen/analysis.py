@@ -13,8 +13,6 @@ from gyrator_ir.loop.body import (
     Load,
     ScanStep,
     SortStep,
-    Store,
-    StoreMode,
 )
 from gyrator_ir.loop.ops import OPS
 from gyrator_ir.loop.rewrite import defined
@@ -43,16 +41,6 @@ def kernel_facts(kernel: Kernel, facts: ShapeFacts) -> ShapeFacts:
 def ordered(stage: Stage) -> bool:
     """Say whether a stage walks the inner axes one element at a time: it has a scan or a sort."""
     return any(isinstance(s, ScanStep | SortStep) for s in stage.body)
-
-
-def combining_stores(kernel: Kernel) -> tuple[Store, ...]:
-    """Return the stores that combine with what is there."""
-    return tuple(
-        s
-        for stage in kernel.stages
-        for s in stage.body
-        if isinstance(s, Store) and s.mode is not StoreMode.SET
-    )
 
 
 def work(body: Iterable[KernelStatement]) -> int:

@@ -44,6 +44,6 @@ class BlockPoints:
             units *= static(axis_of(kernel, row.axes[0]).extent) or 1
         many = units >= self.units_a_core * self.cores
         if loops.rows and extent is not None and (many or extent <= points):
-            points = max(-(-extent // loops.lanes) * loops.lanes, 1)
+            points = max(-(-extent // loops.lanes), 1) * loops.lanes
         grid = (*loops.rows, grid_loop(along.symbol, points))
         return evolve(tiled, loops=(*grid, *tiled.loops[len(loops.grid) :]))

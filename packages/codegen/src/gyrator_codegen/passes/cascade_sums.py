@@ -7,10 +7,10 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import extent_guess, static
+from gyrator_codegen.analysis import static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
-from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
@@ -39,7 +39,7 @@ class CascadeSums:
             return tiled
         size = 1
         for a in kernel.inner:
-            size *= extent_guess(a.extent) if static(a.extent) is not None else _ENDLESS
+            size *= a.extent.value if isinstance(a.extent, Const) else _ENDLESS
         last = kernel.inner[-1] if loops.across else loops.axis
         extent = static(last.extent)
 

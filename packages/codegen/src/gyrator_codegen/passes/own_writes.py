@@ -11,13 +11,13 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import combining_stores, extent_guess, kernel_facts
+from gyrator_codegen.analysis import extent_guess, kernel_facts
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import Add, Expr, ShapeFacts
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis
+from gyrator_ir.loop.body import Axis, Store, StoreMode
 from gyrator_ir.tile.nodes import Loop, TiledKernel, TileProgram
 
 
@@ -78,7 +78,12 @@ def owners(kernel: Kernel, inside: ShapeFacts) -> tuple[Axis, ...]:
     Args:
         inside: facts that hold inside of the kernel's loops, ranges of their symbols included.
     """
-    addresses = tuple(dict.fromkeys(s.index for s in combining_stores(kernel)))
+    addresses = {
+        s.index
+        for stage in kernel.stages
+        for s in stage.body
+        if isinstance(s, Store) and s.mode is not StoreMode.SET
+    }
     return tuple(a for a in kernel.axes if all(_owns(a, e, inside) for e in addresses))
 
 
