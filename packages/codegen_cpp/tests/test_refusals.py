@@ -20,6 +20,8 @@ SORT = SortStep(("v", "p"), ("a",), F32)
 SORT_DOWN = SortStep(("w", "q"), ("a",), F32, descending=True)
 FOLD = Reduce(("f",), ReduceKind.SUM, ("a",), F32)
 GRID, VECTORS = Loop(LoopKind.GRID, (I0,)), Loop(LoopKind.LOOP, (R0,), 16)
+COLUMNS = Loop(LoopKind.GRID, (I0,), 16), Loop(LoopKind.LOOP, (I0,), 16), Loop(LoopKind.LOOP, (R0,))
+TWICE = Reduction("f", Method.TWO_PASS, block=4)
 WRITES = {
     "c": Store("running", AT, "c"),
     "e": Store("back", AT, "e"),
@@ -92,6 +94,9 @@ def test_collectives_that_are_not_refused_are_emitted(steps):
         ({"loops": (VECTORS,)}, "without a grid loop"),
         ({"loops": (GRID, VECTORS, VECTORS)}, "this order"),
         ({"reductions": (Reduction("f", Method.AT_ONCE),)}, "at once"),
+        ({"reductions": (Reduction("f", Method.ACCUMULATE, unroll=3),)}, "power of two"),
+        ({"reductions": (evolve(TWICE, keep=("a",)),)}, "part of a row"),
+        ({"loops": COLUMNS, "reductions": (TWICE,)}, "two passes but along vectors"),
         ({"index": DType.I32}, "indices in i32"),
         ({"replicated": ("a",)}, "replicated"),
     ],
@@ -104,6 +109,17 @@ def test_tilings_for_other_machines_are_refused(changes, said):
 
     with pytest.raises(UnsupportedError, match=f"GY-CPP-004.*{said}"):
         backend.emit_tiled(other, bound)
+
+
+def test_only_what_was_loaded_is_loaded_again():
+    body = Load("a", "x", AT), Let("b", "neg", ("a",), F32), evolve(FOLD, args=("b",))
+    backend, bound = CppBackend(), target("avx512")
+    made = kernel("k", [(I0, 4)], [(R0, 8)], [inner(*body), outer(Store("total", I0, "f"))])
+    program = backend.tile([made], ShapeFacts(), (), bound)
+    again = evolve(program.kernels[0], reductions=(evolve(TWICE, reload=True),))
+
+    with pytest.raises(UnsupportedError, match=r"GY-CPP-004.*computed values"):
+        backend.emit_tiled(evolve(program, kernels=(again,)), bound)
 
 
 def test_the_language_tiles():

@@ -2,9 +2,10 @@
 
 from attrs import frozen
 
+from gyrator_codegen.analysis import static
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis
+from gyrator_ir.loop.body import Axis, Load, Reduce
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
 from gyrator_ir.types import DType
 
@@ -69,8 +70,6 @@ def unfit(tiled: TiledKernel, lanes: int) -> str | None:
         return "contractions, choices, pipelines or replicated loads"
     if tiled.index is not DType.I64:
         return f"indices in {tiled.index.value}"
-    if any(r.method not in (Method.ACCUMULATE, Method.TWO_PASS) for r in tiled.reductions):
-        return "reductions at once or by matrix units"
     if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):
         return "several axes as one loop, or steps that are chosen later"
     loops = nest(tiled)
@@ -86,6 +85,27 @@ def unfit(tiled: TiledKernel, lanes: int) -> str | None:
     points = [a.symbol for a in tiled.kernel.axes]
     if len(loops.grid) != len(points) or {x.axes[0] for x in loops.grid} != set(points):
         return "points without a grid loop of their own"
+    return _unfit_reductions(tiled, loops)
+
+
+def _unfit_reductions(tiled: TiledKernel, loops: Nest) -> str | None:
+    inner = tiled.kernel.inner
+    row = static(inner[0].extent) if len(inner) == 1 else None
+    recorded = iter(tiled.reductions)
+    for stage in tiled.kernel.stages:
+        loads = {s.name for s in stage.body if isinstance(s, Load)}
+        here = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
+        if len({r.unroll for _, r in here}) > 1 or any(r.unroll & (r.unroll - 1) for _, r in here):
+            return "reductions of a stage that are unrolled differently, or by no power of two"
+        for s, r in here:
+            if r.method not in (Method.ACCUMULATE, Method.TWO_PASS):
+                return "reductions at once or by matrix units"
+            if r.method is Method.TWO_PASS and (loops.across or loops.lanes == 1):
+                return "two passes but along vectors"
+            if r.keep and (row is None or row > r.block):
+                return "values that are kept of a part of a row"
+            if r.reload and s.args[0] not in loads:
+                return "computed values that are loaded again"
     return None
 
 

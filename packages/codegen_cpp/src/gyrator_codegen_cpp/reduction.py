@@ -81,7 +81,6 @@ class Accumulators:
         cascade: bool, position: Expr, nonempty: str | None, count: str | None = None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
-        self.copies = copies
         self._form = "v" if vector else "s"
         self._across = across and vector
         self.cascade = cascade
