@@ -9,7 +9,7 @@ from gyrator import Session
 from gyrator.cli import main
 from gyrator.opt import OptError, OptRequest, run_opt
 from gyrator.options import make_options
-from gyrator_ir.diagnostics import ParseError
+from gyrator_ir.diagnostics import ParseError, UnsupportedError
 from gyrator_ir.levels import LEVELS, parse_program
 from gyrator_ir.passes import PassError, Tracer
 
@@ -32,10 +32,10 @@ def loop(traced: Path) -> str:
 
 
 @pytest.mark.parametrize("start", LEVELS)
-@pytest.mark.parametrize("to", [*LEVELS, "kernels", "python"])
+@pytest.mark.parametrize("to", [*LEVELS, "tile", "kernels", "python"])
 def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> None:
     text = (traced / f"{start}.gy").read_text()
-    order = [*LEVELS, "kernels", "python"]
+    order = [*LEVELS, "tile", "kernels", "python"]
     if order.index(to) < order.index(start):
         with pytest.raises(OptError, match="GY-OPT-002: no stage leads from"):
             run_opt(text, OptRequest(to=to))
@@ -51,6 +51,21 @@ def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> Non
         assert made == changed[-1].read_text()
     else:
         assert made == (traced / f"{to}.gy").read_text()
+
+
+def test_tiled_kernels_are_printed_and_passed_over(traced: Path) -> None:
+    text = (traced / "tile.gy").read_text()
+    (file,) = traced.glob("*.cpp")
+
+    assert run_opt(text, OptRequest(to="kernels")) == file.read_text()
+    assert run_opt(text, OptRequest(passes="unroll-reductions")) == text
+    with pytest.raises(OptError, match="no stage leads from tile to 'host'"):
+        run_opt(text, OptRequest(to="host"))
+    with pytest.raises(OptError, match="say which passes run"):
+        run_opt(text, OptRequest(without=("vectorize",)))
+    elsewhere = text.replace(" on cpu", " on vector9")
+    with pytest.raises(UnsupportedError, match="GY-OPT-003"):
+        run_opt(elsewhere, OptRequest(to="kernels"))
 
 
 def test_options_are_those_of_torch_compile(loop: str) -> None:

@@ -16,10 +16,12 @@ from gyrator import GraphRecord, PassEdits, Session
 from gyrator.config import Config
 from gyrator.passes import pipelines
 from gyrator.product import passes_hash
-from gyrator_ir.kernel.nodes import Schedule
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.kernel.nodes import Kernel, Schedule
 from gyrator_ir.loop.body import Const
 from gyrator_ir.loop.nodes import LoopProgram, Pointwise
 from gyrator_ir.passes import PassError
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 from gyrator_lowering.fx_passes import Cse
 from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
 
@@ -67,6 +69,23 @@ class CountKernels:
         return schedule
 
 
+@frozen
+class TileConstants:
+    name: ClassVar[str] = "tile-constants"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        return each_kernel(
+            program, lambda tiled, facts: evolve(tiled, kernel=self._with_five(tiled))
+        )
+
+    def _with_five(self, tiled: TiledKernel) -> Kernel:
+        def five(s: Any) -> Any:
+            return evolve(s, value=5.0) if isinstance(s, Const) else s
+
+        stages = (evolve(g, body=tuple(map(five, g.body))) for g in tiled.kernel.stages)
+        return evolve(tiled.kernel, stages=tuple(stages))
+
+
 Compile = Callable[..., Any]
 
 
@@ -106,6 +125,7 @@ X = torch.linspace(-2, 2, 40)
         (NONE.after("inline-pointwise", SetConstants()), X.sin() + 3),
         (NONE.last("loop", SetConstants()).configured("set-constants", to=4.0), X.sin() + 4),
         (NONE.last("kernel", CountKernels()), X.sin() + 2),
+        (NONE.last("tile", TileConstants()), X.sin() + 5),
     ],
 )
 def test_passes_of_each_level_are_run(
@@ -226,7 +246,7 @@ def test_explain_shows_times_and_texts() -> None:
     assert sin.level == "loop" and sin.changed and sin.seconds > 0
     assert "pointwise op0" in sin.before and sin.diff().startswith("--- loop\n+++ loop after inl")
     assert [s.level for s in found.passes] == sorted(
-        (s.level for s in found.passes), key=["joint", "fx", "loop", "kernel"].index
+        (s.level for s in found.passes), key=["joint", "fx", "loop", "kernel", "tile"].index
     )
     assert "inline-pointwise" in str(found)
     plain = gyrator.explain(work, X, options=options)

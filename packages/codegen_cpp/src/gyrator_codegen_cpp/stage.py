@@ -14,6 +14,7 @@ from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
+from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
@@ -48,10 +49,12 @@ class CppBackend:
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
+        edits: PassEdits = NO_EDITS,
+        tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run."""
+        """Decide how the kernels run, by the passes of `vector_pipeline`."""
         lanes = ARCHITECTURES.get(target.arch, Isa.PLAIN).lanes
-        return tile(kernels, facts, vector_pipeline(target, lanes), origins)
+        return tile(kernels, facts, vector_pipeline(target, lanes), origins, edits, tracer)
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Write tiled kernels, in units of about equal size, then each group as a unit.

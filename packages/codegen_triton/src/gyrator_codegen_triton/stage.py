@@ -18,6 +18,7 @@ from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
+from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
@@ -53,9 +54,11 @@ class TritonBackend:
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
+        edits: PassEdits = NO_EDITS,
+        tracer: Tracer | None = None,
     ) -> TileProgram:
         """Decide how the kernels run, by the passes of `block_pipeline`."""
-        return tile(kernels, facts, block_pipeline(target), origins)
+        return tile(kernels, facts, block_pipeline(target), origins, edits, tracer)
 
     def emit(
         self,

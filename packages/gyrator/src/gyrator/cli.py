@@ -46,12 +46,12 @@ def _parser() -> argparse.ArgumentParser:
     cache.set_defaults(run=_cache)
     opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
     opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
-    opt.add_argument("--from", dest="start", default="", help="its level: loop, kernel, host")
+    opt.add_argument("--from", dest="start", default="", help="its level: loop, kernel, tile, host")
     opt.add_argument(
         "--to",
         default="",
-        help="run everything up to the passes of a level: loop, kernel, host; or up to a text: "
-        "kernels, python, cpp, fx",
+        help="run everything up to the passes of a level: loop, kernel, tile, host; or up to a "
+        "text: kernels, python, cpp, fx",
     )
     opt.add_argument(
         "--passes",

@@ -1,15 +1,17 @@
 """The kernels of a host program as text: those with stages, those of templates, and groups."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
-from gyrator_ir.backend import GroupBackend, KernelBackend, TemplateBackend
+from gyrator_ir.backend import GroupBackend, KernelBackend, TemplateBackend, TilingBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import TileProgram
 
 
 def kernels_of(launched: Launchable) -> tuple[Kernel, ...]:
@@ -19,8 +21,21 @@ def kernels_of(launched: Launchable) -> tuple[Kernel, ...]:
     return (launched,) if isinstance(launched, Kernel) else ()
 
 
+@frozen
+class Tiling:
+    """How the tile passes run: as a user edited them, and who looks on."""
+
+    edits: PassEdits = NO_EDITS
+    tracer: Tracer | None = None
+    seen: Callable[[TileProgram], None] = field(default=lambda program: None)
+    """Is given what the passes made."""
+
+
+AS_SHIPPED = Tiling()
+
+
 def units_of(
-    program: HostProgram, language: KernelBackend, target: Target
+    program: HostProgram, language: KernelBackend, target: Target, tiling: Tiling = AS_SHIPPED
 ) -> tuple[TranslationUnit, ...]:
     """Write the kernels of a program for the target's device, those of templates after the others.
 
@@ -31,7 +46,13 @@ def units_of(
     kernels = tuple(k for k in here if isinstance(k, Kernel))
     templates = tuple(k for k in here if isinstance(k, TemplateKernel))
     groups = tuple(k for k in here if isinstance(k, KernelGroup))
-    units = language.emit(kernels, program.facts, program.origins, target)
+    units: tuple[TranslationUnit, ...] = ()
+    if isinstance(language, TilingBackend):
+        tiled = tiled_of(program, language, target, tiling)
+        tiling.seen(tiled)
+        units, groups = language.emit_tiled(tiled, target), ()
+    else:
+        units = language.emit(kernels, program.facts, program.origins, target)
     if templates:
         if not isinstance(language, TemplateBackend):
             raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
@@ -41,6 +62,18 @@ def units_of(
             raise TypeError(f"{language.name} has no groups, and {target.arch} asks for them")
         units += language.emit_groups(groups, program.facts, program.origins, target)
     return units
+
+
+def tiled_of(
+    program: HostProgram, language: TilingBackend, target: Target, tiling: Tiling = AS_SHIPPED
+) -> TileProgram:
+    """Return the kernels and groups of a program for the target's device, tiled."""
+    here = [k for k in program.kernels if k.device.type == target.device]
+    kernels = [k for k in here if isinstance(k, Kernel)]
+    groups = [k for k in here if isinstance(k, KernelGroup)]
+    return language.tile(
+        (*kernels, *groups), program.facts, program.origins, target, tiling.edits, tiling.tracer
+    )
 
 
 def refusals(
@@ -55,13 +88,13 @@ def refusals(
 
 
 def late_refusals(
-    program: HostProgram, language: KernelBackend, target: Target
+    program: HostProgram, language: KernelBackend, target: Target, tiling: Tiling = AS_SHIPPED
 ) -> dict[str, Diagnostic]:
     """Like `refusals`, for kernels that the language refuses when it writes them."""
     found: dict[str, Diagnostic] = {}
     for kernel in _launched(program, target):
         try:
-            units_of(evolve(program, kernels=(kernel,)), language, target)
+            units_of(evolve(program, kernels=(kernel,)), language, target, tiling)
         except UnsupportedError as error:
             found |= _blamed(program, kernel, error.diagnostic)
     return found

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import field, frozen
 
 from gyrator_ir.content import content_hash
+from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
 
 if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
+    from gyrator_ir.tile.nodes import TileProgram
 
 
 @frozen
@@ -61,6 +63,25 @@ class ShippedKernels(Shipped):
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels."""
         units: tuple[TranslationUnit, ...] = self._backend().emit(kernels, facts, origins, target)
+        return units
+
+    def tile(
+        self,
+        kernels: Sequence[Kernel | KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+        edits: PassEdits = NO_EDITS,
+        tracer: Tracer | None = None,
+    ) -> TileProgram:
+        """Decide how the kernels run."""
+        backend = self._backend()
+        found: TileProgram = backend.tile(kernels, facts, origins, target, edits, tracer)
+        return found
+
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels."""
+        units: tuple[TranslationUnit, ...] = self._backend().emit_tiled(program, target)
         return units
 
     def emit_groups(

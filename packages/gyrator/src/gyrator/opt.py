@@ -9,10 +9,12 @@ from gyrator.options import Options
 from gyrator.pipeline import Stages
 from gyrator.session import Session
 from gyrator.targets import discover
+from gyrator_codegen.passes import all_passes
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
-from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, level_of_text
+from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text
 from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
 from gyrator_ir.text.passes import parse_pipeline
+from gyrator_ir.tile.nodes import TileProgram
 from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
 from gyrator_scheduler.stage import offered
 
@@ -56,7 +58,22 @@ def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str
     program = level.verify(level.parse(text))
     with Session(options=request.options, targets=discover(read_config())) as session:
         stages = Stages(session.engine(session.options))
+        if level is TILE:
+            return _tiled(program, request, stages, tracer)
         return _run(program, level, request, stages, tracer)
+
+
+def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tracer | None) -> str:
+    """Run the named passes over kernels that are tiled already, and show or print them."""
+    if request.to not in ("", TILE.name, KERNELS):
+        raise _no_way(f"no stage leads from {TILE.name} to {request.to!r}")
+    if request.without or request.before or request.after:
+        raise _no_way(f"say which passes run on text of the level {TILE.name}")
+    passes = parse_pipeline(request.passes, all_passes())
+    program = Pipeline(TILE, passes, "each").run(program, tracer)
+    if request.to != KERNELS:
+        return TILE.show(program)
+    return "\n".join(unit.text for unit in stages.printed(program))
 
 
 def _run(
@@ -65,7 +82,7 @@ def _run(
     languages, targets = stages.setting.wrappers, stages.setting.by_device
     asked = any((request.passes, request.without, request.before, request.after))
     wanted = request.to or (level.name if asked else "")
-    order = (*LEVELS, KERNELS, *languages)
+    order = (*LEVELS, TILE.name, KERNELS, *languages)
     if wanted and (wanted not in order or order.index(wanted) < order.index(level.name)):
         raise _no_way(f"no stage leads from {level.name} to {wanted!r}")
     if asked and level is HOST:
@@ -91,6 +108,8 @@ def _run(
         return HOST.show(program)
     if wanted in languages:
         return languages[wanted].emit(program).text
+    if wanted == TILE.name:
+        return "\n".join(TILE.show(tiled) for tiled in stages.tiled(program, tracer))
     return "\n".join(u.text for part in stages.kernels(program).values() for u in part)
 
 
@@ -118,9 +137,10 @@ def _edits(
 
 def _level(text: str, start: str) -> Level[Any]:
     if start:
-        if start not in LEVELS:
-            raise _no_way(f"there is no level {start!r}; there are: {', '.join(LEVELS)}")
-        return LEVELS[start]
+        known = {**LEVELS, TILE.name: TILE}
+        if start not in known:
+            raise _no_way(f"there is no level {start!r}; there are: {', '.join(known)}")
+        return known[start]
     try:
         return level_of_text(text)
     except ParseError as error:

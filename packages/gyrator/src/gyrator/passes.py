@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from gyrator_codegen.passes import every_pass
 from gyrator_ir.passes import Pipeline, Step
 from gyrator_lowering.fx_passes import fx_pipeline, joint_pipeline
 from gyrator_lowering.options import LoweringOptions
@@ -24,6 +25,7 @@ def pipelines() -> tuple[Pipeline[Any], ...]:
         fx_pipeline(),
         loop_pipeline(options, {}),
         kernel_pipeline(options),
+        every_pass(),
     )
 
 

@@ -1,6 +1,7 @@
 """Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -8,7 +9,7 @@ from attrs import evolve, frozen
 
 from gyrator.autotune import Budget, Memory, Variant, alternatives, tune
 from gyrator.compiled import Phase
-from gyrator.emission import late_refusals, refusals, units_of
+from gyrator.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.library_choice import LibraryChoice
 from gyrator.manifest import CompiledHost
 from gyrator.products import quicker_in_kernels
@@ -17,10 +18,10 @@ from gyrator.records import Stopwatch
 from gyrator.setting import Setting
 from gyrator.summary import summarise
 from gyrator.targets import Building
-from gyrator.tracing import Trace
+from gyrator.tracing import NO_TRACE, Trace
 from gyrator.verification import verified
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
-from gyrator_ir.backend import TemplateBackend, WrapperBackend
+from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show as show_host
@@ -33,6 +34,7 @@ from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.passes import Pipeline, Tracer
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TileProgram
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import PadProducts, fx_pipeline
 from gyrator_lowering.options import LoweringOptions
@@ -107,7 +109,7 @@ class Stages:
                 host = self.hosted(planned, options)
             trace.ir(host)
             with watch.stage("emit"):
-                units, refused = self._emit(host, targets)
+                units, refused = self._emit(host, targets, watch.tracer, trace)
             if not refused:
                 break
             if final or refused.keys() <= called.keys():
@@ -215,8 +217,39 @@ class Stages:
         said = definition.kernels.refuses_template(kernel, target)
         return "" if said is None else said.message
 
+    def tiled(self, host: HostProgram, tracer: Tracer | None = None) -> list[TileProgram]:
+        """Return the kernels of a host program as the passes tile them, a program for each part and
+        device whose language prints Tile IR."""
+        found: list[TileProgram] = []
+        tiling = Tiling(self.setting.passes, tracer)
+        for part in programs(host):
+            for device in dict.fromkeys(k.device.type for k in part.kernels):
+                definition, target = self.setting.targets[device]
+                if isinstance(definition.kernels, TilingBackend):
+                    found.append(tiled_of(part, definition.kernels, target, tiling))
+        return found
+
+    def printed(self, program: TileProgram) -> tuple[TranslationUnit, ...]:
+        """Return the text of tiled kernels of one device.
+
+        Raises:
+            UnsupportedError: GY-OPT-003, for a device whose language does not print Tile IR.
+        """
+        kernel = program.kernels[0]
+        assert not isinstance(kernel, Repeat), "a repeat stands after its kernel"
+        device = kernel.device if isinstance(kernel, TiledGroup) else kernel.kernel.device
+        found = self.setting.targets.get(device.type)
+        if found is None or not isinstance(found[0].kernels, TilingBackend):
+            said = f"no kernel language of {device} prints tiled kernels"
+            raise UnsupportedError(Diagnostic("GY-OPT-003", said, help="see `gyrator doctor`"))
+        return found[0].kernels.emit_tiled(program, found[1])
+
     def _emit(
-        self, host: HostProgram, targets: Mapping[str, Target]
+        self,
+        host: HostProgram,
+        targets: Mapping[str, Target],
+        tracer: Tracer | None = None,
+        trace: Trace = NO_TRACE,
     ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
         """Return the text of all kernels by device type, and which FX nodes' kernels are refused.
 
@@ -225,13 +258,17 @@ class Stages:
         units: dict[str, tuple[TranslationUnit, ...]] = {}
         refused: dict[str, Diagnostic] = {}
         for part in programs(host):
-            for device in dict.fromkeys(k.device.type for k in part.kernels):
+            devices = dict.fromkeys(k.device.type for k in part.kernels)
+            for device in devices:
                 (definition, _), target = self.setting.targets[device], targets[device]
+                named = [part.name] * (part is not host) + [device] * (len(devices) > 1)
+                seen = partial(trace.ir, part="_".join(named))
+                tiling = Tiling(self.setting.passes, tracer, seen)
                 try:
                     found = refusals(part, definition.kernels, target)
-                    made = () if found else units_of(part, definition.kernels, target)
+                    made = () if found else units_of(part, definition.kernels, target, tiling)
                 except UnsupportedError:  # only once it writes the text does the language know
-                    found = late_refusals(part, definition.kernels, target)
+                    found = late_refusals(part, definition.kernels, target, tiling)
                     if not found:
                         raise
                     made = ()
@@ -259,7 +296,7 @@ class Stages:
             variants = [Variant(part, loader.submit(part))]
             others = definition.variants(target)[1:]
             for other in others:
-                text = units_of(host, definition.kernels, other)
+                text = units_of(host, definition.kernels, other, Tiling(self.setting.passes))
                 variants.append(Variant(text, self.setting.loader(other).submit(text)))
             variants += [Variant(more, loader.submit(more)) for more in alternatives(part)]
             building[device] = variants[0].building

@@ -41,10 +41,10 @@ class Trace:
         """Write one file."""
         self.write(name, lambda: text)
 
-    def ir(self, program: Any) -> None:
-        """Write a program of any level."""
+    def ir(self, program: Any, part: str = "") -> None:
+        """Write a program of any level, or what a `part` of a program has of that level."""
         level = level_of(program)
-        self.write(f"{level.name}.gy", lambda: level.show(program))
+        self.write(f"{level.name}{part and f'_{part}'}.gy", lambda: level.show(program))
 
     def passes(self, steps: Sequence[Step]) -> None:
         """Write, numbered, the text that each pass left that changed it; where the text before is
@@ -60,3 +60,6 @@ class Trace:
                 self.text(f"passes/{next(numbers):03d}-{step.level}.{suffix}", step.before)
             last = step.after
             self.text(f"passes/{next(numbers):03d}-{step.level}-{step.name}.{suffix}", last)
+
+
+NO_TRACE = Trace(None)

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
     from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
+    from gyrator_ir.passes import PassEdits, Tracer
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -93,8 +94,10 @@ class TilingBackend(KernelBackend, Protocol):
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
+        edits: PassEdits = ...,
+        tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run on the target."""
+        """Decide how the kernels run on the target, by passes that a user may have edited."""
         ...
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:

@@ -294,6 +294,9 @@ class PassEdits:
         return PassEdits((*self.edits, edit))
 
 
+NO_EDITS = PassEdits()
+
+
 def configured(one: Any, options: Mapping[str, Any]) -> Any:
     """Return a pass with other options.
 

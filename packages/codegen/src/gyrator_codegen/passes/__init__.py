@@ -22,8 +22,9 @@ from gyrator_codegen.passes.transpose_loads import TransposeLoads
 from gyrator_codegen.passes.two_pass_reductions import TwoPassReductions
 from gyrator_codegen.passes.unroll_reductions import UnrollReductions
 from gyrator_codegen.passes.vectorize import Vectorize
-from gyrator_ir.passes import Pass
-from gyrator_ir.target import Target
+from gyrator_ir.levels import TILE
+from gyrator_ir.passes import Pass, Pipeline
+from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.tile.nodes import TileProgram
 
 
@@ -64,6 +65,14 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ReplicateLoads(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
     )
+
+
+def every_pass() -> Pipeline[TileProgram]:
+    """Return the passes of all kinds of machines: what a user's edits may name."""
+    target = Target(
+        device="any", arch="", kernel_backend="", capabilities=Capabilities(dtypes=frozenset())
+    )
+    return Pipeline(TILE, (*vector_pipeline(target, 1), *block_pipeline(target)))
 
 
 def all_passes() -> dict[str, Callable[..., Pass[TileProgram]]]:
