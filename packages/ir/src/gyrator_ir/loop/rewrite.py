@@ -177,8 +177,23 @@ def rewritten(
 
 
 def named(statement: S, names: tuple[str, ...]) -> S:
-    """Return the statement binding these value names in place of its own."""
-    return rewritten(statement, dict(zip(defined(statement), names, strict=True)))
+    """Return the statement binding these value names in place of its own.
+
+    What it reads keeps its name, which may be the one that the statement had.
+    """
+    match statement:
+        case Let(_, op, args, dtype):
+            return Let(names[0], op, args, dtype)  # type: ignore[return-value]
+        case Load(_, buffer, index, mask):
+            return Load(names[0], buffer, index, mask)  # type: ignore[return-value]
+        case Const(_, value, dtype):
+            return Const(names[0], value, dtype)  # type: ignore[return-value]
+        case IndexValue(_, expr, dtype):
+            return IndexValue(names[0], expr, dtype)  # type: ignore[return-value]
+        case Reduce() | ScanStep() | SortStep():
+            return evolve(statement, names=names)
+        case _:
+            return statement
 
 
 def live(body: Iterable[S], results: Iterable[str] = ()) -> tuple[S, ...]:
