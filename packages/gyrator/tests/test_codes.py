@@ -129,37 +129,37 @@ def test_a_target_that_is_named_goes_before_others(advertised) -> None:
         assert found.name == "two"
 
 
-def test_a_device_that_is_not_used_yet_is_left_asleep(advertised) -> None:
+def test_a_device_that_is_not_used_yet_is_left_uninitialised(advertised) -> None:
     """Probing it would start it up, and a process that has done so can no longer fork."""
     probed: list[str] = []
-    asleep = [True]
+    uninitialised = [True]
 
     def probe(config):
         probed.append("vendor")
         return evolve(CPU.probe(config), device="vendor")
 
-    point = advertised("gyrator_vendor", probe=probe, asleep=lambda: asleep[0])
-    assert list(discover(read_config(), [point], wake=False)) == [] and probed == []
+    point = advertised("gyrator_vendor", probe=probe, uninitialised=lambda: uninitialised[0])
+    assert list(discover(read_config(), [point], initialise=False)) == [] and probed == []
     assert list(discover(read_config(), [point])) == ["vendor"]
-    asleep[0] = False
-    assert list(discover(read_config(), [point], wake=False)) == ["vendor"]
+    uninitialised[0] = False
+    assert list(discover(read_config(), [point], initialise=False)) == ["vendor"]
 
 
 def test_a_session_takes_in_a_device_once_it_is_used(advertised, monkeypatch) -> None:
     """Programs that were compiled before keep their compiler."""
-    asleep = [True]
+    uninitialised = [True]
 
     def probe(config):
         return evolve(CPU.probe(config), device="vendor")
 
-    vendor = advertised("gyrator_vendor", probe=probe, asleep=lambda: asleep[0])
+    vendor = advertised("gyrator_vendor", probe=probe, uninitialised=lambda: uninitialised[0])
     points = (advertised("gyrator_host"), vendor)
     monkeypatch.setattr("gyrator.targets.entry_points", lambda: EntryPoints(points))
     with Session() as session:
         first = session.engine(session.options)
         assert list(session.targets) == ["cpu"]
         assert session.engine(session.options) is first
-        asleep[0] = False
+        uninitialised[0] = False
         assert list(session.targets) == ["cpu", "vendor"]
         assert list(session.engine(session.options).targets) == ["cpu", "vendor"]
         assert session.targets is session.targets

@@ -24,7 +24,7 @@ from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import Cache
 from gyrator_runtime.graphs import MOST_ATTEMPTS, GraphMemory, GraphReplay
-from gyrator_runtime.host import at_home
+from gyrator_runtime.host import with_current_device
 from gyrator_scheduler.stage import plan_host, schedule
 
 
@@ -247,10 +247,10 @@ def test_a_program_runs_on_its_own_device(current, monkeypatch):
         seen.append(devices[-1])
         return args[0]
 
-    assert at_home(program, 1)([7]) == 7 and seen == [1] and devices == [current]
+    assert with_current_device(program, 1)([7]) == 7 and seen == [1] and devices == [current]
     with pytest.raises(IndexError):
-        at_home(program, 1)([])
+        with_current_device(program, 1)([])
     assert devices == [current]
-    assert at_home(program, None) is program
+    assert with_current_device(program, None) is program
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
-    assert at_home(program, 0) is program
+    assert with_current_device(program, 0) is program

@@ -21,7 +21,7 @@ def strides(x: torch.Tensor) -> list[int]:
     return [step for size, step in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
-def planes_last(*sizes: int) -> torch.Tensor:
+def channels_last(*sizes: int) -> torch.Tensor:
     return torch.randn(sizes).contiguous(memory_format=torch.channels_last)
 
 
@@ -49,14 +49,17 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     "angle": (torch.angle, lambda: (turned(4, 5).to(torch.complex64) * 1j,)),
     "copysign": (torch.copysign, lambda: (torch.randn(5), turned(4, 5))),
     "isin": (torch.isin, lambda: (turned(4, 5), torch.randn(3))),
-    "channel_shuffle": (lambda x: F.channel_shuffle(x, 2), lambda: (planes_last(2, 4, 3, 5),)),
+    "channel_shuffle": (
+        lambda x: F.channel_shuffle(x, 2),
+        lambda: (channels_last(2, 4, 3, 5),),
+    ),
     "one_group": (lambda x: F.channel_shuffle(x, 1), lambda: (torch.randn(2, 4, 3, 5),)),
     "unpool": (
         lambda x: F.max_unpool2d(x, (x * 0).long() + torch.arange(6).view(2, 3), 2),
-        lambda: (planes_last(2, 4, 2, 3),),
+        lambda: (channels_last(2, 4, 2, 3),),
     ),
-    "roll": (lambda x: x.roll(2, -1), lambda: (planes_last(2, 3, 4, 5),)),
-    "roll_axes": (lambda x: x.roll((2, 1), (-1, 0)), lambda: (planes_last(2, 3, 4, 5),)),
+    "roll": (lambda x: x.roll(2, -1), lambda: (channels_last(2, 3, 4, 5),)),
+    "roll_axes": (lambda x: x.roll((2, 1), (-1, 0)), lambda: (channels_last(2, 3, 4, 5),)),
     "roll_flat": (lambda x: x.roll(2), lambda: (turned(4, 5),)),
     "roll_turned": (lambda x: x.roll(1, 0), lambda: (turned(4, 5),)),
     "index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),

@@ -11,9 +11,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_lowering.fx_passes import (
+    ChannelsLast,
     LinearCalls,
     PadProducts,
-    PlanesLast,
     Product,
     SplitBias,
     fx_pipeline,
@@ -35,7 +35,7 @@ def targets(**numbers: Any) -> dict[str, Target]:
     }
 
 
-WANTED, OTHERS = targets(product_bytes=16, bias_apart=True), targets()
+WANTED, OTHERS = targets(product_bytes=16, unfused_bias=True), targets()
 
 
 def drawn(*shape: int, dtype: torch.dtype = BF16) -> torch.Tensor:
@@ -178,9 +178,9 @@ def network(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Te
 
 
 def test_convolutions_keep_channels_together(check: Any) -> None:
-    wanted = targets(planes_last=True)
+    wanted = targets(channels_last=True)
     inputs = drawn(2, 3, 6, 5), drawn(4, 3, 3, 3) / 8, drawn(4, 4, 3, 3) / 8
-    gm = compare(check, network, *inputs, change=PlanesLast.of(wanted).run)
+    gm = compare(check, network, *inputs, change=ChannelsLast.of(wanted).run)
     last = torch.channels_last
     read = {aten.convolution.default: 2, aten.convolution_backward.default: 3}
     operands = [a for n in gm.graph.nodes for a in n.args[: read.get(n.target, 0)]]
@@ -198,8 +198,8 @@ def test_layouts_stay_where_they_are_not_wanted(check: Any) -> None:
     def run(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.convolution(x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
-    assert not PlanesLast.of(OTHERS).run(check.trace(run, inputs))
-    wanted = PlanesLast.of(targets(planes_last=True))
+    assert not ChannelsLast.of(OTHERS).run(check.trace(run, inputs))
+    wanted = ChannelsLast.of(targets(channels_last=True))
     wide = tuple(t.float() for t in inputs)
     assert not wanted.run(check.trace(run, wide))
     turned = tuple(t.contiguous(memory_format=torch.channels_last) for t in inputs)

@@ -15,7 +15,7 @@ from gyrator.fallback import eager_graph, warn_fallback
 from gyrator.graph_key import graph_bytes
 from gyrator.programs import StoredProgram, load_program
 from gyrator.records import ExternRecord, GraphRecord, Stopwatch
-from gyrator.setting import Setting
+from gyrator.setting import CompilerContext
 from gyrator_ir.diagnostics import (
     Diagnostic,
     GyratorError,
@@ -34,7 +34,7 @@ _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 
 
 @frozen(kw_only=True, eq=False)
-class Engine(Setting):
+class Engine(CompilerContext):
     """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
 
     def compile(

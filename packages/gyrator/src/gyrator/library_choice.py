@@ -18,7 +18,7 @@ from attrs import define, evolve, field, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune import Budget, remember, remembered
-from gyrator.setting import Setting
+from gyrator.setting import CompilerContext
 from gyrator_lowering.fx_passes import Product
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
@@ -96,7 +96,7 @@ def available() -> bool:
 class LibraryChoice:
     """Tells whether oneDNN is the better library for a product; measures what it must know."""
 
-    setting: Setting
+    setting: CompilerContext
     budget: Budget
     """What `max_autotune` may take."""
     _known: dict[str, Measured] = field(factory=dict)

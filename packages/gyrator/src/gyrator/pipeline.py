@@ -12,10 +12,10 @@ from gyrator.compiled import Phase
 from gyrator.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.library_choice import LibraryChoice
 from gyrator.manifest import CompiledHost
-from gyrator.products import quicker_in_kernels
+from gyrator.products import faster_in_kernels
 from gyrator.programs import HOST, Product, StoredProgram, store_program
 from gyrator.records import Stopwatch
-from gyrator.setting import Setting
+from gyrator.setting import CompilerContext
 from gyrator.summary import summarise
 from gyrator.targets import Building
 from gyrator.tracing import NO_TRACE, Trace
@@ -50,7 +50,7 @@ from gyrator_scheduler.stage import plan_host, schedule
 class Stages:
     """What is done with a graph that the cache does not hold."""
 
-    setting: Setting
+    setting: CompilerContext
 
     def build(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
@@ -319,7 +319,7 @@ class Stages:
             if isinstance(padding, PadProducts):
                 generated = padding.left_to_kernels(gm)
             if options.max_autotune:
-                generated |= quicker_in_kernels(gm, self.setting, budget)
+                generated |= faster_in_kernels(gm, self.setting, budget)
         return LoweringOptions(
             fallback_random=options.fallback_random,
             extern_kernels=options.extern_kernels,

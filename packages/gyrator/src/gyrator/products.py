@@ -14,7 +14,7 @@ from gyrator.autotune import Budget, quickest, remember, remembered
 from gyrator.compiled import GraphCompiler
 from gyrator.records import ignore_record
 from gyrator.regions import Region, regions
-from gyrator.setting import Setting
+from gyrator.setting import CompilerContext
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_lowering.rules.conv import CONVOLUTIONS
 from gyrator_lowering.rules.matmul import PRODUCTS
@@ -27,7 +27,7 @@ _EXPECTED = 2.0
 _DENSE = frozenset((*PRODUCTS, *CONVOLUTIONS))
 
 
-def quicker_in_kernels(gm: GraphModule, setting: Setting, budget: Budget) -> frozenset[str]:
+def faster_in_kernels(gm: GraphModule, setting: CompilerContext, budget: Budget) -> frozenset[str]:
     """Return the names of the products of a graph that generated kernels compute quicker. `setting`
     is a `GraphCompiler`.
 
@@ -61,7 +61,7 @@ def _is_dense(node: Node) -> bool:
     return node.op == "call_function" and (name in _DENSE or "scaled_dot_product" in name)
 
 
-def _measurable(node: Node, setting: Setting) -> bool:
+def _measurable(node: Node, setting: CompilerContext) -> bool:
     """Whether a node is a dense product of constant sizes on a device with matrix units."""
     if node.op != "call_function" or str(node.target) not in _DENSE:
         return False
@@ -77,7 +77,7 @@ def _measurable(node: Node, setting: Setting) -> bool:
     return bool(tensors)
 
 
-def _measured(region: Region, setting: Setting, budget: Budget) -> str:
+def _measured(region: Region, setting: CompilerContext, budget: Budget) -> str:
     """Time a region with the library's products and with kernels; return which is quicker."""
     device = region.inputs[0].meta["val"].device
     definition, target = setting.targets[device.type]

@@ -25,7 +25,7 @@ from gyrator_runtime.artifact import (
 )
 from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
-from gyrator_runtime.host import at_home
+from gyrator_runtime.host import with_current_device
 from gyrator_runtime.native import KernelFunction, LoadedKernel, Plan, Runner, load_runner
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import parse
@@ -46,7 +46,7 @@ _EXCEPTIONS: Mapping[str, type[BaseException]] = {
 
 
 @frozen(eq=False)
-class Running:
+class LoadContext:
     """How a loaded program runs; no part of what it is."""
 
     runner: Callable[[], Runner]
@@ -115,7 +115,7 @@ def store_program(
     product: Product,
     building: Mapping[str, Building],
     gm: torch.fx.GraphModule,
-    running: Running,
+    running: LoadContext,
 ) -> StoredProgram:
     """Wait for the kernels, put the program into the cache, and make it callable.
 
@@ -137,7 +137,7 @@ def store_program(
 
 
 def load_program(
-    cache: Cache, key: CacheKey, gm: torch.fx.GraphModule | None, running: Running
+    cache: Cache, key: CacheKey, gm: torch.fx.GraphModule | None, running: LoadContext
 ) -> StoredProgram | None:
     """Return the program stored under `key`, or None: no pass and no compiler runs.
 
@@ -155,7 +155,7 @@ def _load(
     product: Product,
     addresses: Mapping[str, KernelFunction],
     gm: torch.fx.GraphModule | None,
-    running: Running,
+    running: LoadContext,
 ) -> StoredProgram:
     manifest = product.manifest
     if any(e.target.startswith(f"{LIBRARY}.") for e in manifest.externs):
@@ -175,13 +175,13 @@ def _load(
     timings = (lambda: _timings(launches)) if running.timed else None
     called = with_scratch(plan) if manifest.user_kernels else plan
     called = replayed(called, manifest.graph, running.graphs, running.memory)
-    called = at_home(called, manifest.home)
+    called = with_current_device(called, manifest.home)
     text, constants = product.host_text, len(linker.constants)
     return StoredProgram(_boxed(called), manifest, text, timings, constants)
 
 
 def _linked(
-    product: Product, linker: Linker, addresses: Mapping[str, Any], running: Running
+    product: Product, linker: Linker, addresses: Mapping[str, Any], running: LoadContext
 ) -> tuple[Run, Sequence[tuple[str, Plan, int]]]:
     """Return a host program as a callable of one list, and its launches with their timings."""
     manifest = product.manifest
@@ -212,10 +212,10 @@ def _linked(
     return linker.link(parse(product.plan)), linker.launches
 
 
-def _part(plan: Run, facts: Captured | None, running: Running) -> Run:
+def _part(plan: Run, facts: Captured | None, running: LoadContext) -> Run:
     """Return a partition that is captured with its device current, whichever the program's is."""
     captured = replayed(plan, facts, running.graphs, running.memory)
-    return at_home(captured, None if facts is None else facts.index)
+    return with_current_device(captured, None if facts is None else facts.index)
 
 
 def _checks(kernel: BuiltKernel) -> tuple[tuple[type[BaseException], str], ...]:

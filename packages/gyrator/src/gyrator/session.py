@@ -62,7 +62,7 @@ class Session:
     wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
     _cache: Cache | None = None
-    _asleep: tuple[TargetDefinition, ...] = ()
+    _uninitialised: tuple[TargetDefinition, ...] = ()
     _engines: dict[Options, Engine] = field(factory=dict)
     _lock: threading.Lock = field(factory=threading.Lock)
 
@@ -77,10 +77,10 @@ class Session:
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
         """By device type: those given, or those installed whose devices this process uses."""
-        if self._targets is None or not all(d.asleep() for d in self._asleep):
+        if self._targets is None or not all(d.uninitialised() for d in self._uninitialised):
             loaded = installed(self.config)
-            self._asleep = tuple(d for _, d in loaded if d.asleep())
-            self._targets = probed(self.config, loaded, wake=False)
+            self._uninitialised = tuple(d for _, d in loaded if d.uninitialised())
+            self._targets = probed(self.config, loaded, initialise=False)
         return self._targets
 
     def backend(

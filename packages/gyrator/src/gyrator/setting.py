@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from gyrator.config import Config
 from gyrator.options import Options
 from gyrator.product import canonical, passes_hash, product_hash, rules_hash
-from gyrator.programs import Running, host_runner
+from gyrator.programs import LoadContext, host_runner
 from gyrator.records import Observer, Stopwatch
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator_ir.backend import WrapperBackend
@@ -37,7 +37,7 @@ _CALLS_A_KERNEL = 8
 
 
 @frozen(kw_only=True, eq=False)
-class Setting:
+class CompilerContext:
     """Options, tables, targets and cache; opened loaders are the only state."""
 
     options: Options
@@ -140,7 +140,7 @@ class Setting:
                 if isinstance(loader, WarmLoader):
                     loader.warm(-(-calls // _CALLS_A_KERNEL))
 
-    def running(self) -> Running:
+    def running(self) -> LoadContext:
         """Return how loaded programs run."""
         loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
         graphs = {
@@ -148,7 +148,7 @@ class Setting:
             for device, (definition, target) in self.targets.items()
             if self.options.device_graphs
         }
-        return Running(
+        return LoadContext(
             self.runner,
             timed=self.options.timed,
             debug_python=self.options.debug_python,

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.setting import Setting
+from gyrator.setting import CompilerContext
 from gyrator.targets import Building
 from gyrator_ir.diagnostics import Diagnostic, VerificationError
 from gyrator_ir.expr import sorted_symbols
@@ -44,7 +44,7 @@ def verified(
     host: HostProgram,
     units: Mapping[str, Sequence[TranslationUnit]],
     building: Mapping[str, Building],
-    setting: Setting,
+    setting: CompilerContext,
     folder: Path | None,
 ) -> dict[str, str]:
     """Run every kernel beside its IR; return for each its number of runs, or why there was none.
@@ -116,7 +116,7 @@ def _without_names(kernel: Kernel) -> Kernel:
     return evolve(kernel, name="k", origins=(), refusals=())
 
 
-def _run(built: Built, setting: Setting) -> Run:
+def _run(built: Built, setting: CompilerContext) -> Run:
     """Return what runs a kernel on its device, on copies of NumPy arrays of bytes."""
     from gyrator_testing.kernels.validate import GUARD
 

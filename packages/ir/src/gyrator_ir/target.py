@@ -55,7 +55,7 @@ class Heuristics:
     """A reduction with fewer points than this is split into two steps..."""
     split_reduction_extent: int = field(default=8192, validator=natural)
     """... if it folds at least this many elements a point."""
-    points_abreast: int = field(default=1, validator=natural)
+    adjacent_points: int = field(default=1, validator=natural)
     """Points next to one another in memory that a core takes together, where folds run across
     them: so many points count as one."""
     scratch_bytes: int = field(default=32768, validator=natural)
@@ -82,9 +82,9 @@ class Heuristics:
     product_bytes: int = field(default=0, validator=natural)
     """Large products in 16 bits are fastest where their matrices' rows are multiples of so many
     bytes; 0 where that makes no difference."""
-    bias_apart: bool = False
+    unfused_bias: bool = False
     """The library's convolutions have no bias: adding it is work that kernels can share."""
-    planes_last: bool = False
+    channels_last: bool = False
     """The library's 16-bit convolutions want the channels of a point side by side."""
     scatter_choices: bool = False
     """The gradient of a choice among overlapping windows goes from each window to the element that

@@ -16,7 +16,7 @@ from gyrator_lowering.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.rules.extern import call
 from gyrator_lowering.schema import OpInfo, info_of
 from gyrator_lowering.slices import SLICES, bind_symbols
-from gyrator_lowering.table import LeftToAten, LoweringTable, Rule
+from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
@@ -51,7 +51,7 @@ class Ops:
                     reason = "its tensors lie on several devices"
                 else:
                     return result
-            except LeftToAten:
+            except FallbackToAten:
                 reason = f"{info.name} has no rule for these arguments"
             except UnsupportedError:
                 raise

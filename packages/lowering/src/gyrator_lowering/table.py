@@ -9,10 +9,10 @@ from attrs import define, field, frozen
 Rule = Callable[..., Any]
 """`rule(b: LoopBuilder, *args, **kwargs)`, the arguments as in the op's schema: tensors are
 `TensorValue`, symbolic integers `Expr`; the result is a `TensorValue`, or a tuple or list of them.
-It may raise `LeftToAten`."""
+It may raise `FallbackToAten`."""
 
 
-class LeftToAten(Exception):  # a decision, not an error
+class FallbackToAten(Exception):  # a decision, not an error
     """Raised by a rule for arguments that it does not cover: the call stays as it is."""
 
 

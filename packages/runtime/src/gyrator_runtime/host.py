@@ -21,7 +21,6 @@ __all__ = [
     "NanError",
     "allocator",
     "assert_true",
-    "at_home",
     "check_nan",
     "copy",
     "device_guard",
@@ -37,6 +36,7 @@ __all__ = [
     "stride_of",
     "tma_descriptor",
     "typed",
+    "with_current_device",
 ]
 
 _GUARDS: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
@@ -172,7 +172,9 @@ def device_guard(device: str | torch.device) -> contextlib.AbstractContextManage
     )
 
 
-def at_home(program: Callable[[list[Any]], Any], index: int | None) -> Callable[[list[Any]], Any]:
+def with_current_device(
+    program: Callable[[list[Any]], Any], index: int | None
+) -> Callable[[list[Any]], Any]:
     """Return a program that runs while device `index` of its type is the current one.
 
     The program itself where there are not several devices, or `index` is None.

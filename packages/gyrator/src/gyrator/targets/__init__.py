@@ -113,7 +113,7 @@ class TargetDefinition:
     load: LibraryLoader = load_library
     """Read a `Library` that a cache entry holds. Needs no compiler; the default takes it for a
     shared library."""
-    asleep: Callable[[], bool] = field(default=lambda: False)
+    uninitialised: Callable[[], bool] = field(default=lambda: False)
     """Whether this process has not used the device yet, and probing would start it up: a process
     that has done so can no longer fork."""
     machine: Callable[[], str] = field(default=str)
@@ -150,19 +150,19 @@ def installed(
 
 
 def discover(
-    config: Config, found: Iterable[EntryPoint] | None = None, *, wake: bool = True
+    config: Config, found: Iterable[EntryPoint] | None = None, *, initialise: bool = True
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
     """Load and probe every installed target; see `installed` and `probed`."""
-    return probed(config, installed(config, found), wake=wake)
+    return probed(config, installed(config, found), initialise=initialise)
 
 
 def probed(
-    config: Config, loaded: Iterable[tuple[EntryPoint, TargetDefinition]], *, wake: bool
+    config: Config, loaded: Iterable[tuple[EntryPoint, TargetDefinition]], *, initialise: bool
 ) -> Mapping[str, tuple[TargetDefinition, Target]]:
     """Probe targets in the order given: device type to definition.
 
     A target that `config.targets` names takes its device type from one that is not named. Devices
-    that are asleep are left out unless `wake` is set.
+    that are uninitialised are left out unless `initialise` is set.
 
     Raises:
         TargetError: GY-TARGET-002 where two targets claim a device type and the configuration does
@@ -172,7 +172,9 @@ def probed(
     origin: dict[str, str] = {}
     for point, definition in loaded:
         chosen = definition.name in config.targets
-        wanted = (chosen or not definition.optional) and (wake or not definition.asleep())
+        wanted = (chosen or not definition.optional) and (
+            initialise or not definition.uninitialised()
+        )
         target = definition.probe(config) if wanted else None
         if target is None:
             continue

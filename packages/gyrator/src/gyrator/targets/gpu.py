@@ -91,13 +91,13 @@ class TritonDevice:
                 parallel_grain=1 << 16,
                 split_reduction_points=512,
                 split_reduction_extent=4096,
-                points_abreast=32,
+                adjacent_points=32,
                 scratch_bytes=_SCRATCH,
                 unit_statements=1,
                 slack_bytes=1 << 22,
                 product_bytes=16 if self.libraries else 0,
-                bias_apart="cudnn" in self.libraries,
-                planes_last="cudnn" in self.libraries,
+                unfused_bias="cudnn" in self.libraries,
+                channels_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
                 together_elements=1 << 20,
                 together_tensors=240,
@@ -132,10 +132,10 @@ class TritonDevice:
             device=lambda target: AcceleratorDevice(self.facts),
             loader=self._loader,
             load=self._load,
-            asleep=self._asleep,
+            uninitialised=self._uninitialised,
         )
 
-    def _asleep(self) -> bool:
+    def _uninitialised(self) -> bool:
         return not torch.get_device_module(self.device).is_initialized()
 
     def _probe(self, _: Config) -> Target | None:

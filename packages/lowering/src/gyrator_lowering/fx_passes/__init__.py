@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.channels_last import ChannelsLast
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
 from gyrator_lowering.fx_passes.hold_numbers import (
@@ -23,7 +24,6 @@ from gyrator_lowering.fx_passes.inline_higher_order import InlineHigherOrder
 from gyrator_lowering.fx_passes.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
 from gyrator_lowering.fx_passes.pad_products import PadProducts
-from gyrator_lowering.fx_passes.planes_last import PlanesLast
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
@@ -71,7 +71,7 @@ def joint_pipeline(
         when(not options.fallback_random, ReplaceRandom()),
         RemoveNoop(),
         MoveIndices(),
-        PlanesLast.of(targets),
+        ChannelsLast.of(targets),
         when(recomputing, SplitNorms()),
         when(recomputing, SplitCrossEntropy()),
     )
@@ -102,6 +102,7 @@ def fx_pipeline(
 __all__ = [
     "FX",
     "JOINT",
+    "ChannelsLast",
     "Cse",
     "ExpandForeach",
     "HoldNumbers",
@@ -109,7 +110,6 @@ __all__ = [
     "LinearCalls",
     "MoveIndices",
     "PadProducts",
-    "PlanesLast",
     "Product",
     "Quicker",
     "RemoveNoop",

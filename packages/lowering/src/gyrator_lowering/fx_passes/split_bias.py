@@ -31,7 +31,7 @@ class SplitBias:
     @classmethod
     def of(cls, targets: Mapping[str, Target]) -> "SplitBias":
         """Return the pass for some targets, by device type."""
-        return cls(frozenset(d for d, t in targets.items() if t.heuristics.bias_apart))
+        return cls(frozenset(d for d, t in targets.items() if t.heuristics.unfused_bias))
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""

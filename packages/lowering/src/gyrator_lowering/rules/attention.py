@@ -27,7 +27,7 @@ from gyrator_lowering.rules.attention_scores import (
     template,
 )
 from gyrator_lowering.rules.extern import library
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -141,7 +141,7 @@ def _loops(b: LoopBuilder, a: Attention, out: TensorValue, sums: TensorValue | N
     if sums is None:
         return
     if sums.shape[2] != a.q.shape[2]:
-        raise LeftToAten
+        raise FallbackToAten
     kept = rows_of(sums)
     b.pointwise_into(kept, lambda ops, i: ops.log(ops.load(total, i)) + finite(ops, top, i))
 

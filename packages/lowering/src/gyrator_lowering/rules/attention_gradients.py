@@ -21,7 +21,7 @@ from gyrator_lowering.rules.attention_scores import (
 )
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.rules.matmul import summed
-from gyrator_lowering.table import LeftToAten, Rule
+from gyrator_lowering.table import FallbackToAten, Rule
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -199,7 +199,7 @@ class _Gradients:
 
 def _given(a: Attention, grad: TensorValue, out: TensorValue, sums: TensorValue) -> Given:
     if sums.shape[2] == ZERO or sums.dtype is not a.dtype:
-        raise LeftToAten
+        raise FallbackToAten
     return Given(a=a, grad=grad, out=out, sums=rows_of(sums))
 
 

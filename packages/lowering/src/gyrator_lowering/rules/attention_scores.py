@@ -13,7 +13,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.extern import LIBRARY, argument
 from gyrator_lowering.schema import info_of
-from gyrator_lowering.table import LeftToAten
+from gyrator_lowering.table import FallbackToAten
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -73,39 +73,39 @@ def attention(
     the last one.
 
     Raises:
-        LeftToAten: for dropout, for vectors without a constant length, and for tensors of other
+        FallbackToAten: for dropout, for vectors without a constant length, and for tensors of other
             than four dimensions, or that do not agree.
     """
     length = q.shape[-1]
     if dropout or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
-        raise LeftToAten
+        raise FallbackToAten
     if (
         not isinstance(length, Const)
         or not length.value
         or not (scale is None or type(scale) is float)
     ):
-        raise LeftToAten
+        raise FallbackToAten
     if causal and last_row_sees_all and q.shape[2] != k.shape[2]:
-        raise LeftToAten
+        raise FallbackToAten
     heads, groups = q.shape[1], k.shape[1]
     if heads != groups and not _divides(groups, heads):
-        raise LeftToAten
+        raise FallbackToAten
     if mask is not None and (
         mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float)
     ):
-        raise LeftToAten
+        raise FallbackToAten
     number = length.value**-0.5 if scale is None else scale
     found = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
     inputs = [t.ref for t in (q, k, v)]
     out = TensorRef("out", q.dtype, (*q.shape[:3], v.shape[3]), q.strides, ZERO)
     if wrong_with(TemplateKind.ATTENTION, inputs, (out,), attributes(found)):
-        raise LeftToAten
+        raise FallbackToAten
     if mask is not None:
         if mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float):
-            raise LeftToAten
+            raise FallbackToAten
         for size, wanted in zip(mask.shape, found.scores[4 - mask.ndim :], strict=True):
             if size not in (ONE, wanted):
-                raise LeftToAten
+                raise FallbackToAten
     return found
 
 
@@ -201,11 +201,11 @@ def template(
     """Emit a template of these tensors, and of the mask.
 
     Raises:
-        LeftToAten: where they are not as the template's kind says.
+        FallbackToAten: where they are not as the template's kind says.
     """
     mask = a.spread()
     inputs = (*inputs, *(() if mask is None else (mask,)))
     if wrong_with(kind, inputs, outputs, attributes(a)):
-        raise LeftToAten
+        raise FallbackToAten
     made = Template(call.name, kind, inputs, outputs, attributes(a), call, b.origin)
     b.operations.append(made)

@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.norm import affine, rounded
 from gyrator_lowering.rules.reduction import fold_into, joined, split
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -229,7 +229,7 @@ def native(
     """Normalise; in training the running statistics change in place."""
     if not training:
         if running_mean is None or running_var is None:
-            raise LeftToAten
+            raise FallbackToAten
         result = _infer(b, x, weight, bias, running_mean, running_var, eps)
         return (result, *_empties(b, (1, 2)))
     result, saved_mean, saved_rstd, mean, squares = _train(b, x, weight, bias, eps)
@@ -277,7 +277,7 @@ def backward(
     dtype, wide = x.dtype.compute, _folded(x)
     mean = saved_mean if train else running_mean
     if mean is None or (saved_rstd if train else running_var) is None:
-        raise LeftToAten
+        raise FallbackToAten
 
     def scale(ops: Tracer, at: Sequence[Expr]) -> Value:
         if train:

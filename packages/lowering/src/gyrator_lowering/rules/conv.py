@@ -23,7 +23,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import accumulated, either, summed
 from gyrator_lowering.rules.pool import expanded
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -214,7 +214,7 @@ def convolution(
 ) -> TensorValue:
     """A convolution over any number of dimensions, or a transposed one."""
     if x.ndim != weight.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     window = _window(weight, stride, padding, dilation, groups)
     return (spread if transposed else gathered)(b, x, weight, window, b.out, bias)
 
@@ -235,7 +235,7 @@ def convolution_backward(
 ) -> tuple[TensorValue | None, ...]:
     """The gradients of the input, of the weight, and of the bias."""
     if x.ndim != weight.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     window = _window(weight, stride, padding, dilation, groups)
     used = b.used_results
     outs = [out if k in used and output_mask[k] else None for k, out in enumerate(b.outs)]

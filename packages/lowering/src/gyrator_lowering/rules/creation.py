@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import ScalarValue, operand
 from gyrator_lowering.rules.pointwise import as_bool
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -76,7 +76,7 @@ def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
     out = b.out
     if not out.dtype.is_float:
         if any(isinstance(v, ScalarValue) for v in (start, step)):
-            raise LeftToAten
+            raise FallbackToAten
         start, step = (int(v) if isinstance(v, float) else v for v in (start, step))
     if all(isinstance(v, (int, Expr)) for v in (start, step)):
         first, stride = b.symbols.size(start), b.symbols.size(step)
@@ -97,7 +97,7 @@ def linspace(b: LoopBuilder, start: Any, end: Any, steps: Any, **_: Any) -> Tens
     """Evenly spaced numbers, counted from the nearer end as eager does."""
     numbers = all(isinstance(v, (int, float)) for v in (start, end, steps))
     if not numbers or not b.out.dtype.is_float:
-        raise LeftToAten
+        raise FallbackToAten
     out = b.out
     dtype = out.dtype.compute
     step = (float(end) - float(start)) / (steps - 1) if steps > 1 else 0.0

@@ -13,7 +13,7 @@ from gyrator_ir.types import HOST, DType
 from gyrator_lowering.build import Body, LoopBuilder
 from gyrator_lowering.rules.index import below
 from gyrator_lowering.rules.scatter import can, settled
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -96,10 +96,10 @@ def embedding_bag(
     """
     bags = _bags(b, indices, last, padding)
     if bags is None or (mode == MAX and bags.padded):
-        raise LeftToAten
+        raise FallbackToAten
     host = weight.device.type == HOST
     if host and mode == SUM and not bags.padded and weight.dtype is not DType.F64:
-        raise LeftToAten
+        raise FallbackToAten
     out, places, sizes, chosen = b.outs
     assert out is not None and places is not None and sizes is not None and chosen is not None
     used = b.used_results
@@ -235,7 +235,7 @@ def backward(
     out = b.out
     dtype = out.dtype.compute
     if sparse or scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     form = evolve(out, dtype=dtype)
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
     skip = b.symbols.size(padding)
@@ -274,7 +274,7 @@ def _bag_of_each_index(b: LoopBuilder, indices: TensorValue, offsets: TensorValu
     was said to be. The last offset may be the number of indices.
     """
     if not can(b, offsets.device.type, DType.I64, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     starts = b.temp((indices.shape[0] + 1,), DType.I64, offsets)
     b.pointwise_into(starts, _zero)
 

@@ -12,7 +12,7 @@ from gyrator_lowering.build import LoopBuilder, flat_index, unravel
 from gyrator_lowering.facts import facts_of
 from gyrator_lowering.rules.extern import MASKS, call
 from gyrator_lowering.slices import wrapped
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -32,7 +32,7 @@ def embedding(
 def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) -> TensorValue:
     """Slices of `x` at the places of a vector."""
     if x.ndim == 0:
-        raise LeftToAten
+        raise FallbackToAten
     d = dim % x.ndim
     flat = places if places.ndim else None
     # Eager has a kernel of its own for the second dimension, with another exception.
@@ -49,7 +49,7 @@ def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) 
 def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: Any) -> TensorValue:
     """`x[..., places[i], ...]` along one dimension. An empty `places` has any shape."""
     if x.ndim == 0 or places.ndim != x.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
@@ -102,7 +102,7 @@ def index_tensor(
 ) -> TensorValue:
     """`x[places]`."""
     if with_masks(places) or all(p is None for p in places):
-        raise LeftToAten
+        raise FallbackToAten
     return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True)))
 
 
@@ -111,7 +111,7 @@ def unsafe_index(
 ) -> TensorValue:
     """`x[places]`, the places known to lie inside."""
     if with_masks(places) or all(p is None for p in places):
-        raise LeftToAten
+        raise FallbackToAten
     return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=False)))
 
 

@@ -8,7 +8,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import Scalar
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -55,7 +55,7 @@ def folded(b: LoopBuilder, at: At, shape: tuple[Expr, ...], reduction: int) -> T
 def _of_one_type(*tensors: TensorValue | None) -> None:
     """Leave arguments of several element types to ATen, which refuses them, or rounds between."""
     if len({t.dtype for t in tensors if t is not None}) > 1:
-        raise LeftToAten
+        raise FallbackToAten
 
 
 def loss(

@@ -10,7 +10,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import FoldBody, LoopBuilder
 from gyrator_lowering.promote import Arg, operand
 from gyrator_lowering.rules.extern import library
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -127,7 +127,7 @@ def addmm_activation(
 ) -> TensorValue:
     """`relu(addmm(...))`."""
     if use_gelu:
-        raise LeftToAten
+        raise FallbackToAten
     before = added(tensor, beta, alpha)
 
     def after(ops: Tracer, index: Index, total: Value) -> Value:

@@ -9,7 +9,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.scatter import can, settled
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -74,7 +74,7 @@ def _added(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -144,7 +144,7 @@ def nearest_backward(rank: int, exact: bool) -> Rule:
         out = b.out
         dtype = out.dtype.compute
         if not can(b, out.device.type, dtype, StoreMode.ADD):
-            raise LeftToAten
+            raise FallbackToAten
         given = list(scales) + [None] * (rank - len(scales))
         form = Spec(dtype, out.device, out.shape, out.strides)
         total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)
@@ -187,7 +187,7 @@ def bilinear(b: LoopBuilder, x: TensorValue, size: Any, corners: bool, *scales: 
     """`upsample_bilinear2d`; ATen resizes integers with weights in fixed point."""
     out = b.out
     if not out.dtype.is_float:
-        raise LeftToAten
+        raise FallbackToAten
     dtype = out.dtype.compute
     given = list(scales) + [None] * (2 - len(scales))
 
@@ -217,7 +217,7 @@ def bilinear_backward(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     given = list(scales) + [None] * (2 - len(scales))
     form = Spec(dtype, out.device, out.shape, out.strides)
     total = b.pointwise(lambda ops, _: ops.const(0, dtype), form)

@@ -11,7 +11,7 @@ from gyrator_lowering.dtypes import TO_TORCH
 from gyrator_lowering.promote import Arg, computed_in, operand
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.schema import info_of
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value, wrapped
 from gyrator_lowering.values import TensorValue
 
@@ -233,7 +233,7 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
     divisor = _integer_divisor(y, b.out.dtype)
     if divisor is None:
         if rounding_mode == "floor" or not isinstance(y, TensorValue) or b.out.dtype is DType.BOOL:
-            raise LeftToAten
+            raise FallbackToAten
         return _truncated_quotient(b, x, y)
     if divisor == -1:
         return elementwise(b, _row("neg"), (x,))
@@ -288,7 +288,7 @@ def modulo(float_op: str, integer_op: str) -> Rule:
             return in_type(b, _row(float_op), (x, y), b.out.dtype)
         divisor = _integer_divisor(y, b.out.dtype)
         if divisor is None or b.out.dtype is DType.BOOL:
-            raise LeftToAten
+            raise FallbackToAten
         if divisor == -1:
             return elementwise(b, lambda ops, p: ops.const(0, p.dtype), (x,))
         return elementwise(b, _row(integer_op), (x, divisor))
@@ -332,7 +332,7 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
     if not isinstance(exponent, (bool, int, float)):
         return pow_tensor(b, x, exponent)
     if b.out.dtype is DType.BOOL or (not b.out.dtype.is_float and not 0 <= exponent <= 64):
-        raise LeftToAten
+        raise FallbackToAten
     number = _rounded(exponent, b.out.dtype)
     if abs(exponent) == 0.5 and b.out.dtype is DType.F16 and b.out.device.is_host:
         # Eager takes no roots of these: the power of a negative infinity is not NaN.
@@ -344,7 +344,7 @@ def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Arg) -> TensorValue:
 def pow_tensor(b: LoopBuilder, x: Arg, exponent: Arg) -> TensorValue:
     """`x**exponent`, C's pow; integer powers of integers stay in ATen."""
     if not b.out.dtype.is_float:
-        raise LeftToAten
+        raise FallbackToAten
     return in_type(b, _row("pow"), (x, exponent), b.out.dtype)
 
 
@@ -531,7 +531,7 @@ def signbit(b: LoopBuilder, x: TensorValue) -> TensorValue:
 def nextafter(b: LoopBuilder, x: TensorValue, towards: TensorValue) -> TensorValue:
     """The next number from `x`; of narrow floats, which kernels widen, ATen knows it."""
     if b.out.dtype.is_narrow_float:
-        raise LeftToAten
+        raise FallbackToAten
     return elementwise(b, _row("nextafter"), (x, towards))
 
 

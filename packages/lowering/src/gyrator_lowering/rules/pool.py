@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder, unravel
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.scatter import can, settled
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -73,7 +73,7 @@ def max_pool(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
         if not known(window, step, pad, spread) or len(_offsets(window)) > 256:
-            raise LeftToAten
+            raise FallbackToAten
         lead = x.ndim - rank
         padded = any(pad) or ceil
         dims = list(range(lead, x.ndim))
@@ -154,11 +154,11 @@ def adaptive_max_pool(rank: int) -> Rule:
         lead = x.ndim - rank
         plane, wanted = x.shape[lead:], out.shape[lead:]
         if not all(type(n) is Const for n in (*plane, *wanted)):
-            raise LeftToAten
+            raise FallbackToAten
         longest = [_longest(n, w) for n, w in zip(plane, wanted, strict=True)]
         window = [n.value for n in longest if isinstance(n, Const)]
         if len(_offsets(window)) > UNROLLED:
-            raise LeftToAten
+            raise FallbackToAten
 
         def places(ops: Tracer, index: Sequence[Expr]) -> Iterator[Place]:
             for offset in _offsets(window):
@@ -210,7 +210,7 @@ def max_pool_backward(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad, spread = expanded(padding, rank), expanded(dilation, rank)
         if not known(window, step, pad, spread):
-            raise LeftToAten
+            raise FallbackToAten
         out = b.out
         lead = x.ndim - rank
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
@@ -255,7 +255,7 @@ def _scatter_gradient(
     out = b.out
     dtype = out.dtype.compute
     if not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -296,7 +296,7 @@ def avg_pool(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
         if not known(window, step, pad) or not x.dtype.is_float:
-            raise LeftToAten
+            raise FallbackToAten
         lead = x.ndim - rank
         out = b.out
         dtype = out.dtype.compute
@@ -399,7 +399,7 @@ def avg_pool_backward(rank: int) -> Rule:
         step = expanded(stride, rank, window)
         pad = expanded(padding, rank)
         if not known(window, step, pad):
-            raise LeftToAten
+            raise FallbackToAten
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         lead = x.ndim - rank
         out = b.out
@@ -437,7 +437,7 @@ def adaptive_avg_pool(rank: int) -> Rule:
         if not all(type(n) is Const for n in (*wanted, *plane)) and any(
             n is not ONE for n in wanted
         ):
-            raise LeftToAten
+            raise FallbackToAten
         dtype = out.dtype.compute
         window = tuple(_longest(n, w) for n, w in zip(plane, wanted, strict=True))
 
@@ -507,7 +507,7 @@ def adaptive_avg_pool_backward(rank: int) -> Rule:
         if not all(type(n) is Const for n in (*wanted, *plane)) and any(
             n is not ONE for n in wanted
         ):
-            raise LeftToAten
+            raise FallbackToAten
         out = b.out
         dtype = out.dtype.compute
         reach = [_most_windows(n, w) for n, w in zip(plane, wanted, strict=True)]
@@ -554,7 +554,7 @@ def max_unpool(rank: int) -> Rule:
     def rule(b: LoopBuilder, x: TensorValue, places: TensorValue, *_: Any) -> TensorValue:
         out = b.out
         if not can(b, out.device.type, out.dtype, StoreMode.SET):
-            raise LeftToAten
+            raise FallbackToAten
         result = b.pointwise(lambda ops, _: operand(ops, 0, (), out.dtype.compute), out)
         plane = out.shape[-rank:]
 

@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.dtypes import promote
 from gyrator_lowering.promote import Arg, operand
 from gyrator_lowering.rules.reduction import reduced
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
@@ -56,7 +56,7 @@ def quantize_per_tensor(
 ) -> TensorValue:
     """`clamp(round(x * (1 / scale)) + zero, low, high)` in `f32`; the inverse is made in `f64`."""
     if x.dtype.compute is not DType.F32:
-        raise LeftToAten
+        raise FallbackToAten
 
     def body(ops: Tracer, index: Index) -> Value:
         factor = ops.cast(1.0 / number(ops, scale, DType.F64), DType.F32)
@@ -72,7 +72,7 @@ def dequantize_per_tensor(
     """`(x - zero) * scale`, each step rounded to the result's type."""
     dtype = b.out.dtype
     if not dtype.is_float:
-        raise LeftToAten
+        raise FallbackToAten
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.get(x, index), dtype)
@@ -88,7 +88,7 @@ def along(x: TensorValue, axis: int) -> Callable[[TensorValue], Reader]:
 
     def reader(vector: TensorValue) -> Reader:
         if vector.ndim != 1:
-            raise LeftToAten
+            raise FallbackToAten
         return lambda ops, index: ops.get(vector, (index[d],))
 
     return reader
@@ -99,7 +99,7 @@ def alike(x: TensorValue) -> Callable[[TensorValue], Reader]:
 
     def reader(given: TensorValue) -> Reader:
         if given.ndim != x.ndim:
-            raise LeftToAten
+            raise FallbackToAten
         return lambda ops, index: ops.get(given, index)
 
     return reader
@@ -129,7 +129,7 @@ def quantize_per_channel(
 ) -> TensorValue:
     """`clamp(round(x * (1 / scale)) + zero, low, high)`, a scale for each place along an axis."""
     if x.dtype.compute is not DType.F32 or not x.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     read = along(x, axis)
     scale, zero = read(scales), read(zeros)
 
@@ -153,7 +153,7 @@ def dequantize_per_channel(
 ) -> TensorValue:
     """`(x - zero) * scale`, a scale for each place along an axis."""
     if not x.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     read = along(x, axis)
     return _dequantized(b, x, read(scales), None if zeros is None else read(zeros))
 
@@ -202,7 +202,7 @@ def dequantize_per_channel_group(
 
     def reader(given: TensorValue) -> Reader:
         if given.ndim != 2 or given.shape[1] * group is not x.shape[1]:
-            raise LeftToAten
+            raise FallbackToAten
         return lambda ops, index: ops.get(given, (index[0], index[1] // group))
 
     return _dequantized(b, x, reader(scales), None if zeros is None else reader(zeros))
@@ -232,7 +232,7 @@ def choose_asymmetric_per_token(
     scales, zeros = b.outs
     assert scales is not None and zeros is not None
     if x.dtype is not DType.F32:
-        raise LeftToAten
+        raise FallbackToAten
     least = _extreme(b, ReduceKind.MIN, x, scales)
     most = _extreme(b, ReduceKind.MAX, x, scales)
 
@@ -259,7 +259,7 @@ def choose_qparams(
     scales, zeros = b.outs
     assert scales is not None and zeros is not None
     if x.dtype is not DType.F32 or ZERO in x.shape:
-        raise LeftToAten
+        raise FallbackToAten
     form = Spec(x.dtype, scales.device, (), ())
     dims = range(x.ndim)
     least = reduced(b, ReduceKind.MIN, x, dims, dtype=x.dtype, out=form)
@@ -310,7 +310,7 @@ def _cached(
     """
     outs = b.outs
     if max(abs(low), abs(high)) > EXACT or any(o is None for o in outs):
-        raise LeftToAten
+        raise FallbackToAten
     kind = x.dtype.compute
 
     def body(ops: Tracer, index: Index) -> tuple[Value, Value]:
@@ -369,7 +369,7 @@ def fake_per_channel(
 ) -> Any:
     """Like `fake_per_tensor`, a scale for each place along an axis."""
     if not zeros.dtype.is_int or not x.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     read = along(x, axis)
     scale, zero = read(scales), read(zeros)
 

@@ -12,7 +12,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder, dims_of
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.pointwise import as_bool, power
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -170,7 +170,7 @@ def _refuse_nothing(x: TensorValue, dims: Sequence[int]) -> None:
     for d in dims:
         size = x.shape[d]
         if size is ZERO or any(s.kind is SymKind.UNBACKED for s in size.free_symbols):
-            raise LeftToAten
+            raise FallbackToAten
 
 
 def extreme(kind: ReduceKind) -> Rule:

@@ -6,7 +6,7 @@ from gyrator_ir.loop.body import ScanKind
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.capabilities import reaches
-from gyrator_lowering.table import LeftToAten, Rule, TableBuilder
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 
@@ -18,7 +18,7 @@ def running(kind: ScanKind) -> Rule:
         if x.ndim == 0:
             return b.copy(x, out)
         if not _scans(b, x, dim % x.ndim, kind is not ScanKind.LOGSUMEXP):
-            raise LeftToAten
+            raise FallbackToAten
         dtype = out.dtype.compute
         narrow = dtype is not out.dtype
         raw = b.buffer(Spec(dtype, out.device, out.shape, out.strides) if narrow else out)
@@ -41,7 +41,7 @@ def running_extreme(kind: ScanKind, position: ScanKind) -> Rule:
         values, places = b.outs
         assert values is not None and places is not None
         if x.ndim == 0 or x.dtype is DType.BOOL or not _scans(b, x, dim % x.ndim, False):
-            raise LeftToAten
+            raise FallbackToAten
         dtype = x.dtype.compute
         d = dim % x.ndim
         raw = b.buffer(Spec(dtype, values.device, values.shape, values.strides))

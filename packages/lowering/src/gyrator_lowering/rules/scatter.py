@@ -10,7 +10,7 @@ from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.promote import operand
 from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
 from gyrator_lowering.slices import wrapped
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import Spec, TensorValue
 
@@ -64,7 +64,7 @@ def embedding_backward(
     out = b.out
     dtype = out.dtype.compute
     if scale_by_frequency or not can(b, out.device.type, dtype, StoreMode.ADD):
-        raise LeftToAten
+        raise FallbackToAten
     total = b.pointwise(
         lambda ops, _: ops.const(0, dtype), Spec(dtype, out.device, out.shape, out.strides)
     )
@@ -112,7 +112,7 @@ def _index_put(
     check: bool,
 ) -> TensorValue:
     if all(p is None for p in places):
-        raise LeftToAten
+        raise FallbackToAten
     if with_masks(places):
         return _masked_put(b, x, places, values, accumulate)
     mode = StoreMode.ADD if accumulate else StoreMode.SET
@@ -120,7 +120,7 @@ def _index_put(
     uniform = mode is StoreMode.SET and all(size is ONE for size in values.shape)
     result = accumulator(b, x, out, mode, uniform)
     if result is None:
-        raise LeftToAten
+        raise FallbackToAten
     shape = _block_shape(x, places)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -142,9 +142,9 @@ def _masked_put(
     """`x[mask] = number`: a selection. Other masked writes stay in ATen."""
     mask = places[0]
     if len(places) != 1 or mask is None or mask.dtype is not DType.BOOL or accumulate:
-        raise LeftToAten
+        raise FallbackToAten
     if any(size is not ONE for size in values.shape):
-        raise LeftToAten
+        raise FallbackToAten
     number = (
         values
         if not values.shape
@@ -193,12 +193,12 @@ def scatter_into(
     `first`, a number, is stored there before, so that the elements of `x` do not take part.
     """
     if x.ndim == 0 or places.ndim != x.ndim:
-        raise LeftToAten
+        raise FallbackToAten
     out = b.out
     uniform = mode is StoreMode.SET and not isinstance(source, TensorValue)
     result = accumulator(b, x, out, mode, uniform)
     if result is None:
-        raise LeftToAten
+        raise FallbackToAten
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
@@ -254,7 +254,7 @@ def scatter_reduce(
 ) -> TensorValue:
     """`x` folded with elements of `source` at places along `dim`."""
     if reduce not in MODES or x.dtype is DType.BOOL:
-        raise LeftToAten
+        raise FallbackToAten
     identity = None if include_self else _identity(x.dtype, reduce)
     return scatter_into(b, x, dim, places, source, MODES[reduce], identity)
 
@@ -303,11 +303,11 @@ def _slices_at(
     check: Check,
 ) -> TensorValue:
     if x.ndim == 0 or places.ndim == 0:
-        raise LeftToAten
+        raise FallbackToAten
     out = b.out
     result = accumulator(b, x, out, mode)
     if result is None:
-        raise LeftToAten
+        raise FallbackToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -327,10 +327,10 @@ def index_fill(
     """`x` with a number stored in the slices at the places of a vector."""
     out = b.out
     if x.ndim == 0 or places.ndim == 0 or (isinstance(value, float) and not out.dtype.is_float):
-        raise LeftToAten
+        raise FallbackToAten
     result = accumulator(b, x, out, StoreMode.SET, uniform=True)
     if result is None:
-        raise LeftToAten
+        raise FallbackToAten
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -475,7 +475,7 @@ def diagonal_scatter(
 ) -> TensorValue:
     """`x` with a diagonal replaced by `source`."""
     if not isinstance(offset, int):
-        raise LeftToAten
+        raise FallbackToAten
     result = b.copy(x, b.out)
     p, q = dim1 % x.ndim, dim2 % x.ndim
     start = result.strides[q] * offset if offset >= 0 else result.strides[p] * -offset
@@ -521,9 +521,9 @@ def as_strided_scatter(
     given: Any = b.node.args[0]
     out = b.exact_spec(b.node.meta["val"])
     if out.strides != b.out.strides or out.strides != x.strides:
-        raise LeftToAten
+        raise FallbackToAten
     if not _apart(b.symbols.sizes(size), b.symbols.sizes(stride)):
-        raise LeftToAten  # where places repeat, the last element counts
+        raise FallbackToAten  # where places repeat, the last element counts
     result = b.copy(x, out)
     start = (
         b.symbols.size(given.meta["val"].storage_offset())

@@ -5,7 +5,7 @@ from typing import Any
 from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Index, Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -21,13 +21,13 @@ def _found(b: LoopBuilder, ordered: TensorValue, values: TensorValue, right: boo
     """
     size = ordered.shape[-1] if ordered.ndim else None
     if not isinstance(size, Const) or not 0 < size.value <= MOST:
-        raise LeftToAten
+        raise FallbackToAten
     if ordered.dtype is not values.dtype or ordered.dtype is DType.BOOL:
-        raise LeftToAten
+        raise FallbackToAten
     count = size.value
     row = ordered.ndim - 1
     if row and row != values.ndim - 1:
-        raise LeftToAten
+        raise FallbackToAten
 
     def body(ops: Tracer, index: Index) -> Value:
         value = ops.wide(ops.load(values, index))
@@ -58,7 +58,7 @@ def searchsorted(
 ) -> TensorValue:
     """Places at which values keep a sequence sorted."""
     if sorter is not None or not isinstance(values, TensorValue):
-        raise LeftToAten
+        raise FallbackToAten
     return _found(b, ordered, values, right or side == "right")
 
 
@@ -67,7 +67,7 @@ def bucketize(
 ) -> TensorValue:
     """Numbers of the intervals between boundaries that values lie in."""
     if not isinstance(values, TensorValue):
-        raise LeftToAten
+        raise FallbackToAten
     return _found(b, ordered, values, right)
 
 

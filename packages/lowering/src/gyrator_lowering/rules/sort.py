@@ -6,7 +6,7 @@ from gyrator_ir.types import DType
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.capabilities import reaches
 from gyrator_lowering.rules.extern import kept
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.values import Spec, TensorValue
 
 SELECTION = "a partial selection is cheaper than the sort that kernels have"
@@ -22,7 +22,7 @@ def sort(b: LoopBuilder, x: TensorValue, *args: Any, **named: Any) -> Any:
     values, places = b.outs
     assert values is not None and places is not None
     if x.ndim == 0 or x.dtype is DType.BOOL or not _sorts(b, x, dim % x.ndim):
-        raise LeftToAten
+        raise FallbackToAten
     wide = Spec(values.dtype.compute, values.device, values.shape, values.strides)
     into = [b.buffer(wide), b.buffer(places)]
     b.sort(

@@ -9,7 +9,7 @@ from gyrator_ir.expr import Const, Expr, mod
 from gyrator_lowering.build import LoopBuilder
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.pool import expanded, known, read_at, windowed
-from gyrator_lowering.table import LeftToAten, TableBuilder
+from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.trace import Tracer, Value
 from gyrator_lowering.values import TensorValue
 
@@ -82,7 +82,7 @@ def _numbers(*given: Any) -> list[list[int]]:
     """Return two of each; what is not a constant is ATen's."""
     numbers = [expanded(v, 2) for v in given]
     if not known(*numbers):
-        raise LeftToAten
+        raise FallbackToAten
     return numbers
 
 

@@ -277,7 +277,7 @@ def _unprofitable(
     if joint.inner and (joint.first_inner or joint.second_inner) and heuristics.cores > 1:
         work = space(joint.points + joint.inner)
         few = space(joint.points) < heuristics.cores and work > heuristics.parallel_grain
-        if few and space(joint.inner) >= LONG * heuristics.points_abreast:
+        if few and space(joint.inner) >= LONG * heuristics.adjacent_points:
             return Refused("the reduction has too few points to share the work among threads")
     if _common(first.stores, second.loads):
         return None

@@ -267,7 +267,7 @@ class _Splitter:
         for name, h in o.by_device:
             if name == device:
                 limits = h.split_reduction_points, h.split_reduction_extent
-                return (*limits, h.cores, h.points_abreast)
+                return (*limits, h.cores, h.adjacent_points)
         return o.points, o.extent, o.cores, 1
 
     def buffer(self, op: Reduction, n: int, axes: tuple[Axis, ...]) -> Buffer:

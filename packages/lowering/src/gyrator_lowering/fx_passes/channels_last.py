@@ -1,4 +1,4 @@
-"""`planes-last`: convolutions, and what lies between them, keep the channels of a point together.
+"""`channels-last`: convolutions, and what lies between them, keep the channels of a point together.
 
 Libraries convert planes in 16 bits to that layout before a convolution and back after it, unless
 they have it already: a quarter of the time of a ResNet. The pass gives it to what convolutions
@@ -28,17 +28,17 @@ _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
 
 
 @frozen
-class PlanesLast:
+class ChannelsLast:
     """Lay images out by points, from convolution to convolution."""
 
-    name: ClassVar[str] = "planes-last"
+    name: ClassVar[str] = "channels-last"
     devices: frozenset[str] = frozenset()
     """Types of devices whose library wants that."""
 
     @classmethod
-    def of(cls, targets: Mapping[str, Target]) -> "PlanesLast":
+    def of(cls, targets: Mapping[str, Target]) -> "ChannelsLast":
         """Return the pass for some targets, by device type."""
-        return cls(frozenset(d for d, t in targets.items() if t.heuristics.planes_last))
+        return cls(frozenset(d for d, t in targets.items() if t.heuristics.channels_last))
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
