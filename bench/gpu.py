@@ -30,7 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 from triton.testing import do_bench
 
 from gyrator import Session
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 
 Inputs = dict[str, torch.Tensor]
 Run = Callable[[Inputs], torch.Tensor]

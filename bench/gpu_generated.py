@@ -13,7 +13,7 @@ from statistics import geometric_mean
 from gpu import MODELS, Contest, Row, arguments, collect, facts
 
 from gyrator import Session
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 
 WAYS = ("library", "none")
 

@@ -17,10 +17,11 @@ from typing import Any
 from mkdocs.structure.files import File
 
 from gyrator.options import list_modes, list_options
+from gyrator_ir.body import nodes as body
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.host.nodes import INSTRUCTIONS
 from gyrator_ir.kernel import nodes as kernel_nodes
-from gyrator_ir.loop import body, nodes
-from gyrator_ir.loop.ops import OPS
+from gyrator_ir.loop import nodes
 from gyrator_ir.tile import nodes as tile_nodes
 from gyrator_lowering.table import TableBuilder
 

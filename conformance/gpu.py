@@ -31,9 +31,9 @@ from gpu_tuning import precision, tuning
 from transformers import GPT2Config, GPT2LMHeadModel
 from triton.testing import do_bench
 
-from gyrator.accuracy import allowed_block_error, worst_error
 from gyrator.demo.models import WORKLOADS, Workload, inference, training_step
-from gyrator.records import GraphRecord
+from gyrator.reports.accuracy import allowed_block_error, worst_error
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_runtime.accelerator import AcceleratorDevice

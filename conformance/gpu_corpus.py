@@ -19,10 +19,10 @@ import torch
 
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.body.nodes import Bind, Load, Store
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym, expr, subs
 from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Bind, Load, Store
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_runtime.accelerator import AcceleratorDevice
 from gyrator_runtime.host import DTYPES

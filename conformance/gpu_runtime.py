@@ -18,7 +18,7 @@ import torch
 import triton
 from gpu_kernels import LAUNCHES, Launching
 
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_runtime.accelerator import AcceleratorDevice

@@ -14,7 +14,7 @@ def codes(paths):
 
 def verifier_codes(root):
     """Return the codes that the checker of bodies puts together from an area and a number."""
-    text = (root / "packages/ir/src/gyrator_ir/loop/check.py").read_text()
+    text = (root / "packages/ir/src/gyrator_ir/body/verify.py").read_text()
     numbers = re.findall(r"^(\d{3})  \w", text, re.MULTILINE)
     assert numbers, "check.py lists its codes in its docstring"
     return {f"GY-{area}-{number}" for area in ("LOOP", "KERNEL") for number in numbers}

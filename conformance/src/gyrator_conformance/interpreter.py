@@ -17,13 +17,13 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.kernel.parse import read_kernel
 from gyrator_ir.kernel.print import show_kernel
-from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit

@@ -10,8 +10,8 @@ from attrs import define, field, frozen
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from gyrator.accuracy import allowed_block_error, worst_error
-from gyrator.records import GraphRecord
+from gyrator.reports.accuracy import allowed_block_error, worst_error
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.cells import DTYPES, Cell
 from gyrator_conformance.models import Model

@@ -160,7 +160,7 @@ with Session(config=config, options=options, observer=records.append) as session
 
 import ctypes
 from pathlib import Path
-from gyrator.programs import host_runner
+from gyrator.store.programs import host_runner
 from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load
 from gyrator_ir.host.parse import parse
 from gyrator_runtime.cache import Cache

@@ -5,8 +5,8 @@ from itertools import product
 import numpy as np
 
 from gyrator_codegen.passes.own_writes import owners
+from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
 from gyrator_ir.expr import ShapeFacts, Sym, evaluate, expr
-from gyrator_ir.loop.body import Bind, Load, Store, StoreMode
 from gyrator_testing.kernels.write import I0, I1, I64, S0, S1, kernel, outer
 
 T0 = Sym("t0")

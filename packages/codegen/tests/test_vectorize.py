@@ -3,9 +3,7 @@
 import pytest
 
 from gyrator_codegen.passes.vectorize import choose_vector_axis
-from gyrator_ir.expr import Sym, expr
-from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Load,
     Reduce,
@@ -15,6 +13,8 @@ from gyrator_ir.loop.body import (
     SortStep,
     Store,
 )
+from gyrator_ir.expr import Sym, expr
+from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.types import Device, DType
 
 I0, I1, R0 = Sym("i0"), Sym("i1"), Sym("r0")

@@ -7,9 +7,7 @@ import pytest
 from harness import ARCHS, NUMPY, Library, runs_here, target
 
 from gyrator_codegen_cpp.stage import CppBackend
-from gyrator_ir.expr import ShapeFacts, Sym, expr
-from gyrator_ir.kernel.nodes import Local
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     Let,
@@ -22,6 +20,8 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.expr import ShapeFacts, Sym, expr
+from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure
 from gyrator_ir.types import DType

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from harness import ARCHS, NUMPY, Library, runs_here
 
-from gyrator_ir.loop.ops import OPS, Numerics
+from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.compare import same_bits
 from gyrator_testing.kernels.rows import uses

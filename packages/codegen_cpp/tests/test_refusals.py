@@ -6,9 +6,9 @@ from harness import target
 
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.backend import TilingBackend
+from gyrator_ir.body.nodes import Let, Load, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ShapeFacts, expr
-from gyrator_ir.loop.body import Let, Load, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import F32, I0, R0, inner, kernel, outer

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from harness import ARCHS, NUMPY, Library, runs_here
 
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.expr import Sym, expr
-from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import BOOL, F32, I0, I1, I64, S0, S1, kernel, outer
 

@@ -25,10 +25,7 @@ from triton_harness import NUMPY, Library, target
 from gyrator_codegen.passes.choose_blocks import ChooseBlocks
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.backend import TilingBackend
-from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import ShapeFacts, expr
-from gyrator_ir.kernel.nodes import Local
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     Let,
@@ -41,6 +38,9 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.expr import ShapeFacts, expr
+from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.tile.nodes import Repeat, Threads, TiledGroup, TileProgram

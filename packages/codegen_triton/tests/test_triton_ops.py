@@ -6,7 +6,7 @@ from triton_build import CUDA
 from triton_harness import NUMPY, Library
 
 from gyrator_codegen_triton.ops import EMITTERS
-from gyrator_ir.loop.ops import OPS, Numerics
+from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.compare import same_bits
 from gyrator_testing.kernels.rows import uses

@@ -8,7 +8,7 @@ from triton_build import CUDA
 from triton_harness import NUMPY, Library, target
 
 from gyrator_codegen_triton.stage import TritonBackend
-from gyrator_ir.loop.ops import OPS, Numerics
+from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import poisoned
 from gyrator_testing.interp.errors import InterpreterError

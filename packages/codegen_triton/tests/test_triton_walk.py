@@ -5,7 +5,7 @@ import pytest
 from triton_corpus import scan, sorted_rows
 from triton_harness import NUMPY, Library
 
-from gyrator_ir.loop.body import ScanKind
+from gyrator_ir.body.nodes import ScanKind
 from gyrator_ir.types import DType
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.write import F32, F64, I64, S0, S1

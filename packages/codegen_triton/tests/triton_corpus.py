@@ -2,9 +2,7 @@
 
 from triton_build import kernel
 
-from gyrator_ir.expr import Sym, expr
-from gyrator_ir.kernel.nodes import Local
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -18,7 +16,9 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.ops import OPS, Typing, result_dtype
+from gyrator_ir.body.ops import OPS, Typing, result_dtype
+from gyrator_ir.expr import Sym, expr
+from gyrator_ir.kernel.nodes import Local
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.write import (
     BOOL,

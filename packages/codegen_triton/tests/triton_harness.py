@@ -3,10 +3,10 @@
 from hashlib import sha256
 
 from gyrator_codegen_triton.stage import TritonBackend
+from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
-from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.tile.loops import in_one_step
 from gyrator_ir.tile.nodes import TiledGroup

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gyrator.config import Config
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 sys.path.insert(0, str(Path(__file__).parent))  # modules beside the tests
@@ -71,7 +71,7 @@ def show(message, category, *rest):
     if category.__name__ == "GyratorWarning":
         caught.append(str(message))
 warnings.showwarning = show
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 records = []
 def f(x, w):

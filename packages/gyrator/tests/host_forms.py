@@ -12,7 +12,7 @@ from torch._higher_order_ops.triton_kernel_wrap import (
     triton_kernel_wrapper_mutation,
 )
 
-from gyrator.programs import host_runner
+from gyrator.store.programs import host_runner
 from gyrator.wrappers.cpp import TorchCppWrapper, calling, cpp_host, load, typed
 from gyrator.wrappers.fx import load_graph
 from gyrator_ir.host.nodes import HostProgram

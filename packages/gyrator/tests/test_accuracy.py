@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gyrator.accuracy import within_bound, worst_error
+from gyrator.reports.accuracy import within_bound, worst_error
 from gyrator.session import Session
 
 

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from gyrator.config import Config
-from gyrator.replay import DoubleBackwardError
+from gyrator.frontend.double_backward import DoubleBackwardError
 from gyrator.session import Session
 
 Compile = Callable[..., Callable[..., Any]]

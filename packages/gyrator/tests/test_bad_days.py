@@ -21,10 +21,10 @@ import attrs
 import pytest
 import torch
 
+from gyrator.cli.doctor import examine
 from gyrator.config import Config, read_config
-from gyrator.doctor import examine
 from gyrator.options import OptionError, list_modes, list_options, make_options
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import PureRunner
@@ -245,7 +245,7 @@ def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monk
     slow.write_text('#!/bin/sh\n[ "$1" = --version ] && { echo "g++ 99"; exit 0; }\nsleep 100\n')
     slow.chmod(slow.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(slow))
-    monkeypatch.setattr("gyrator.setting.host_runner", lambda cache: PureRunner())
+    monkeypatch.setattr("gyrator.engine.context.host_runner", lambda cache: PureRunner())
     began = time.monotonic()
     found, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
     assert all(r.fallback for r in found) and "GY-BUILD-003" in "".join(texts)

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from gyrator.config import Config
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.warn import GyratorWarning

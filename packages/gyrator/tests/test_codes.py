@@ -217,7 +217,7 @@ def test_keys_and_stored_programs_need_no_stage() -> None:
     code = """
 import sys
 import gyrator
-import gyrator.programs
+import gyrator.store.programs
 session = gyrator.default_session()
 assert session.engine(session.options).identity
 stages = ("lowering.rules", "scheduler", "codegen", "wrapper", "ir.loop", "ir.kernel", "ir.host")

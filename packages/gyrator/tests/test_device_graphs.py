@@ -9,12 +9,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
-from gyrator.autotune import Chosen, Memory, Variant, alternatives
-from gyrator.device_graphs import captured, replayed
-from gyrator.explain import Explanation
-from gyrator.manifest import Captured
+from gyrator.autotune.kernels import Chosen, Memory, Variant, alternatives
+from gyrator.engine.device_graphs import captured, replayed
+from gyrator.engine.pipeline import Stages
 from gyrator.options import Options
-from gyrator.pipeline import Stages
+from gyrator.reports.explain import Explanation
+from gyrator.store.manifest import Captured
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.verify import verify as verify_kernel

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 

@@ -3,7 +3,7 @@
 import pytest
 from attrs import evolve
 
-from gyrator.emission import units_of
+from gyrator.engine.emission import units_of
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_codegen_triton.stage import TritonBackend

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gyrator import explain
+from gyrator.reports import explain
 
 
 def f(x: torch.Tensor) -> torch.Tensor:

@@ -10,10 +10,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 
-from gyrator import autotune, products
+from gyrator.autotune import kernels as autotune
+from gyrator.autotune import matmuls as products
+from gyrator.autotune.regions import Region, regions
 from gyrator.config import Config
-from gyrator.records import GraphRecord
-from gyrator.regions import Region, regions
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_ir.types import DType

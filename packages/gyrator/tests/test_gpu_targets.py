@@ -10,8 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator import Session
 from gyrator.config import read_config
+from gyrator.engine.pipeline import Stages
 from gyrator.options import Options
-from gyrator.pipeline import Stages
 from gyrator.targets import GROUP, LoaderContext
 from gyrator.targets.cpu import CPU
 from gyrator.targets.cpu import probe as probe_cpu

@@ -11,7 +11,7 @@ from attrs import evolve
 from host_forms import WRAPPERS, Forms, externs, tensor
 
 from gyrator.config import Config, read_config
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets.cpu import CPU
 from gyrator.wrappers import cpp

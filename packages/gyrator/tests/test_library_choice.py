@@ -10,11 +10,11 @@ import torch
 from attrs import evolve
 from torch import nn
 
-from gyrator import library_choice
-from gyrator.autotune import Budget
+from gyrator.autotune.kernels import Budget
+from gyrator.autotune.kernels import library as library_choice
+from gyrator.autotune.library import LibraryChoice, Measure, Measured, available, probes
 from gyrator.config import Config
-from gyrator.library_choice import LibraryChoice, Measure, Measured, available, probes
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets import discover
 from gyrator_lowering.fx_passes import Product

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 methods = pytest.importorskip(

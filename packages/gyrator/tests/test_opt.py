@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gyrator import Session
-from gyrator.cli import main
-from gyrator.opt import OptError, OptRequest, run_opt
+from gyrator.cli.main import main
+from gyrator.cli.opt import OptError, OptRequest, run_opt
 from gyrator.options import make_options
 from gyrator_ir.diagnostics import ParseError, UnsupportedError
 from gyrator_ir.levels import LEVELS, parse_program

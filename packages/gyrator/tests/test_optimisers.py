@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gyrator.records import GraphRecord
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 SHAPES = ((), (3,), (0, 4), (16, 8), (16, 8), (5, 1, 7), (300, 40))

@@ -14,11 +14,11 @@ from torch import Tensor
 import gyrator
 from gyrator import GraphRecord, PassEdits, Session
 from gyrator.config import Config
-from gyrator.passes import pipelines
-from gyrator.product import passes_hash
+from gyrator.engine.passes import pipelines
+from gyrator.store.content_hash import passes_hash
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Const
 from gyrator_ir.kernel.nodes import Kernel, Schedule
-from gyrator_ir.loop.body import Const
 from gyrator_ir.loop.nodes import LoopProgram, Pointwise
 from gyrator_ir.passes import PassError
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram

@@ -18,8 +18,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gyrator.config import Config
-from gyrator.pieces import by_pytorch, cut, glue
-from gyrator.records import GraphRecord
+from gyrator.engine.pieces import by_pytorch, cut, glue
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_lowering.default import default_table

@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gyrator.accuracy import worst_error
-from gyrator.records import GraphRecord
+from gyrator.reports.accuracy import worst_error
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 Made = tuple[torch.Tensor, ...]

@@ -13,8 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gyrator import frontend
-from gyrator.records import GraphRecord
+from gyrator.frontend.aot import aot as frontend
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 Compile = Callable[..., Callable[..., Any]]

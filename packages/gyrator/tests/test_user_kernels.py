@@ -11,7 +11,7 @@ import user_kernels as u
 from triton.runtime.autotuner import Autotuner
 
 from gyrator import Session
-from gyrator.graph_key import graph_bytes, traced_bytes
+from gyrator.frontend.graph_key import graph_bytes, traced_bytes
 from gyrator.options import Options
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.nodes import TmaDescriptor, TritonLaunch
@@ -19,9 +19,9 @@ from gyrator_ir.loop.nodes import UserTritonKernel
 from gyrator_ir.loop.parse import parse
 from gyrator_ir.loop.print import show
 from gyrator_ir.loop.verify import verify
-from gyrator_lowering.kernel_text import kernel_text
 from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.stage import lower
+from gyrator_lowering.user_kernels.text import kernel_text
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 

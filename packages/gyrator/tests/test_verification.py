@@ -12,10 +12,10 @@ from attrs import evolve, frozen
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
-from gyrator import explain
-from gyrator.cli import main
+from gyrator.cli.main import main
 from gyrator.config import Config
-from gyrator.pipeline import Stages
+from gyrator.engine.pipeline import Stages
+from gyrator.reports import explain
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition
 from gyrator.targets.cpu import CPU, cpu_target

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gyrator_ir.body import verify as check
 from gyrator_ir.host import verify as host
 from gyrator_ir.kernel import verify as kernel
-from gyrator_ir.loop import check
 from gyrator_ir.loop import verify as loop
 
 HERE = Path(__file__).parent

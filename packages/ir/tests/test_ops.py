@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyrator_ir.loop.ops import OPS, Domain, Typing, result_dtype
+from gyrator_ir.body.ops import OPS, Domain, Typing, result_dtype
 from gyrator_ir.types import DType
 
 D = DType

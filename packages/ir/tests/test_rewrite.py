@@ -4,8 +4,8 @@ import pytest
 
 from gyrator_ir.body.parse import read_statement
 from gyrator_ir.body.print import show_statement
+from gyrator_ir.body.rewrite import defined, named, renamed, rewritten, used, value_key
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.rewrite import defined, named, renamed, rewritten, used, value_key
 from gyrator_ir.text.lines import parse_lines
 
 STATEMENTS = (

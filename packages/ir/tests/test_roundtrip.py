@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gyrator_ir.body.nodes import Axis, Const, Store
 from gyrator_ir.expr import ShapeFacts, Sym, expr
 from gyrator_ir.host.forms import FORMS
 from gyrator_ir.host.nodes import INSTRUCTIONS, HostProgram, ListValue, Return
 from gyrator_ir.levels import level_of
-from gyrator_ir.loop.body import Axis, Const, Store
 from gyrator_ir.loop.forms import CALLS
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -130,6 +130,6 @@ def test_every_field_is_in_its_form():
 
 
 def test_no_op_is_called_like_a_word_of_the_text_form():
-    from gyrator_ir.loop.ops import OPS
+    from gyrator_ir.body.ops import OPS
 
     assert not {"load", "bind", "const", "index", "reduce", "scan", "sort", "store"} & set(OPS)

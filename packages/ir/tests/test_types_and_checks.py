@@ -5,9 +5,9 @@ import math
 import pytest
 from attrs import field, frozen
 
+from gyrator_ir.body.nodes import Const, Let
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural, one_of
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_ir.loop.body import Const, Let
 from gyrator_ir.loop.nodes import Literal
 from gyrator_ir.types import Device, DType
 

@@ -2,13 +2,13 @@
 
 import pytest
 
+from gyrator_ir.body.nodes import Axis, Let, Load, Store
 from gyrator_ir.diagnostics import VerifyError
 from gyrator_ir.expr import Sym, expr
 from gyrator_ir.host.nodes import HostProgram, Parameter, Return
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.kernel.verify import verify as verify_schedule
-from gyrator_ir.loop.body import Axis, Let, Load, Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Pointwise, TensorInput, TensorRef
 from gyrator_ir.loop.verify import verify
 from gyrator_ir.types import Device, DType

@@ -11,7 +11,7 @@ import torch.utils._pytree as pytree
 from torch._functorch.aot_autograd import aot_function, make_boxed_func
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator_ir.loop.body import StoreMode
+from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.loop.nodes import Extern, LoopProgram, TypeArg
 from gyrator_ir.loop.verify import verify
 from gyrator_ir.target import Capabilities, Target

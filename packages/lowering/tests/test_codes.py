@@ -15,7 +15,7 @@ from gyrator_ir.loop.nodes import Extern
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, TableBuilder, lower
-from gyrator_lowering.trace import TraceError, Tracer
+from gyrator_lowering.builder.trace import TraceError, Tracer
 
 aten = torch.ops.aten
 TARGETS = {

@@ -17,7 +17,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
 from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
-from gyrator_lowering.build import each
+from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes import MoveIndices, fx_pipeline, joint_pipeline
 

@@ -7,7 +7,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gyrator_lowering import LoweringOptions, lower
 from gyrator_lowering.fx_passes import ReplaceRandom
-from gyrator_lowering.random_ops import register_ops
+from gyrator_lowering.torch_bridge.random_ops import register_ops
 from gyrator_testing.interp import philox
 from gyrator_testing.interp.loop import run_loop
 

@@ -5,10 +5,7 @@ import random
 import numpy as np
 from scheduler_programs import Maker, target
 
-from gyrator_ir.expr import Const, Expr, Sym
-from gyrator_ir.host.verify import verify as verify_host
-from gyrator_ir.kernel.verify import verify as verify_schedule
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Bind,
     IndexValue,
@@ -21,9 +18,12 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Const as ConstValue,
 )
+from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.kernel.verify import verify as verify_schedule
 from gyrator_ir.loop.nodes import LoopProgram, Pointwise, Scan, Scatter, Sort
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.types import DType

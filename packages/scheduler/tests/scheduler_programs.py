@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from gyrator_ir.body.nodes import Axis, Let, Load, Reduce, ReduceKind, Statement, Store
 from gyrator_ir.expr import ZERO, Const, Expr, Sym, expr, product_of, sum_of
-from gyrator_ir.loop.body import Axis, Let, Load, Reduce, ReduceKind, Statement, Store
 from gyrator_ir.loop.nodes import (
     Buffer,
     Extern,

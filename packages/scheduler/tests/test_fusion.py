@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from scheduler_programs import Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Schedule
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler import build

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scheduler_fuzz import check, random_program
 from scheduler_programs import Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.kernel.nodes import ScheduleNode
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler import build
 from gyrator_scheduler.fusion.cluster import Cluster

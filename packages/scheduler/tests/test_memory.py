@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from scheduler_fuzz import random_program
 from scheduler_programs import Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Const
 from gyrator_ir.host.nodes import Allocate, AllocateFromPool, AllocatePool, Free, Launch, Reuse
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.passes import PassEdits
 from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets
 from gyrator_scheduler.memory import needs, program_peak

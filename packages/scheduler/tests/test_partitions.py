@@ -7,6 +7,7 @@ import pytest
 from attrs import evolve
 from scheduler_programs import CPU, Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Sym
 from gyrator_ir.host.nodes import CallPartition, Capture, HostProgram
 from gyrator_ir.host.parse import parse as parse_host
@@ -16,7 +17,6 @@ from gyrator_ir.kernel.nodes import Partition
 from gyrator_ir.kernel.parse import parse
 from gyrator_ir.kernel.print import show
 from gyrator_ir.kernel.verify import verify
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import CallOp, DeviceCopy, Extern, LoopProgram
 from gyrator_ir.types import Device
 from gyrator_scheduler.options import SchedulerOptions

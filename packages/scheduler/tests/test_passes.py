@@ -7,9 +7,9 @@ import pytest
 from attrs import evolve, frozen
 from scheduler_programs import Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.diagnostics import VerifyError
 from gyrator_ir.kernel.nodes import Numerics, Schedule
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.passes import Off, PassEdits, Tracer
 from gyrator_scheduler.options import SchedulerOptions

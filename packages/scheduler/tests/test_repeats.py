@@ -6,9 +6,9 @@ import pytest
 from scheduler_fuzz import random_program
 from scheduler_programs import Maker, target
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import Pointwise, Reduction
 from gyrator_scheduler.access import LOOPS
 from gyrator_scheduler.fusion.cluster import singleton

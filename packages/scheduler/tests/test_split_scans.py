@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from gyrator_ir.body.nodes import Axis, Let, Load, ScanKind, ScanStep, Store
 from gyrator_ir.expr import Const, Expr, Sym, expr
-from gyrator_ir.loop.body import Axis, Let, Load, ScanKind, ScanStep, Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Reduction, Scan, TensorInput, TensorRef
 from gyrator_ir.loop.verify import verify
 from gyrator_ir.target import Heuristics

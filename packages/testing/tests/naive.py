@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.expr import evaluate
-from gyrator_ir.loop.body import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.loop.nodes import Extern, Reduction, Scan, Sort
 from gyrator_testing.interp import folds
 from gyrator_testing.interp.calls import Machine, bind_inputs

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gyrator_ir.loop.body import ReduceKind, ScanKind
+from gyrator_ir.body.nodes import ReduceKind, ScanKind
 from gyrator_ir.types import DType
 from gyrator_testing.interp import folds
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, cast, poisoned, scalar

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import attrs
 
-from gyrator_ir.loop.body import Let
+from gyrator_ir.body.nodes import Let
 from gyrator_testing.baseline import baseline_host, baseline_schedule
 from gyrator_testing.filetest.plugin import register
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gyrator_ir.loop.ops import OPS, Numerics, Typing
+from gyrator_ir.body.ops import OPS, Numerics, Typing
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY
 from gyrator_testing.interp.ops import CONVERT, EVALUATE, apply

@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Bind, Let, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import Extern, Reduction, Scan, Scatter, SizeInput, Sort
-from gyrator_ir.loop.ops import OPS
 from gyrator_ir.loop.verify import verify
 from gyrator_testing.feeds import feed, size_of
 from gyrator_testing.interp.loop import run_loop

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from attrs import evolve
 
-from gyrator_ir.loop.body import Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
+from gyrator_ir.body.nodes import Const, Let, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Threads, TiledKernel, TileProgram
 from gyrator_ir.tile.parse import parse

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.loop.body import Bind, Let, Load, Reduce, ReduceKind, Store
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import NUMPY
 from gyrator_testing.interp.kernel import run_kernel

@@ -14,8 +14,8 @@ from attrs import define, evolve, field, frozen
 from torch import Tensor
 
 from gyrator.config import Config, read_config
-from gyrator.records import GraphRecord
-from gyrator.replay import DoubleBackwardError
+from gyrator.frontend.double_backward import DoubleBackwardError
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.program import Program
 from gyrator_ir.types import HOST

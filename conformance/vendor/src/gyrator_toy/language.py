@@ -5,10 +5,7 @@ from collections.abc import Mapping, Sequence
 from attrs import define, field, frozen
 
 from gyrator_ir import expr as e
-from gyrator_ir.content import content_hash
-from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -19,7 +16,10 @@ from gyrator_ir.loop.body import (
     SortStep,
     Store,
 )
-from gyrator_ir.loop.ops import OPS
+from gyrator_ir.body.ops import OPS
+from gyrator_ir.content import content_hash
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Target

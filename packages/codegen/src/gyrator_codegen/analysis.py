@@ -2,10 +2,7 @@
 
 from collections.abc import Collection, Iterable
 
-from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -14,8 +11,11 @@ from gyrator_ir.loop.body import (
     ScanStep,
     SortStep,
 )
-from gyrator_ir.loop.ops import OPS
-from gyrator_ir.loop.rewrite import defined
+from gyrator_ir.body.ops import OPS
+from gyrator_ir.body.rewrite import defined
+from gyrator_ir.expr import Const as Number
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 
 _UNKNOWN_EXTENT = 256  # what a dynamic extent is taken for when work is compared
 

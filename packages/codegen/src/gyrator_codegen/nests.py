@@ -3,9 +3,9 @@
 from attrs import frozen
 
 from gyrator_codegen.analysis import static
+from gyrator_ir.body.nodes import Axis, Load, Reduce
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis, Load, Reduce
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
 from gyrator_ir.types import DType
 

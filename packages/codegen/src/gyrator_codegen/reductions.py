@@ -2,7 +2,7 @@
 
 import math
 
-from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.types import DType
 
 

@@ -9,9 +9,9 @@ from gyrator_codegen_cpp.dtypes import lane_type, literal, round_to
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scope import Scope, Value
+from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let, Load, Store
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Bind, Check, Const, IndexValue, Let, Load, Store
 from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
 

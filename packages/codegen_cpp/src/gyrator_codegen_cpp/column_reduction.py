@@ -13,10 +13,10 @@ from gyrator_codegen_cpp.inner_loops import linear_position, nonempty_test
 from gyrator_codegen_cpp.loops import Span, nested_loops, vector_loop
 from gyrator_codegen_cpp.reduction import Accumulators, State
 from gyrator_codegen_cpp.scope import Lanes, Scope
+from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let, Load, Reduce
+from gyrator_ir.body.rewrite import defined, used
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
-from gyrator_ir.loop.body import Axis, Const, IndexValue, Let, Load, Reduce
-from gyrator_ir.loop.rewrite import defined, used
 from gyrator_ir.types import DType
 
 

@@ -12,9 +12,9 @@ from gyrator_codegen_cpp.scan import Scanner
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_codegen_cpp.sort import sort_stage
 from gyrator_codegen_cpp.two_pass_reduction import TwoPass
+from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.tile.nodes import Method, Prefetch
 
 

@@ -13,9 +13,9 @@ from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.transposed_loads import transposed
+from gyrator_ir.body.nodes import Bind, Store
 from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.tile.nodes import Loop, TiledKernel

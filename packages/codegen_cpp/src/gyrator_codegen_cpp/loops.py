@@ -6,8 +6,8 @@ from attrs import frozen
 
 from gyrator_codegen import static
 from gyrator_codegen_cpp.scope import Lanes, Scope
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Axis
 
 Emit = Callable[[Scope, int], None]
 """Writes one vector (or element) of a loop at a place, into accumulator number `copy`."""

@@ -6,8 +6,8 @@ from gyrator_codegen import Access
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.scope import Scope
+from gyrator_ir.body.nodes import Load, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear
-from gyrator_ir.loop.body import Load, Store, StoreMode
 from gyrator_ir.types import DType
 
 

@@ -4,9 +4,9 @@ from gyrator_codegen import unfit
 from gyrator_codegen_cpp.dtypes import STORAGE
 from gyrator_codegen_cpp.ops import EMITTERS
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.body.nodes import Const, IndexValue, Let, Reduce, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Const, IndexValue, Let, Reduce, ScanStep, SortStep
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType

@@ -10,8 +10,8 @@ from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scope import Scope
+from gyrator_ir.body.nodes import ReduceKind, ScanKind, ScanStep
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep
 from gyrator_ir.types import DType
 
 _LIKE = {

@@ -20,10 +20,10 @@ from gyrator_codegen import (
 )
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.body.nodes import Bind, Load, Store
+from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import ZERO, CPrinter, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Bind, Load, Store
-from gyrator_ir.loop.rewrite import defined
 from gyrator_ir.source import Failure, KernelCheck
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType

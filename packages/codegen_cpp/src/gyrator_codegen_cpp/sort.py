@@ -6,10 +6,10 @@ from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import nested_loops
 from gyrator_codegen_cpp.scope import Scope, Value
+from gyrator_ir.body.nodes import Axis, SortStep, Store
+from gyrator_ir.body.rewrite import live, used
 from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis, SortStep, Store
-from gyrator_ir.loop.rewrite import live, used
 from gyrator_ir.types import DType
 
 

@@ -11,7 +11,7 @@ from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import Span, vector_loop
 from gyrator_codegen_cpp.scope import Scope
-from gyrator_ir.loop.body import Load
+from gyrator_ir.body.nodes import Load
 from gyrator_ir.types import DType
 
 

@@ -12,8 +12,8 @@ from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import function
 from gyrator_codegen_cpp.reduction import only_live
 from gyrator_codegen_cpp.scope import Scope
+from gyrator_ir.body.nodes import Load, Reduce, ReduceKind
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Load, Reduce, ReduceKind
 from gyrator_ir.tile.nodes import Reduction
 from gyrator_ir.types import DType
 

@@ -10,8 +10,8 @@ Positions along each dimension of a block are one number, of which axes are digi
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Axis
 from gyrator_ir.tile.loops import axes_of, in_one_step
 from gyrator_ir.tile.nodes import LoopKind, TiledKernel
 

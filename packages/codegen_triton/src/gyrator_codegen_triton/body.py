@@ -3,8 +3,7 @@
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import EMITTERS
-from gyrator_ir.expr import Expr
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -14,6 +13,7 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
 
 _MIRROR = {StoreMode.ADD: "tl.atomic_add", StoreMode.MIN: "tl.atomic_min"} | {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import (
     ONE,
     ZERO,
@@ -23,7 +24,6 @@ from gyrator_ir.expr import (
     iter_nodes,
     subs,
 )
-from gyrator_ir.loop.body import Axis
 
 
 class TritonPrinter(Printer):

@@ -11,10 +11,10 @@ from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
 from gyrator_codegen_triton.source import blocks_over, options, source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
+from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
+from gyrator_ir.body.rewrite import expressions, reads
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
-from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
-from gyrator_ir.loop.rewrite import expressions, reads
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.tile.loops import extent_of, kernel_facts

@@ -18,11 +18,11 @@ from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import Flat
 from gyrator_codegen_triton.source import blocks_over, options, source_of, write_origins
 from gyrator_codegen_triton.support import RESERVED
+from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep
+from gyrator_ir.body.rewrite import AnyStatement, expressions, reads, renamed
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.loop.body import Axis, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.loop.contraction import needed_for
-from gyrator_ir.loop.rewrite import AnyStatement, expressions, reads, renamed
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, literal
-from gyrator_ir.loop.body import Reduce, ReduceKind
+from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.types import DType
 
 _COMBINED = {

@@ -5,10 +5,7 @@ from functools import cache
 
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.ops import EMITTERS
-from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ZERO, Expr
-from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Const,
     IndexValue,
     Let,
@@ -19,6 +16,9 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.expr import ZERO, Expr
+from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
 from gyrator_ir.tile.loops import extent_of, in_one_step
 from gyrator_ir.tile.nodes import TiledKernel

@@ -3,7 +3,7 @@
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.reduction import filled, identity, places
-from gyrator_ir.loop.body import ReduceKind, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import ReduceKind, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _SCANS = {

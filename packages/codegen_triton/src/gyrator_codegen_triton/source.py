@@ -6,9 +6,9 @@ from typing import Protocol
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_triton.dtypes import POINTERS
 from gyrator_codegen_triton.support import preamble
+from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
-from gyrator_ir.loop.body import Bind
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.nodes import TiledKernel

@@ -6,9 +6,9 @@
 tensor([[0.5000, 0.5000]])
 """
 
-from gyrator.explain import Explanation, explain
 from gyrator.options import OptionError, Options, list_modes, list_options
-from gyrator.records import ExternRecord, GraphRecord, KernelRecord
+from gyrator.reports.explain import Explanation, explain
+from gyrator.reports.records import ExternRecord, GraphRecord, KernelRecord
 from gyrator.session import Session, default_session
 from gyrator_ir.passes import PassEdits
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import define, field
 
-from gyrator.compiler import Engine
 from gyrator.config import Config, read_config
-from gyrator.frontend import Frontend
-from gyrator.lazy import ShippedWrapper
+from gyrator.engine.engine import Engine
+from gyrator.engine.lazy import ShippedWrapper
+from gyrator.frontend.aot import Frontend
 from gyrator.options import Options, make_options
-from gyrator.product import passes_hash
-from gyrator.records import Observer, ignore_record
+from gyrator.reports.records import Observer, ignore_record
+from gyrator.store.content_hash import passes_hash
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.passes import PassEdits
@@ -69,7 +69,7 @@ class Session:
     def __attrs_post_init__(self) -> None:
         """Refuse edits that name nothing, before anything is compiled."""
         if self.passes.edits:
-            from gyrator.passes import pipelines  # the stages take 0.5 s to import
+            from gyrator.engine.passes import pipelines  # the stages take 0.5 s to import
 
             self.passes.check(pipelines())
             passes_hash(self.passes)

@@ -9,10 +9,10 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, WhileOp
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.node import BY_PYTORCH
+from gyrator_lowering.builder.node import BY_PYTORCH
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import argument
-from gyrator_lowering.values import TensorValue
 
 Lower = Callable[[GraphModule, str, str], LoopProgram]
 """`lower(gm, name, prefix)`: the prefix is the path of `gm` from the root module."""

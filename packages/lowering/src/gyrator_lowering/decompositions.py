@@ -10,8 +10,8 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
-from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import LoweringTable
+from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 

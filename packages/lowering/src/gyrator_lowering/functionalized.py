@@ -18,12 +18,12 @@ from torch.fx import Node
 from gyrator_ir.expr import ONE, ZERO
 from gyrator_ir.loop.nodes import Extern, ListArg, Literal
 from gyrator_ir.types import HOST, Device, DType
-from gyrator_lowering.build import LoopBuilder, each
-from gyrator_lowering.node import BY_PYTORCH
+from gyrator_lowering.builder.node import BY_PYTORCH
+from gyrator_lowering.builder.program import LoopBuilder, each
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.view import reaches_beyond
-from gyrator_lowering.schema import OpInfo, info_of
-from gyrator_lowering.values import Spec, TensorValue
+from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 _ORDER = "calls that act are kept in order"
 _COPY = torch.ops.aten.copy_.default

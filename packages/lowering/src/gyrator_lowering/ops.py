@@ -10,14 +10,14 @@ from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, each
-from gyrator_lowering.capabilities import complete, missing, touched
-from gyrator_lowering.dtypes import FROM_TORCH, device_of
+from gyrator_lowering.builder.capabilities import complete, missing, touched
+from gyrator_lowering.builder.program import LoopBuilder, each
+from gyrator_lowering.builder.slices import SLICES, bind_symbols
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import call
-from gyrator_lowering.schema import OpInfo, info_of
-from gyrator_lowering.slices import SLICES, bind_symbols
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
+from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 
 @define

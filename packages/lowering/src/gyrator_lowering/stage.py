@@ -26,22 +26,22 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.builder.node import BY_PYTORCH
+from gyrator_lowering.builder.program import LoopBuilder, each
+from gyrator_lowering.builder.promote import ScalarValue
+from gyrator_lowering.builder.scalars import read_size, scalar_of
+from gyrator_lowering.builder.values import OPAQUE, TensorValue
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
-from gyrator_lowering.dtypes import FROM_TORCH
-from gyrator_lowering.facts import facts_of
 from gyrator_lowering.functionalized import Holders, Wrapped, is_token
-from gyrator_lowering.node import BY_PYTORCH
 from gyrator_lowering.ops import REPORT, Ops
 from gyrator_lowering.options import LoweringOptions
-from gyrator_lowering.origins import Locator
-from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.scalars import read_size, scalar_of
-from gyrator_lowering.symbols import Symbols
 from gyrator_lowering.table import LoweringTable
-from gyrator_lowering.user_kernels import Launches, is_launch
-from gyrator_lowering.values import OPAQUE, TensorValue
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH
+from gyrator_lowering.torch_bridge.facts import facts_of
+from gyrator_lowering.torch_bridge.origins import Locator
+from gyrator_lowering.torch_bridge.symbols import Symbols
+from gyrator_lowering.user_kernels.launches import Launches, is_launch
 
 
 def lower(

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis
+from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -30,7 +31,6 @@ from gyrator_ir.loop.nodes import (
     UserTritonKernel,
     WhileOp,
 )
-from gyrator_ir.loop.rewrite import expressions, reads, writes
 
 LOOPS = (Pointwise, Scatter, Reduction, Scan, Sort)
 """Classes of the operations that become kernels."""

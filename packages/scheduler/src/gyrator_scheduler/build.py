@@ -4,8 +4,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 from attrs import evolve, frozen
 
+from gyrator_ir.body.nodes import Reduce, ReduceKind, Store
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
-from gyrator_ir.loop.body import Reduce, ReduceKind, Store
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.target import Heuristics, Target
 from gyrator_ir.types import Device

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field
 
+from gyrator_ir.body.nodes import Load, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Schedule, ScheduleNode
-from gyrator_ir.loop.body import Load, Store, StoreMode
 from gyrator_ir.loop.nodes import (
     Buffer,
     CollectiveCall,

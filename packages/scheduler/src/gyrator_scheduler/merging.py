@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeVar
 
+from gyrator_ir.body.nodes import Axis
+from gyrator_ir.body.rewrite import expressions, rewritten
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear, subs
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Axis
-from gyrator_ir.loop.rewrite import expressions, rewritten
 
 S = TypeVar("S", bound=KernelStatement)
 

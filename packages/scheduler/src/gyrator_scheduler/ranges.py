@@ -1,7 +1,7 @@
 """Simplification of addresses by what is known of the axes they are made of."""
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import Expr, FloorDiv, Max, Min, Mod, ShapeFacts, Where, iter_nodes
-from gyrator_ir.loop.body import Axis
 
 
 def divides(e: Expr) -> bool:

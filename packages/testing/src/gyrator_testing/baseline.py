@@ -6,6 +6,8 @@ whose meaning is known.
 
 from attrs import evolve
 
+from gyrator_ir.body.nodes import Axis
+from gyrator_ir.body.rewrite import expressions, reads, writes
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sorted_symbols
 from gyrator_ir.host.nodes import (
     Allocate,
@@ -29,7 +31,6 @@ from gyrator_ir.host.nodes import (
     View,
 )
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule, ScheduleNode, Stage
-from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -50,7 +51,6 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
     TensorRef,
 )
-from gyrator_ir.loop.rewrite import expressions, reads, writes
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.types import Device
 

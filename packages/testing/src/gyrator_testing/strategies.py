@@ -11,11 +11,7 @@ from typing import Any
 from attrs import define, field, frozen
 from hypothesis import strategies as st
 
-from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum
-from gyrator_ir.expr import Const as ConstExpr
-from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Schedule
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Bind,
     Check,
@@ -32,6 +28,11 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.body.ops import OPS, Domain, Numerics, Typing
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, expr, minimum
+from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import (
     Buffer,
     Extern,
@@ -48,7 +49,6 @@ from gyrator_ir.loop.nodes import (
     TensorInput,
     TensorRef,
 )
-from gyrator_ir.loop.ops import OPS, Domain, Numerics, Typing
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
 from gyrator_testing.baseline import baseline_host, baseline_schedule

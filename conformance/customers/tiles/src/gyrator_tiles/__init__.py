@@ -12,9 +12,9 @@ import torch
 from attrs import frozen
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gyrator_ir.body.nodes import Axis, Let, Load, ReduceKind, Store
+from gyrator_ir.body.nodes import Const as Literal
 from gyrator_ir.expr import Const, Expr, Sym, compile_python
-from gyrator_ir.loop.body import Axis, Let, Load, ReduceKind, Store
-from gyrator_ir.loop.body import Const as Literal
 from gyrator_ir.loop.nodes import LoopProgram, Pointwise, Reduction, TensorInput, TensorRef
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType

@@ -10,9 +10,9 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
+from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
-from gyrator_ir.loop.body import Reduce, ReduceKind
 from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
 
 _ENDLESS = 1 << 20  # what an extent is taken for that is not known

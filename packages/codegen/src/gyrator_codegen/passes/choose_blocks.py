@@ -7,9 +7,9 @@ from attrs import evolve, frozen
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import power_of_two
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.loop.body import Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel, TileProgram
 

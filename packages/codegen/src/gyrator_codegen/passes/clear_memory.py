@@ -7,8 +7,8 @@ from attrs import evolve, frozen
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Const, Store, StoreMode
 from gyrator_ir.expr import ONE, ShapeFacts
-from gyrator_ir.loop.body import Const, Store, StoreMode
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 _ZEROS = ("0", "0.0", "False")  # minus zero has a bit set

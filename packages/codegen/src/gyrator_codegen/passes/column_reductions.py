@@ -11,9 +11,9 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import extent_guess, ordered, static
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.loop.body import Bind
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 

@@ -5,6 +5,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import (
     Cond,
     Expr,
@@ -18,7 +19,6 @@ from gyrator_ir.expr import (
     children,
     iter_nodes,
 )
-from gyrator_ir.loop.rewrite import expressions
 from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 from gyrator_ir.types import DType

@@ -12,9 +12,7 @@ from attrs import evolve, frozen
 from gyrator_codegen.consecutive import consecutive
 from gyrator_codegen.extents import guess
 from gyrator_codegen.passes.rewriting import each_alone
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Bind,
     IndexValue,
@@ -23,9 +21,11 @@ from gyrator_ir.loop.body import (
     Reduce,
     Store,
 )
-from gyrator_ir.loop.body import Const as ConstValue
+from gyrator_ir.body.nodes import Const as ConstValue
+from gyrator_ir.body.rewrite import AnyStatement, defined, used
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
 from gyrator_ir.loop.contraction import needed_for, roles
-from gyrator_ir.loop.rewrite import AnyStatement, defined, used
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import (
     Choice,

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -16,7 +15,8 @@ from gyrator_ir.loop.body import (
     SortStep,
     Store,
 )
-from gyrator_ir.loop.rewrite import defined
+from gyrator_ir.body.rewrite import defined
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement
 from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
 
 Shape = tuple[object, ...]

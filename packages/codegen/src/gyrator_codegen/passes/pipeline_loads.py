@@ -6,10 +6,10 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Bind, Load
+from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.loop.body import Bind, Load
-from gyrator_ir.loop.rewrite import writes
 from gyrator_ir.tile.loops import in_one_step, steps_of
 from gyrator_ir.tile.nodes import Choice, Pipelined, TiledKernel, TileProgram
 

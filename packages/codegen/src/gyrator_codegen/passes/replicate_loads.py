@@ -12,10 +12,10 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive, consecutive_inside
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep
+from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
 from gyrator_ir.expr import ONE, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.loop.body import Axis, Bind, Load, Reduce, ScanStep, SortStep
-from gyrator_ir.loop.rewrite import AnyStatement, defined, expressions, used
 from gyrator_ir.tile.loops import in_one_step
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 

@@ -10,10 +10,10 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Reduce, ReduceKind
+from gyrator_ir.body.rewrite import defined, writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
-from gyrator_ir.loop.body import Const, IndexValue, Let, Load, Reduce, ReduceKind
-from gyrator_ir.loop.rewrite import defined, writes
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
 
 _Key = tuple[object, ...]

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterable, Sequence
 from attrs import evolve
 
 from gyrator_codegen.analysis import ordered
+from gyrator_ir.body.nodes import Reduce
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
-from gyrator_ir.loop.body import Reduce
 from gyrator_ir.tile.nodes import Reduction, Repeat, TiledGroup, TiledKernel, TileProgram
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]

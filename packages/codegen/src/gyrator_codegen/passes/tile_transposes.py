@@ -12,9 +12,9 @@ from attrs import evolve, frozen
 from gyrator_codegen.consecutive import consecutive
 from gyrator_codegen.extents import guess
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis, Load, Store
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel, TileProgram
 
 _SIDES = (16, 32, 64, 128)

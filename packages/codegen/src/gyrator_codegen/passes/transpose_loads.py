@@ -13,8 +13,8 @@ from gyrator_codegen.analysis import extent_guess
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.loop.body import Bind, Load
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram, Transposed
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()

@@ -13,9 +13,9 @@ from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import each_kernel, each_stage
+from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, Store
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
-from gyrator_ir.loop.body import Load, Reduce, ReduceKind, Store
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
 
 _KINDS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)

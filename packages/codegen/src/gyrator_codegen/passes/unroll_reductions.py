@@ -7,10 +7,10 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import invariant, static, work
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
+from gyrator_ir.body.nodes import Const, Reduce, ReduceKind
+from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
-from gyrator_ir.loop.body import Const, Reduce, ReduceKind
-from gyrator_ir.loop.rewrite import writes
 from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
 
 _SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)

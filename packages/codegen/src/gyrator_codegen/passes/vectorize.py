@@ -10,10 +10,10 @@ from gyrator_codegen.analysis import extent_guess, ordered
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, SortStep, Store
+from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.loop.body import Axis, Bind, Load, Reduce, SortStep, Store
-from gyrator_ir.loop.rewrite import defined, expressions, used
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 _REDUCE_END = 12  # price of merging the lanes of one accumulator, in vector operations

@@ -10,9 +10,9 @@ import torch
 from attrs import frozen
 from torch import Tensor, nn
 
-from gyrator.accuracy import within_bound, worst_error
 from gyrator.demo.models import Inputs, Workload, inference, training_step
-from gyrator.records import GraphRecord
+from gyrator.reports.accuracy import within_bound, worst_error
+from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
 Step = Literal["inference", "training"]

@@ -9,7 +9,7 @@ from attrs import frozen
 from jinja2 import Environment, StrictUndefined
 
 from gyrator.demo.measure import Row
-from gyrator.records import GraphRecord, KernelRecord
+from gyrator.reports.records import GraphRecord, KernelRecord
 
 
 @frozen

@@ -8,7 +8,7 @@ import torch
 from attrs import frozen
 
 from gyrator.config import Config
-from gyrator.lazy import ShippedKernels
+from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 
 from gyrator.config import Config
-from gyrator.lazy import ShippedTemplates
+from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.modes import StoreMode

@@ -14,7 +14,7 @@ import torch
 from attrs import frozen
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from gyrator.manifest import CompiledHost
+from gyrator.store.manifest import CompiledHost
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import (

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Check,
     Const,
@@ -19,7 +19,7 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.text.forms import build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.scanner import Scanner, symbol_named

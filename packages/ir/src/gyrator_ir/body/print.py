@@ -1,6 +1,6 @@
 """Statements to text."""
 
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -12,7 +12,7 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.text.scanner import Writer, show_number
 
 

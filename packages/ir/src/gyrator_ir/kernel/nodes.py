@@ -19,9 +19,10 @@ from enum import StrEnum
 
 from attrs import evolve, field, frozen
 
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement
+from gyrator_ir.body.rewrite import reads, writes
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement
 from gyrator_ir.loop.nodes import (
     Arg,
     Buffer,
@@ -33,7 +34,6 @@ from gyrator_ir.loop.nodes import (
     TensorRef,
     UserKernel,
 )
-from gyrator_ir.loop.rewrite import reads, writes
 from gyrator_ir.modes import Numerics as Numerics
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType

@@ -1,6 +1,6 @@
 """What must hold of every kernel and schedule between two stages.
 
-GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.loop.check`; 011 to 019 mean for the nodes
+GY-KERNEL-001 to 010 are those of bodies, see `gyrator_ir.body.verify`; 011 to 019 mean for nodes
 of a schedule what they mean in Loop IR, see `gyrator_ir.loop.verify` (012 is not asked of kernels).
 Beyond them:
 
@@ -23,7 +23,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TypeVar
 
+from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.print import show_statement
+from gyrator_ir.body.rewrite import AnyStatement, expressions
+from gyrator_ir.body.verify import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import (
@@ -46,16 +49,13 @@ from gyrator_ir.kernel.print import (
     show_partition,
     show_together,
 )
-from gyrator_ir.loop.body import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.loop.capture import uncaptured
-from gyrator_ir.loop.check import SIZE_KINDS, Checker, Place, Scope, Where, place
 from gyrator_ir.loop.nodes import (
     Buffer,
     Constant,
     TensorInput,
     TensorRef,
 )
-from gyrator_ir.loop.rewrite import AnyStatement, expressions
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.loop.uses import buffers_of
 from gyrator_ir.loop.verify import CallChecker, DataFlow, check_classes

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis, Bind, Reduce, ReduceKind
+from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
 from gyrator_ir.expr import Sym
-from gyrator_ir.loop.body import Axis, Bind, Reduce, ReduceKind
-from gyrator_ir.loop.rewrite import AnyStatement, defined, expressions, used
 
 
 @frozen

@@ -10,9 +10,9 @@ from types import NoneType
 
 from attrs import field, frozen
 
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
 from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
-from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.parse import read_statement
-from gyrator_ir.loop.body import Reduce, ScanStep, SortStep, Store
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -19,7 +20,6 @@ from gyrator_ir.loop.nodes import (
     Template,
 )
 from gyrator_ir.loop.print import KIND, VERSION
-from gyrator_ir.loop.rewrite import AnyStatement
 from gyrator_ir.text.forms import ORIGINS, build, peek
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import (

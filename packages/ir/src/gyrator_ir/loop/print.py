@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.print import show_statement
-from gyrator_ir.loop.body import Axis
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
 from gyrator_ir.loop.nodes import (
     CallOperation,
@@ -16,7 +17,6 @@ from gyrator_ir.loop.nodes import (
     Sort,
     Template,
 )
-from gyrator_ir.loop.rewrite import AnyStatement
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import (

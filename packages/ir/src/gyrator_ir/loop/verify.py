@@ -1,6 +1,6 @@
 """What must hold of every loop program between two stages.
 
-GY-LOOP-001 to 010 are those of bodies, see `gyrator_ir.loop.check`. Beyond them:
+GY-LOOP-001 to 010 are those of bodies, see `gyrator_ir.body.verify`. Beyond them:
 
 GY-LOOP-011  a created buffer holds values before it is read; so do the targets of scatters
 GY-LOOP-012  a created buffer is written by one operation that is no scatter and no mutating call
@@ -22,11 +22,11 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from gyrator_ir.body.nodes import Axis, Load, Statement, Store
 from gyrator_ir.body.print import show_statement
+from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, place
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
-from gyrator_ir.loop.body import Axis, Load, Statement, Store
-from gyrator_ir.loop.check import SIZE_KINDS, Checker, Scope, Where, place
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,

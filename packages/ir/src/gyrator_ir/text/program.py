@@ -4,9 +4,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
 from gyrator_ir.expr import ShapeFacts, facts_to_text, parse_facts
-from gyrator_ir.loop.body import Axis
 from gyrator_ir.loop.nodes import (
     Buffer,
     Constant,

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from gyrator_ir.body.nodes import Axis, Bind
 from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis, Bind
 from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 

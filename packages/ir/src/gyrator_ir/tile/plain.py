@@ -1,7 +1,7 @@
 """Kernels without decisions: what the first tile pass is given."""
 
+from gyrator_ir.body.nodes import Reduce, Store, StoreMode
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
-from gyrator_ir.loop.body import Reduce, Store, StoreMode
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction, TiledGroup, TiledKernel
 
 

@@ -23,11 +23,11 @@ The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 from collections.abc import Collection, Sequence
 from functools import partial
 
+from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.verify import Checker, Where
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.kernel.verify import verify_kernel
-from gyrator_ir.loop.body import Load, Reduce, ReduceKind, Store
-from gyrator_ir.loop.check import Checker, Where
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.tile.nodes import (

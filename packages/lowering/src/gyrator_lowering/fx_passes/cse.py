@@ -7,7 +7,7 @@ import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
 
-from gyrator_lowering.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of
 
 _KEPT = frozenset(
     {

@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
-from gyrator_lowering.symbols import hints_of
+from gyrator_lowering.torch_bridge.symbols import hints_of
 
 aten = torch.ops.aten
 

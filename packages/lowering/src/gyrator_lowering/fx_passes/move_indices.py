@@ -9,9 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.types import HOST
-from gyrator_lowering.build import each
+from gyrator_lowering.builder.program import each
 from gyrator_lowering.fx_passes.insert import fake_of
-from gyrator_lowering.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 

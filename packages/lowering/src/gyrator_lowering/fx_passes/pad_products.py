@@ -19,8 +19,8 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
-from gyrator_lowering.dtypes import FROM_TORCH
 from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH
 
 aten = torch.ops.aten
 

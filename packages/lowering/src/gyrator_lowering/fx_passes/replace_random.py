@@ -6,7 +6,7 @@ import torch
 from attrs import frozen
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator_lowering.random_ops import register_ops
+from gyrator_lowering.torch_bridge.random_ops import register_ops
 
 aten = torch.ops.aten
 

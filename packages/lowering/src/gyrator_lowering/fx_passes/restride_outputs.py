@@ -16,7 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._sympy.functions import Max
 
 from gyrator_lowering.fx_passes.insert import insert_after
-from gyrator_lowering.schema import info_of
+from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
 

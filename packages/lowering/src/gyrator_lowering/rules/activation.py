@@ -8,12 +8,12 @@ from attrs import evolve
 
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import Arg
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import Arg
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.pointwise import elementwise, simple
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue
 
 ROOT_HALF = math.sqrt(0.5)
 ROOT_2_OVER_PI = math.sqrt(2.0 / math.pi)

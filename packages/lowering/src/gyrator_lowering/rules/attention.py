@@ -11,9 +11,11 @@ from typing import Any
 import torch
 from attrs import evolve
 
-from gyrator_ir.loop.body import ReduceKind
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import TemplateKind
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules import attention_gradients as gradients
 from gyrator_lowering.rules.attention_scores import (
     Attention,
@@ -28,8 +30,6 @@ from gyrator_lowering.rules.attention_scores import (
 )
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import TensorValue
 
 # What the ops are called with -------------------------------------------------------------------
 

@@ -5,10 +5,12 @@ from typing import Any
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Expr
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import TemplateKind
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.attention_scores import (
     Attention,
     attention,
@@ -22,8 +24,6 @@ from gyrator_lowering.rules.attention_scores import (
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.rules.matmul import summed
 from gyrator_lowering.table import FallbackToAten, Rule
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 _INFINITY = float("inf")
 

@@ -5,17 +5,17 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, TensorRef
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import LIBRARY, argument
-from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import FallbackToAten
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.torch_bridge.schema import info_of
 
 _INFINITY = float("inf")
 

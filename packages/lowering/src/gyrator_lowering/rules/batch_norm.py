@@ -3,16 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr, product_of
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.norm import affine, rounded
 from gyrator_lowering.rules.reduction import fold_into, joined, split
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 
 def _dims(x: TensorValue) -> tuple[int, ...]:

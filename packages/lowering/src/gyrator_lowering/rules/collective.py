@@ -3,11 +3,11 @@
 from typing import Any
 
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait
-from gyrator_lowering.build import LoopBuilder, each
+from gyrator_lowering.builder.program import LoopBuilder, each
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import argument
-from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.torch_bridge.schema import info_of
 
 STARTS = (
     "all_reduce", "all_reduce_coalesced", "all_gather_into_tensor",

@@ -17,15 +17,15 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Expr, expr
-from gyrator_ir.loop.body import ReduceKind
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.matmul import accumulated, either, summed
 from gyrator_lowering.rules.pool import expanded
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
 @frozen

@@ -6,12 +6,12 @@ from typing import Any
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import DeviceCopy
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import ScalarValue, operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import ScalarValue, operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
 
 
 def filled(b: LoopBuilder, value: Any) -> TensorValue:

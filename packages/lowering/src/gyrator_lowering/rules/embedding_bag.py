@@ -7,15 +7,15 @@ import torch
 from attrs import evolve, frozen
 from torch.fx import Node
 
+from gyrator_ir.body.nodes import Check, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, minimum
-from gyrator_ir.loop.body import Check, ReduceKind, ScanKind, StoreMode
 from gyrator_ir.types import HOST, DType
-from gyrator_lowering.build import Body, LoopBuilder
+from gyrator_lowering.builder.program import Body, LoopBuilder
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import below
 from gyrator_lowering.rules.scatter import can, settled
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 SUM, MEAN, MAX = range(3)
 """ATen's numbers of the modes."""

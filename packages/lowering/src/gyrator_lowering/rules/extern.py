@@ -10,12 +10,12 @@ from torch.utils.flop_counter import flop_registry
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
 from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, each
-from gyrator_lowering.node import BY_PYTORCH
-from gyrator_lowering.promote import ScalarValue
-from gyrator_lowering.schema import OpInfo, info_of
+from gyrator_lowering.builder.node import BY_PYTORCH
+from gyrator_lowering.builder.program import LoopBuilder, each
+from gyrator_lowering.builder.promote import ScalarValue
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import Rule, TableBuilder
-from gyrator_lowering.values import Spec, TensorValue
+from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 _LIBRARY_WORK = frozenset(map(str, flop_registry))
 _INDEXED = ("aten.index.", "aten.index_put")

@@ -5,16 +5,16 @@ from typing import Any
 
 from attrs import evolve
 
+from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, product_of, sum_of
-from gyrator_ir.loop.body import Check
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, flat_index, unravel
-from gyrator_lowering.facts import facts_of
+from gyrator_lowering.builder.program import LoopBuilder, flat_index, unravel
+from gyrator_lowering.builder.slices import wrapped
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import MASKS, call
-from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.torch_bridge.facts import facts_of
 
 
 def embedding(

@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Sequence
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, Expr, product_of
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.pointwise import Scalar
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 NONE, MEAN = 0, 1
 """Numbers of the reductions in ATen; 2 is the sum."""

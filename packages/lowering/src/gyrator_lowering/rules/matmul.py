@@ -4,15 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import FoldBody, LoopBuilder
-from gyrator_lowering.promote import Arg, operand
+from gyrator_lowering.builder.program import FoldBody, LoopBuilder
+from gyrator_lowering.builder.promote import Arg, operand
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import library
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 After = Callable[[Tracer, Index, Value], Value]
 """What is done with a sum before it is rounded."""

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, Expr, product_of
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.reduction import (
     count,
     fold_into,
@@ -17,8 +19,6 @@ from gyrator_lowering.rules.reduction import (
     without,
 )
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 At = Callable[[Tracer, Sequence[Expr]], Value]
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum
-from gyrator_ir.loop.body import StoreMode
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.scatter import can, settled
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 Source = Callable[[Expr, Expr, Expr], Expr]
 """From a place in the padded plane, the width before, and the size, to a place in the input."""

@@ -6,14 +6,14 @@ from typing import Any
 import torch
 
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.dtypes import TO_TORCH
-from gyrator_lowering.promote import Arg, computed_in, operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import Arg, computed_in, operand
+from gyrator_lowering.builder.trace import Tracer, Value, wrapped
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import emit
-from gyrator_lowering.schema import info_of
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value, wrapped
-from gyrator_lowering.values import TensorValue
+from gyrator_lowering.torch_bridge.dtypes import TO_TORCH
+from gyrator_lowering.torch_bridge.schema import info_of
 
 Scalar = Callable[..., Value]
 """`fn(ops, a, b, ...)`, from values of one type to a value."""

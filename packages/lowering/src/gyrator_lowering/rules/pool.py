@@ -3,16 +3,16 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import Check, ReduceKind, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, maximum, minimum, mod, product_of
-from gyrator_ir.loop.body import Check, ReduceKind, StoreMode
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, unravel
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder, unravel
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.scatter import can, settled
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 UNROLLED = 32
 """Windows up to this many elements are read one by one; larger ones are folded."""

@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from typing import Any
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ZERO
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.dtypes import promote
-from gyrator_lowering.promote import Arg, operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import Arg, operand
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.reduction import reduced
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.torch_bridge.dtypes import promote
 
 EXACT = 1 << 22
 """Integers up to this size and their differences are exact in `f32`."""

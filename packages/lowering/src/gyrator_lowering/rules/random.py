@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gyrator_ir.expr import Expr
-from gyrator_lowering.build import LoopBuilder, flat_index
+from gyrator_lowering.builder.program import LoopBuilder, flat_index
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import kept
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue, contiguous_strides
 
 GENERATOR = "random numbers come from ATen's generator"
 
@@ -23,7 +23,7 @@ def philox(
     high: Any,
     *_: Any,
 ) -> TensorValue:
-    """`gyrator::philox`: see `gyrator_lowering.random_ops`."""
+    """`gyrator::philox`: see `gyrator_lowering.torch_bridge.random_ops`."""
     out = b.out
     steps = contiguous_strides(out.shape)
 

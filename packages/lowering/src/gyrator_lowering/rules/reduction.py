@@ -6,15 +6,15 @@ from typing import Any
 
 from attrs import evolve
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, product_of
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder, dims_of
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder, dims_of
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.pointwise import as_bool, power
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 Map = Callable[[Tracer, Value], Value]
 

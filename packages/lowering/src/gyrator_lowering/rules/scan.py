@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from gyrator_ir.loop.body import ScanKind
+from gyrator_ir.body.nodes import ScanKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.capabilities import reaches
+from gyrator_lowering.builder.capabilities import reaches
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
-from gyrator_lowering.values import Spec, TensorValue
 
 
 def running(kind: ScanKind) -> Rule:

@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import Check, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
-from gyrator_ir.loop.body import Check, StoreMode
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.promote import operand
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.slices import wrapped
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
-from gyrator_lowering.slices import wrapped
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import Spec, TensorValue
 
 MODES = {
     "sum": StoreMode.ADD, "add": StoreMode.ADD, "prod": StoreMode.MUL, "multiply": StoreMode.MUL,

@@ -4,10 +4,10 @@ from typing import Any
 
 from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Index, Tracer, Value
-from gyrator_lowering.values import TensorValue
 
 MOST = 1 << 20
 """Up to this many sorted values are searched in a kernel."""

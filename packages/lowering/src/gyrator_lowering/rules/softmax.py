@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.body import ReduceKind
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.reduction import fold_into, joined, split, with_ones
 from gyrator_lowering.table import Rule, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue
 
 NEGATIVE_INFINITY = float("-inf")
 

@@ -3,11 +3,11 @@
 from typing import Any
 
 from gyrator_ir.types import DType
-from gyrator_lowering.build import LoopBuilder
-from gyrator_lowering.capabilities import reaches
+from gyrator_lowering.builder.capabilities import reaches
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.extern import kept
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.values import Spec, TensorValue
 
 SELECTION = "a partial selection is cheaper than the sort that kernels have"
 

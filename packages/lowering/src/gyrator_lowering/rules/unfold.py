@@ -6,12 +6,12 @@ from typing import Any
 from attrs import evolve
 
 from gyrator_ir.expr import Const, Expr, mod
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.index import inside
 from gyrator_lowering.rules.pool import expanded, known, read_at, windowed
 from gyrator_lowering.table import FallbackToAten, TableBuilder
-from gyrator_lowering.trace import Tracer, Value
-from gyrator_lowering.values import TensorValue
 
 
 def im2col(

@@ -4,9 +4,9 @@ from typing import Any
 
 from gyrator_ir.expr import Cond, Const, Expr, any_of, either, eq, le
 from gyrator_ir.loop.nodes import AssertCond, Extern
-from gyrator_lowering.build import LoopBuilder
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.table import TableBuilder
-from gyrator_lowering.values import TensorValue
 
 
 def clone(b: LoopBuilder, x: TensorValue, **_: Any) -> TensorValue:

@@ -5,9 +5,9 @@ from functools import lru_cache
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym, exact_quotient, linear, sum_of
 from gyrator_ir.expr import evaluate as evaluate_expr
-from gyrator_ir.loop.body import Axis
 
 CACHE_SIZE = 1 << 12
 """Refinements that are remembered, in a cache that nobody can observe."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from attrs import define, field, frozen
 
+from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, subs
-from gyrator_ir.loop.body import Axis, Bind, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.nodes import LoopOperation, Operation, Reduction, Scan, Scatter, Sort
 from gyrator_scheduler.access import LOOPS, inner_of, is_indirect, points_of, statements_of
 from gyrator_scheduler.ranges import Ranges

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
+from gyrator_ir.body.nodes import Bind, Let, Load, ScanStep, SortStep
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.loop.body import Bind, Let, Load, ScanStep, SortStep
-from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import is_indirect
 
 NEVER = 1 << 30

@@ -5,11 +5,11 @@ from functools import lru_cache, partial
 
 from attrs import evolve
 
+from gyrator_ir.body.nodes import Axis, Bind, Load, Store
+from gyrator_ir.body.rewrite import defined, expressions, renamed, rewritten
 from gyrator_ir.expr import Expr, Sym, SymKind, product_of, subs
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Local, Numerics, Stage
-from gyrator_ir.loop.body import Axis, Bind, Load, Store
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.loop.rewrite import defined, expressions, renamed, rewritten
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device
 from gyrator_scheduler.fusion.stages import Assembled

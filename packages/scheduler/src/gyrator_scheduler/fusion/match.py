@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import Expr, Sym, subs
-from gyrator_ir.loop.body import Axis
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.access import is_indirect
 from gyrator_scheduler.fusion.axes import (

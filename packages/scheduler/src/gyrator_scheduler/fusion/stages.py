@@ -5,9 +5,7 @@ from typing import Any
 
 from attrs import define, frozen
 
-from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
-from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Bind,
     Const,
@@ -19,8 +17,10 @@ from gyrator_ir.loop.body import (
     SortStep,
     Store,
 )
+from gyrator_ir.body.rewrite import defined, expressions, named, renamed, used
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, product_of, subs, sum_of
+from gyrator_ir.kernel.nodes import KernelStatement, Level, Local, Stage
 from gyrator_ir.loop.nodes import Buffer, Reduction
-from gyrator_ir.loop.rewrite import defined, expressions, named, renamed, used
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import statements_of

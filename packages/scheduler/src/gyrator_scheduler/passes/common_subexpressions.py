@@ -4,10 +4,10 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_ir.body.nodes import Bind, Load, Statement, Store
+from gyrator_ir.body.rewrite import live, renamed, value_key
 from gyrator_ir.expr import Expr, Sym
-from gyrator_ir.loop.body import Bind, Load, Statement, Store
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
-from gyrator_ir.loop.rewrite import live, renamed, value_key
 from gyrator_scheduler.passes.rewriting import each_loop
 
 

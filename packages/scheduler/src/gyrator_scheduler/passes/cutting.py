@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from attrs import evolve
 
+from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind, Statement
+from gyrator_ir.body.nodes import Const as ConstValue
+from gyrator_ir.body.rewrite import renamed
 from gyrator_ir.expr import Expr, Sym, sum_of
-from gyrator_ir.loop.body import Axis, Bind, IndexValue, Let, Load, ReduceKind, Statement
-from gyrator_ir.loop.body import Const as ConstValue
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.loop.rewrite import renamed
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.kernels import row_major
 from gyrator_scheduler.naming import fresh

@@ -5,8 +5,9 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_ir.body.nodes import Bind, Store
+from gyrator_ir.body.rewrite import live
 from gyrator_ir.expr import Sym, SymKind
-from gyrator_ir.loop.body import Bind, Store
 from gyrator_ir.loop.nodes import (
     Buffer,
     Extern,
@@ -18,7 +19,6 @@ from gyrator_ir.loop.nodes import (
     Sort,
     TensorRef,
 )
-from gyrator_ir.loop.rewrite import live
 from gyrator_scheduler.access import LOOPS, access
 from gyrator_scheduler.dependences import has_effects
 from gyrator_scheduler.passes.rewriting import each_subprogram

@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_ir.loop.body import Const, IndexValue, Let, Load, Statement
+from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Statement
+from gyrator_ir.body.rewrite import live, renamed
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction, Scan, Sort
-from gyrator_ir.loop.rewrite import live, renamed
 from gyrator_ir.types import DType
 from gyrator_scheduler.passes.rewriting import collective_of, each_loop, with_collective
 

@@ -5,8 +5,8 @@ from typing import ClassVar
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis, Load, ReduceKind, Store
 from gyrator_ir.expr import ZERO, Expr, linear
-from gyrator_ir.loop.body import Axis, Load, ReduceKind, Store
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_scheduler.access import inner_of, statements_of
 from gyrator_scheduler.fusion.axes import guess

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Collective,
     Reduce,

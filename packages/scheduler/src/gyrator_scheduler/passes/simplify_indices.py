@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Axis, Bind, Statement
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.body import Axis, Bind, Statement
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram
 from gyrator_scheduler.access import LOOPS, inner_of
 from gyrator_scheduler.merging import with_expressions

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Let,
     Load,
@@ -14,10 +13,11 @@ from gyrator_ir.loop.body import (
     Statement,
     Store,
 )
-from gyrator_ir.loop.body import Const as ConstValue
+from gyrator_ir.body.nodes import Const as ConstValue
+from gyrator_ir.body.rewrite import defined, renamed
+from gyrator_ir.expr import ONE, Const, Expr, Sym, ceildiv, subs
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction
-from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space

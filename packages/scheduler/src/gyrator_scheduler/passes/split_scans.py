@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from attrs import define, evolve, frozen
 
-from gyrator_ir.expr import Const, Expr, Sym, ceildiv
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     IndexValue,
     Let,
@@ -20,8 +19,9 @@ from gyrator_ir.loop.body import (
     Statement,
     Store,
 )
+from gyrator_ir.body.rewrite import defined, renamed
+from gyrator_ir.expr import Const, Expr, Sym, ceildiv
 from gyrator_ir.loop.nodes import LoopProgram, Operation, Reduction, Scan
-from gyrator_ir.loop.rewrite import defined, renamed
 from gyrator_ir.target import Heuristics
 from gyrator_ir.types import DType
 from gyrator_scheduler.fusion.axes import guess, space

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import Expr, Sym
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Axis,
     Bind,
     Check,
@@ -27,6 +26,7 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
+from gyrator_ir.expr import Expr, Sym
 from gyrator_testing.interp import folds, ops
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast, scalar
 from gyrator_testing.interp.errors import interpreter_error

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gyrator_ir.loop.body import ReduceKind, ScanKind
+from gyrator_ir.body.nodes import ReduceKind, ScanKind
 from gyrator_ir.types import DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array
 

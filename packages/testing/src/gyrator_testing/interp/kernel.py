@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from attrs import define
 
+from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Lifetime, Schedule
-from gyrator_ir.loop.body import Reduce, ScanStep, SortStep
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_testing.interp.body import Block, Cell, Frame, Memory, blocks
 from gyrator_testing.interp.calls import Machine, bind_constants, bind_inputs

@@ -6,7 +6,7 @@ from typing import Any
 
 from attrs import define
 
-from gyrator_ir.loop.body import Axis, Reduce, ScanStep, SortStep, Statement, Store
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.loop.nodes import (
     LoopProgram,
     Operation,

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from attrs import define, field, frozen
 
+from gyrator_ir.body.nodes import Bind, Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.loop.body import Bind, Reduce, ScanStep, SortStep, Store, StoreMode
-from gyrator_ir.loop.rewrite import defined
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.nodes import (
     Loop,

@@ -6,9 +6,7 @@ from typing import Any, TypeVar
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import Expr, Sym, expr, to_python
-from gyrator_ir.kernel.nodes import Kernel, Local, Stage
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -22,7 +20,9 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.rewrite import AnyStatement
+from gyrator_ir.body.rewrite import AnyStatement
+from gyrator_ir.expr import Expr, Sym, expr, to_python
+from gyrator_ir.kernel.nodes import Kernel, Local, Stage
 from gyrator_ir.types import Device, DType
 from gyrator_testing.interp.dtypes import NUMPY, Array
 from gyrator_testing.kernels.write import CPU, inner, kernel, outer

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from attrs import frozen
 
+from gyrator_ir.body.nodes import Let, Load, Store
+from gyrator_ir.body.ops import OPS, Typing, result_dtype
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Let, Load, Store
-from gyrator_ir.loop.ops import OPS, Typing, result_dtype
 from gyrator_ir.types import Device, DType
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast
 from gyrator_testing.interp.ops import apply

@@ -3,9 +3,9 @@
 import numpy as np
 from attrs import evolve
 
+from gyrator_ir.body.nodes import Axis, Reduce, ReduceKind
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.body import Axis, Reduce, ReduceKind
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction, Threads, TiledKernel
 from gyrator_ir.tile.plain import untiled
 

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from attrs import define, field, frozen
 
-from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
-from gyrator_ir.loop.body import (
+from gyrator_ir.body.nodes import (
     Bind,
     Const,
     IndexValue,
@@ -22,9 +20,11 @@ from gyrator_ir.loop.body import (
     Store,
     StoreMode,
 )
-from gyrator_ir.loop.ops import OPS
-from gyrator_ir.loop.ops import Numerics as Precision
-from gyrator_ir.loop.rewrite import AnyStatement, expressions
+from gyrator_ir.body.ops import OPS
+from gyrator_ir.body.ops import Numerics as Precision
+from gyrator_ir.body.rewrite import AnyStatement, expressions
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
 from gyrator_ir.types import DType
 from gyrator_testing.feeds import size_of
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from gyrator_ir.body.nodes import Axis, Load, Store
+from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, Sym, expr, sorted_symbols
 from gyrator_ir.kernel.nodes import Kernel, Level, Local, Stage
-from gyrator_ir.loop.body import Axis, Load, Store
 from gyrator_ir.loop.nodes import Buffer
-from gyrator_ir.loop.rewrite import AnyStatement, expressions
 from gyrator_ir.types import Device, DType
 
 CPU = Device("cpu")

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 
 from attrs import define, field, frozen
 
+from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
+from gyrator_ir.body.ops import OPS
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, stride_of, subs
-from gyrator_ir.loop.body import Axis, Bind, IndexValue, Let, Load, ReduceKind, Store, StoreMode
 from gyrator_ir.loop.contraction import roles
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Reduction, TensorRef
-from gyrator_ir.loop.ops import OPS
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.memory import guessed_bytes

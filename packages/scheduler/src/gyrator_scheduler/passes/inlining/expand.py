@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping
 
 from attrs import define, evolve
 
+from gyrator_ir.body.nodes import Axis, Bind, Const, IndexValue, Let, Load, Statement, Store
+from gyrator_ir.body.rewrite import live, named, renamed, used, value_key
 from gyrator_ir.expr import Expr, Sym, subs
-from gyrator_ir.loop.body import Axis, Bind, Const, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.loop.nodes import (
     Buffer,
     LoopOperation,
@@ -15,7 +16,6 @@ from gyrator_ir.loop.nodes import (
     Scan,
     Sort,
 )
-from gyrator_ir.loop.rewrite import live, named, renamed, used, value_key
 from gyrator_ir.types import DType
 from gyrator_scheduler.access import LOOPS, inner_of
 from gyrator_scheduler.passes.inlining.choose import Chosen, Producer

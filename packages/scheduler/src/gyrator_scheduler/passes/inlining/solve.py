@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import (
     ONE,
     ZERO,
@@ -16,7 +17,6 @@ from gyrator_ir.expr import (
     mod,
 )
 from gyrator_ir.expr.division import extract_multiples
-from gyrator_ir.loop.body import Axis
 from gyrator_scheduler.fusion.axes import guess
 from gyrator_scheduler.ranges import Ranges
 

@@ -1,0 +1,208 @@
+"""Which of torch's two libraries for products on a CPU is the quicker one for which product.
+
+A few products are measured once a machine, and the results are stored. From them follows the choice
+for any product, so that equal graphs become equal programs. `max_autotune` measures each product
+of constant sizes instead.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import product as pairs
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gyrator.autotune.kernels import Budget, remember, remembered
+from gyrator.engine.context import CompilerContext
+from gyrator_lowering.fx_passes import Product
+from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.device import DeviceInterface
+from gyrator_runtime.profile import compare
+
+_FILE = "libraries.json"
+_SIZES = ((384, 384, 512), (128, 256, 1024), (128, 256, 256), (32, 256, 256), (128, 64, 64))
+"""Rows, depth and columns of what is measured. The first is the best that oneDNN can hope for."""
+_LAYOUTS = ((False, False), (False, True), (True, False))
+"""Whether the left matrix is copied and the right one turned: a layer's gradients and result."""
+_DEPTHS = (256, 384, 512, 768, 1024, 2048, 4096)
+_ROWS = 128
+"""Rows and columns of the products of which the error is measured: enough for its mean."""
+_GAIN = 1.1
+"""How much quicker oneDNN must be to be taken."""
+_SAMPLES = 8
+_SAMPLE_SECONDS = 3e-4
+_WORSE = 1.05
+"""How much larger an error may be measured to be where both round alike."""
+_PARAMETERS = ("X", "W", "B", "attr", "scalars", "algorithm")
+
+
+@frozen
+class Measured:
+    """What oneDNN was found to be better at on one machine."""
+
+    quicker: frozenset[Product]
+    """Products among those measured."""
+    depth: int
+    """Up to this depth its sums are as exact as ATen's; 0 for any."""
+
+    def takes(self, product: Product, exact: bool) -> bool:
+        """Whether a product goes to oneDNN: whether it was quicker at each of the largest products
+        measured that this one contains, and its sums, if that matters, are as exact."""
+        if exact and self.depth and product.depth > self.depth:
+            return False
+        inside = parts(product)
+        largest = [p for p in inside if not any(_inside(p, q) for q in inside if q != p)]
+        return bool(largest) and self.quicker.issuperset(largest)
+
+
+def probes(device: str) -> tuple[Product, ...]:
+    """Return the products that are measured on a device."""
+    return tuple(Product(device, *s, *layout) for s, layout in pairs(_SIZES, _LAYOUTS))
+
+
+def parts(product: Product) -> tuple[Product, ...]:
+    """Return those products of `probes` that are no larger than one in any direction."""
+    return tuple(p for p in probes(product.device) if _inside(p, product))
+
+
+def _inside(part: Product, whole: Product) -> bool:
+    """Whether a product is no larger than another of the same layout in any direction."""
+    alike = part == evolve(whole, rows=part.rows, depth=part.depth, columns=part.columns)
+    sizes = zip(_sizes(part), _sizes(whole), strict=True)
+    return alike and all(a <= b for a, b in sizes)
+
+
+def _sizes(product: Product) -> tuple[int, int, int]:
+    return product.rows, product.depth, product.columns
+
+
+def available() -> bool:
+    """Whether this torch has the op, and may use it, for exact products."""
+    op = getattr(getattr(torch.ops.mkldnn, "_linear_pointwise", None), "default", None)
+    onednn: Any = torch.backends.mkldnn
+    if op is None or not onednn.is_available() or not onednn.enabled:
+        return False
+    precision = onednn.matmul.fp32_precision  # "none" where nobody has chosen
+    named = tuple(a.name for a in op._schema.arguments)
+    return precision in ("none", "ieee") and named == _PARAMETERS
+
+
+@define
+class LibraryChoice:
+    """Tells whether oneDNN is the better library for a product; measures what it must know."""
+
+    setting: CompilerContext
+    budget: Budget
+    """What `max_autotune` may take."""
+    _known: dict[str, Measured] = field(factory=dict)
+
+    def __call__(self, product: Product) -> bool:
+        """Return whether a product goes to oneDNN."""
+        if not available():
+            return False
+        if self.setting.options.max_autotune:
+            return self._tuned(product)
+        if not parts(product):
+            return False
+        if product.device not in self._known:
+            self._known[product.device] = self._of_machine(product.device)
+        return self._known[product.device].takes(product, self._exact)
+
+    @property
+    def _exact(self) -> bool:
+        return self.setting.options.numerics == "eager"
+
+    def _key(self, what: str, device: str) -> CacheKey:
+        definition, _ = self.setting.targets[device]
+        fields = {"what": what, "machine": definition.machine(), "torch": torch.__version__}
+        return make_key("libraries", {name: text.encode() for name, text in fields.items()})
+
+    def _of_machine(self, device: str) -> Measured:
+        """Return what was measured on this machine, now or before."""
+        found = probes(device)
+        key = self._key(repr((found, _DEPTHS)), device)
+        entry = self.setting.cache.get(key)
+        if entry is not None:
+            stored = json.loads(entry.read(_FILE))
+            return Measured(frozenset(found[n] for n in stored["quicker"]), stored["depth"])
+        with self._alone(device) as measure:
+            best = [n for n, one in enumerate(found[: len(_LAYOUTS)]) if measure.quicker(one)]
+            others = [n for n in range(len(_LAYOUTS), len(found)) if n % len(_LAYOUTS) in best]
+            quicker = best + [n for n in others if measure.quicker(found[n])]
+            depth = measure.depth() if quicker else 0
+        text = json.dumps({"quicker": quicker, "depth": depth})
+        self.setting.cache.put(key, {_FILE: text.encode()})
+        return Measured(frozenset(found[n] for n in quicker), depth)
+
+    def _tuned(self, product: Product) -> bool:
+        """Measure this very product, if the budget allows, and remember the result."""
+        key = self._key(repr((product, self._exact)), product.device)
+        best = remembered(self.setting.cache, key)
+        for _ in self.budget.each([product] if best is None else []):
+            with self._alone(product.device) as measure:
+                exact = not self._exact or measure.as_exact(product.depth)
+                best = int(exact and measure.quicker(product))
+            remember(self.setting.cache, key, best)
+        return bool(best)
+
+    @contextmanager
+    def _alone(self, device: str) -> Iterator[Measure]:
+        """Yield what measures on a device, outside of the modes in which torch traces."""
+        definition, target = self.setting.targets[device]
+        autocast = torch._C._DisableAutocast()
+        with _disable_current_modes(), torch.no_grad(), autocast:
+            yield Measure(definition.device(target), torch.Generator(device).manual_seed(0))
+
+
+@frozen
+class Measure:
+    """Runs products in both libraries."""
+
+    device: DeviceInterface
+    generator: torch.Generator
+
+    def quicker(self, product: Product) -> bool:
+        """Return whether oneDNN takes less time for a product."""
+        x, y = self._matrices(product)
+        out = torch.empty(product.rows, product.columns, device=product.device)
+        runs = {"aten": lambda: torch.mm(x, y, out=out), "onednn": lambda: _linear(x, y)}
+        times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
+        return times["aten"].least >= _GAIN * times["onednn"].least
+
+    def as_exact(self, depth: int) -> bool:
+        """Return whether sums of so many products have no larger an error in oneDNN."""
+        depth = min(depth, _DEPTHS[-1])
+        x, y = self._matrices(Product(self.device.type, _ROWS, depth, _ROWS))
+        exact = x.double() @ y.double()
+        ours, theirs = ((r - exact).square().mean() for r in (_linear(x, y), x @ y))
+        return bool(ours <= _WORSE**2 * theirs)
+
+    def depth(self) -> int:
+        """Return up to which depth that holds; 0 for any."""
+        last = 0
+        for depth in _DEPTHS:
+            if not self.as_exact(depth):
+                return last or 1
+            last = depth
+        return 0
+
+    def _matrices(self, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
+        left = self._drawn(product.rows, product.depth, product.copied)
+        return left, self._drawn(product.depth, product.columns, product.turned)
+
+    def _drawn(self, rows: int, columns: int, turned: bool) -> torch.Tensor:
+        shape = (columns, rows) if turned else (rows, columns)
+        drawn = torch.randn(shape, generator=self.generator, device=self.generator.device)
+        return drawn.t() if turned else drawn
+
+
+def _linear(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
+        x, y.t(), None, "none", [], ""
+    )
+    return result

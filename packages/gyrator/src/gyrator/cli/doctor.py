@@ -1,0 +1,115 @@
+"""`gyrator doctor`: what works on this machine, and what to install for the rest."""
+
+import os
+import platform
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from attrs import frozen
+from rich.table import Table
+
+from gyrator.config import Config, read_config
+from gyrator.session import Session
+from gyrator.store.programs import host_runner
+from gyrator.targets import discover
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_runtime.cache import Cache
+from gyrator_runtime.toolchain import find_toolchain
+
+
+@frozen
+class Finding:
+    """One line of the doctor's report."""
+
+    subject: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def examine(config: Config | None = None) -> tuple[Finding, ...]:
+    """Look at everything that Gyrator needs, without changing anything but the cache folder."""
+    settings = config or read_config()
+    checks: tuple[Callable[[Config], Iterator[Finding]], ...] = (
+        _versions, _cache, _compiler, _runner, _targets, _triton, _compile,
+    )  # fmt: skip
+    return tuple(finding for check in checks for finding in check(settings))
+
+
+def table(findings: tuple[Finding, ...]) -> Table:
+    """Return the findings as a table for people."""
+    result = Table("", "subject", "found", "advice")
+    for f in findings:
+        result.add_row("[green]ok[/]" if f.ok else "[red]no[/]", f.subject, f.found, f.advice)
+    return result
+
+
+def _versions(_: Config) -> Iterator[Finding]:
+    yield Finding("Python", sys.version_info >= (3, 11), platform.python_version())
+    version = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
+    good = (2, 11) <= version < (2, 14)
+    advice = "" if good else "Gyrator is tested with torch 2.11 to 2.13"
+    yield Finding("torch", good, torch.__version__, advice)
+
+
+def _cache(config: Config) -> Iterator[Finding]:
+    root = config.cache_root
+    good = Cache(root).lasting
+    advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that you alone may write"
+    yield Finding("cache folder", good, str(root), advice)
+
+
+def _compiler(config: Config) -> Iterator[Finding]:
+    try:
+        toolchain = find_toolchain(os.environ, Cache(config.cache_root))
+    except GyratorError as error:
+        yield Finding("C++ compiler", False, error.diagnostic.message, error.diagnostic.help)
+        return
+    yield Finding("C++ compiler", True, f"{toolchain.command[0]}: {toolchain.version}")
+    threads = "" if toolchain.threads else "g++ gives threads; clang's kernels run on one"
+    found = "torch's OpenMP pool" if toolchain.threads else "none"
+    yield Finding("threads in kernels", toolchain.threads, found, threads)
+
+
+def _runner(config: Config) -> Iterator[Finding]:
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    name = host_runner(Cache(config.cache_root)).name
+    good = name == "native"
+    advice = "" if good else "install Python's headers (Debian: python3-dev) for fast host programs"
+    found = f"{name} runner" + ("" if header.exists() else ", no Python.h")
+    yield Finding("host programs", good, found, advice)
+
+
+def _targets(config: Config) -> Iterator[Finding]:
+    try:
+        targets = discover(config)
+    except GyratorError as error:
+        yield Finding("targets", False, error.diagnostic.message, error.diagnostic.help)
+        return
+    for device, (definition, target) in targets.items():
+        found = f"{target.arch}, kernels in {target.kernel_backend} (from {definition.name})"
+        yield Finding(f"target {device}", True, found)
+
+
+def _triton(_: Config) -> Iterator[Finding]:
+    found = find_spec("triton") is not None
+    yield Finding("Triton", True, "installed" if found else "not installed (not needed for CPUs)")
+
+
+def _compile(config: Config) -> Iterator[Finding]:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() + 1).sum(-1)
+
+    x = torch.randn(4, 33)
+    try:
+        with Session(options={"strict": True}, config=config) as session:
+            good = torch.allclose(torch.compile(f, backend=session.backend)(x), f(x))
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        yield Finding("compiling a function", False, first, "please report this")
+        return
+    yield Finding("compiling a function", good, "right result" if good else "WRONG result")

@@ -1,0 +1,151 @@
+"""The command line: `gyrator doctor | opt | verify | options | modes | cache`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from gyrator.cli.doctor import examine
+from gyrator.cli.doctor import table as doctor_table
+from gyrator.config import read_config
+from gyrator.options import Options, list_modes, list_options, make_options, options_of_text
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_ir.host.parse import parse as parse_host
+from gyrator_ir.passes import Tracer
+from gyrator_runtime.cache import Cache
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit status: 0, 1 for a finding, 2 for bad input."""
+    args = _parser().parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except GyratorError as error:
+        print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(f"gyrator: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gyrator", description="A compiler for PyTorch programs.")
+    commands = parser.add_subparsers(required=True, metavar="command")
+    doctor = commands.add_parser("doctor", help="what works on this machine, what to install")
+    doctor.set_defaults(run=_doctor)
+    options = commands.add_parser("options", help="every option of torch.compile's options=")
+    options.set_defaults(run=_options)
+    modes = commands.add_parser("modes", help="what each mode sets")
+    modes.set_defaults(run=_modes)
+    cache = commands.add_parser("cache", help="where the cache is, how large, and emptying it")
+    cache.add_argument("--prune", type=int, metavar="BYTES", help="shrink it to this size")
+    cache.set_defaults(run=_cache)
+    opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
+    opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
+    opt.add_argument("--from", dest="start", default="", help="its level: loop, kernel, tile, host")
+    opt.add_argument(
+        "--to",
+        default="",
+        help="run everything up to the passes of a level: loop, kernel, tile, host; or up to a "
+        "text: kernels, python, cpp, fx",
+    )
+    opt.add_argument(
+        "--passes",
+        default="",
+        help="instead of those of the text's level, `drop-dead-buffers,inline-pointwise{cost=4}`",
+    )
+    opt.add_argument("--without", default="", help="passes to leave out, separated by commas")
+    stop = opt.add_mutually_exclusive_group()
+    stop.add_argument("--before", default="", metavar="PASS", help="stop before this pass")
+    stop.add_argument("--after", default="", metavar="PASS", help="stop after this pass")
+    opt.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of torch.compile; may be repeated",
+    )
+    opt.add_argument("--time", action="store_true", help="say how long each pass took")
+    opt.add_argument(
+        "--print-changed", action="store_true", help="show what each pass changed, as a diff"
+    )
+    opt.add_argument("--list", action="store_true", help="list the passes of all levels")
+    opt.set_defaults(run=_opt)
+    verify = commands.add_parser("verify", help="run the kernels of a program beside their IR")
+    verify.add_argument("file", type=Path, help="a .gy file of any level")
+    verify.set_defaults(run=_verify)
+    return parser
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    findings = examine()
+    Console().print(doctor_table(findings))
+    return 0 if all(f.ok for f in findings) else 1
+
+
+def _options(_: argparse.Namespace) -> int:
+    table = Table("option", "default", "meaning")
+    for name, facts in list_options().items():
+        table.add_row(name, repr(facts["default"]), facts["meaning"])
+    Console().print(table)
+    return 0
+
+
+def _modes(_: argparse.Namespace) -> int:
+    table = Table("mode", "sets")
+    for name, options in list_modes().items():
+        table.add_row(name, ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing")
+    Console().print(table)
+    return 0
+
+
+def _cache(args: argparse.Namespace) -> int:
+    config = read_config()
+    if args.prune is not None:
+        Cache(config.cache_root, config.cache_bytes).prune(args.prune)
+    files = [p for p in config.cache_root.rglob("*") if p.is_file()]
+    size = sum(p.stat().st_size for p in files)
+    print(f"{config.cache_root}: {size / 2**20:.1f} MiB in {len(files)} files")
+    return 0
+
+
+def _opt(args: argparse.Namespace) -> int:
+    from gyrator.cli.opt import OptRequest, run_opt  # the other commands need no stage
+    from gyrator.engine.passes import listed, times
+
+    if args.list:
+        print(listed(), end="")
+        return 0
+    text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
+    request = OptRequest(
+        start=args.start,
+        to=args.to,
+        passes=args.passes,
+        without=tuple(filter(None, args.without.split(","))),
+        before=args.before,
+        after=args.after,
+        options=make_options(options=options_of_text(args.option)),
+    )
+    tracer = Tracer(texts=args.print_changed)
+    print(run_opt(text, request, tracer), end="")
+    if args.print_changed:
+        print("".join(step.diff() for step in tracer.steps), end="", file=sys.stderr)
+    if args.time:
+        Console(stderr=True).print(times(tracer.steps))
+    return 0
+
+
+def _verify(args: argparse.Namespace) -> int:
+    from gyrator.cli.opt import OptRequest, run_opt
+    from gyrator.engine.pipeline import Stages
+    from gyrator.session import default_session
+
+    text = run_opt(args.file.read_text(), OptRequest(to="host"))
+    found = Stages(default_session().engine(Options())).verify(parse_host(text))
+    for name, said in found.items():
+        print(f"{name}: {said}")
+    return 0

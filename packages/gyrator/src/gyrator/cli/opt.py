@@ -1,0 +1,153 @@
+"""`gyrator opt`: the product's own passes and stages, on the text of a program."""
+
+from typing import Any
+
+from attrs import evolve, field, frozen
+
+from gyrator.config import read_config
+from gyrator.engine.pipeline import Stages
+from gyrator.options import Options
+from gyrator.session import Session
+from gyrator.targets import discover
+from gyrator_codegen.passes import all_passes
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
+from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text
+from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
+from gyrator_ir.text.passes import parse_pipeline
+from gyrator_ir.tile.nodes import TileProgram
+from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
+from gyrator_scheduler.stage import offered
+
+KERNELS = "kernels"
+"""What `to` says for the text of the kernels."""
+
+
+class OptError(GyratorError):
+    """The request of `gyrator opt` makes no sense."""
+
+
+@frozen(kw_only=True)
+class OptRequest:
+    """What to do with a text: the passes of its level, then stages, up to a level or a language."""
+
+    start: str = ""
+    """Level of the text; empty reads it from its first line."""
+    to: str = ""
+    """A level, whose passes are the last to run; `kernels`, for their text; or a host language, for
+    that of the host program. Empty stays at the level of the text."""
+    passes: str = ""
+    """Run these instead of the passes of the text's level."""
+    without: tuple[str, ...] = ()
+    """Passes to leave out."""
+    before: str = ""
+    """Stop before the pass of this name."""
+    after: str = ""
+    """Stop after the pass of this name."""
+    options: Options = field(factory=Options)
+    """As `torch.compile` takes them."""
+
+
+def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str:
+    """Return the text after the request's passes and stages. Verifies at every border.
+
+    Raises `OptError` (GY-OPT-001 for text of no known level, GY-OPT-002 for a stage that does not
+    exist from there), and what parsers, passes, verifiers and stages raise.
+    """
+    level = _level(text, request.start)
+    assert level.parse is not None
+    program = level.verify(level.parse(text))
+    with Session(options=request.options, targets=discover(read_config())) as session:
+        stages = Stages(session.engine(session.options))
+        if level is TILE:
+            return _tiled(program, request, stages, tracer)
+        return _run(program, level, request, stages, tracer)
+
+
+def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tracer | None) -> str:
+    """Run the named passes over kernels that are tiled already, and show or print them."""
+    if request.to not in ("", TILE.name, KERNELS):
+        raise _no_way(f"no stage leads from {TILE.name} to {request.to!r}")
+    if request.without or request.before or request.after:
+        raise _no_way(f"say which passes run on text of the level {TILE.name}")
+    passes = parse_pipeline(request.passes, all_passes())
+    program = Pipeline(TILE, passes, "each").run(program, tracer)
+    if request.to != KERNELS:
+        return TILE.show(program)
+    return "\n".join(unit.text for unit in stages.printed(program))
+
+
+def _run(
+    program: Any, level: Level[Any], request: OptRequest, stages: Stages, tracer: Tracer | None
+) -> str:
+    languages, targets = stages.setting.wrappers, stages.setting.by_device
+    asked = any((request.passes, request.without, request.before, request.after))
+    wanted = request.to or (level.name if asked else "")
+    order = (*LEVELS, TILE.name, KERNELS, *languages)
+    if wanted and (wanted not in order or order.index(wanted) < order.index(level.name)):
+        raise _no_way(f"no stage leads from {level.name} to {wanted!r}")
+    if asked and level is HOST:
+        raise _no_way(f"there are no passes on the level {level.name}")
+    if not wanted:
+        return level.show(program)
+    if level is not HOST:
+        options = stages.scheduler_options()
+        pipelines = loop_pipeline(options, targets), kernel_pipeline(options)
+        edits, wanted = _edits(request, level, wanted, pipelines)
+        options = evolve(options, passes=edits)
+        if level is LOOP:
+            if wanted == LOOP.name:
+                program = offered(program, targets, stages.refused_template)
+                return LOOP.show(LOOP.verify(loop_pipeline(options, targets).run(program, tracer)))
+            program = stages.scheduled(program, options, tracer)
+        else:
+            program = KERNEL.verify(kernel_pipeline(options).run(program, tracer))
+        if wanted == KERNEL.name:
+            return KERNEL.show(program)
+        program = stages.hosted(program, options)
+    if wanted == HOST.name:
+        return HOST.show(program)
+    if wanted in languages:
+        return languages[wanted].emit(program).text
+    if wanted == TILE.name:
+        return "\n".join(TILE.show(tiled) for tiled in stages.tiled(program, tracer))
+    return "\n".join(u.text for part in stages.kernels(program).values() for u in part)
+
+
+def _edits(
+    request: OptRequest, level: Level[Any], wanted: str, pipelines: tuple[Pipeline[Any], ...]
+) -> tuple[PassEdits, str]:
+    """Return what the request changes of these pipelines, and where to stop."""
+    edits = PassEdits()
+    if request.passes:
+        table = next(p for p in pipelines if p.level is level).table
+        edits = edits.only(level.name, *parse_pipeline(request.passes, table))
+    edits = edits.without(*request.without)
+    edits.check(pipelines)
+    stop = request.before or request.after
+    if not stop:
+        return edits, wanted
+    edited = [edits.apply(p) for p in pipelines]
+    PassEdits().without(stop).check(edited)
+    found = next(p for p in edited if stop in p.names)
+    if list(LEVELS).index(found.level.name) < list(LEVELS).index(level.name):
+        raise _no_way(f"pass {stop!r} of the level {found.level.name} comes before {level.name}")
+    passes = found.until(stop, included=not request.before).running
+    return edits.only(found.level.name, *passes), found.level.name
+
+
+def _level(text: str, start: str) -> Level[Any]:
+    if start:
+        known = {**LEVELS, TILE.name: TILE}
+        if start not in known:
+            raise _no_way(f"there is no level {start!r}; there are: {', '.join(known)}")
+        return known[start]
+    try:
+        return level_of_text(text)
+    except ParseError as error:
+        headers = ", ".join(level.kind for level in LEVELS.values())
+        help = f"its first line starts with one of {headers}"
+        raise OptError(Diagnostic("GY-OPT-001", "the text is no program", help=help)) from error
+
+
+def _no_way(message: str) -> OptError:
+    return OptError(Diagnostic("GY-OPT-002", message, help="see `gyrator opt --help`"))

@@ -1,0 +1,92 @@
+"""What the compiler of ATen graphs gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import torch
+from attrs import frozen
+from torch._dynamo import disable
+
+from gyrator_runtime.cache import CacheKey
+
+if TYPE_CHECKING:
+    from gyrator.reports.records import Observer, Stopwatch
+    from gyrator_ir.passes import PassEdits
+    from gyrator_ir.target import Target
+    from gyrator_lowering.table import LoweringTable
+
+Phase = Literal["inference", "forward", "backward"]
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""A compiled graph: takes one list of arguments, which it empties, and gives the results."""
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def untraced(function: F) -> F:
+    """Keep Dynamo from tracing a function of ours that its own code, or autograd, calls."""
+    hidden: F = disable(function, reason="Gyrator's own code is not traced")  # type: ignore[no-untyped-call]
+    return hidden
+
+
+@frozen(eq=False)
+class CompiledGraph:
+    """A graph made callable."""
+
+    call: Boxed
+    key: CacheKey | None = None
+    """Under which the cache holds it; None for one that runs eagerly or holds constants."""
+
+
+class GraphCompiler(Protocol):
+    """Compiles ATen graphs, and finds those that were compiled before."""
+
+    @property
+    def rules(self) -> LoweringTable | None:
+        """Which rule lowers what; None for the table that we ship."""
+        ...
+
+    @property
+    def passes(self) -> PassEdits:
+        """Which passes the user adds, replaces or drops."""
+        ...
+
+    @property
+    def by_device(self) -> Mapping[str, Target]:
+        """The targets by device type, as torch's settings are now."""
+        ...
+
+    @property
+    def identity(self) -> Mapping[str, bytes]:
+        """Fields of cache keys that differ where the same graph may become another program."""
+        ...
+
+    def machine(self, devices: Iterable[str]) -> bytes:
+        """Return bytes that differ where other libraries may be quicker on these devices."""
+        ...
+
+    def prepare(self, devices: Iterable[str], calls: int) -> None:
+        """Start what compiling a graph of so many calls on these devices will need."""
+        ...
+
+    @property
+    def observer(self) -> Observer:
+        """What is called for every graph."""
+        ...
+
+    def stopwatch(self) -> Stopwatch:
+        """Return what watches one compile."""
+        ...
+
+    def compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> CompiledGraph:
+        """Return a callable for the graph: compiled, or eager with a warning. `watch` has seen what
+        was done before."""
+        ...
+
+    def find(self, key: str, phase: Phase) -> Boxed | None:
+        """Return the program stored under the hex digest of a key, or None."""
+        ...

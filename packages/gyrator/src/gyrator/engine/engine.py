@@ -1,0 +1,257 @@
+"""From an ATen graph to a callable, of the cache where it has one (`Engine.compile`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import torch
+from attrs import asdict, evolve, frozen
+
+from gyrator.engine.compiled import Boxed, CompiledGraph, Phase
+from gyrator.engine.context import CompilerContext
+from gyrator.frontend.boundary import plain_boundary
+from gyrator.frontend.fallback import eager_graph, warn_fallback
+from gyrator.frontend.graph_key import graph_bytes
+from gyrator.reports.records import ExternRecord, GraphRecord, Stopwatch
+from gyrator.store.programs import StoredProgram, load_program
+from gyrator_ir.diagnostics import (
+    Diagnostic,
+    GyratorError,
+    RefusedError,
+    UnsupportedError,
+    VerificationError,
+)
+from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.warn import warn
+
+_DEPTH = 3
+"""How often a piece of a graph may be cut again, for what only its own compile shows."""
+_PIECES = "pieces"
+_WARNED = ("GY-LOWER-030", "GY-LOWER-031")
+"""Codes of calls of ATen that a user would not expect."""
+
+
+@frozen(kw_only=True, eq=False)
+class Engine(CompilerContext):
+    """The compiler of ATen graphs for one choice of options. Keeps no state but its builders."""
+
+    def compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> CompiledGraph:
+        """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
+        it, with a warning, where nothing can."""
+        return self._adapted(gm, phase, _DEPTH, watch or self.stopwatch())
+
+    def _adapted(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
+        adapt = plain_boundary(gm)
+        compiled = self._compile_or_run(gm, phase, depth, watch)
+        return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
+
+    def _compile_or_run(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
+        try:
+            return self._compile(gm, phase, depth, watch)
+        except Exception as error:
+            if self.options.strict or isinstance(error, VerificationError):
+                raise
+            warn_fallback(error, phase)
+            calls = sum(n.op == "call_function" for n in gm.graph.nodes)
+            self.observer(GraphRecord("main", phase, calls, fallback=str(error)))
+            return CompiledGraph(eager_graph(gm))
+
+    def find(self, key: str, phase: Phase) -> Boxed | None:
+        """Return the program stored under the hex digest of a key, or None."""
+        watch = Stopwatch()
+        with watch.stage("load"):
+            named = CacheKey("programs", key, {})
+            stored = self._stored(named, None)
+        if stored is None:
+            return None
+        record = stored.record(phase, True, tuple(watch.seconds.items()))
+        self._report(record.externs)
+        self.observer(record)
+        return stored.call
+
+    def _compile(
+        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
+    ) -> CompiledGraph:
+        self._check_devices(gm)
+        _check_pending(gm)
+        with watch.stage("key"):
+            key = self._key(gm)
+        refused: Mapping[str, Diagnostic] | None = None
+        if self.options.cache:
+            with watch.stage("load"):
+                stored = self._stored(key, gm)
+                refused = None if stored is not None else self._refused_before(gm, key)
+            if stored is not None:
+                return self._finish(gm, key, stored, phase, watch, cached=True)
+        from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
+
+        if refused is not None:
+            return self._in_pieces(gm, phase, RefusedError(refused), depth)
+        try:
+            stored = Stages(self).build(gm, key, phase, watch)
+        except RefusedError as error:
+            self._keep_refused(gm, key, error.nodes)
+            return self._in_pieces(gm, phase, error, depth)
+        return self._finish(gm, key, stored, phase, watch, cached=False)
+
+    def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
+        """Return the stored program; None where there is none, or none that works here."""
+        try:
+            return load_program(self.cache, key, gm, self.running())
+        except Exception as error:  # whatever it is, compiling is still to be tried
+            said = error.diagnostic.message if isinstance(error, GyratorError) else str(error)
+            self.cache.discard(key, said or type(error).__name__)
+            return None
+
+    def _in_pieces(
+        self, gm: torch.fx.GraphModule, phase: Phase, error: RefusedError, depth: int
+    ) -> CompiledGraph:
+        """Compile what surrounds refused nodes, which PyTorch runs."""
+        if self.options.strict or not depth:
+            raise error
+        from gyrator.engine.pieces import by_pytorch, cut, glue, record  # hardly ever needed
+
+        pieces = cut(gm, error.nodes)
+        nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.name in error.nodes]
+        externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
+        self.observer(GraphRecord("main", phase, len(nodes), externs=externs))
+        calls = [
+            self._adapted(piece.module, phase, depth - 1, self.stopwatch()).call
+            if piece.compiled
+            else by_pytorch(piece)
+            for piece in pieces
+        ]
+        return CompiledGraph(glue(gm, pieces, calls))
+
+    def _keep_refused(
+        self, gm: torch.fx.GraphModule, key: CacheKey, refused: Mapping[str, Diagnostic]
+    ) -> None:
+        """Store which nodes of a graph, which the passes have seen, are refused."""
+        if self.options.cache:
+            rows = [
+                [k, asdict(refused[n.name])]
+                for k, n in enumerate(gm.graph.nodes)
+                if n.name in refused
+            ]
+            self.cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
+
+    def _refused_before(
+        self, gm: torch.fx.GraphModule, key: CacheKey
+    ) -> Mapping[str, Diagnostic] | None:
+        """Return what `_keep_refused` stored, if it did, after the passes over the graph."""
+        entry = self.cache.get(CacheKey(_PIECES, key.hex, {}))
+        if entry is None:
+            return None
+        from gyrator.autotune.kernels import Budget
+        from gyrator.engine.pipeline import Stages
+
+        Stages(self).prepare(gm, Budget(self.options.autotune_seconds))
+        nodes = list(gm.graph.nodes)
+        rows = json.loads(entry.read(_PIECES))
+        return {
+            nodes[k].name: Diagnostic(**why | {"provenance": tuple(why["provenance"])})
+            for k, why in rows
+        }
+
+    def _finish(
+        self,
+        gm: torch.fx.GraphModule,
+        key: CacheKey,
+        stored: StoredProgram,
+        phase: Phase,
+        watch: Stopwatch,
+        cached: bool,
+    ) -> CompiledGraph:
+        record = stored.record(phase, cached, tuple(watch.seconds.items()))
+        self._report(record.externs)
+        if not cached and self.options.cache:
+            record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
+        self.observer(
+            evolve(
+                record,
+                passes=tuple(watch.tracer.steps),
+                fx_text=lambda: gm.print_readable(print_output=False),
+            )
+        )
+        return CompiledGraph(stored.call, None if stored.constants else key)
+
+    def _report(self, externs: Iterable[ExternRecord]) -> None:
+        """Warn of calls that should have been kernels; with `strict`, raise what was refused."""
+        for extern in externs:
+            code, colon, message = extern.reason.partition(": ")
+            if not colon or not code.startswith("GY-"):
+                continue
+            if self.options.strict:
+                raise UnsupportedError(Diagnostic(code, message, provenance=(extern.source,)))
+            if code in _WARNED:
+                warn(code, message, "`gyrator.explain` lists all calls of ATen")
+
+    def _check_devices(self, gm: torch.fx.GraphModule) -> None:
+        """Refuse a graph all of whose tensors lie where no target is."""
+        tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+        devices = {n.meta["val"].device.type: n for n in tensors}
+        if devices and not devices.keys() & self.targets.keys():
+            device, node = next(iter(devices.items()))
+            known = ", ".join(self.targets) or "none"
+            raise UnsupportedError(
+                Diagnostic(
+                    "GY-TARGET-003",
+                    f"no target for device type {device!r}",
+                    provenance=(f"%{node.name} = {node.target}",),
+                    help=f"targets found: {known}; `gyrator doctor` shows what is installed",
+                )
+            )
+
+    def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
+        fields = {
+            "graph": graph_bytes(gm),
+            "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()).encode(),
+            "machine": self.machine(_product_devices(gm)),
+            **self.identity,
+        }
+        return make_key("programs", fields)
+
+
+def _product_devices(gm: torch.fx.GraphModule) -> set[str]:
+    """Return where a graph has products whose library may be chosen by measuring."""
+    products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
+    found = (n.meta["val"] for n in gm.graph.nodes if n.target in products)
+    return {val.device.type for val in found if val.dtype == torch.float32}
+
+
+def _check_pending(gm: torch.fx.GraphModule) -> None:
+    """Refuse to write to inputs that are to be conjugated or negated when they are read: programs
+    read a copy of such an input."""
+    for node in gm.graph.find_nodes(op="placeholder"):
+        val = node.meta.get("val")
+        if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and _written(node):
+            raise UnsupportedError(
+                Diagnostic(
+                    "GY-COMPILE-002",
+                    f"the input {node.name}, which is written to, is a "
+                    f"{'conjugated' if val.is_conj() else 'negated'} view",
+                    provenance=(f"%{node.name} = {node.target}",),
+                    help="pass `x.resolve_conj().resolve_neg()` instead",
+                )
+            )
+
+
+def _written(node: torch.fx.Node) -> bool:
+    """Whether a graph writes to a tensor, or to a view of it."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is None:
+            return user.op != "output"  # a higher-order op may do anything
+        if schema.is_mutable and node in user.args[:1]:
+            return True
+        if any(r.alias_info is not None for r in schema.returns) and _written(user):
+            return True
+    return False

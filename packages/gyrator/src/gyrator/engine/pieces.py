@@ -1,0 +1,325 @@
+"""A graph in pieces: what cannot be compiled is run by PyTorch, between programs of the rest.
+
+Nodes get levels: even ones are compiled, odd ones run by PyTorch, and a node's level is the lowest
+that is not below those of what it reads. A level is one piece, so there are no more pieces than the
+graph's longest path has changes between the two kinds. Views and sizes cost nothing and have no
+level: every piece that needs one has its own, so that no two tensors that a piece takes share
+memory unless the caller's do.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch.fx import Graph, GraphModule, Node
+
+from gyrator.engine.compiled import Boxed
+from gyrator.frontend.fallback import eager_graph
+from gyrator.reports.records import ExternRecord
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_lowering.builder.program import each
+from gyrator_lowering.torch_bridge.origins import innermost
+from gyrator_lowering.torch_bridge.schema import info_of
+from gyrator_runtime.outside import laid_out
+
+
+@frozen(eq=False)
+class Piece:
+    """A part of a graph, and where its arguments come from and its results go."""
+
+    module: GraphModule
+    compiled: bool
+    arguments: tuple[Node, ...]
+    results: tuple[Node, ...]
+
+
+def cut(gm: GraphModule, refused: Collection[str]) -> tuple[Piece, ...]:
+    """Cut a graph into pieces, in the order in which they run.
+
+    Args:
+        gm: an ATen graph with fake tensors.
+        refused: names of the nodes that PyTorch has to run.
+    """
+    return _Cut(gm, _refused(gm, refused)).pieces()
+
+
+def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Boxed:
+    """Return what runs pieces one after the other, each by a callable, as the whole graph.
+
+    It frees what no later piece takes.
+    """
+    slots = {n: k for k, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
+    inputs = len(slots)
+    for piece in pieces:
+        for node in piece.results:
+            slots.setdefault(node, len(slots))
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, (tuple, list))
+    outputs = [_returned(gm, item, slots) for item in returned]
+    kept = {slot for slot, _ in outputs}
+    last = {slots[node]: k for k, piece in enumerate(pieces) for node in piece.arguments}
+    steps = [
+        (
+            call,
+            [slots[node] for node in piece.arguments],
+            [s for n in piece.arguments if (s := slots[n]) not in kept and last[s] == k],
+            [slots[node] for node in piece.results],
+        )
+        for k, (piece, call) in enumerate(zip(pieces, calls, strict=True))
+    ]
+    space = [None] * (len(slots) - inputs)
+    unused = [k for k in range(inputs) if k not in last and k not in kept]
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        values = [*args, *space]
+        args.clear()
+        for place in unused:
+            values[place] = None
+        for call, arguments, dead, results in steps:
+            given = [values[place] for place in arguments]
+            for place in dead:
+                values[place] = None
+            for place, value in zip(results, call(given), strict=True):
+                values[place] = value
+        return [constant if slot is None else values[slot] for slot, constant in outputs]
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    return run
+
+
+def record(node: Node, why: Diagnostic) -> ExternRecord:
+    """Describe a node that PyTorch runs, for reports."""
+    line, code = innermost(node.meta.get("stack_trace") or "")
+    source = f"{line}: {code}" if line else ""
+    return ExternRecord(str(node.target), node.name, f"{why.code}: {why.message}", source)
+
+
+def by_pytorch(piece: Piece) -> Boxed:
+    """Return what runs a piece with PyTorch, results laid out as the graph says."""
+    run = eager_graph(piece.module)
+    wanted = [_layout(node.meta.get("val")) for node in piece.results]
+
+    def call(args: list[Any]) -> Sequence[Any]:
+        return [
+            result if layout is None else layout(result)
+            for result, layout in zip(run(args), wanted, strict=True)
+        ]
+
+    return call
+
+
+def _layout(fake: Any) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    """Return what copies a tensor that is laid out otherwise than said; None where nothing is
+    said, or depends on sizes in another way than that of a contiguous tensor."""
+    if not isinstance(fake, torch.Tensor) or fake.layout is not torch.strided:
+        return None
+    strides = fake.stride()
+    if all(isinstance(n, int) for n in (*fake.shape, *strides)):
+        return lambda x: x if x.stride() == strides else laid_out(x, strides)
+    step: Any = 1
+    for size, stride in zip(reversed(fake.shape), reversed(strides), strict=True):
+        if _expression(stride) != step:
+            return None
+        step = step * _expression(size)
+    return torch.Tensor.contiguous
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
+
+
+def _returned(gm: GraphModule, item: Any, slots: Mapping[Node, int]) -> tuple[int | None, Any]:
+    """Return where a result of the graph is, or what it is."""
+    if not isinstance(item, Node):
+        return None, item
+    return (None, _attribute(gm, item)) if item.op == "get_attr" else (slots[item], None)
+
+
+def _attribute(gm: GraphModule, node: Node) -> Any:
+    return operator.attrgetter(str(node.target))(gm)
+
+
+def _refused(gm: GraphModule, names: Collection[str]) -> set[Node]:
+    """Return the nodes that PyTorch runs: those named, and those whose result programs lay out in
+    another way than PyTorch does, for others may come to see it."""
+    calls = [node for node in gm.graph.nodes if node.op == "call_function"]
+    overlapping = (n for n in calls if any(map(_overlaps, each(n.meta.get("val")))))
+    return {n for n in calls if n.name in names} | {n for n in overlapping if not _is_free(n)}
+
+
+def _overlaps(fake: Any) -> bool:
+    """Whether a tensor is surely expanded."""
+    return isinstance(fake, torch.Tensor) and any(
+        isinstance(step, int) and step == 0 and isinstance(size, int) and size > 1
+        for size, step in zip(fake.shape, _strides(fake), strict=False)
+    )
+
+
+def _strides(fake: torch.Tensor) -> tuple[Any, ...]:
+    return fake.stride() if fake.layout is torch.strided else ()
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node costs nothing: a view, or a number made from numbers and sizes."""
+    if node.target is operator.getitem:
+        return _is_free(node.all_input_nodes[0])
+    if isinstance(node.target, torch._ops.OpOverload) and info_of(node.target).is_view:
+        return True
+    if not isinstance(node.meta.get("val"), _NUMBERS) or node.op != "call_function":
+        return False
+    inputs = [n.meta.get("val") for n in node.all_input_nodes]
+    return node.target in _SIZES or not any(isinstance(v, torch.Tensor) for v in inputs)
+
+
+_NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
+_SIZES = (
+    torch.ops.aten.sym_size.int,
+    torch.ops.aten.sym_stride.int,
+    torch.ops.aten.sym_numel.default,
+    torch.ops.aten.sym_storage_offset.default,
+)
+
+
+class _Cut:
+    """One run of `cut`."""
+
+    def __init__(self, gm: GraphModule, refused: set[Node]) -> None:
+        self.gm = gm
+        self.refused = refused
+        self.order = {node: k for k, node in enumerate(gm.graph.nodes)}
+        self.levels: dict[Node, int] = {}
+        """The level of each node; of one that costs nothing, the highest that it comes from."""
+        self.owned: dict[Node, int] = {}
+        """The level of each node that belongs to one piece."""
+        self.symbols = {
+            symbol: node
+            for node in reversed(gm.graph.nodes)
+            for symbol in _sizes(node.meta.get("val"))
+            if not isinstance(node.meta["val"], torch.Tensor)
+        }
+        """The first node that is each size symbol."""
+
+    def pieces(self) -> tuple[Piece, ...]:
+        """Return the pieces in order."""
+        self._place()
+        (returned,) = self.gm.graph.output_node().args
+        results = [n for n in each(returned) if isinstance(n, Node) and n.op == "call_function"]
+        first = min(self.owned.values(), default=0)
+        wanted: dict[int, set[Node]] = {level: set() for level in self.owned.values()}
+        for node in results:
+            wanted.setdefault(max(self.levels[node], first), set()).add(node)
+        needs: dict[int, list[Node]] = {}
+        members: dict[int, set[Node]] = {level: set() for level in wanted}
+        for node, level in self.owned.items():
+            members[level].add(node)
+        for level in sorted(wanted):
+            inside, outside = self._closure(members[level] | wanted[level], level)
+            members[level] = inside
+            needs[level] = outside
+            for node in outside:
+                if node.op == "call_function":
+                    wanted[self.owned[node]].add(node)
+        return tuple(
+            self._piece(level, members[level], needs[level], wanted[level])
+            for level in sorted(wanted)
+        )
+
+    def _place(self) -> None:
+        """Give every node its level."""
+        shared = any(_is_free(node) for node in self.refused)  # views that pieces hand on
+        top = floor = drawn = 0
+        for node in self.gm.graph.nodes:
+            if node.op != "call_function":
+                continue
+            level = max([-1, *(self.levels.get(n, -1) for n in node.all_input_nodes)])
+            if node.target is operator.getitem and node.all_input_nodes[0] in self.owned:
+                self.owned[node] = self.levels[node] = level
+                continue
+            if node not in self.refused and _is_free(node):
+                self.levels[node] = level
+                continue
+            writes, draws = _writes(node), _draws(node)
+            level = max(level, floor, top + shared if writes else 0, drawn if draws else 0)
+            level += level % 2 == (node not in self.refused)
+            self.owned[node] = self.levels[node] = level
+            top = max(top, level)
+            floor = level if writes else floor
+            drawn = level if draws else drawn
+
+    def _closure(self, roots: Iterable[Node], level: int) -> tuple[set[Node], list[Node]]:
+        """Return a piece's nodes, free ones included, and what it takes from elsewhere."""
+        inside: set[Node] = set()
+        outside: set[Node] = set()
+
+        def add(nodes: Iterable[Node]) -> None:
+            left = list(nodes)
+            while left:
+                node = left.pop()
+                if node in inside or node in outside:
+                    continue
+                if node.op == "placeholder" or self.owned.get(node, level) != level:
+                    outside.add(node)
+                    continue
+                inside.add(node)
+                left.extend(node.all_input_nodes)
+
+        add(roots)
+        given = {size for node in outside for size in _sizes(node.meta.get("val"))}
+        for symbol in sorted(
+            {s for node in (*inside, *outside) for s in _symbols(node.meta.get("val"))} - given,
+            key=str,
+        ):
+            source = self.symbols.get(symbol)
+            if source is not None and self.levels.get(source, -1) < level:
+                add([source])
+        return inside, sorted(outside, key=self.order.__getitem__)
+
+    def _piece(
+        self, level: int, inside: set[Node], outside: Sequence[Node], wanted: set[Node]
+    ) -> Piece:
+        graph = Graph()
+        env: dict[Node, Node] = {}
+        for node in outside:
+            env[node] = graph.placeholder(node.name)
+            env[node].meta = dict(node.meta)
+        for node in sorted(inside, key=self.order.__getitem__):
+            env[node] = graph.node_copy(node, env.__getitem__)
+        results = tuple(sorted(wanted, key=self.order.__getitem__))
+        graph.output(tuple(env[node] for node in results))
+        return Piece(GraphModule(self.gm, graph), level % 2 == 0, tuple(outside), results)
+
+
+def _sizes(fake: Any) -> Iterator[Any]:
+    """Yield the symbols that a value gives as they are, as a number or as a size."""
+    for value in fake.shape if isinstance(fake, torch.Tensor) else (fake,):
+        if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
+            yield value.node.expr
+
+
+def _symbols(fake: Any) -> Iterator[Any]:
+    """Yield the size symbols that a value depends on."""
+    for value in each(fake):
+        numbers: Iterable[Any] = (value,)
+        if isinstance(value, torch.Tensor):
+            numbers = (*value.shape, *_strides(value))
+        for number in numbers:
+            if isinstance(number, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                yield from number.node.expr.free_symbols
+
+
+def _writes(node: Node) -> bool:
+    """Whether what is read before and after a node may differ."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(info_of(node.target).writes)
+    return getattr(node.target, "__name__", "").startswith("triton_kernel_wrapper_mutation")
+
+
+def _draws(node: Node) -> bool:
+    """Whether a node may draw random numbers, or act, which it has to do in its turn."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return torch.Tag.nondeterministic_seeded in node.target.tags
+    return isinstance(node.target, torch._ops.HigherOrderOperator)

@@ -1,0 +1,344 @@
+"""Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import torch
+from attrs import evolve, frozen
+
+from gyrator.autotune.kernels import Budget, Memory, Variant, alternatives, tune
+from gyrator.autotune.library import LibraryChoice
+from gyrator.autotune.matmuls import faster_in_kernels
+from gyrator.engine.compiled import Phase
+from gyrator.engine.context import CompilerContext
+from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, units_of
+from gyrator.engine.verification import verified
+from gyrator.reports.records import Stopwatch
+from gyrator.reports.tracing import NO_TRACE, Trace
+from gyrator.store.manifest import CompiledHost
+from gyrator.store.programs import HOST, Product, StoredProgram, store_program
+from gyrator.store.summary import summarise
+from gyrator.targets import Building
+from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
+from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
+from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
+from gyrator_ir.host.nodes import HostProgram
+from gyrator_ir.host.print import show as show_host
+from gyrator_ir.host.verify import verify as verify_host
+from gyrator_ir.host.walk import programs
+from gyrator_ir.kernel.nodes import Numerics, Schedule, TemplateKernel
+from gyrator_ir.kernel.verify import verify as verify_kernel
+from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.loop.verify import verify as verify_loop
+from gyrator_ir.passes import Pipeline, Tracer
+from gyrator_ir.source import Program, TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import Repeat, TiledGroup, TileProgram
+from gyrator_lowering.default import default_table
+from gyrator_lowering.fx_passes import PadProducts, fx_pipeline
+from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.stage import lower
+from gyrator_runtime.cache import CacheKey
+from gyrator_runtime.plan.lower import lower as lower_host
+from gyrator_runtime.warn import warn
+from gyrator_scheduler.options import SchedulerOptions
+from gyrator_scheduler.stage import plan_host, schedule
+
+
+@frozen(eq=False)
+class Stages:
+    """What is done with a graph that the cache does not hold."""
+
+    setting: CompilerContext
+
+    def build(
+        self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
+    ) -> StoredProgram:
+        """Compile the graph and store it under `key`."""
+        trace = Trace.open(self.setting.options.trace_dir, phase)
+        trace.write("graph.py", lambda: gm.print_readable(print_output=False))
+        budget = Budget(self.setting.options.autotune_seconds)
+        try:
+            planned, host, units = self._programs(gm, budget, watch, trace)
+        finally:
+            trace.passes(watch.tracer.steps)
+        building = self._submit(host, units, budget)
+        with watch.stage("wrap"):
+            language = self._language(units)
+            wrapper, compiled = self._wrap(language, host, building)
+            plan = self._plan(wrapper, host)
+        for unit in (unit for part in units.values() for unit in part):
+            trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
+        trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
+        runs: dict[str, str] = {}
+        if self.setting.options.verify:
+            with watch.stage("build"):
+                for part in building.values():
+                    part.addresses()
+            with watch.stage("verify"):
+                runs = verified(host, units, building, self.setting, trace.folder)
+        manifest = summarise(gm, planned, host, units, wrapper, compiled, runs)
+        # A program that had to be in Python for want of a compiler is not for other processes.
+        fallen = language.name == "cpp" and not wrapper.units
+        with watch.stage("build"):
+            return store_program(
+                self.setting.cache if self.setting.options.cache and not fallen else None,
+                key, Product(wrapper.text, plan, manifest), building, gm, self.setting.running(),
+            )  # fmt: skip
+
+    def _programs(
+        self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
+    ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
+        """Return what the levels make of the graph, and the text of the kernels."""
+        rules = default_table() if self.setting.rules is None else self.setting.rules
+        targets = self.setting.by_device
+        options = self.scheduler_options()
+        called: dict[str, str] = {}
+        with watch.stage("lower"):
+            passes = self.prepare(gm, budget, watch.tracer)
+            lowering = self._lowering_options(gm, budget, passes)
+        for final in (False, True):
+            with watch.stage("lower"):
+                program = verify_loop(lower(gm, evolve(lowering, called=called), targets, rules))
+            trace.ir(program)
+            with watch.stage("schedule"):
+                planned = self.scheduled(program, options, watch.tracer)
+            trace.ir(planned)
+            with watch.stage("host"):
+                host = self.hosted(planned, options)
+            trace.ir(host)
+            with watch.stage("emit"):
+                units, refused = self._emit(host, targets, watch.tracer, trace)
+            if not refused:
+                break
+            if final or refused.keys() <= called.keys():
+                raise RefusedError(refused)
+            called |= {name: f"{why.code}: {why.message}" for name, why in refused.items()}
+        return planned, host, units
+
+    def prepare(
+        self, gm: torch.fx.GraphModule, budget: Budget, tracer: Tracer | None = None
+    ) -> Pipeline[torch.fx.GraphModule]:
+        """Run the passes over an ATen graph that come before lowering, in place; return them."""
+        pipeline = fx_pipeline()
+        if self._calls_libraries():
+            pipeline = fx_pipeline(self.setting.by_device, LibraryChoice(self.setting, budget))
+        pipeline = self.setting.passes.apply(pipeline)
+        pipeline.run(gm, tracer)
+        return pipeline
+
+    def scheduled(
+        self, program: LoopProgram, options: SchedulerOptions, tracer: Tracer | None = None
+    ) -> Schedule:
+        """Run the passes over a program, make kernels of it, and run the passes over those."""
+        targets = self.setting.by_device
+        return verify_kernel(schedule(program, options, targets, tracer, self.refused_template))
+
+    def hosted(self, planned: Schedule, options: SchedulerOptions) -> HostProgram:
+        """Return the host program."""
+        return verify_host(plan_host(planned, options, self.setting.by_device))
+
+    def kernels(self, host: HostProgram) -> dict[str, tuple[TranslationUnit, ...]]:
+        """Return the text of all kernels by device type.
+
+        Raises:
+            RefusedError: where a kernel language refuses some.
+        """
+        units, refused = self._emit(host, self.setting.by_device)
+        if refused:
+            raise RefusedError(refused)
+        return units
+
+    def verify(self, host: HostProgram, folder: Path | None = None) -> dict[str, str]:
+        """Build the kernels of a host program and run each beside its IR; see `verified`."""
+        units = self.kernels(host)
+        building = self._submit(host, units, Budget(self.setting.options.autotune_seconds))
+        return verified(host, units, building, self.setting, folder)
+
+    def _calls_libraries(self) -> bool:
+        return self.setting.options.extern_kernels != "none"
+
+    def _language(self, devices: Iterable[str]) -> WrapperBackend:
+        """Return the host language asked for, or Python where that cannot drive a device's kernels.
+
+        Python drives every device.
+        """
+        chosen = self.setting.wrapper
+        for device in devices:
+            _, target = self.setting.targets[device]
+            if chosen.name not in target.wrapper_backends:
+                warn(
+                    "GY-WRAPPER-002",
+                    f"kernels of {device} cannot be driven by a host program in {chosen.name!r}; "
+                    "this one is in Python",
+                    f"{device} takes: {', '.join(target.wrapper_backends)}",
+                )
+                return self.setting.wrappers["python"]
+        return chosen
+
+    def _wrap(
+        self, language: WrapperBackend, host: HostProgram, building: dict[str, Building]
+    ) -> tuple[Program, CompiledHost | None]:
+        """Return the host program; the units of a compiled one join what is being built."""
+        try:
+            emitted = language.emit(host)
+        except UnsupportedError as error:
+            why = error.diagnostic
+            warn(why.code, f"{why.message}; the host program is in Python", why.help)
+            return self.setting.wrappers["python"].emit(host), None
+        if not emitted.units:
+            return emitted, None
+        builder = cpp_host(self.setting.cache)
+        if builder is None or builder.toolchain is None:
+            no_cpp("there is no C++ compiler")
+            return self.setting.wrappers["python"].emit(host), None
+        setting = self.setting
+        building[HOST] = builder.submit(
+            emitted.units,
+            setting.cache,
+            setting.options.threads,
+            setting.progress(),
+            setting.seconds,
+        )
+        return emitted, calling(host, emitted)
+
+    def _plan(self, wrapper: Program, host: HostProgram) -> str:
+        """Return what runs for a host program: see `Product`."""
+        if wrapper.units:
+            return ""
+        return show_host(host) if wrapper.language == "fx" else lower_host(host).text()
+
+    def refused_template(self, kernel: TemplateKernel) -> str:
+        """Return why the kernel language of a template's device refuses it, or an empty text."""
+        definition, target = self.setting.targets[kernel.device.type]
+        if not isinstance(definition.kernels, TemplateBackend):
+            return f"kernels in {target.kernel_backend} have no templates"
+        said = definition.kernels.refuses_template(kernel, target)
+        return "" if said is None else said.message
+
+    def tiled(self, host: HostProgram, tracer: Tracer | None = None) -> list[TileProgram]:
+        """Return the kernels of a host program as the passes tile them, a program for each part and
+        device whose language prints Tile IR."""
+        found: list[TileProgram] = []
+        tiling = Tiling(self.setting.passes, tracer)
+        for part in programs(host):
+            for device in dict.fromkeys(k.device.type for k in part.kernels):
+                definition, target = self.setting.targets[device]
+                if isinstance(definition.kernels, TilingBackend):
+                    found.append(tiled_of(part, definition.kernels, target, tiling))
+        return found
+
+    def printed(self, program: TileProgram) -> tuple[TranslationUnit, ...]:
+        """Return the text of tiled kernels of one device.
+
+        Raises:
+            UnsupportedError: GY-OPT-003, for a device whose language does not print Tile IR.
+        """
+        kernel = program.kernels[0]
+        assert not isinstance(kernel, Repeat), "a repeat stands after its kernel"
+        device = kernel.device if isinstance(kernel, TiledGroup) else kernel.kernel.device
+        found = self.setting.targets.get(device.type)
+        if found is None or not isinstance(found[0].kernels, TilingBackend):
+            said = f"no kernel language of {device} prints tiled kernels"
+            raise UnsupportedError(Diagnostic("GY-OPT-003", said, help="see `gyrator doctor`"))
+        return found[0].kernels.emit_tiled(program, found[1])
+
+    def _emit(
+        self,
+        host: HostProgram,
+        targets: Mapping[str, Target],
+        tracer: Tracer | None = None,
+        trace: Trace = NO_TRACE,
+    ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
+        """Return the text of all kernels by device type, and which FX nodes' kernels are refused.
+
+        Where any is, the text is not complete.
+        """
+        units: dict[str, tuple[TranslationUnit, ...]] = {}
+        refused: dict[str, Diagnostic] = {}
+        for part in programs(host):
+            devices = dict.fromkeys(k.device.type for k in part.kernels)
+            for device in devices:
+                (definition, _), target = self.setting.targets[device], targets[device]
+                named = [part.name] * (part is not host) + [device] * (len(devices) > 1)
+                seen = partial(trace.ir, part="_".join(named))
+                tiling = Tiling(self.setting.passes, tracer, seen)
+                try:
+                    found = refusals(part, definition.kernels, target)
+                    made = () if found else units_of(part, definition.kernels, target, tiling)
+                except UnsupportedError:  # only once it writes the text does the language know
+                    found = late_refusals(part, definition.kernels, target, tiling)
+                    if not found:
+                        raise
+                    made = ()
+                refused |= found
+                if part is not host:
+                    made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
+                units[device] = (*units.get(device, ()), *made)
+        return units, refused
+
+    def _submit(
+        self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]], budget: Budget
+    ) -> dict[str, Building]:
+        building: dict[str, Building] = {}
+        for device, part in units.items():
+            definition, target = self.setting.targets[device]
+            loader = self.setting.loader(target)
+            if not self.setting.options.max_autotune:
+                building[device] = loader.submit(part)
+                continue
+            memory = Memory(self.setting.cache, loader.identity, host)
+            part = memory.applied(part)
+            if not budget.left:  # products took it
+                building[device] = loader.submit(part)
+                continue
+            variants = [Variant(part, loader.submit(part))]
+            others = definition.variants(target)[1:]
+            for other in others:
+                text = units_of(host, definition.kernels, other, Tiling(self.setting.passes))
+                variants.append(Variant(text, self.setting.loader(other).submit(text)))
+            variants += [Variant(more, loader.submit(more)) for more in alternatives(part)]
+            building[device] = variants[0].building
+            if len(variants) > 1:
+                runner = self.setting.runner()
+                interface = definition.device(target)
+                chosen = tune(host, variants, interface, device, runner, budget)
+                if not others:
+                    memory.add(chosen)
+                building[device] = chosen
+        return building
+
+    def _lowering_options(
+        self, gm: torch.fx.GraphModule, budget: Budget, passes: Pipeline[torch.fx.GraphModule]
+    ) -> LoweringOptions:
+        options = self.setting.options
+        generated: frozenset[str] = frozenset()
+        if self._calls_libraries():
+            padding = passes.table.get(PadProducts.name)
+            if isinstance(padding, PadProducts):
+                generated = padding.left_to_kernels(gm)
+            if options.max_autotune:
+                generated |= faster_in_kernels(gm, self.setting, budget)
+        return LoweringOptions(
+            fallback_random=options.fallback_random,
+            extern_kernels=options.extern_kernels,
+            generated=generated,
+            deterministic=torch.are_deterministic_algorithms_enabled(),
+            strict=options.strict,
+        )
+
+    def scheduler_options(self) -> SchedulerOptions:
+        """Return the scheduler's options, which hold for every graph."""
+        options = self.setting.options
+        return SchedulerOptions(
+            fusion=options.fusion,
+            inline=options.inline,
+            device_graphs=options.device_graphs,
+            graph_parts=options.wrapper == "python",
+            numerics=Numerics(options.numerics),
+            size_asserts=options.size_asserts,
+            nan_asserts=options.nan_asserts,
+            profile=options.profile,
+            passes=self.setting.passes,
+        )

@@ -1,0 +1,186 @@
+"""The option `verify`: every built kernel runs beside the interpreter of its IR."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from attrs import evolve, frozen
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gyrator.engine.context import CompilerContext
+from gyrator.targets import Building
+from gyrator_ir.diagnostics import Diagnostic, VerificationError
+from gyrator_ir.expr import sorted_symbols
+from gyrator_ir.host.nodes import BindParameter, HostProgram, Launch, Parameter, Return
+from gyrator_ir.host.print import show
+from gyrator_ir.host.walk import programs
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_runtime.host import DTYPES
+from gyrator_runtime.native import KernelFunction
+from gyrator_runtime.native.program import Buffer, PlanProgram
+from gyrator_runtime.native.program import Launch as PlanLaunch
+
+if TYPE_CHECKING:
+    from gyrator_testing.kernels.validate import Launch as Run
+
+
+@frozen(eq=False)
+class Built:
+    """A kernel, the program it belongs to, and what was made of it."""
+
+    kernel: Launchable
+    program: HostProgram
+    source: KernelSource
+    language: str
+    function: KernelFunction
+
+
+def verified(
+    host: HostProgram,
+    units: Mapping[str, Sequence[TranslationUnit]],
+    building: Mapping[str, Building],
+    setting: CompilerContext,
+    folder: Path | None,
+) -> dict[str, str]:
+    """Run every kernel beside its IR; return for each its number of runs, or why there was none.
+
+    `folder` takes what shows a difference; None makes a new one.
+
+    Raises:
+        VerificationError: GY-VERIFY-010 where `gyrator_testing` is not installed, GY-VERIFY-011
+            for the first kernel that does something else than its IR.
+    """
+    try:
+        from gyrator_testing.kernels.validate import Verdict, validate  # not in every installation
+    except ImportError as error:
+        why = f"the option 'verify' needs gyrator_testing, which cannot be imported: {error}"
+        raise VerificationError(
+            Diagnostic("GY-VERIFY-010", why, help="pip install 'gyrator[verify]'")
+        ) from error
+    found: dict[str, str] = {}
+    known: dict[Any, Verdict] = {}
+    # Compilers are called while torch traces with fake tensors; kernels need real ones.
+    with _disable_current_modes():
+        for built in _all(host, units, building):
+            alike = _form(built)
+            if alike not in known:
+                known[alike] = validate(built.kernel, built.program.facts, _run(built, setting))
+            verdict = known[alike]
+            if verdict.difference:
+                raise _different(built, verdict.difference, folder)
+            found[built.kernel.name] = verdict.skipped or f"{verdict.runs} runs"
+    return found
+
+
+def _all(
+    host: HostProgram,
+    units: Mapping[str, Sequence[TranslationUnit]],
+    building: Mapping[str, Building],
+) -> Iterator[Built]:
+    for device, made in units.items():
+        functions = building[device].addresses()
+        written = {k.kernel: (k, u.language) for u in made for k in u.kernels}
+        for part in programs(host):
+            for kernel in part.kernels:
+                if kernel.device.type == device:
+                    source, language = written[kernel.name]
+                    yield Built(kernel, part, source, language, functions[source.symbol])
+
+
+def _form(built: Built) -> tuple[object, ...]:
+    """Return what kernels that differ in their names alone have in common."""
+    kernel = _nameless(built.kernel)
+    lines = built.source.text.replace(built.source.symbol, "k").splitlines()
+    return (
+        kernel,
+        built.program.facts,
+        tuple(x for x in lines if not x.lstrip().startswith(("#", "//"))),
+    )
+
+
+def _nameless(kernel: Launchable) -> Launchable:
+    match kernel:
+        case KernelGroup(kernels=members):
+            return evolve(kernel, name="k", kernels=tuple(map(_without_names, members)))
+        case Kernel():
+            return _without_names(kernel)
+    return evolve(kernel, name="k", origins=())
+
+
+def _without_names(kernel: Kernel) -> Kernel:
+    return evolve(kernel, name="k", origins=(), refusals=())
+
+
+def _run(built: Built, setting: CompilerContext) -> Run:
+    """Return what runs a kernel on its device, on copies of NumPy arrays of bytes."""
+    from gyrator_testing.kernels.validate import GUARD
+
+    kernel = built.kernel
+    definition, target = setting.targets[kernel.device.type]
+    interface, index = definition.device(target), kernel.device.index or 0
+    checks = tuple((RuntimeError, c.message) for c in sorted(built.source.checks, key=_code))
+    where = torch.device(str(kernel.device))
+
+    def run(memories: Sequence[Any], sizes: Sequence[int]) -> Sequence[Any]:
+        buffers = tuple(Buffer(k) for k in range(len(memories)))
+        launch = PlanLaunch(built.function, buffers, tuple(sizes), checks, name=kernel.name)
+        plan = setting.runner().plan(PlanProgram(len(memories), len(memories), (launch,)))
+        with interface.guard(index):
+            raw = [torch.from_numpy(m).to(where, copy=True) for m in memories]
+            plan(
+                *(
+                    r[GUARD : r.numel() - GUARD].view(DTYPES[p.dtype])
+                    for r, p in zip(raw, kernel.parameters, strict=True)
+                )
+            )
+            return [r.cpu().numpy() for r in raw]
+
+    return run
+
+
+def _code(check: Any) -> int:
+    return int(check.code)
+
+
+def _different(built: Built, difference: str, folder: Path | None) -> VerificationError:
+    kernel, program = built.kernel, built.program
+    folder = folder or Path(tempfile.mkdtemp(prefix="gyrator-verify-"))
+    path = folder / f"{kernel.name}.gy"
+    path.write_text(show(alone(kernel, program)))
+    text = folder / f"{kernel.name}.{built.language.replace('+', 'p')}"
+    text.write_text(built.source.text)
+    origins = [program.origins[o] for o in kernel.origins]
+    return VerificationError(
+        Diagnostic(
+            "GY-VERIFY-011",
+            f"kernel {kernel.name} does not do what its IR says: {difference}",
+            where=f"{path}, written as {text}",
+            provenance=tuple(
+                line
+                for o in origins
+                for line in (f"%{o.node} = {o.target}", f"{o.location}: {o.code}")
+                if line != ": "
+            ),
+            help=f"report it with both files; `gyrator verify {path}` runs the kernel again",
+        )
+    )
+
+
+def alone(kernel: Launchable, program: HostProgram) -> HostProgram:
+    """Return a program that launches one kernel on its arguments."""
+    layouts = [e for p in kernel.parameters for e in (*p.shape, *p.strides)]
+    symbols = sorted_symbols([*layouts, *kernel.sizes])
+    tensors = tuple(p.name for p in kernel.parameters)
+    parameters = [Parameter(name, "tensor") for name in tensors]
+    parameters += [Parameter(f"size_{s.name}", "size") for s in symbols]
+    binds = [BindParameter(s, f"size_{s.name}") for s in symbols]
+    launch = Launch(kernel.name, tensors, kernel.sizes)
+    return HostProgram(
+        program.name, tuple(parameters), (), (kernel,), (*binds, launch, Return(())),
+        program.facts, program.origins,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Between Dynamo and the engine: AOTAutograd, gradients, and calls of what was compiled."""

@@ -1,0 +1,280 @@
+"""Between Dynamo and the compiler: AOTAutograd, the joint graph's passes, and the partitioner."""
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from attrs import define, field, frozen
+from torch._dynamo.utils import flatten_graph_inputs
+from torch._guards import TracingContext
+
+from gyrator.engine.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
+from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
+from gyrator.frontend.double_backward import Replay, forward_mode, watched
+from gyrator.frontend.eager_only import eager_only
+from gyrator.frontend.eager_strides import strides_of_results
+from gyrator.frontend.fallback import warn_fallback
+from gyrator.frontend.gradients import compiles_autograd, resolving
+from gyrator.frontend.graph_key import traced_bytes
+from gyrator.options import Options
+from gyrator.reports.records import GraphRecord, Stopwatch
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_runtime.cache import Cache, CacheKey, make_key
+
+_FILE = "graph.json"
+
+
+@frozen(eq=False)
+class Frontend:
+    """Turns Dynamo's graphs into callables."""
+
+    compiler: GraphCompiler
+    options: Options
+    cache: Cache
+
+    def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Trace Dynamo's graph to ATen, split it for training, and compile the parts.
+
+        A graph that was compiled before is not traced again.
+        """
+        if any(isinstance(x, list | tuple | dict) for x in inputs):
+            return flatten_graph_inputs(gm, inputs, self._compile)
+        return self._compile(gm, inputs)
+
+    def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        why = eager_only(plain)
+        if why is not None:
+            error = UnsupportedError(why)
+            if self.options.strict:
+                raise error
+            warn_fallback(error, "as the user wrote it")
+            calls = len(plain.graph.nodes) - len(inputs)
+            self.compiler.observer(GraphRecord("main", "eager", calls, fallback=str(error)))
+            return untraced(gm)
+        # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
+        direct = not compiles_autograd()
+        known = direct and self.options.cache and isinstance(gm, torch.fx.GraphModule)
+        key = self._key(gm, inputs) if known else None
+        compiled = None if key is None else self._find(key, gm, inputs)
+        if compiled is None:
+            compiled = self._trace(gm, inputs, key, direct)
+        return untraced(compiled)
+
+    def _trace(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None, direct: bool
+    ) -> Callable[..., Any]:
+        # Here, since a warm start needs neither: 0.4 s of imports.
+        from torch._functorch.aot_autograd import aot_module_simplified
+
+        from gyrator_lowering.decompositions import default_decompositions
+
+        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        calls = len(plain.graph.nodes) - len(inputs)
+        self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
+        tracing = _Tracing(self.compiler, self.options, strides_of_results(plain))
+        compiled: Callable[..., Any] = aot_module_simplified(
+            gm,
+            inputs,
+            fw_compiler=cast(Any, tracing.compiler("forward")),
+            bw_compiler=cast(Any, tracing.compile_backward),
+            inference_compiler=cast(Any, tracing.compiler("inference")),
+            partition_fn=tracing.partition,
+            decompositions=default_decompositions(self.compiler.rules),
+            keep_inference_input_mutations=True,
+        )
+        wrapped = plain is not gm  # and calls with one list what stands for it
+        facts = tracing.facts(len(inputs)) if direct and not wrapped else None
+        replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
+        if facts is None:
+            if wrapped:
+                return compiled
+            return watched(compiled, replay) if tracing.trained else forward_mode(compiled, gm)
+        if facts.tangents is None:
+            self._store(key, facts, tracing.front, None)
+            return callable_for(facts, tracing.front.call, None, replay)
+
+        def compile_backward() -> Boxed:
+            back = tracing.compile("backward", tracing.modules["backward"])
+            self._store(key, facts, tracing.front, back)
+            return back.call
+
+        return callable_for(facts, tracing.front.call, _Lazily(compile_backward), replay)
+
+    def _store(
+        self,
+        key: CacheKey | None,
+        facts: GraphFacts,
+        front: CompiledGraph,
+        back: CompiledGraph | None,
+    ) -> None:
+        parts = [front] if back is None else [front, back]
+        keys = [part.key.hex for part in parts if part.key is not None]
+        if key is not None and len(keys) == len(parts):
+            stored = {"facts": facts.as_json(), "programs": keys}
+            self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
+
+    def _find(
+        self, key: CacheKey, gm: torch.fx.GraphModule, inputs: Sequence[Any]
+    ) -> Callable[..., Any] | None:
+        entry = self.cache.get(key)
+        if entry is None:
+            return None
+        phases: tuple[Phase, ...] = ("inference",)
+        try:
+            stored = json.loads(entry.read(_FILE))
+            facts = GraphFacts.from_json(stored["facts"])
+            if facts.tangents is not None:
+                phases = ("forward", "backward")
+            programs = list(zip(stored["programs"], phases, strict=True))
+        except Exception as error:
+            self.cache.discard(key, f"{type(error).__name__}: {error}")
+            return None
+        found: list[Boxed] = []
+        for program, phase in programs:
+            run = self.compiler.find(program, phase)
+            if run is None:
+                return None
+            found.append(run)
+        replay = Replay.of(gm, inputs, facts.refusal)
+        return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
+
+    def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
+        graph = traced_bytes(gm, inputs)
+        if graph is None:
+            return None
+        fields = {
+            "graph": graph,
+            "machine": self.compiler.machine({x.device.type for x in inputs}),
+            **self.compiler.identity,
+        }
+        return make_key("graphs", fields)
+
+
+@define(eq=False)
+class _Lazily:
+    """A backward program that is compiled when it first runs, for a step may never come to it."""
+
+    compile: Callable[[], Boxed]
+    _program: Boxed | None = None
+
+    def __call__(self, args: list[Any]) -> Sequence[Any]:
+        if self._program is None:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                self._program = self.compile()
+        return self._program(args)
+
+
+@define(eq=False)
+class _Tracing:
+    """One run of AOTAutograd: its callbacks, and what they saw."""
+
+    compile_graph: GraphCompiler
+    options: Options
+    strides: Sequence[Any]
+    """Eager's strides of the function's results; None for one of which they are not known."""
+    graphs: dict[Phase, CompiledGraph] = field(factory=dict)
+    modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
+    metadata: Any = None
+    watch: Stopwatch | None = None
+    """What watched the passes over the joint graph, until a part of it is compiled."""
+    random: bool = False
+    """Whether the user's function draws random numbers."""
+
+    def compiler(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
+        """Return the callback for one phase."""
+
+        def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
+            if phase == "inference":
+                self._prepare(graph)
+            context = TracingContext.try_get()
+            if phase != "backward" and context is not None:
+                self.metadata = context.fw_metadata
+                # Programs write over no saved tensor: a graph may always be retained.
+                self.metadata.bw_donated_idxs = []
+            return self.compile(phase, graph).call
+
+        return run
+
+    def compile(self, phase: Phase, graph: torch.fx.GraphModule) -> CompiledGraph:
+        """Compile one graph and remember it."""
+        self.modules[phase] = graph
+        watch, self.watch = self.watch, None
+        self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
+        return self.graphs[phase]
+
+    def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
+        """Compile a backward graph, perhaps from within the autograd engine."""
+        return untraced(resolving(untraced(self.compiler("backward"))(graph, inputs), graph))
+
+    def partition(self, joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+        """Choose what the forward pass saves for the backward pass."""
+        from torch._functorch.partitioners import (
+            default_partition,
+            min_cut_rematerialization_partition,
+        )
+
+        self.random = any(
+            torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+            for node in joint.graph.nodes
+        )
+        self._prepare(joint, recomputing=self.options.min_cut)
+        cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
+        forward, backward = cut(joint, inputs, **kwargs)
+        self.modules["backward"] = backward
+        return forward, backward
+
+    def _prepare(self, graph: torch.fx.GraphModule, recomputing: bool = False) -> None:
+        from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
+
+        from gyrator_lowering.fx_passes import joint_pipeline
+        from gyrator_lowering.options import LoweringOptions
+
+        # Random ops become pure functions of a saved seed before the cut is chosen, so that a
+        # recomputation in the backward pass draws the same numbers.
+        options = LoweringOptions(fallback_random=self.options.fallback_random)
+        targets = self.compile_graph.by_device
+        described = graph.graph.output_node().meta.get("desc", ())
+        strides = {
+            place: self.strides[what.idx]
+            for place, what in enumerate(described)
+            if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
+        }
+        pipeline = joint_pipeline(options, targets, recomputing, strides)
+        self.watch = watch = self.compile_graph.stopwatch()
+        with watch.stage("joint"):
+            self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
+
+    @property
+    def front(self) -> CompiledGraph:
+        """The compiled inference or forward graph."""
+        return self.graphs.get("inference") or self.graphs["forward"]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the graph was split for training."""
+        return "forward" in self.graphs
+
+    @property
+    def refusal(self) -> str:
+        """Why the user's function would not compute the same again; empty if it would."""
+        metadata = self.metadata
+        if self.random:
+            return "it draws random numbers"
+        if metadata is None or metadata.tokens or any(i.mutates_data for i in metadata.input_info):
+            return "it has side effects, such as writing to its inputs"
+        if metadata.num_outputs_aliased or metadata.num_intermediate_bases:
+            return "its results share memory"
+        return ""
+
+    def facts(self, inputs: int) -> GraphFacts | None:
+        """Return how the graphs are called, if AOTAutograd's own wrapper can be left out."""
+        if not self.graphs:
+            return None
+        if "inference" in self.modules:
+            return facts_of(self.metadata, inputs, self.modules["inference"], None, self.refusal)
+        if "forward" not in self.modules or "backward" not in self.modules:
+            return None
+        forward, backward = self.modules["forward"], self.modules["backward"]
+        return facts_of(self.metadata, inputs, forward, backward, self.refusal)

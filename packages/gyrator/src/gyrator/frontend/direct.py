@@ -1,0 +1,306 @@
+"""Calling compiled graphs without AOTAutograd's own wrappers, where a graph is simple enough.
+
+Simple: static sizes, plain tensors, no result that shares memory with an input or another result,
+no mutation that autograd would have to see. Then a training graph is one `autograd.Function`, an
+inference graph is the compiled program itself, and what AOTAutograd found out fits into a few
+numbers that are stored with the programs, so that a warm start need not trace again.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import asdict, frozen
+from torch.autograd import forward_ad
+
+from gyrator.engine.compiled import Boxed, untraced
+from gyrator.frontend.double_backward import Held, Replay
+from gyrator.frontend.gradients import is_batched, is_lazy
+from gyrator_runtime.outside import laid_out
+
+
+@frozen
+class Tangent:
+    """A gradient that the backward graph takes: of which result, and with which layout."""
+
+    output: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: str
+    device: str
+    reaches: tuple[int, ...]
+    """The inputs whose gradients are computed from it."""
+
+
+@frozen
+class GraphFacts:
+    """How the programs of a simple graph are called."""
+
+    outputs: int
+    """Results that the user sees; a forward program's others are saved for the backward pass."""
+    constant: tuple[int, ...]
+    """Results that do not require gradients."""
+    mutated: tuple[int, ...]
+    """Inputs written in place, whose version counters must rise."""
+    autocast: bool
+    """Autocast was on; the programs already contain its casts."""
+    tangents: tuple[Tangent, ...] | None = None
+    """None for an inference graph."""
+    detached: tuple[int, ...] = ()
+    """Inputs that require gradients and never get one: eager mode leaves them out of its graph."""
+    refusal: str = ""
+    """Why there are no gradients of gradients; empty if there are."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the facts as JSON data."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "GraphFacts":
+        """Read what `as_json` gave."""
+        tangents = data["tangents"]
+        return cls(
+            data["outputs"],
+            tuple(data["constant"]),
+            tuple(data["mutated"]),
+            data["autocast"],
+            None if tangents is None else tuple(map(_tangent, tangents)),
+            tuple(data["detached"]),
+            data["refusal"],
+        )
+
+
+def _tangent(data: dict[str, Any]) -> Tangent:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Tangent(**values)
+
+
+def facts_of(
+    metadata: Any,
+    inputs: int,
+    forward: torch.fx.GraphModule,
+    backward: torch.fx.GraphModule | None,
+    refusal: str,
+) -> GraphFacts | None:
+    """Return how to call the graphs, or None where only AOTAutograd's wrapper does it right.
+
+    Args:
+        metadata: what AOTAutograd found out about the user's function (`ViewAndMutationMeta`).
+        inputs: number of the function's inputs.
+        forward: the inference or forward graph.
+        backward: the backward graph of a training step.
+        refusal: why there are no gradients of gradients, if so.
+    """
+    if metadata is None or not _simple(metadata) or torch.are_deterministic_algorithms_enabled():
+        return None
+    infos = metadata.output_info
+    saved = len(_results(forward)) - len(infos)
+    if len(_placeholders(forward)) != inputs:
+        return None
+    tangents: tuple[Tangent, ...] | None = None
+    detached: tuple[int, ...] = ()
+    if backward is None:
+        if saved:
+            return None
+    else:
+        found = _tangents(infos, saved, inputs, backward)
+        if found is None:
+            return None
+        tangents = found
+        detached = tuple(
+            k
+            for k, (info, result) in enumerate(
+                zip(metadata.input_info, _results(backward), strict=True)
+            )
+            if info.requires_grad and result is None
+        )
+    return GraphFacts(
+        outputs=len(infos),
+        constant=tuple(k for k, info in enumerate(infos) if not info.requires_grad),
+        mutated=tuple(metadata.mutated_graph_handled_indices_seen_by_autograd),
+        autocast=torch._C._is_any_autocast_enabled(),
+        tangents=tangents,
+        detached=detached,
+        refusal=refusal,
+    )
+
+
+def callable_for(
+    facts: GraphFacts, forward: Boxed, backward: Boxed | None, replay: Replay
+) -> Callable[..., Sequence[Any]]:
+    """Return a function of the graph's inputs, one argument each."""
+    run = _without_autocast(forward) if facts.autocast else forward
+    if facts.tangents is None:
+        call = _inference(run, replay.function)
+    else:
+        if backward is None:
+            raise ValueError("a training graph needs its backward program")
+        back = _without_autocast(backward) if facts.autocast else backward
+        call = _training(facts, facts.tangents, run, back, replay)
+    return _bumping(call, facts.mutated) if facts.mutated else call
+
+
+def _inference(run: Boxed, function: Callable[..., Any]) -> Callable[..., Sequence[Any]]:
+    def call(*args: Any) -> Sequence[Any]:
+        # Checked here, not by `forward_mode`, for the sake of small graphs.
+        return function(*args) if forward_ad._current_level >= 0 else run(list(args))
+
+    return call
+
+
+def _training(
+    facts: GraphFacts, tangents: tuple[Tangent, ...], run: Boxed, back: Boxed, replay: Replay
+) -> Callable[..., Sequence[Any]]:
+    outputs, constant = facts.outputs, facts.constant
+
+    class CompiledGraph(torch.autograd.Function):
+        """One compiled training graph as a node of the autograd graph."""
+
+        @staticmethod
+        def forward(ctx: Any, held: Held, *args: Any) -> tuple[Any, ...]:
+            ctx.set_materialize_grads(False)
+            ctx.held = held
+            results = run(list(args))
+            ctx.save_for_backward(*results[outputs:])
+            ctx.mark_non_differentiable(
+                *(results[k] for k in constant if isinstance(results[k], torch.Tensor))
+            )
+            return tuple(results[:outputs])
+
+        @staticmethod
+        @untraced  # autograd may call it where Dynamo is on
+        def backward(ctx: Any, *gradients: torch.Tensor | None) -> Any:
+            given = tuple(t for t in tangents if gradients[t.output] is not None)
+            wanted = ctx.needs_input_grad[1:]
+            if not given:
+                return None, *(None for _ in wanted)
+            args = list(ctx.saved_tensors)
+            if torch.is_grad_enabled() or any(map(is_batched, gradients)):
+                return None, *replay.gradients(ctx.held, gradients, wanted)
+            # Saved activations may die while the program runs, unless the graph is retained.
+            ctx.maybe_clear_saved_tensors()
+            args.extend(_as_compiled(gradients[t.output], t) for t in tangents)
+            results = back(args)
+            return None, *(
+                results if len(given) == len(tangents) else _reached(results, tangents, given)
+            )
+
+    apply: Callable[..., Sequence[Any]] = CompiledGraph.apply
+
+    def call(*args: Any) -> Sequence[Any]:
+        if forward_ad._current_level >= 0:
+            return replay.function(*args)
+        inputs = list(args)
+        for k in facts.detached:
+            inputs[k] = inputs[k].detach()
+        return apply(replay.hold(args), *inputs)
+
+    return call
+
+
+def _as_compiled(gradient: torch.Tensor | None, tangent: Tangent) -> torch.Tensor:
+    """Return the gradient as plain memory in the layout that the program was compiled for."""
+    if gradient is None:
+        dtype = getattr(torch, tangent.dtype)
+        zeros = torch.empty_strided(
+            tangent.shape, tangent.strides, dtype=dtype, device=tangent.device
+        )
+        return zeros.zero_()
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.stride() == tangent.strides and not is_lazy(gradient):
+        return gradient
+    return laid_out(gradient, tangent.strides)
+
+
+def _reached(
+    results: Sequence[Any], tangents: Sequence[Tangent], given: Sequence[Tangent]
+) -> list[Any]:
+    """Return the gradients with None for those that depend only on gradients that do not exist."""
+    lost = {k for t in tangents for k in t.reaches} - {k for t in given for k in t.reaches}
+    return [None if k in lost else result for k, result in enumerate(results)]
+
+
+def _bumping(
+    call: Callable[..., Sequence[Any]], mutated: tuple[int, ...]
+) -> Callable[..., Sequence[Any]]:
+    """Let autograd notice that the program writes some of its inputs."""
+
+    def bump(*args: Any) -> Sequence[Any]:
+        torch.autograd.graph.increment_version(tuple(args[k] for k in mutated))
+        return call(*args)
+
+    return bump
+
+
+def _without_autocast(run: Boxed) -> Boxed:
+    def call(args: list[Any]) -> Sequence[Any]:
+        with torch._C._DisableAutocast():
+            return run(args)
+
+    return call
+
+
+def _simple(metadata: Any) -> bool:
+    plain = {"non_alias", "unsafe_view_alias"}
+    return (
+        metadata.num_intermediate_bases == 0
+        and metadata.grad_enabled_mutation is None
+        and not metadata.tokens
+        and not metadata.num_graphsafe_rng_states
+        and not metadata.num_symints_saved_for_bw
+        and not metadata.indices_of_inputs_that_requires_grad_with_mutations_in_bw
+        and not getattr(metadata, "num_tensors_saved_with_no_vc_check", 0)
+        and not getattr(metadata, "num_opaque_objects_saved_for_bw", 0)
+        and not getattr(metadata, "act_input_indices", ())
+        and all(i.mutation_type.name != "MUTATED_OUT_GRAPH" for i in metadata.input_info)
+        and all(
+            o.output_type.name in plain and issubclass(o.raw_type, torch.Tensor)
+            for o in metadata.output_info
+        )
+        and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_inp_meta)
+        and all(type(m).__name__ == "PlainTensorMeta" for m in metadata.subclass_fw_graph_out_meta)
+    )
+
+
+def _tangents(
+    infos: Sequence[Any], saved: int, inputs: int, backward: torch.fx.GraphModule
+) -> tuple[Tangent, ...] | None:
+    flow = [
+        k for k, o in enumerate(infos) if getattr(o, "requires_grad_for_backward", o.requires_grad)
+    ]
+    given = _placeholders(backward)
+    if len(given) != saved + len(flow) or len(_results(backward)) != inputs:
+        return None
+    values: list[Any] = [node.meta.get("val") for node in given[saved:]]
+    if not all(isinstance(v, torch.Tensor) and not is_lazy(v) for v in values):
+        return None
+    return tuple(
+        Tangent(
+            output=k,
+            shape=tuple(v.shape),
+            strides=tuple(v.stride()),
+            dtype=str(v.dtype).removeprefix("torch."),
+            device=str(v.device),
+            reaches=_dependents(node, backward),
+        )
+        for k, node, v in zip(flow, given[saved:], values, strict=True)
+    )
+
+
+def _dependents(tangent: torch.fx.Node, backward: torch.fx.GraphModule) -> tuple[int, ...]:
+    """Return the places of the results that are computed from a tangent."""
+    reached = {tangent}
+    for node in backward.graph.nodes:
+        if not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    return tuple(k for k, result in enumerate(_results(backward)) if result in reached)
+
+
+def _placeholders(gm: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [n for n in gm.graph.nodes if n.op == "placeholder"]
+
+
+def _results(gm: torch.fx.GraphModule) -> Sequence[Any]:
+    (results,) = gm.graph.output_node().args
+    return results if isinstance(results, tuple | list) else (results,)

@@ -1,0 +1,210 @@
+"""Graphs of Dynamo's that tracing to ATen would get wrong: PyTorch runs them as they are.
+
+AOTAutograd takes a write for a new value, which knows nothing of elements that lie at one place in
+memory, and torch's fake kernels accept what its real ones refuse. Whether a graph is such a one is
+seen from Dynamo's fake tensors.
+"""
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import guard_or_true
+
+from gyrator_ir.diagnostics import Diagnostic
+
+aten = torch.ops.aten
+
+_OPERATORS = frozenset(
+    {
+        operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imod,
+        operator.imul, operator.ior, operator.ipow, operator.irshift, operator.isub,
+        operator.itruediv, operator.ixor,
+    }
+)  # fmt: skip
+_PARTS = {
+    "slice_scatter": aten.slice.Tensor,
+    "select_scatter": aten.select.int,
+    "diagonal_scatter": aten.diagonal.default,
+}
+"""The view that each of these replaces."""
+_LOSSES = ("huber_loss", "soft_margin_loss")
+"""Losses whose fake kernels promote element types as the real ones do not."""
+
+
+def eager_only(gm: GraphModule) -> Diagnostic | None:
+    """Return why PyTorch has to run a graph of Dynamo's; None where it can be compiled."""
+    for node in gm.graph.nodes:
+        why = _wrong(node) if node.op in ("call_function", "call_method") else ""
+        if why:
+            from gyrator_lowering.torch_bridge.origins import innermost  # hardly ever needed
+
+            line, code = innermost(node.meta.get("stack_trace") or "")
+            return Diagnostic(
+                "GY-COMPILE-020",
+                f"{node.target if isinstance(node.target, str) else node.target.__name__} {why}",
+                provenance=(f"{line}: {code}",) if line else (),
+                help="copy what is written to, or cast the arguments to one element type",
+            )
+    return None
+
+
+def _wrong(node: Node) -> str:
+    name = _name(node)
+    if name in _PARTS:
+        return _mismatch(node, _PARTS[name])
+    if name in _LOSSES:
+        dtypes = {f.dtype for f in map(_fake, node.args) if isinstance(f, torch.Tensor)}
+        return "takes more than one element type" if len(dtypes) > 1 else ""
+    for written, place in _written(node, name):
+        others = [_fake(n) for n in node.all_input_nodes if n is not place]
+        if _overlaps_itself(written):
+            return "writes to elements that share a place in memory"
+        if any(_overlap(written, other) for other in others if _is_strided(other)):
+            return "writes to memory that it reads with another layout"
+    return ""
+
+
+def _name(node: Node) -> str:
+    target = node.target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+
+
+def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
+    """Return the tensors that a call writes to, as fakes, and the arguments that they come from."""
+    places: list[Any] = []
+    if node.kwargs.get("out") is not None:
+        out = node.kwargs["out"]
+        places = list(out) if isinstance(out, (list, tuple)) else [out]
+    elif node.target is operator.setitem:
+        base, index, *_ = node.args
+        view = _part(node, _fake(base), index) if isinstance(base, Node) else None
+        return [] if view is None else [(view, base)]  # type: ignore[list-item]
+    elif (
+        (name.endswith("_") and not name.endswith("__"))
+        or node.target in _OPERATORS
+        or node.kwargs.get("inplace") is True
+    ):
+        places = [*node.args[:1]]
+    nodes = [p for p in places if isinstance(p, Node)]
+    return [(f, n) for n in nodes if _is_strided(f := _fake(n))]
+
+
+def _part(node: Node, base: Any, index: Any) -> torch.Tensor | None:
+    """Return the view that an index names; None where it need not be looked at."""
+    given = torch.fx.map_arg(index, _fake)
+    items = given if isinstance(given, tuple) else (given,)
+    if any(isinstance(i, (torch.Tensor, list)) for i in items) or not _is_strided(base):
+        return None
+    value = node.args[2]
+    shared = isinstance(value, Node) and _shares(base, _fake(value))
+    if not shared and not _overlaps_itself(base):
+        return None
+    found = _faked(base, lambda: base[given])
+    return found if isinstance(found, torch.Tensor) else None
+
+
+def _mismatch(node: Node, view: Any) -> str:
+    """Say that what replaces a part of a tensor has another size than the part."""
+    kwargs = dict(node.kwargs)
+    x = kwargs.pop("input", None) if not node.args else node.args[0]
+    source = kwargs.pop("src") if "src" in kwargs else node.args[1]
+    whole, new = _fake(x), _fake(source)
+    if not isinstance(whole, torch.Tensor) or not isinstance(new, torch.Tensor):
+        return ""
+    rest, named = torch.fx.map_arg((node.args[2:], kwargs), _fake)
+    part = _faked(whole, lambda: view(whole, *rest, **named))
+    if isinstance(part, torch.Tensor) and part.dim() == new.dim():
+        sizes = zip(part.shape, new.shape, strict=True)
+        if all(guard_or_true(mine == theirs) for mine, theirs in sizes):
+            return ""
+    return "replaces a part of a tensor by one of another size"
+
+
+def _faked(fake: Any, function: Any) -> Any:
+    """Compute with fake tensors; return None where that raises what eager mode would."""
+    try:
+        with fake.fake_mode, fake.fake_mode.shape_env.ignore_fresh_unbacked_symbols():
+            return function()
+    except (RuntimeError, IndexError, ValueError, AttributeError):
+        return None
+
+
+def _overlaps_itself(t: torch.Tensor) -> bool:
+    """Whether two elements may lie at one place, decided for the sizes at hand."""
+    layout = _hints(t)
+    if layout is None or 0 in layout[0]:
+        return False
+    axes = sorted((step, n) for n, step in zip(*layout, strict=True) if n > 1)
+    span = 1
+    for step, n in axes:
+        if step < span:
+            return True
+        span += (n - 1) * step
+    return False
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors share memory in a way that eager mode refuses to write to."""
+    mine, theirs = _hints(a), _hints(b)
+    if mine is None or theirs is None or not _shares(a, b) or not _dense(mine, theirs):
+        return False
+    starts = [_hint(t.storage_offset()) for t in (a, b)]
+    if None in starts:
+        return False
+    first, second = (
+        (start * t.itemsize, (start + t_numel) * t.itemsize)  # type: ignore[operator]
+        for start, t, t_numel in zip(starts, (a, b), map(_count, (mine, theirs)), strict=True)
+    )
+    if first == second:
+        return mine != theirs
+    return first[0] < second[1] and second[0] < first[1]
+
+
+_Layout = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def _count(layout: _Layout) -> int:
+    count = 1
+    for n in layout[0]:
+        count *= n
+    return count
+
+
+def _dense(*layouts: _Layout) -> bool:
+    """Whether elements lie side by side, each in a place of its own."""
+    for sizes, strides in layouts:
+        step = 1
+        for stride, n in sorted((s, n) for n, s in zip(sizes, strides, strict=True) if n != 1):
+            if stride != step:
+                return False
+            step *= n
+    return True
+
+
+def _shares(a: Any, b: Any) -> bool:
+    return (
+        _is_strided(a)
+        and _is_strided(b)
+        and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    )
+
+
+def _hints(t: torch.Tensor) -> _Layout | None:
+    sizes = tuple(n for n in map(_hint, t.shape) if n is not None)
+    strides = tuple(n for n in map(_hint, t.stride()) if n is not None)
+    return (sizes, strides) if len(sizes) == len(strides) == t.dim() else None
+
+
+def _hint(value: Any) -> int | None:
+    hint: int | None = value.node.hint if isinstance(value, torch.SymInt) else value
+    return hint
+
+
+def _fake(value: Any) -> Any:
+    return value.meta.get("example_value") if isinstance(value, Node) else value
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided

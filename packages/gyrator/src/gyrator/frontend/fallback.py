@@ -1,0 +1,38 @@
+"""Eager execution of a graph that could not be compiled."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from gyrator.engine.compiled import Boxed
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_runtime.warn import warn
+
+
+def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
+    """Return a callable that runs each node with ATen."""
+
+    def run(args: list[Any]) -> Sequence[Any]:
+        inputs = tuple(args)
+        args.clear()
+        results: Sequence[Any] = gm.forward(*inputs)
+        return results
+
+    run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+    return run
+
+
+def warn_fallback(error: Exception, phase: str) -> None:
+    """Warn, once for each text, that a graph runs eagerly and why."""
+    if isinstance(error, GyratorError):
+        why = error.diagnostic.message
+        code = error.diagnostic.code
+        help = error.diagnostic.help
+    else:
+        why = f"{type(error).__name__}: {error}"
+        code = "GY-COMPILE-001"
+        help = (
+            "this is a bug of Gyrator: please report it; options={'strict': True} gives the trace"
+        )
+    warn(code, f"a graph ({phase}) runs eagerly: {why}", help)

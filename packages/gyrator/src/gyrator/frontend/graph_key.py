@@ -1,0 +1,202 @@
+"""What an ATen graph is made of, as bytes: equal bytes compile to the same program."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.fx import GraphModule, Node
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
+
+
+def graph_bytes(gm: GraphModule) -> bytes:
+    """Return a canonical form of a graph: nodes, arguments, and what is known of each value.
+
+    Names of nodes are replaced by positions; where in the user's source a node came from does not
+    count. Symbolic sizes count with their names, ranges and hints.
+    """
+    number: dict[Node, int] = {}
+    lines: list[str] = []
+    symbols: dict[str, str] = {}
+    for node in gm.graph.nodes:
+        number[node] = len(number)
+        args = _argument(node.args, number)
+        kwargs = _argument(_keywords(node, lines), number)
+        target = node.target if isinstance(node.target, str) else _name(node.target)
+        name = "" if node.op in ("placeholder", "output", "call_function") else target
+        op = target if node.op == "call_function" else node.op
+        lines.append(f"{op} {name} {args} {kwargs} : {_value(node.meta.get('val'), symbols)}")
+    for nested in gm.graph.nodes:
+        if nested.op == "get_attr":
+            lines.append(_attribute(gm, str(nested.target)))
+    lines.extend(f"{name}: {facts}" for name, facts in sorted(symbols.items()))
+    return "\n".join(lines).encode()
+
+
+def _launches(target: Any) -> bool:
+    """Whether a target launches a user's Triton kernel, which it names by a number."""
+    higher = isinstance(target, torch._ops.HigherOrderOperator)
+    return higher and target.__name__.startswith("triton_kernel_wrapper")
+
+
+def _keywords(node: Node, lines: list[str]) -> Mapping[str, Any]:
+    """Return the keywords of a node; what numbers of this process stand for goes to `lines`."""
+    if not _launches(node.target):
+        return node.kwargs
+    from gyrator_lowering.user_kernels.launches import (
+        launch_bytes,  # only graphs with such kernels need it
+    )
+
+    lines.append(launch_bytes(node).decode())
+    return {k: v for k, v in node.kwargs.items() if not k.endswith("_idx")}
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target)
+    return f"{getattr(target, '__module__', '')}.{getattr(target, '__qualname__', target)}"
+
+
+def _argument(value: Any, number: Mapping[Node, int]) -> str:
+    match value:
+        case Node():
+            return f"%{number[value]}"
+        case tuple() | list():
+            return f"[{', '.join(_argument(v, number) for v in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{k}: {_argument(v, number)}' for k, v in value.items())}}}"
+        case slice():
+            return f"slice({_argument((value.start, value.stop, value.step), number)})"
+        case _:
+            return f"{type(value).__name__} {value!r}"
+
+
+def _value(value: Any, symbols: dict[str, str]) -> str:
+    match value:
+        case torch.Tensor():
+            shape = _ints(value.shape, symbols)
+            if value.layout is not torch.strided:
+                return f"{value.layout} {value.dtype} {shape}"
+            layout = f"{shape} {_ints(value.stride(), symbols)}"
+            flags = f"{value.is_conj()} {value.is_neg()}"
+            return f"{value.dtype} {value.device} {layout} {flags}"
+        case torch.SymInt() | torch.SymFloat() | torch.SymBool():
+            return _symbolic(value, symbols)
+        case tuple() | list():
+            return f"({', '.join(_value(v, symbols) for v in value)})"
+        case _:
+            return f"{type(value).__name__} {value!r}"
+
+
+def _ints(sizes: Iterable[Any], symbols: dict[str, str]) -> str:
+    return f"({', '.join(str(s) if isinstance(s, int) else _symbolic(s, symbols) for s in sizes)})"
+
+
+def _symbolic(value: Any, symbols: dict[str, str]) -> str:
+    node = value.node
+    env = node.shape_env
+    for symbol in node.expr.free_symbols:
+        if symbol.name not in symbols:
+            # torch 2.13 renamed the table of hints.
+            hints = getattr(env, "backed_var_to_val", None)
+            hint = (env.var_to_val if hints is None else hints).get(symbol)
+            symbols[symbol.name] = f"{env.var_to_range.get(symbol)} hint {hint}"
+    return str(node.expr)
+
+
+def _attribute(gm: GraphModule, path: str) -> str:
+    found: Any = gm
+    for part in path.split("."):
+        found = getattr(found, part)
+    if isinstance(found, GraphModule):
+        return f"{path} = {graph_bytes(found).decode()}"
+    return f"{path} = {_value(found, {})}"
+
+
+def traced_bytes(gm: GraphModule, inputs: Sequence[Any]) -> bytes | None:
+    """Return a canonical form of a Dynamo graph and of what it is called with.
+
+    Equal bytes give equal ATen graphs. None for a graph of which that cannot be promised: symbolic
+    sizes, attributes, nested graphs, inputs that share memory, functions from outside of torch.
+    """
+    number: dict[Node, int] = {}
+    lines = [_environment()]
+    for node in gm.graph.nodes:
+        number[node] = len(number)
+        if node.op == "call_function" and not _known(node.target):
+            return None
+        if node.op not in ("placeholder", "call_function", "call_method", "output"):
+            return None
+        target = "" if node.op in ("placeholder", "output") else node.target
+        name = target if isinstance(target, str) else _name(target)
+        try:
+            args = f"{_constant(node.args, number)} {_constant(node.kwargs, number)}"
+        except TypeError:
+            return None
+        lines.append(f"{node.op} {name} {args}")
+    storages: set[int] = set()
+    for value in inputs:
+        if type(value) not in _PLAIN or any(not isinstance(s, int) for s in value.shape):
+            return None
+        storage = value.untyped_storage()._cdata
+        if storage in storages or value.layout is not torch.strided:
+            return None
+        storages.add(storage)
+        flags = f"{value.requires_grad} {value.is_leaf} {value.is_conj()} {value.is_neg()}"
+        layout = f"{tuple(value.shape)} {value.stride()}"
+        lines.append(f"{value.dtype} {value.device} {layout} {flags}")
+    for device in sorted({v.device.type for v in inputs}):
+        if not torch.amp.is_autocast_available(device):
+            continue
+        lines.append(f"{torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}")
+    return "\n".join(lines).encode()
+
+
+def _environment() -> str:
+    """Return what else decides how torch traces: modes, flags and default types."""
+    facts = (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch._C._is_any_autocast_enabled(),
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
+        torch.backends.mha.get_fastpath_enabled(),
+        torch._C._get_flash_sdp_enabled(),
+        torch._C._get_mem_efficient_sdp_enabled(),
+        torch._C._get_math_sdp_enabled(),
+    )
+    return " ".join(map(str, facts))
+
+
+def _known(target: Any) -> bool:
+    if _launches(target):
+        return False
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return str(target).partition(".")[0] in ("aten", "prims")
+    module = getattr(target, "__module__", None) or ""
+    if not module:
+        # Methods of C types, such as those of torch.Tensor.
+        module = getattr(getattr(target, "__objclass__", None), "__module__", "") or ""
+    return module.partition(".")[0] in ("torch", "_operator", "math", "builtins")
+
+
+def _constant(value: Any, number: Mapping[Node, int]) -> str:
+    match value:
+        case Node():
+            return f"%{number[value]}"
+        case tuple() | list():
+            return f"{type(value).__name__}[{', '.join(_constant(v, number) for v in value)}]"
+        case dict():
+            return f"{{{', '.join(f'{k}: {_constant(v, number)}' for k, v in value.items())}}}"
+        case slice():
+            return f"slice({_constant((value.start, value.stop, value.step), number)})"
+        case None | bool() | int() | float() | complex() | str():
+            return f"{type(value).__name__} {value!r}"
+        case torch.dtype() | torch.device() | torch.layout() | torch.memory_format():
+            return repr(value)
+        case _ if value is Ellipsis:
+            return "..."
+    raise TypeError(f"{type(value).__name__} is no constant of a graph")

@@ -1,0 +1,1 @@
+"""What became of a compile, for people and tests."""

@@ -1,0 +1,153 @@
+"""What a compiled graph consists of, for the manifest that is stored with it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+
+from gyrator.engine.device_graphs import captured
+from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
+from gyrator.store.manifest import BuiltKernel, CompiledHost, ProgramManifest, StoredUserKernel
+from gyrator_ir.host.nodes import HostProgram, Launch
+from gyrator_ir.host.walk import programs, user_kernels, walk
+from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule, ScheduleNode
+from gyrator_ir.loop.nodes import Buffer, CollectiveCall, Extern
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Program, TranslationUnit
+
+
+def summarise(
+    gm: torch.fx.GraphModule,
+    schedule: Schedule,
+    host: HostProgram,
+    units: Mapping[str, Sequence[TranslationUnit]],
+    wrapper: Program,
+    compiled: CompiledHost | None,
+    verified: Mapping[str, str],
+) -> ProgramManifest:
+    """Return the manifest of a fresh compile.
+
+    Args:
+        gm: the ATen graph.
+        schedule: its kernels and calls.
+        host: its host program.
+        units: the text of its kernels, by device type.
+        wrapper: the text of the host program.
+        compiled: how a host program in C++ is called.
+        verified: what came of running kernels beside their IR, by name.
+    """
+    return ProgramManifest(
+        nodes=sum(node.op == "call_function" for node in gm.graph.nodes),
+        launches=sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions)),
+        kernels=_kernels(schedule, host, units, verified),
+        externs=_externs(schedule),
+        built=_built(units),
+        constants=wrapper.constants,
+        language=wrapper.language,
+        user_kernels=tuple(
+            StoredUserKernel(k.key, k.source, k.parameters, k.settings) for k in user_kernels(host)
+        ),
+        compiled=compiled,
+        partitions=_partitions(schedule),
+        graph=captured(host),
+        parts={p.name: c for p in host.subprograms if (c := captured(p)) is not None},
+        home=None if host.home is None else host.home.index or 0,
+    )
+
+
+def _kernels(
+    schedule: Schedule,
+    host: HostProgram,
+    units: Mapping[str, Sequence[TranslationUnit]],
+    verified: Mapping[str, str],
+) -> tuple[KernelRecord, ...]:
+    texts = {
+        k.kernel: (k.text, u.language) for part in units.values() for u in part for k in u.kernels
+    }
+    refusals = _refusals(schedule)
+    return tuple(
+        KernelRecord(
+            name=k.name,
+            language=texts[k.name][1],
+            text=texts[k.name][0],
+            nodes=_unique(part.origins[o].node for o in k.origins),
+            ops=_unique(part.origins[o].target for o in k.origins),
+            sources=_unique(_line(part.origins[o]) for o in k.origins),
+            bytes_moved=_bytes(k, part),
+            refusals=refusals.get(k.origins, ()),
+            verified=verified.get(k.name, ""),
+        )
+        for part in programs(host)
+        for k in part.kernels
+    )
+
+
+def _externs(schedule: Schedule) -> tuple[ExternRecord, ...]:
+    return tuple(
+        ExternRecord(
+            target=n.out or n.target,
+            node=s.origins[n.origins[0]].node if n.origins else "",
+            reason=n.reason,
+            source=_line(s.origins[n.origins[0]]) if n.origins else "",
+        )
+        for s in (schedule, *schedule.subschedules)
+        for n in s.nodes
+        if isinstance(n, Extern)
+    )
+
+
+def _partitions(schedule: Schedule) -> tuple[PartitionRecord, ...]:
+    return tuple(
+        PartitionRecord(
+            nodes=tuple(map(_named, schedule.nodes[p.start : p.end])),
+            device="" if p.device is None else str(p.device),
+            reason=p.reason,
+        )
+        for p in schedule.partitions
+    )
+
+
+def _named(node: ScheduleNode) -> str:
+    """Return what a node is called in a report: a call by its op."""
+    return node.target if isinstance(node, Extern | CollectiveCall) else node.name
+
+
+def _built(units: Mapping[str, Sequence[TranslationUnit]]) -> tuple[BuiltKernel, ...]:
+    return tuple(
+        BuiltKernel(
+            k.kernel,
+            k.symbol,
+            tuple((c.failure, c.message) for c in sorted(k.checks, key=lambda c: c.code)),
+        )
+        for part in units.values()
+        for u in part
+        for k in u.kernels
+    )
+
+
+def _refusals(schedule: Schedule) -> dict[tuple[int, ...], tuple[str, ...]]:
+    return {
+        n.origins: tuple(f"{r.other}: {r.reason}" for r in n.refusals)
+        for n in schedule.nodes
+        if isinstance(n, Kernel)
+    }
+
+
+def _line(origin: Origin) -> str:
+    return f"{origin.location}: {origin.code}" if origin.location else ""
+
+
+def _unique(items: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(i for i in items if i))
+
+
+def _bytes(kernel: Launchable, host: HostProgram) -> int:
+    return sum(_buffer_bytes(b, host) for b in kernel.parameters)
+
+
+def _buffer_bytes(buffer: Buffer, host: HostProgram) -> int:
+    total = buffer.dtype.size
+    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
+        extent = host.facts.hint(size)
+        if host.facts.hint(stride) != 0:
+            total *= extent if extent is not None else 1
+    return total

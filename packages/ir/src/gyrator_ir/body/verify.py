@@ -1,0 +1,344 @@
+"""What must hold of every body of statements, in Loop IR and in Kernel IR alike.
+
+The codes have the area of the level in front, `GY-LOOP-003` or `GY-KERNEL-003`.
+
+001  every name is an identifier, and is declared once
+002  every buffer that is named is declared
+003  every value is defined before it is used, and is visible there
+004  every value, and every bound symbol, is defined once
+005  operands and results have the types that the op table and the folds say; masks are `bool`
+006  a stored value has the type of its buffer
+007  every symbol of an expression is in scope
+008  every symbol is of the kind that its place wants
+009  no address is certain to be outside of its buffer
+010  a constant has a value of its type
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NoReturn
+
+from attrs import define, field, frozen
+
+from gyrator_ir.body.nodes import (
+    REDUCE_ARITY,
+    Axis,
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.body.ops import result_dtype
+from gyrator_ir.body.print import show_statement
+from gyrator_ir.body.rewrite import AnyStatement
+from gyrator_ir.diagnostics import Diagnostic, VerifyError
+from gyrator_ir.expr import Add, Expr, Sym, SymKind
+from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.loop.nodes import Buffer
+from gyrator_ir.provenance import Origin
+from gyrator_ir.types import DType
+
+LOOP_KINDS = frozenset({SymKind.ITER, SymKind.REDUCE})
+SIZE_KINDS = frozenset({SymKind.SIZE, SymKind.UNBACKED})
+INDIRECT = frozenset({SymKind.INDIRECT})
+_ARG_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
+_BOOL_KINDS = (ReduceKind.ANY, ReduceKind.ALL)
+
+Where = str | Callable[[], str]
+"""The line at fault, or how to print it: nothing is printed unless something is wrong."""
+
+_typing_error = lru_cache(4096)(result_dtype)
+
+
+@frozen
+class Place:
+    """A storage as bodies address it; `span` is None where it is not a constant."""
+
+    dtype: DType
+    span: int | None
+
+
+def place(b: Buffer) -> Place:
+    """Return how bodies address a buffer."""
+    span = 1
+    for size, stride in zip(b.shape, b.strides, strict=False):
+        if type(size) is not ConstExpr or type(stride) is not ConstExpr:
+            return Place(b.dtype, None)
+        if size.value == 0:
+            return Place(b.dtype, 0)
+        span += (size.value - 1) * stride.value
+    return Place(b.dtype, span)
+
+
+@define
+class Scope:
+    """What a statement may name; grows as the statements are walked."""
+
+    values: dict[str, DType] = field(factory=dict)
+    symbols: set[Sym] = field(factory=set)
+    extents: dict[Sym, int] = field(factory=dict)
+    """Constant extents of the loop variables in scope."""
+    empty: bool = False
+    """No point is known to be visited."""
+
+    def copy(self) -> "Scope":
+        """Return a scope that grows by itself."""
+        return Scope(dict(self.values), set(self.symbols), dict(self.extents), self.empty)
+
+
+class Checker:
+    """Checks bodies; raises a VerifyError for the first thing that is wrong."""
+
+    def __init__(self, area: str, places: Mapping[str, Place], origins: Sequence[Origin]) -> None:
+        self.area = area
+        self.places = dict(places)
+        self.origins = origins
+        self.rows: tuple[int, ...] = ()
+        """Origins of the operation that is being checked."""
+        self._check: Mapping[type, Callable[[Any, Scope], None]] = {
+            Load: self._load,
+            Let: self._let,
+            Const: self._const,
+            IndexValue: self._index_value,
+            Bind: self._bind,
+            Store: self._store,
+            Reduce: self._reduce,
+            ScanStep: self._scan,
+            SortStep: self._sort,
+        }
+
+    def fail(self, number: int, message: str, where: Where = "", help: str = "") -> NoReturn:
+        """Raise the error of invariant `number`."""
+        line = where if isinstance(where, str) else where()
+        steps: list[str] = []
+        for row in self.rows:
+            if 0 <= row < len(self.origins):
+                origin = self.origins[row]
+                steps.append(f"%{origin.node} = {origin.target}")
+                if origin.location or origin.code:
+                    steps.append(": ".join(p for p in (origin.location, origin.code) if p))
+        code = f"GY-{self.area}-{number:03}"
+        raise VerifyError(Diagnostic(code, message, line, tuple(steps), help))
+
+    def statements(self, body: Iterable[AnyStatement], scope: Scope) -> None:
+        """Check statements in order, adding what they define to `scope`."""
+        check = self._check
+        for s in body:
+            step = check.get(type(s))
+            if step is None:
+                self.fail(5, f"{s!r} is no statement")
+            step(s, scope)
+
+    def axes(self, axes: Sequence[Axis], scope: Scope, where: Where) -> None:
+        """Check loop variables and bring them into `scope`; extents are over sizes."""
+        seen: set[Sym] = set()
+        for axis in axes:
+            if type(axis) is not Axis:
+                self.fail(8, f"{axis!r} is no axis", where)
+            if axis.symbol.kind not in LOOP_KINDS:
+                self.fail(8, f"{axis.symbol.name!r} is no loop variable (i.. or r..)", where)
+            if axis.symbol in scope.symbols or axis.symbol in seen:
+                self.fail(4, f"axis {axis.symbol.name!r} is defined twice", where)
+            seen.add(axis.symbol)
+            self.sizes((axis.extent,), scope.symbols, where)
+        for axis in axes:
+            scope.symbols.add(axis.symbol)
+            if type(axis.extent) is ConstExpr:
+                scope.extents[axis.symbol] = axis.extent.value
+                scope.empty = scope.empty or axis.extent.value <= 0
+
+    def sizes(self, exprs: Iterable[Expr], symbols: set[Sym], where: Where) -> None:
+        """Check that expressions are over known sizes only."""
+        for expr in exprs:
+            if not isinstance(expr, Expr):
+                self.fail(8, f"{expr!r} is no expression", where)
+            for symbol in expr.free_symbols:
+                if symbol.kind not in SIZE_KINDS:
+                    self.fail(8, f"{symbol.name!r} is no size (s.. or u..)", where)
+                if symbol not in symbols:
+                    self.fail(7, f"symbol {symbol.name!r} is not in scope", where)
+
+    # Statements -------------------------------------------------------------------------------
+
+    def _define(self, name: str, dtype: DType, s: AnyStatement, scope: Scope) -> None:
+        if name in scope.values:
+            self.fail(4, f"value {name!r} is defined twice", show_statement(s))
+        if type(name) is not str or not name.isidentifier():
+            self.fail(1, f"{name!r} is no identifier", show_statement(s))
+        scope.values[name] = dtype
+
+    def _use(self, name: str, s: AnyStatement, scope: Scope) -> DType:
+        dtype = scope.values.get(name)
+        if dtype is None:
+            self.fail(3, f"value {name!r} is not defined here", show_statement(s))
+        return dtype
+
+    def _mask(self, mask: str, s: AnyStatement, scope: Scope) -> None:
+        dtype = self._use(mask, s, scope)
+        if dtype is not DType.BOOL:
+            self.fail(5, f"mask {mask!r} must be bool, got {dtype}", show_statement(s))
+
+    def _in_scope(self, expr: Expr, s: AnyStatement, scope: Scope) -> None:
+        if not expr.free_symbols <= scope.symbols:
+            names = sorted(x.name for x in expr.free_symbols - scope.symbols)
+            self.fail(7, f"symbol {names[0]!r} is not in scope", show_statement(s))
+
+    def _address(self, s: Load | Store, scope: Scope) -> DType:
+        found = self.places.get(s.buffer)
+        if found is None:
+            self.fail(2, f"buffer {s.buffer!r} is not declared", show_statement(s))
+        self._in_scope(s.index, s, scope)
+        if s.mask is not None:
+            self._mask(s.mask, s, scope)
+        elif found.span is not None and not scope.empty:
+            low, high = certain_range(s.index, scope.extents)
+            if low is not None and high is not None and (low < 0 or high >= found.span):
+                self.fail(
+                    9,
+                    f"address {low if low < 0 else high} is outside of {s.buffer!r}, "
+                    f"which spans {found.span} elements",
+                    show_statement(s),
+                )
+        return found.dtype
+
+    def _load(self, s: Load, scope: Scope) -> None:
+        self._define(s.name, self._address(s, scope), s, scope)
+
+    def _let(self, s: Let, scope: Scope) -> None:
+        values = scope.values
+        try:
+            dtypes = tuple([values[a] for a in s.args])
+        except KeyError:
+            dtypes = tuple([self._use(a, s, scope) for a in s.args])
+        wrong = _typing_error(s.op, dtypes, s.dtype)
+        if wrong is not None:
+            self.fail(5, wrong, show_statement(s))
+        self._define(s.name, s.dtype, s, scope)
+
+    def _const(self, s: Const, scope: Scope) -> None:
+        kind, dtype = type(s.value), s.dtype
+        fits = (
+            kind is bool
+            if dtype is DType.BOOL
+            else kind is float
+            if dtype.is_float
+            else kind is int and dtype.is_int and _in_range(int(s.value), dtype)
+        )
+        if not fits:
+            self.fail(10, f"{s.value!r} is no constant of type {dtype}", show_statement(s))
+        self._define(s.name, dtype, s, scope)
+
+    def _index_value(self, s: IndexValue, scope: Scope) -> None:
+        self._in_scope(s.expr, s, scope)
+        if not s.dtype.is_int:
+            self.fail(5, f"an index is of an integer type, not {s.dtype}", show_statement(s))
+        self._define(s.name, s.dtype, s, scope)
+
+    def _bind(self, s: Bind, scope: Scope) -> None:
+        dtype = self._use(s.value, s, scope)
+        if not dtype.is_int:
+            self.fail(
+                5,
+                f"{s.value!r} must be of an integer type, got {dtype}",
+                show_statement(s),
+            )
+        if s.mask is not None:
+            self._mask(s.mask, s, scope)
+        if s.symbol.kind not in INDIRECT:
+            self.fail(8, f"{s.symbol.name!r} is no loaded index (t..)", show_statement(s))
+        if s.symbol in scope.symbols:
+            self.fail(4, f"symbol {s.symbol.name!r} is defined twice", show_statement(s))
+        self._in_scope(s.size, s, scope)
+        scope.symbols.add(s.symbol)
+
+    def _store(self, s: Store, scope: Scope) -> None:
+        dtype = self._use(s.value, s, scope)
+        wanted = self._address(s, scope)
+        if dtype is not wanted:
+            self.fail(6, f"{s.buffer!r} is {wanted}, {s.value!r} is {dtype}", show_statement(s))
+        if s.mode is not StoreMode.SET and dtype.is_complex:
+            self.fail(5, f"no store.{s.mode} on {dtype}", show_statement(s))
+
+    # Folds ------------------------------------------------------------------------------------
+
+    def _folded(
+        self, s: Reduce | ScanStep | SortStep, args: int, results: tuple[DType, ...], scope: Scope
+    ) -> None:
+        if len(s.args) != args or len(s.names) != len(results):
+            self.fail(
+                5,
+                f"{args} argument(s) and {len(results)} result(s) are wanted, "
+                f"got {len(s.args)} and {len(s.names)}",
+                show_statement(s),
+            )
+        if s.dtype.is_narrow_float or s.dtype.is_complex:
+            self.fail(5, f"no fold on {s.dtype}", show_statement(s), "cast to f32 first")
+        for arg in s.args:
+            dtype = self._use(arg, s, scope)
+            if dtype is not s.dtype:
+                self.fail(5, f"{arg!r} must be {s.dtype}, got {dtype}", show_statement(s))
+        for name, dtype in zip(s.names, results, strict=True):
+            self._define(name, dtype, s, scope)
+
+    def _reduce(self, s: Reduce, scope: Scope) -> None:
+        args, results = REDUCE_ARITY[s.kind]
+        floats = s.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
+        bits = s.kind is ReduceKind.XOR
+        numbers = s.kind in (ReduceKind.SUM, ReduceKind.PROD, ReduceKind.DOT)
+        if (
+            (floats and not s.dtype.is_float)
+            or (s.kind in _BOOL_KINDS and s.dtype is not DType.BOOL)
+            or (bits and s.dtype.is_float)
+            or (numbers and s.dtype is DType.BOOL)
+        ):
+            self.fail(5, f"no reduce.{s.kind} on {s.dtype}", show_statement(s))
+        result = DType.I64 if s.kind in _ARG_KINDS else s.dtype
+        self._folded(s, args, (result,) * results, scope)
+
+    def _scan(self, s: ScanStep, scope: Scope) -> None:
+        if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
+            self.fail(5, f"no scan.{s.kind} on {s.dtype}", show_statement(s))
+        self._folded(s, 1, (DType.I64 if s.kind in _ARG_KINDS else s.dtype,), scope)
+
+    def _sort(self, s: SortStep, scope: Scope) -> None:
+        self._folded(s, 1, (s.dtype, DType.I64), scope)
+
+
+def certain_range(index: Expr, extents: Mapping[Sym, int]) -> tuple[int | None, int | None]:
+    """Return the least and greatest value that an address certainly takes on.
+
+    (None, None) unless it is affine in loop variables of constant, positive extent.
+    """
+    kind = type(index)
+    if kind is ConstExpr:
+        return index.value, index.value  # type: ignore[attr-defined]  # narrowed by kind
+    if kind is Sym:
+        extent = extents.get(index)  # type: ignore[call-overload]  # narrowed by kind
+        return (None, None) if extent is None else (0, extent - 1)
+    if kind is not Add:
+        return None, None
+    low = high = index.const  # type: ignore[attr-defined]  # narrowed by kind
+    for term, coefficient in index.terms:  # type: ignore[attr-defined]  # narrowed by kind
+        extent = extents.get(term)
+        if extent is None:
+            return None, None
+        if coefficient > 0:
+            high += coefficient * (extent - 1)
+        else:
+            low += coefficient * (extent - 1)
+    return low, high
+
+
+def _in_range(value: int, dtype: DType) -> bool:
+    bits = 8 * dtype.size
+    if dtype.is_signed:
+        return -(1 << bits - 1) <= value < 1 << bits - 1
+    return 0 <= value < 1 << bits

@@ -1,0 +1,68 @@
+"""What a device's kernels lack: a rule's operations that need it give way to a call of ATen."""
+
+from collections.abc import Callable, Iterable
+
+from gyrator_ir.body.nodes import Bind, Let, Load, Statement, Store
+from gyrator_ir.expr import Const, Expr
+from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
+from gyrator_ir.target import Capabilities
+from gyrator_ir.types import DType
+
+RANDOM = frozenset({"rand", "randn", "randint"})
+"""Rows of the op table that draw random numbers."""
+
+
+def complete(offered: Capabilities) -> bool:
+    """Whether nothing that `missing` looks for is lacking."""
+    flags = (offered.reductions, offered.scans, offered.sorts, offered.indirect)
+    return all(flags) and offered.device_checks and offered.random and not offered.ops_lacking
+
+
+def reaches(most: int, extent: Expr) -> bool:
+    """Whether a range is one that kernels take, which take constant ones up to `most`; 0: any."""
+    return not most or (isinstance(extent, Const) and extent.value <= most)
+
+
+def missing(operations: Iterable[Operation], offered: Callable[[str], Capabilities | None]) -> str:
+    """Return the first thing that operations need and a device lacks, or an empty string.
+
+    `offered` gives the capabilities of the device that holds a buffer, None for complete ones.
+    """
+    for operation in operations:
+        if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+            continue
+        stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
+        body: tuple[Statement, ...] = (*operation.body, *stores)
+        target = next((s.buffer for s in reversed(body) if isinstance(s, Store)), None)
+        capabilities = None if target is None else offered(target)
+        if capabilities is not None and (lack := _lack(operation, body, capabilities)):
+            return lack
+    return ""
+
+
+def touched(operation: Operation) -> set[str]:
+    """Return the buffers that a kernel reads or writes; none for what is no kernel."""
+    if not isinstance(operation, Pointwise | Scatter | Reduction | Scan | Sort):
+        return set()
+    stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
+    return {s.buffer for s in (*operation.body, *stores) if isinstance(s, Load | Store)}
+
+
+def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabilities) -> str:
+    if isinstance(operation, Reduction) and not offered.reductions:
+        return "reductions"
+    if isinstance(operation, Scan) and not offered.scans:
+        return "scans"
+    if isinstance(operation, Sort) and not offered.sorts:
+        return "sorts"
+    for s in body:
+        match s:
+            case Bind() if not offered.indirect:
+                return "addresses that depend on values"
+            case Bind() if s.check and not offered.device_checks:
+                return "checks of indices"
+            case Let(op=op) if op in RANDOM and not offered.random:
+                return "random numbers"
+            case Let(op=op, dtype=dtype) if op in offered.ops_lacking:
+                return f"the op {op!r} on {DType(dtype).value}"
+    return ""

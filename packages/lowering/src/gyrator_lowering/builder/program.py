@@ -1,0 +1,297 @@
+"""The builder that lowering rules write to: one growing Loop IR program."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from attrs import define, field
+
+from gyrator_ir.body.nodes import Axis, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, sum_of
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    Operation,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+)
+from gyrator_ir.target import Target
+from gyrator_ir.types import Device, DType
+from gyrator_lowering.builder.node import CurrentNode
+from gyrator_lowering.builder.trace import Index, Tracer, Value, address
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.options import LoweringOptions
+
+Body = Callable[[Tracer, tuple[Expr, ...]], Value]
+ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
+FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
+Effect = Callable[[Tracer, tuple[Expr, ...]], None]
+
+
+@define
+class LoopBuilder(CurrentNode):
+    """Grows one program. Names are numbered per builder, so output never depends on history."""
+
+    options: LoweringOptions
+    targets: dict[str, Target]
+    buffers: list[Buffer] = field(factory=list)
+    operations: list[Operation] = field(factory=list)
+    given: dict[str, TensorValue] = field(factory=dict)
+    """Tensors that exist before the program runs, by the names of their buffers."""
+    devices: dict[str, Device] = field(factory=dict)
+    """Where each buffer lies."""
+    known: set[Sym] = field(factory=set)
+    """Unbacked symbols that the program's inputs or operations have bound."""
+    _taken: set[str] = field(factory=set)
+    _count: int = 0
+
+    @property
+    def generates(self) -> bool:
+        """Whether the current node, if it is a dense product, becomes loops, and no call."""
+        return self.options.extern_kernels == "none" or self.node.name in self.options.generated
+
+    def mark(self) -> tuple[int, int]:
+        """Return how much has been emitted, for `rewind`."""
+        return len(self.buffers), len(self.operations)
+
+    def rewind(self, mark: tuple[int, int]) -> None:
+        """Forget what was emitted since `mark`."""
+        buffers, operations = mark
+        for dropped in self.buffers[buffers:]:
+            self._taken.discard(dropped.name)
+        del self.buffers[buffers:], self.operations[operations:]
+
+    # Buffers ------------------------------------------------------------------------------
+
+    def reserve(self, name: str) -> str:
+        """Return a name that nothing else in the program has, `name` itself if it is free."""
+        free, k = name, 0
+        while free in self._taken:
+            k += 1
+            free = f"{name}_{k}"
+        self._taken.add(free)
+        return free
+
+    def buffer(self, spec: Spec) -> TensorValue:
+        """Create a buffer, and return the view that covers it."""
+        name = f"buf{self._count}"
+        self._count += 1
+        if name in self._taken:
+            name = self.reserve(name)
+        self.buffers.append(Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides))
+        self.devices[name] = spec.device
+        return TensorValue(
+            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
+        )
+
+    def temp(self, shape: Sequence[Expr], dtype: DType, like: TensorValue | Spec) -> TensorValue:
+        """Create a contiguous buffer on the device of `like`."""
+        shape = tuple(shape)
+        return self.buffer(Spec(dtype, like.device, shape, contiguous_strides(shape)))
+
+    def op_name(self) -> str:
+        """Return a fresh name for an operation of the current node."""
+        return f"op{len(self.operations)}"
+
+    # Loop operations ----------------------------------------------------------------------
+
+    def pointwise(self, fn: Body, out: Spec | None = None) -> TensorValue:
+        """Store `fn(ops, index)` at every point of a new buffer (by default, the node's result)."""
+        result = self.buffer(self.out if out is None else out)
+        self.pointwise_into(result, fn)
+        return result
+
+    def pointwise_into(self, into: TensorValue, fn: Body) -> None:
+        """Store `fn(ops, index)` at every point of an existing view."""
+        axes, index = axes_of(into.shape)
+        ops = Tracer()
+        ops.store(into, index, fn(ops, index))
+        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+
+    def pointwise_many(self, fn: ManyBody, outs: Sequence[Spec]) -> tuple[TensorValue, ...]:
+        """Like `pointwise` for several results of one shape, in one operation."""
+        results = tuple(self.buffer(out) for out in outs)
+        axes, index = axes_of(outs[0].shape)
+        ops = Tracer()
+        for into, value in zip(results, fn(ops, index), strict=True):
+            ops.store(into, index, value)
+        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+        return results
+
+    def scatter(self, shape: Sequence[Expr], fn: Effect) -> None:
+        """Run `fn(ops, index)`, which stores to existing buffers, at every point of `shape`."""
+        axes, index = axes_of(tuple(shape))
+        ops = Tracer()
+        fn(ops, index)
+        self.operations.append(Scatter(self.op_name(), axes, tuple(ops.body), self.origin))
+
+    def reduction(
+        self,
+        kind: ReduceKind,
+        fn: FoldBody,
+        shape: Sequence[Expr],
+        inner: Sequence[Expr],
+        into: Sequence[TensorValue | None],
+        dtype: DType,
+    ) -> None:
+        """Fold `fn(ops, index, rindex)` over `inner` at every point of `shape`.
+
+        The k-th result of the fold goes to `into[k]`, a view of the shape `shape`, if any. Values
+        are cast to `dtype`, in which the fold is done.
+        """
+        axes, index = axes_of(tuple(shape))
+        folded, rindex = inner_axes(tuple(inner))
+        ops = Tracer()
+        values = fn(ops, index, rindex)
+        args = values if isinstance(values, tuple) else (values,)
+        names = tuple(ops.cast(v, dtype).name for v in args)
+        results = tuple(f"r{k}" for k in range(len(into)))
+        stores = tuple(
+            Store(t.buffer, address(t, index), name)
+            for name, t in zip(results, into, strict=True)
+            if t is not None
+        )
+        step = Reduce(results, kind, names, dtype)
+        self.operations.append(
+            Reduction(self.op_name(), axes, folded, tuple(ops.body), step, stores, self.origin)
+        )
+
+    def scan(
+        self,
+        kind: ScanKind,
+        fn: Body,
+        shape: Sequence[Expr],
+        dim: int,
+        into: Sequence[TensorValue],
+        dtype: DType,
+        reverse: bool = False,
+    ) -> None:
+        """Store the running fold of `fn(ops, index)` along dimension `dim` of `shape`."""
+        axes, axis, index = _split_axis(tuple(shape), dim)
+        ops = Tracer()
+        value = ops.cast(fn(ops, index), dtype)
+        results = tuple(f"r{k}" for k in range(len(into)))
+        stores = _stores(results, into, index)
+        step = ScanStep(results, kind, (value.name,), dtype, reverse)
+        self.operations.append(
+            Scan(self.op_name(), axes, axis, tuple(ops.body), step, stores, self.origin)
+        )
+
+    def sort(
+        self,
+        fn: Body,
+        shape: Sequence[Expr],
+        dim: int,
+        into: Sequence[TensorValue | None],
+        descending: bool,
+        stable: bool,
+    ) -> None:
+        """Sort `fn(ops, index)` along `dim`: values to `into[0]`, `i64` positions to `into[1]`."""
+        axes, axis, index = _split_axis(tuple(shape), dim)
+        ops = Tracer()
+        value = fn(ops, index)
+        names = tuple(f"r{k}" for k in range(2))
+        stores = _stores(names, into, index)
+        step = SortStep(names, (value.name,), value.dtype, descending, stable)
+        self.operations.append(
+            Sort(self.op_name(), axes, axis, tuple(ops.body), step, stores, self.origin)
+        )
+
+    def copy(self, value: TensorValue, out: Spec | None = None) -> TensorValue:
+        """Copy a view to a new buffer of `out` (by default contiguous), converting its type."""
+        if out is None:
+            out = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
+        return self.pointwise(lambda ops, index: ops.get(value, index), out)
+
+
+def _stores(
+    names: Sequence[str], into: Sequence[TensorValue | None], index: Index
+) -> tuple[Store, ...]:
+    return tuple(
+        Store(t.buffer, address(t, index), name)
+        for name, t in zip(names, into, strict=True)
+        if t is not None
+    )
+
+
+_AXES = {kind: tuple(Sym(f"{kind.value}{d}", kind) for d in range(32)) for kind in SymKind}
+
+
+def axes_of(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """Return loops over `shape`, and the index; a dimension of size 1 has no loop and index 0."""
+    axes: list[Axis] = []
+    index: list[Expr] = []
+    for size in shape:
+        if size is ONE:
+            index.append(ZERO)
+        else:
+            symbol = _AXES[SymKind.ITER][len(axes)]
+            axes.append(Axis(symbol, size))
+            index.append(symbol)
+    return tuple(axes), tuple(index)
+
+
+def inner_axes(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
+    """Like `axes_of` for reduced dimensions; there is at least one loop."""
+    axes: list[Axis] = []
+    index: list[Expr] = []
+    for size in shape:
+        if size is ONE:
+            index.append(ZERO)
+        else:
+            symbol = _AXES[SymKind.REDUCE][len(axes)]
+            axes.append(Axis(symbol, size))
+            index.append(symbol)
+    if not axes:
+        axes.append(Axis(_AXES[SymKind.REDUCE][0], ONE))
+    return tuple(axes), tuple(index)
+
+
+def _split_axis(
+    shape: tuple[Expr, ...], dim: int
+) -> tuple[tuple[Axis, ...], Axis, tuple[Expr, ...]]:
+    """Return loops over all dimensions but `dim`, the loop over `dim`, and the whole index."""
+    axes, index = axes_of((*shape[:dim], ONE, *shape[dim + 1 :]))
+    symbol = _AXES[SymKind.REDUCE][0]
+    inner: Expr = ZERO if shape[dim] is ONE else symbol
+    return axes, Axis(symbol, shape[dim]), (*index[:dim], inner, *index[dim + 1 :])
+
+
+def flat_index(index: Index, strides: Sequence[Expr]) -> Expr:
+    """Return `sum(index[d] * strides[d])`."""
+    return sum_of([i * s for i, s in zip(index, strides, strict=True)])
+
+
+def unravel(flat: Expr, shape: Sequence[Expr]) -> tuple[Expr, ...]:
+    """Return the row-major index of a linear position in `shape`."""
+    index: list[Expr] = []
+    step: Expr = ONE
+    for d in range(len(shape) - 1, -1, -1):
+        if shape[d] is ONE:
+            index.append(ZERO)
+            continue
+        place = flat // step
+        index.append(place if d == 0 else place % shape[d])
+        step = step * shape[d]
+    return tuple(reversed(index))
+
+
+def dims_of(dims: Any, ndim: int) -> tuple[int, ...]:
+    """Return non-negative dimensions in order; None, or an empty list, means all of them."""
+    if dims is None or (isinstance(dims, (list, tuple)) and not dims):
+        return tuple(range(ndim))
+    given: list[int] = list(dims) if isinstance(dims, (list, tuple)) else [dims]
+    return tuple(sorted(d % ndim for d in given)) if ndim else ()
+
+
+def each(value: Any) -> Iterator[Any]:
+    """Iterate over the leaves of nested lists, tuples and dicts."""
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from each(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from each(item)
+    else:
+        yield value

@@ -1,0 +1,53 @@
+"""Operands of elementwise rules: promotion, broadcasting, scalars."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attrs import frozen
+
+from gyrator_ir.expr import Expr
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.torch_bridge.dtypes import result_type
+
+
+@frozen
+class ScalarValue:
+    """A float or bool that is known at run time only: traced where it is used, as `dtype`."""
+
+    dtype: DType
+    trace: Callable[[Tracer], Value]
+
+
+Arg = TensorValue | Expr | ScalarValue | bool | int | float
+
+
+def computed_in(args: Sequence[Any]) -> DType:
+    """Return the type that eager promotes these arguments of an elementwise op to."""
+    tensors: list[DType] = []
+    zero_dim: list[DType] = []
+    scalars: list[DType] = []
+    for arg in args:
+        if isinstance(arg, TensorValue):
+            (tensors if arg.shape else zero_dim).append(arg.dtype)
+        elif isinstance(arg, bool):
+            scalars.append(DType.BOOL)
+        elif isinstance(arg, (int, Expr)):
+            scalars.append(DType.I64)
+        elif isinstance(arg, float):
+            scalars.append(DType.F32)
+        elif isinstance(arg, ScalarValue):
+            scalars.append(DType.BOOL if arg.dtype is DType.BOOL else DType.F32)
+    return result_type(tensors, zero_dim, scalars, DType.F32)
+
+
+def operand(ops: Tracer, arg: Arg, index: Index, dtype: DType) -> Value:
+    """Return an argument at a point of the result, as `dtype`, broadcast as needed."""
+    if isinstance(arg, TensorValue):
+        return ops.cast(ops.get(arg, index), dtype)
+    if isinstance(arg, Expr):
+        return ops.cast(ops.index(arg), dtype)
+    if isinstance(arg, ScalarValue):
+        return ops.cast(arg.trace(ops), dtype)
+    return ops.const(arg, dtype)

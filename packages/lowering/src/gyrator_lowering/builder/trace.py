@@ -1,0 +1,311 @@
+"""Tracing: a rule's Python function runs once, and what it does becomes a body."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Union, final
+
+from gyrator_ir.body.nodes import (
+    Bind,
+    Check,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Statement,
+    Store,
+    StoreMode,
+)
+from gyrator_ir.body.ops import OPS, Typing
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sum_of
+from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.values import TensorValue
+
+Number = bool | int | float
+Operand = Union["Value", bool, int, float]
+
+
+class TraceError(GyratorError):
+    """A rule wrote a body that makes no sense: a bug in the rule."""
+
+
+def _wrong(message: str) -> TraceError:
+    return TraceError(
+        Diagnostic("GY-LOWER-003", message, help="correct the lowering rule that is named above")
+    )
+
+
+@final
+class Value:
+    """A scalar of a body that is being traced. Operators work as on Python numbers.
+
+    The other operand is a value of the same type or a Python number. Narrow floats are cast to
+    `f32` where arithmetic is done on them.
+    """
+
+    __slots__ = ("dtype", "name", "ops")
+
+    def __init__(self, ops: "Tracer", name: str, dtype: DType) -> None:
+        self.ops = ops
+        self.name = name
+        self.dtype = dtype
+
+    def __add__(self, other: Operand) -> "Value":
+        return self.ops.let("add", self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Operand) -> "Value":
+        return self.ops.let("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> "Value":
+        return self.ops.let("sub", other, self)
+
+    def __mul__(self, other: Operand) -> "Value":
+        return self.ops.let("mul", self, other)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Operand) -> "Value":
+        return self.ops.let("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> "Value":
+        return self.ops.let("div", other, self)
+
+    def __neg__(self) -> "Value":
+        return self.ops.let("neg", self)
+
+    def __lt__(self, other: Operand) -> "Value":
+        return self.ops.let("lt", self, other)
+
+    def __le__(self, other: Operand) -> "Value":
+        return self.ops.let("le", self, other)
+
+    def __gt__(self, other: Operand) -> "Value":
+        return self.ops.let("gt", self, other)
+
+    def __ge__(self, other: Operand) -> "Value":
+        return self.ops.let("ge", self, other)
+
+    def __and__(self, other: Operand) -> "Value":
+        return self.ops.let("bit_and", self, other)
+
+    def __or__(self, other: Operand) -> "Value":
+        return self.ops.let("bit_or", self, other)
+
+    def __xor__(self, other: Operand) -> "Value":
+        return self.ops.let("bit_xor", self, other)
+
+    def __invert__(self) -> "Value":
+        return self.ops.let("bit_not", self)
+
+
+Index = Sequence[Expr]
+
+
+def address(value: TensorValue, index: Index) -> Expr:
+    """Return the flat offset of an element of a view, from the start of its buffer."""
+    terms: list[Expr | int] = [value.offset]
+    for stride, i in zip(value.strides, index, strict=True):
+        if i is not ZERO:
+            terms.append(stride * i)
+    return sum_of(terms) if len(terms) > 1 else value.offset
+
+
+def broadcast_index(value: TensorValue, index: Index) -> tuple[Expr, ...]:
+    """Return the index into `value` for a point of the shape that it is broadcast to."""
+    tail = index[len(index) - len(value.shape) :]
+    return tuple(
+        ZERO if type(size) is ConstExpr and size.value == 1 else i
+        for size, i in zip(value.shape, tail, strict=True)
+    )
+
+
+@final
+class Tracer:
+    """Writes one body. Every row of the op table is a method: `ops.exp(a)`, `ops.add(a, 1.0)`.
+
+    Equal statements are written once. `body` holds them in order.
+    """
+
+    __slots__ = ("_binds", "_count", "_memo", "body")
+
+    def __init__(self) -> None:
+        self.body: list[Statement] = []
+        self._memo: dict[Any, Value] = {}
+        self._binds = 0
+        self._count = 0
+
+    def __getattr__(self, op: str) -> Callable[..., Value]:
+        if op not in OPS:
+            raise AttributeError(f"the op table has no row {op!r}")
+        return partial(self.let, op)
+
+    def let(self, op: str, *operands: Operand) -> Value:
+        """Apply a row of the op table. Numbers take the type of the other operands.
+
+        Raises:
+            TraceError: GY-LOWER-003, when the operands' types do not fit the row.
+        """
+        typing = OPS[op].typing
+        if typing is Typing.SELECT:
+            cond, *rest = operands
+            a, b = self._same(rest, narrow=True)
+            if not isinstance(cond, Value):
+                cond = self.const(cond, DType.BOOL)
+            return self._emit(op, (cond, a, b), a.dtype)
+        if typing is Typing.RANDOM:
+            args = tuple(o if isinstance(o, Value) else self.const(o, DType.I64) for o in operands)
+            return self._emit(op, args, DType.I64 if op == "randint" else DType.F32)
+        if typing is Typing.EXPONENT:
+            base, power = operands
+            (value,) = self._same([base])
+            if not isinstance(power, Value):
+                power = self.const(power, DType.I32)
+            return self._emit(op, (value, power), value.dtype)
+        values = self._same(operands)
+        boolean = typing in (Typing.COMPARE, Typing.PREDICATE)
+        return self._emit(op, values, DType.BOOL if boolean else values[0].dtype)
+
+    def _same(self, operands: Sequence[Operand], narrow: bool = False) -> tuple[Value, ...]:
+        found = {o.dtype for o in operands if isinstance(o, Value)}
+        if len(found) == 1:
+            (dtype,) = found
+            if narrow and all(isinstance(o, Value) for o in operands):
+                return tuple(operands)  # type: ignore[arg-type]
+        else:
+            if not found:
+                raise _wrong("an op was applied to Python numbers alone")
+            wide = {d.compute for d in found}
+            if len(wide) != 1:
+                names = ", ".join(sorted(found))
+                raise _wrong(f"operands of different types meet without a cast: {names}")
+            (dtype,) = wide
+        dtype = dtype.compute
+        return tuple(
+            self.cast(o, dtype) if isinstance(o, Value) else self.const(o, dtype) for o in operands
+        )
+
+    def _emit(self, op: str, args: tuple[Value, ...], dtype: DType) -> Value:
+        names = tuple(a.name for a in args)
+        key = (op, names, dtype)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._value(dtype)
+            self.body.append(Let(found.name, op, names, dtype))
+        return found
+
+    def _value(self, dtype: DType) -> Value:
+        name = f"v{self._count}"
+        self._count += 1
+        return Value(self, name, dtype)
+
+    def const(self, number: Number, dtype: DType) -> Value:
+        """Return a constant of the given type; narrow floats are rounded from `f32`."""
+        if dtype.is_narrow_float:
+            return self.cast(self.const(number, DType.F32), dtype)
+        if dtype is DType.BOOL:
+            number = bool(number)
+        elif dtype.is_float:
+            number = float(number)
+        elif isinstance(number, float) and not number.is_integer():
+            raise _wrong(f"the constant {number} is not of type {dtype}")
+        else:
+            number = wrapped(int(number), dtype)
+        key = ("const", repr(number), dtype)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._value(dtype)
+            self.body.append(Const(found.name, number, dtype))
+        return found
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        """Convert by value, as eager converts; nothing is written where the type is the same."""
+        return value if value.dtype is dtype else self._emit("cast", (value,), dtype)
+
+    def bitcast(self, value: Value, dtype: DType) -> Value:
+        """Return the same bits as another type of the same size."""
+        return value if value.dtype is dtype else self._emit("bitcast", (value,), dtype)
+
+    def wide(self, value: Value) -> Value:
+        """Return the value in the type that arithmetic is done in."""
+        return self.cast(value, value.dtype.compute)
+
+    def index(self, expr: Expr | int, dtype: DType = DType.I64) -> Value:
+        """Return an index expression as a value."""
+        if isinstance(expr, int):
+            return self.const(expr, dtype)
+        if type(expr) is ConstExpr:
+            return self.const(expr.value, dtype)
+        key = ("index", expr, dtype)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._value(dtype)
+            self.body.append(IndexValue(found.name, expr, dtype))
+        return found
+
+    def bind(
+        self,
+        value: Value,
+        size: Expr,
+        *,
+        wrap: bool = False,
+        check: bool | Check = True,
+        mask: Value | None = None,
+    ) -> Expr:
+        """Turn an integer into an index in [0, `size`): see `gyrator_ir.body.nodes.Bind`."""
+        value = self.cast(value, DType.I64)
+        key = ("bind", value.name, size, wrap, check, None if mask is None else mask.name)
+        found = self._memo.get(key)
+        if found is None:
+            symbol = Sym(f"t{self._binds}", SymKind.INDIRECT)
+            self._binds += 1
+            found = self._memo[key] = symbol  # type: ignore[assignment]
+            name = None if mask is None else mask.name
+            self.body.append(Bind(symbol, value.name, size, wrap, check, name))
+        return found  # type: ignore[return-value]
+
+    def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
+        """Read one element of a view, 0 where `mask` is false."""
+        flat = address(tensor, index)
+        key = ("load", tensor.buffer, flat, None if mask is None else mask.name)
+        found = self._memo.get(key)
+        if found is None:
+            found = self._memo[key] = self._value(tensor.stored)
+            name = None if mask is None else mask.name
+            self.body.append(Load(found.name, tensor.buffer, flat, name))
+        return self.bitcast(found, tensor.dtype)
+
+    def get(self, tensor: TensorValue, index: Index) -> Value:
+        """Read a view at a point of the shape that it is broadcast to."""
+        return self.load(tensor, broadcast_index(tensor, index))
+
+    def masked_load(
+        self, tensor: TensorValue, index: Index, mask: Value, other: Number = 0
+    ) -> Value:
+        """Read one element where `mask` is true; elsewhere the value is `other`."""
+        value = self.load(tensor, index, mask)
+        return value if other == 0 else self.let("where", mask, value, other)
+
+    def store(
+        self,
+        tensor: TensorValue,
+        index: Index,
+        value: Value,
+        mode: StoreMode = StoreMode.SET,
+        mask: Value | None = None,
+    ) -> None:
+        """Write one element of a view, converted to its type."""
+        value = self.bitcast(self.cast(value, tensor.dtype), tensor.stored)
+        name = None if mask is None else mask.name
+        self.body.append(Store(tensor.buffer, address(tensor, index), value.name, mode, name))
+
+
+def wrapped(number: int, dtype: DType) -> int:
+    """Return the integer of `dtype` that `number` becomes."""
+    bits = 8 * dtype.size
+    number &= (1 << bits) - 1
+    if dtype.is_signed and number >> (bits - 1):
+        number -= 1 << bits
+    return number
