@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.levels import LEVELS, level_of
+from gyrator_ir.levels import LEVELS, TILE, level_of
 from gyrator_ir.passes import Step
 
 
@@ -55,7 +55,7 @@ class Trace:
         numbers = count()
         last = ""
         for step in (s for s in steps if s.changed):
-            suffix = "gy" if step.level in LEVELS else "py"
+            suffix = "gy" if step.level in (*LEVELS, TILE.name) else "py"
             if step.before != last:
                 self.text(f"passes/{next(numbers):03d}-{step.level}.{suffix}", step.before)
             last = step.after
