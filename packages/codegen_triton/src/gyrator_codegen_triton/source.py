@@ -81,7 +81,7 @@ def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
     """
     kernel = tiled.kernel
     more: list[tuple[str, int]] = []
-    if kernel.numerics is Numerics.EAGER:
+    if kernel.numerics is not Numerics.FAST:
         more.append(("enable_fp_fusion", 0))
     if any(isinstance(s, Bind) and s.check for stage in kernel.stages for s in stage.body):
         more += [("debug", 1), ("sanitize_overflow", 0)]

@@ -25,12 +25,13 @@ def _option(default: Any, meaning: str, choices: tuple[Any, ...] = (), code: boo
 class Options:
     """The options of `torch.compile(..., backend="gyrator", options={...})`."""
 
-    numerics: Literal["eager", "fast"] = _option(
+    numerics: Literal["eager", "fast", "bitwise"] = _option(
         "eager",
         "'eager': every ATen op's result is rounded to its dtype, as eager rounds it. 'fast': "
         "roundings between fused ops may be skipped, and matrix products go to the quicker library "
-        "even if its sums are a little less exact.",
-        ("eager", "fast"),
+        "even if its sums are a little less exact. 'bitwise': eager's bits, wherever eager has the "
+        "same in every run; what kernels would compute with other bits is a call of ATen.",
+        ("eager", "fast", "bitwise"),
     )
     wrapper: str = _option(
         "python",
@@ -123,6 +124,11 @@ class Options:
         "`trace_dir` it is written there.",
         code=False,
     )
+
+    @property
+    def bitwise(self) -> bool:
+        """Whether results have eager's bits."""
+        return self.numerics == "bitwise"
 
     def code_fields(self) -> dict[str, Any]:
         """Return the options that can change generated code, for cache keys."""

@@ -24,3 +24,5 @@ class Numerics(StrEnum):
     """Each ATen op's result is rounded to its dtype, as eager rounds it."""
     FAST = "fast"
     """Intermediate roundings may be skipped."""
+    BITWISE = "bitwise"
+    """Eager's bits."""

@@ -1,6 +1,7 @@
 """Which ops AOTAutograd takes apart before lowering: the long tail that has no rule."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -61,6 +62,56 @@ def _norm(
     if not dim or not x.dim() or min(dim) >= 0:
         return NotImplemented
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
+
+
+_REWRITTEN = (
+    "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",
+    "multilabel_margin_loss_forward.default", "upsample_linear1d.vec", "upsample_bilinear2d.vec",
+    "upsample_bilinear2d.default", "upsample_bicubic2d.vec", "upsample_bicubic2d.default",
+    "upsample_trilinear3d.vec", "_upsample_bilinear2d_aa.vec", "_upsample_bicubic2d_aa.vec",
+    "_upsample_lanczos2d_aa.vec",
+)  # fmt: skip
+"""Ops of which torch traces a formula in Python, whatever table it is given, that does not round as
+eager's op does, or multiplies other matrices."""
+
+
+@contextmanager
+def whole_ops() -> Iterator[None]:
+    """Let torch trace what eager runs for the ops of which it traces a formula of its own."""
+    saved: list[tuple[Any, dict[Any, Any]]] = []
+    for name in _REWRITTEN:
+        packet, overload = name.split(".")
+        op = getattr(getattr(torch.ops.aten, packet, None), overload, None)
+        if op is not None:
+            saved.append((op, dict(op.py_kernels)))
+            for key in _TRACED:
+                op.py_kernels.pop(key, None)
+            op._dispatch_cache.clear()
+    try:
+        yield
+    finally:
+        for op, kernels in saved:
+            op.py_kernels.update(kernels)
+            op._dispatch_cache.clear()
+
+
+_TRACED = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+
+
+_MOVES = frozenset(
+    """
+    stack unsafe_split unsafe_split_with_sizes split_with_sizes_copy pixel_shuffle pixel_unshuffle
+    diagonal_backward select_backward slice_backward unfold_backward triu_indices tril_indices
+    narrow_copy unbind_copy block_diag diag_embed unfold_copy channel_shuffle hstack vstack dstack
+    """.split()
+)
+"""Ops that put values elsewhere: however they are taken apart, each has the same bits."""
+
+
+def exact_decompositions(table: LoweringTable | None = None) -> Decompositions:
+    """Return those of `default_decompositions` after which results have eager's bits."""
+    found = default_decompositions(table)
+    return {op: function for op, function in found.items() if str(op).split(".")[1] in _MOVES}
 
 
 @cache

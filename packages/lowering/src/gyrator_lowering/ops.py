@@ -8,8 +8,10 @@ from attrs import define, field
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
+from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
+from gyrator_lowering.bitwise import other_bits
 from gyrator_lowering.builder.capabilities import complete, missing, touched
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
@@ -17,7 +19,7 @@ from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_stride
 from gyrator_lowering.rules.extern import call
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
-from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
+from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
 
 
 @define
@@ -49,6 +51,8 @@ class Ops:
                     reason = f"the device's kernels lack {lack}"
                 elif self._is_mixed(mark):
                     reason = "its tensors lie on several devices"
+                elif other := self._other_bits(info, mark):
+                    reason = f"kernels compute {other} with other bits than ATen"
                 else:
                     return result
             except FallbackToAten:
@@ -61,7 +65,19 @@ class Ops:
                     raise self.b.unsupported("GY-LOWER-030", failed, help=REPORT) from error
                 reason = f"GY-LOWER-030: {failed}"
             self.b.rewind(mark)
-        return call(self.b, args, kwargs, reason)
+        return self._call(op, args, kwargs, reason)
+
+    def _call(
+        self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any], reason: str
+    ) -> Any:
+        """Call ATen; into memory of the program, which is quicker, where calls are many."""
+        fakes = [f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor)]
+        form = None
+        if fakes and self.b.options.numerics is Numerics.BITWISE:
+            form = out_form(op, fakes[0].device.type)
+        if form is None:
+            return call(self.b, args, kwargs, reason)
+        return call(self.b, args, kwargs, reason, form.name, form.arguments)
 
     def _is_mixed(self, mark: tuple[int, int]) -> bool:
         """Whether an operation since `mark` is a kernel that would touch several devices."""
@@ -91,6 +107,13 @@ class Ops:
             return poor.get(created.get(name, "") if given is None else given.device.type)
 
         return missing(self.b.operations[operations:], offered)
+
+    def _other_bits(self, info: OpInfo, mark: tuple[int, int]) -> str:
+        """Return what of the operations since `mark` may have other bits than ATen's result, where
+        that matters."""
+        if self.b.options.numerics is not Numerics.BITWISE:
+            return ""
+        return other_bits(info.name, self.b.operations[mark[1] :])
 
     def _rule(self, info: OpInfo) -> Rule | None:
         if info.name not in self._rules:

@@ -5,6 +5,8 @@ from types import MappingProxyType
 
 from attrs import frozen
 
+from gyrator_ir.modes import Numerics
+
 NO_CALLS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -24,6 +26,8 @@ class LoweringOptions:
     are loops like all else, for every shape."""
     generated: frozenset[str] = frozenset()
     """Nodes of the graph, by name, whose products are loops whatever `extern_kernels` says."""
+    numerics: Numerics = Numerics.EAGER
+    """`BITWISE`: what kernels would not compute with eager's bits is a call of ATen."""
     deterministic: bool = False
     """No kernel's result depends on the order in which threads store: where it would, ATen's op is
     called, which has an order of its own or raises."""

@@ -115,7 +115,7 @@ class LibraryChoice:
 
     @property
     def _exact(self) -> bool:
-        return self.setting.options.numerics == "eager"
+        return self.setting.options.numerics != "fast"
 
     def _key(self, what: str, device: str) -> CacheKey:
         definition, _ = self.setting.targets[device]

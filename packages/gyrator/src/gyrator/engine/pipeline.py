@@ -121,8 +121,9 @@ class Stages:
         self, gm: torch.fx.GraphModule, budget: Budget, tracer: Tracer | None = None
     ) -> Pipeline[torch.fx.GraphModule]:
         """Run the passes over an ATen graph that come before lowering, in place; return them."""
-        pipeline = fx_pipeline()
-        if self._calls_libraries():
+        exact = self.setting.options.bitwise
+        pipeline = fx_pipeline(exact=exact)
+        if self._calls_libraries() and not exact:
             pipeline = fx_pipeline(self.setting.by_device, LibraryChoice(self.setting, budget))
         pipeline = self.setting.passes.apply(pipeline)
         pipeline.run(gm, tracer)
@@ -314,7 +315,7 @@ class Stages:
     ) -> LoweringOptions:
         options = self.setting.options
         generated: frozenset[str] = frozenset()
-        if self._calls_libraries():
+        if self._calls_libraries() and not options.bitwise:
             padding = passes.table.get(PadProducts.name)
             if isinstance(padding, PadProducts):
                 generated = padding.left_to_kernels(gm)
@@ -322,9 +323,10 @@ class Stages:
                 generated |= faster_in_kernels(gm, self.setting, budget)
         return LoweringOptions(
             fallback_random=options.fallback_random,
-            extern_kernels=options.extern_kernels,
+            extern_kernels="library" if options.bitwise else options.extern_kernels,
             generated=generated,
-            deterministic=torch.are_deterministic_algorithms_enabled(),
+            numerics=Numerics(options.numerics),
+            deterministic=options.bitwise or torch.are_deterministic_algorithms_enabled(),
             strict=options.strict,
         )
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -20,6 +21,7 @@ from gyrator.frontend.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.modes import Numerics
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
@@ -68,22 +70,29 @@ class Frontend:
         # Here, since a warm start needs neither: 0.4 s of imports.
         from torch._functorch.aot_autograd import aot_module_simplified
 
-        from gyrator_lowering.decompositions import default_decompositions
+        from gyrator_lowering.decompositions import (
+            default_decompositions,
+            exact_decompositions,
+            whole_ops,
+        )
 
         plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         tracing = _Tracing(self.compiler, self.options, strides_of_results(plain))
-        compiled: Callable[..., Any] = aot_module_simplified(
-            gm,
-            inputs,
-            fw_compiler=cast(Any, tracing.compiler("forward")),
-            bw_compiler=cast(Any, tracing.compile_backward),
-            inference_compiler=cast(Any, tracing.compiler("inference")),
-            partition_fn=tracing.partition,
-            decompositions=default_decompositions(self.compiler.rules),
-            keep_inference_input_mutations=True,
-        )
+        bitwise = self.options.bitwise
+        decompositions = exact_decompositions if bitwise else default_decompositions
+        with whole_ops() if bitwise else nullcontext():
+            compiled: Callable[..., Any] = aot_module_simplified(
+                gm,
+                inputs,
+                fw_compiler=cast(Any, tracing.compiler("forward")),
+                bw_compiler=cast(Any, tracing.compile_backward),
+                inference_compiler=cast(Any, tracing.compiler("inference")),
+                partition_fn=tracing.partition,
+                decompositions=decompositions(self.compiler.rules),
+                keep_inference_input_mutations=True,
+            )
         wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
@@ -233,7 +242,9 @@ class _Tracing:
 
         # Random ops become pure functions of a saved seed before the cut is chosen, so that a
         # recomputation in the backward pass draws the same numbers.
-        options = LoweringOptions(fallback_random=self.options.fallback_random)
+        options = LoweringOptions(
+            fallback_random=self.options.fallback_random, numerics=Numerics(self.options.numerics)
+        )
         targets = self.compile_graph.by_device
         described = graph.graph.output_node().meta.get("desc", ())
         strides = {

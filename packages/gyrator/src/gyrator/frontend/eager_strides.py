@@ -34,8 +34,8 @@ _NAMES = frozenset(
     {
         "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide", "floor_divide",
         "getitem", "heaviside", "isin", "log_sigmoid", "logaddexp", "logaddexp2", "logical_and",
-        "logical_or", "logical_xor", "logsigmoid", "max_unpool2d", "pow", "roll", "rpow",
-        "__rpow__",
+        "logical_or", "logical_xor", "logsigmoid", "max_unpool2d", "native_dropout_backward", "pow",
+        "roll", "rpow", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -88,6 +88,10 @@ Rule = Callable[[torch.Tensor, Sequence[Any]], Strides]
 def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     tensors = [a.expand(result.shape) for a in args if isinstance(a, torch.Tensor)]
     return tuple(compute_elementwise_output_strides(*tensors))
+
+
+def _host_elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    return result.stride() if _elsewhere(result) else _elementwise(result, args)
 
 
 def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -162,6 +166,7 @@ _RULES: dict[Any, Rule] = {
     aten.isin.Tensor_Tensor: _contiguous,
     aten.isin.Tensor_Scalar: _contiguous,
     aten.max_unpool2d.default: _channels_last,
+    aten.native_dropout_backward.default: _host_elementwise,
     aten.roll.default: _rolled,
     aten.heaviside.default: _elementwise,
     aten.logaddexp.default: _elementwise,

@@ -140,7 +140,7 @@ def read_kernel(line: Line) -> Kernel:
     values["axes"] = read_axes(s)
     values["inner"] = read_axes(s) if s.take("inner") else ()
     values["sizes"] = _symbols(s) if s.take("sizes") else ()
-    values["numerics"] = Numerics.FAST if s.take("fast") else Numerics.EAGER
+    values["numerics"] = next((n for n in Numerics if s.take(n.value)), Numerics.EAGER)
     values["origins"] = ORIGINS.read(s)
     s.end()
     groups = sections(

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from attrs import evolve
 from torch.fx import GraphModule
 
+from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
@@ -30,6 +31,7 @@ from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutp
 from gyrator_lowering.fx_passes.split_bias import SplitBias
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
+from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
 from gyrator_lowering.options import LoweringOptions
 
 NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
@@ -61,35 +63,41 @@ def joint_pipeline(
     """Return the passes over a joint graph, in order.
 
     Args:
-        options: `fallback_random` keeps ATen's random ops.
+        options: `fallback_random` keeps ATen's random ops; `numerics` may leave out the passes
+            after which results have other bits.
         targets: by device type.
         recomputing: a partitioner comes next which may compute pointwise ops again.
         strides: eager's of the graph's results, by place.
     """
+    exact = options.numerics is Numerics.BITWISE
     passes = (
         RestrideOutputs(strides),
-        when(not options.fallback_random, ReplaceRandom()),
+        when(exact, WholeFormulas()),
+        when(not exact and not options.fallback_random, ReplaceRandom()),
         RemoveNoop(),
         MoveIndices(),
-        ChannelsLast.of(targets),
-        when(recomputing, SplitNorms()),
-        when(recomputing, SplitCrossEntropy()),
+        when(not exact, ChannelsLast.of(targets)),
+        when(not exact and recomputing, SplitNorms()),
+        when(not exact and recomputing, SplitCrossEntropy()),
     )
     return Pipeline(JOINT, passes)
 
 
 def fx_pipeline(
-    targets: Mapping[str, Target] = NO_TARGETS, quicker: Quicker | None = None
+    targets: Mapping[str, Target] = NO_TARGETS,
+    quicker: Quicker | None = None,
+    exact: bool = False,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a graph that is about to be lowered, in order.
 
     Those that suit calls of libraries go by `targets`, which has the devices whose libraries are
-    called; `quicker` knows what oneDNN computes quicker.
+    called; `quicker` knows what oneDNN computes quicker. `exact` leaves results their bits, if
+    there are no targets.
     """
     passes = (
         SplitBias.of(targets),
         PadProducts.of(targets),
-        InlineHigherOrder(),
+        InlineHigherOrder(whole=exact),
         ExpandForeach(),
         HoldNumbers(),
         RemoveNoop(),
@@ -118,6 +126,7 @@ __all__ = [
     "SplitBias",
     "SplitCrossEntropy",
     "SplitNorms",
+    "WholeFormulas",
     "fx_pipeline",
     "hold_inputs",
     "hold_results",

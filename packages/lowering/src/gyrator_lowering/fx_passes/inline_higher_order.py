@@ -10,7 +10,7 @@ from torch._higher_order_ops.scan import generic_scan
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gyrator_lowering.decompositions import default_decompositions
+from gyrator_lowering.decompositions import Decompositions, default_decompositions
 
 _LOOPS: Mapping[str, int] = {"scan": 2, "map_impl": 1, "associative_scan": 1}
 """Higher-order ops that run a graph for each slice of tensors: the place of those tensors."""
@@ -24,14 +24,17 @@ class InlineHigherOrder:
     name: ClassVar[str] = "inline-higher-order"
     longest: int = 64
     """A scan or map over more steps stays: it would be written out step by step."""
+    whole: bool = False
+    """No op is taken apart; else those are that have no rule."""
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
         found = [
             n for n in gm.graph.nodes if n.op == "call_function" and _is_inlined(n, self.longest)
         ]
+        table = {} if self.whole else default_decompositions()
         for node in found:
-            _inline(gm, node)
+            _inline(gm, node, table)
         return bool(found)
 
 
@@ -54,7 +57,7 @@ def _value(node: Node) -> Any:
     return node.meta.get("val")
 
 
-def _inline(gm: GraphModule, node: Node) -> None:
+def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None:
     """Trace eager's implementation of a call on its fake tensors, and put the ops in its place."""
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     leaves = [_attribute(gm, v) for v in leaves]
@@ -69,7 +72,7 @@ def _inline(gm: GraphModule, node: Node) -> None:
         return dense(*args, **kwargs)
 
     functional = torch.func.functionalize(call)
-    inner = make_fx(functional, default_decompositions(), tracing_mode="fake")(
+    inner = make_fx(functional, decompositions, tracing_mode="fake")(
         *[_value(leaves[place]) for place in places]
     )
     env: dict[Node, Any] = {}

@@ -39,6 +39,52 @@ _UNCAPTURED = (
 """What torch's tags of an op, of which a version may lack some, say of device graphs."""
 
 
+@frozen
+class OutForm:
+    """The overload of an op that writes its results into given tensors."""
+
+    name: str
+    """`aten.add.out`."""
+    arguments: tuple[str, ...]
+    """The keyword of each result."""
+
+
+_INTO_MEMORY = frozenset(
+    """
+    sum mean prod linalg_vector_norm logsumexp cumsum cumprod _softmax _log_softmax
+    _softmax_backward_data _log_softmax_backward_data
+    """.split()
+)
+"""Ops beside pointwise ones that write nothing but their results into given memory: some others
+take it for their temporaries, and resize it."""
+
+
+@lru_cache(4096)
+def out_form(op: torch._ops.OpOverload, device: str) -> OutForm | None:
+    """Return the form with `out=` arguments of an op that has a kernel of its own on a device, not
+    one that copies what the op returns."""
+    schema = op._schema
+    if torch.Tag.pointwise not in op.tags and str(op).split(".")[1] not in _INTO_MEMORY:
+        return None
+    if schema.is_mutable:
+        return None
+    if any(str(r.type) != "Tensor" or r.alias_info is not None for r in schema.returns):
+        return None
+    packet = op.overloadpacket
+    key = torch._C._dispatch_key_for_device(device)
+    given = [(a.name, str(a.type)) for a in schema.arguments]
+    for overload in packet.overloads():
+        other = getattr(packet, overload)._schema
+        outs = [a.name for a in other.arguments if a.is_out]
+        rest = [(a.name, str(a.type)) for a in other.arguments if not a.is_out]
+        if len(outs) != len(schema.returns) or not outs or rest != given:
+            continue
+        name = f"{other.name}.{other.overload_name}"
+        if torch._C._dispatch_has_kernel_for_dispatch_key(name, key):
+            return OutForm(name.replace("::", "."), tuple(outs))
+    return None
+
+
 @lru_cache(4096)
 def info_of(op: torch._ops.OpOverload) -> OpInfo:
     """Return the facts of an overload. A pure function of the op: the cache holds no meaning."""

@@ -133,7 +133,7 @@ class _Traits:
         body = [s for stage in kernel.stages for s in stage.body]
         types = {p.name: p.dtype for p in kernel.parameters}
         types |= {t.name: t.dtype for t in kernel.locals}
-        values, rounded = _values(body, types, kernel.numerics is Numerics.EAGER)
+        values, rounded = _values(body, types, kernel.numerics is not Numerics.FAST)
         binds = [s for s in body if isinstance(s, Bind)]
         lets = [s for s in body if isinstance(s, Let)]
         sources = {s.symbol: values[s.value].sources for s in binds}

@@ -1,0 +1,165 @@
+"""`python -m gyrator_conformance.bitwise`: which models have eager's bits, with that numerics.
+
+Each model runs on fresh inputs in inference and in training; results, buffers and gradients must
+equal eager's bit for bit. Calls are timed in turns with the default numerics and with eager mode.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from math import exp, log
+from statistics import fmean
+
+import torch
+from attrs import define, frozen
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from gyrator.session import Session
+from gyrator_conformance.cells import Keyword
+from gyrator_conformance.models import Model, all_models
+from gyrator_conformance.models.collective import start_group
+from gyrator_conformance.profiles import Chosen, find_target
+from gyrator_ir.types import HOST
+
+_ROUNDS = 30
+
+
+@frozen
+class Row:
+    """One model in one mode."""
+
+    name: str
+    training: bool
+    differing: int
+    """Tensors that are not equal to eager's."""
+    tensors: int
+    ratio: float
+    """Time of a call over that with the default numerics."""
+    over_eager: float
+    """Time of a call over eager's."""
+
+
+def compare(model: Model, training: bool, chosen: Chosen, rounds: int = _ROUNDS) -> Row:
+    """Run a model in eager mode, compiled with eager's bits, and compiled by default."""
+    device = chosen.target.device
+    if model.family == "collective":
+        start_group(chosen.group)
+    torch.manual_seed(0)
+    base = model.build().train(training).to(device)
+    inputs = model.inputs(torch.Generator().manual_seed(1), model.size)
+    given = [t.to(device) for t in inputs]
+    runs: list[Run] = []
+    for numerics in ("", "bitwise", "eager"):
+        made = deepcopy(base)
+        call: Callable[..., object] = made
+        if numerics:
+            options = {"numerics": numerics, "strict": True, "progress": False}
+            session = Session(options=options, config=chosen.config)
+            torch._dynamo.reset()
+            call = torch.compile(made, backend=session.backend, dynamic=False)
+        runs.append(Run(made, call, given, training))
+    eager, bitwise, default = runs
+    pairs = [(eager.visible(), bitwise.visible()) for _ in range(2)]
+    found = [(a, b) for want, got in pairs for a, b in zip(want, got, strict=True)]
+    differing = sum(not same(a, b) for a, b in found)
+    default.visible()
+    least = _least([bitwise.once, default.once, eager.once], rounds)
+    return Row(
+        model.name, training, differing, len(found), least[0] / least[1], least[0] / least[2]
+    )
+
+
+@define
+class Run:
+    """Calls of a module, in eager mode or compiled."""
+
+    module: nn.Module
+    call: Callable[..., object]
+    inputs: Sequence[Tensor]
+    training: bool
+
+    def visible(self) -> list[Tensor]:
+        """Return results, buffers and gradients of a call."""
+        torch.manual_seed(3)
+        self.module.zero_grad(set_to_none=True)
+        given = [self._leaf(t) for t in self.inputs]
+        results = self._call(given)
+        gradients = [t.grad for t in (*self.module.parameters(), *given) if t.grad is not None]
+        return [t.detach().clone() for t in (*results, *self.module.buffers(), *gradients)]
+
+    def once(self) -> float:
+        """Return the seconds that a call takes."""
+        given = [self._leaf(t) for t in self.inputs]
+        self.module.zero_grad(set_to_none=True)
+        start = time.perf_counter()
+        self._call(given)
+        return time.perf_counter() - start
+
+    def _leaf(self, tensor: Tensor) -> Tensor:
+        return tensor.clone().requires_grad_(self.training and tensor.is_floating_point())
+
+    def _call(self, given: Sequence[Tensor]) -> list[Tensor]:
+        with torch.set_grad_enabled(self.training):
+            results = [t for t in tree_leaves(self.call(*given)) if isinstance(t, Tensor)]
+        if self.training:
+            parts = [t for t in results if t.is_floating_point() and t.requires_grad]
+            torch.autograd.backward(parts, [torch.cos(t.detach()) for t in parts])
+        return results
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    """Whether tensors have equal elements, NaN at the same places."""
+    if a.dtype != b.dtype or a.shape != b.shape:
+        return False
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _least(calls: Sequence[Callable[[], float]], rounds: int) -> list[float]:
+    """Return the least time of each, called in turns."""
+    times = [[call() for call in calls] for _ in range(max(rounds, 1))]
+    return [min(column) for column in zip(*times, strict=True)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return 0 where every model has eager's bits, 1 otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gyrator_conformance.bitwise",
+        description='Compare models compiled with numerics="bitwise" with eager, bit for bit.',
+    )
+    parser.add_argument("--target", default=HOST, help=f"name of a target, default {HOST}")
+    parser.add_argument("-k", dest="keyword", default="", help="expression over names of models")
+    parser.add_argument("--rounds", type=int, default=_ROUNDS, help="calls that are timed")
+    args = parser.parse_args(arguments)
+    wanted, chosen = Keyword.read(args.keyword), find_target(args.target)
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    rows: list[Row] = []
+    for model in all_models().values():
+        for training in (False, True) if model.trains else (False,):
+            if wanted.matches(f"{model.name}/{'training' if training else 'inference'}"):
+                rows.append(compare(model, training, chosen, args.rounds))
+                if rows[-1].differing:
+                    console.print(rows[-1])
+    table = Table("model", "mode", "tensors that differ", "time over default's", "over eager's")
+    for row in sorted(rows, key=lambda r: (-r.differing, -r.ratio)):
+        mode = "training" if row.training else "inference"
+        differing = f"{row.differing} of {row.tensors}"
+        table.add_row(row.name, mode, differing, f"{row.ratio:.2f}", f"{row.over_eager:.2f}")
+    console.print(table)
+    if rows:
+        default, eager = (
+            exp(fmean(map(log, ratios)))
+            for ratios in zip(*((r.ratio, r.over_eager) for r in rows), strict=True)
+        )
+        equal = sum(not row.differing for row in rows)
+        console.print(f"{equal} of {len(rows)} equal; in the mean {default:.2f} of the default's")
+        console.print(f"time, {eager:.2f} of eager's")
+    return int(any(row.differing for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,21 @@
+"""Models have eager's bits, and a difference is found."""
+
+import pytest
+import torch
+
+from gyrator_conformance.bitwise import compare, same
+from gyrator_conformance.models import all_models
+from gyrator_conformance.profiles import find_target
+
+
+@pytest.mark.parametrize(("name", "training"), [("adamw-step", False), ("mixer", True)])
+def test_models_have_eagers_bits(name: str, training: bool) -> None:
+    row = compare(all_models()[name], training, find_target("cpu"), rounds=1)
+    assert row.differing == 0 and row.tensors > 5
+
+
+def test_a_bit_is_a_difference() -> None:
+    x = torch.tensor([1.0, torch.nan])
+    assert same(x, x.clone())
+    assert not same(x, torch.nextafter(x, 2 * x))
+    assert not same(x, x.double())

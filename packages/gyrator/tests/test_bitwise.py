@@ -1,0 +1,174 @@
+"""`numerics="bitwise"`: results and gradients have eager's bits."""
+
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import test_ops as samples
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils import _pytree as pytree
+
+from gyrator.config import Config
+from gyrator.reports.records import GraphRecord
+from gyrator.session import Session
+from gyrator_lowering.default import default_table
+
+aten = torch.ops.aten
+FLOATS = [case for case in samples.CASES if case.values[1].is_floating_point]
+UNARY: Sequence[Callable[[Tensor], Tensor]] = (
+    torch.neg, torch.abs, torch.relu, torch.floor, torch.round, torch.reciprocal, torch.square,
+    F.hardswish, F.hardsigmoid, F.leaky_relu, F.hardtanh, torch.sign, torch.isnan,
+    lambda x: x * 0.3, lambda x: x + 0.3, lambda x: x / 3.0, lambda x: 1 - x, lambda x: x**2,
+    lambda x: x.clamp(-1, 1), lambda x: x.float(), lambda x: x.double().half(),
+)  # fmt: skip
+"""Functions of one value that kernels compute, by those tables that say so."""
+
+
+@pytest.fixture
+def bitwise(config: Config, records: list[GraphRecord]) -> Iterator[Session]:
+    """A strict session."""
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "numerics": "bitwise"}
+    with Session(options=options, config=config, observer=records.append) as session:
+        yield session
+
+
+def check(want: Any, got: Any) -> None:
+    """Assert equal trees: a NaN equals a NaN."""
+    wanted, found = pytree.tree_leaves(want), pytree.tree_leaves(got)
+    assert len(wanted) == len(found)
+    for a, b in zip(wanted, found, strict=True):
+        if isinstance(a, Tensor):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            strides = zip(a.shape, a.stride(), b.stride(), strict=True)
+            assert a.numel() == 0 or all(n < 2 or p == q for n, p, q in strides)
+            assert torch.equal(a.isnan(), b.isnan())
+            assert torch.equal(a[~a.isnan()], b[~b.isnan()])
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize(("names", "dtype"), FLOATS)
+def test_ops(bitwise: Session, names: list[str], dtype: torch.dtype) -> None:
+    run, tensors = samples.function_of(samples.calls_of(names, dtype))
+    want = run(*map(samples.copied, tensors))
+    with torch.no_grad(), torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        got = torch.compile(run, backend=bitwise.backend, dynamic=False)(*tensors)
+    check(want, got)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_have_eagers_bits_for_all_narrow_floats(
+    bitwise: Session, records: list[GraphRecord], dtype: torch.dtype
+) -> None:
+    every = torch.arange(-(1 << 15), 1 << 15).to(torch.int16).view(dtype)
+    turned = every.view(256, 256).t()
+
+    def run(*given: Tensor) -> list[Tensor]:
+        return [fn(x) for x in given for fn in UNARY]
+
+    check(run(every, turned), torch.compile(run, backend=bitwise.backend)(every, turned))
+    assert not records[0].externs
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("layout", ["dense", "turned", "spread", "broadcast"])
+def test_formulas_of_kernels(
+    bitwise: Session, records: list[GraphRecord], dtype: torch.dtype, layout: str
+) -> None:
+    def run(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        return [
+            x + y, x - y, x * y, x / y, torch.rsub(x, y), x.pow(2), x.pow(-1),
+            torch.where(x > y, x, z),
+            torch.maximum(x, y), torch.fmin(x, y), x.clamp(y, z), torch.copysign(x, y),
+            aten.hardswish_backward(x, y), aten.hardsigmoid_backward(x, y),
+            aten.leaky_relu_backward(x, y, 0.1, False), aten.threshold_backward(x, y, 0.2),
+            aten.hardtanh_backward(x, y, -1.0, 1.0), aten.native_dropout_backward(x, y > 0, 1.25),
+            aten._prelu_kernel(x, y), *aten._prelu_kernel_backward(x, y, z), torch.cat((x, y)),
+            x.amax(0), x.argmin(1), torch.stack((x, z)), torch.cummax(x, 0)[0],
+        ]  # fmt: skip
+
+    given = [torch.randn(37, 70).exp().mul(torch.randn(37, 70)).to(dtype) for _ in range(3)]
+    match layout:
+        case "turned":
+            given = [t.t().contiguous().t() for t in given]
+        case "spread":
+            given = [t.repeat_interleave(2, 1)[:, ::2] for t in given]
+        case "broadcast":
+            given[1] = given[1][:, :1].expand(37, 70)
+    check(run(*given), torch.compile(run, backend=bitwise.backend)(*given))
+    assert not records[0].externs
+
+
+def test_what_rounds_otherwise_is_a_call(bitwise: Session, records: list[GraphRecord]) -> None:
+    def run(x: Tensor) -> list[Tensor]:
+        return [x.exp(), x.sqrt(), x.sum(0), x.add(x, alpha=0.3), torch.lerp(x, x + 1, 0.1)]
+
+    x = torch.rand(5, 6)
+    check(run(x), torch.compile(run, backend=bitwise.backend)(x))
+    found = {e.target: e.reason for e in records[0].externs}
+    assert found.keys() == {
+        "aten.exp.out", "aten.sqrt.out", "aten.sum.IntList_out", "aten.add.out",
+        "aten.lerp.Scalar_out",
+    }  # fmt: skip
+    assert found["aten.exp.out"] == "kernels compute the function 'exp' with other bits than ATen"
+    assert found["aten.sum.IntList_out"].startswith("kernels compute a sum of floats")
+
+
+def test_formulas_that_dynamo_rewrites(bitwise: Session) -> None:
+    def run(x: Tensor, y: Tensor, z: Tensor) -> list[Tensor]:
+        a = x.clone().addcdiv_(y, z, value=-0.01)
+        b = x.clone().addcmul_(y, y, value=0.3)
+        c = torch.addcdiv(x, y, z, value=0.7)
+        return [a, b, c, x + y / z * 0.7]
+
+    given = [torch.rand(1000) + 0.5 for _ in range(3)]
+    check(run(*given), torch.compile(run, backend=bitwise.backend)(*given))
+
+
+class Net(nn.Module):
+    """Ops of which torch traces formulas of its own, reductions, and what draws numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.mixed, self.last = nn.Linear(64, 64), nn.Linear(16, 5)
+        self.layer = nn.LayerNorm(16)
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        x = F.interpolate(F.gelu(self.norm(self.conv(x))), scale_factor=2, mode="bilinear")
+        x = F.softshrink(F.interpolate(x, size=(8, 8), mode="bicubic"), 0.1)
+        x = F.dropout(self.mixed(x.flatten(2)).mT, 0.3)
+        x = x + torch.softmax(x @ x.mT, -1) @ x
+        x = self.layer(x.flatten(1).unflatten(1, (16, 16)).mT)
+        return F.cross_entropy(self.last(x).mean(1), target) + x.std()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_a_step_of_training(bitwise: Session, dynamic: bool) -> None:
+    net = Net()
+    runs = net, deepcopy(net)
+    calls = runs[0], torch.compile(runs[1], backend=bitwise.backend, dynamic=dynamic)
+    for batch in (6, 3):
+        x, target = torch.randn(batch, 3, 6, 6), torch.randint(5, (batch,))
+        given = [x.clone().requires_grad_() for _ in runs]
+        losses = []
+        for call, one in zip(calls, given, strict=True):
+            torch.manual_seed(batch)
+            losses.append(call(one, target))
+            losses[-1].backward()
+        check([losses[0].detach(), given[0].grad], [losses[1].detach(), given[1].grad])
+        check([p.grad for p in net.parameters()], [p.grad for p in runs[1].parameters()])
+        check(list(net.buffers()), list(runs[1].buffers()))
+
+
+def test_torchs_tables_are_as_before(bitwise: Session) -> None:
+    ops = (aten.matmul.default, aten.upsample_bilinear2d.vec, aten.softshrink.default)
+    before = [dict(op.py_kernels) for op in ops]
+    torch.compile(lambda x: (x @ x).exp(), backend=bitwise.backend)(torch.randn(3, 3))
+    assert [dict(op.py_kernels) for op in ops] == before
+    assert default_table().find("aten.exp.default") is not None
