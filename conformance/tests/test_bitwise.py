@@ -1,8 +1,9 @@
-"""Models have eager's bits, and a difference is found."""
+"""Models have eager's bits, rows are the same in any batch, and a difference is found."""
 
 import pytest
 import torch
 
+from gyrator_conformance.batch_invariant import compare as rows_of
 from gyrator_conformance.bitwise import compare, same
 from gyrator_conformance.models import all_models
 from gyrator_conformance.profiles import find_target
@@ -19,3 +20,8 @@ def test_a_bit_is_a_difference() -> None:
     assert same(x, x.clone())
     assert not same(x, torch.nextafter(x, 2 * x))
     assert not same(x, x.double())
+
+
+def test_rows_are_the_same_in_any_batch() -> None:
+    row = rows_of(all_models()["mlp"], find_target("cpu"))
+    assert row.rowwise == 4 and row.differing == 0

@@ -8,6 +8,8 @@ from gyrator_ir.body.nodes import (
     IndexValue,
     Let,
     Load,
+    Reduce,
+    ReduceKind,
     ScanStep,
     SortStep,
 )
@@ -16,8 +18,12 @@ from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
+from gyrator_ir.modes import Numerics
 
 _UNKNOWN_EXTENT = 256  # what a dynamic extent is taken for when work is compared
+_ROUNDING = (
+    ReduceKind.SUM, ReduceKind.PROD, ReduceKind.DOT, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX,
+)  # fmt: skip
 
 
 def static(e: Expr) -> int | None:
@@ -41,6 +47,15 @@ def kernel_facts(kernel: Kernel, facts: ShapeFacts) -> ShapeFacts:
 def ordered(stage: Stage) -> bool:
     """Say whether a stage walks the inner axes one element at a time: it has a scan or a sort."""
     return any(isinstance(s, ScanStep | SortStep) for s in stage.body)
+
+
+def in_order(kernel: Kernel) -> bool:
+    """Say whether each point's elements must be reduced one after another, for it rounds."""
+    return kernel.numerics is Numerics.BATCH_INVARIANT and any(
+        isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
+        for stage in kernel.stages
+        for s in stage.body
+    )
 
 
 def work(body: Iterable[KernelStatement]) -> int:

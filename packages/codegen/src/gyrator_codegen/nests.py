@@ -75,7 +75,7 @@ def unfit(tiled: TiledKernel, lanes: int) -> str | None:
     loops = nest(tiled)
     if loops is None:
         return None
-    if loops.lanes != lanes:
+    if loops.lanes != lanes and (loops.across or loops.lanes > 1):
         return f"vectors of {loops.lanes} where the processor's have {lanes}"
     if [x.axes for x in tiled.loops if x.kind is LoopKind.LOOP] not in _orders(tiled, loops):
         return "loops in this order"

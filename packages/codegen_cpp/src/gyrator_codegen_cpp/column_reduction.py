@@ -186,7 +186,7 @@ class _Reductions:
         self._reductions = {
             s.names[0]: Accumulators(
                 scope, s, 1, vector=scope.frame.width > 1, across=False,
-                cascade=bool(recorded[s.names[0]].chain),
+                cascade=bool(recorded[s.names[0]].chain), wide=recorded[s.names[0]].wide,
                 position=linear_position(axes), nonempty=nonempty_test(scope, axes),
                 count=self._count,
             )

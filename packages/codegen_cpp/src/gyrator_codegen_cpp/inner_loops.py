@@ -66,6 +66,7 @@ def _scan_stage(
     reductions = {
         s.names[0]: Accumulators(
             scope, s, 1, vector=scope.lanes is not None, across=False, cascade=False,
+            wide=scope.frame.reductions[s.names[0]].wide,
             position=position, nonempty=nonempty_test(scope, axes),
         )
         for s in body
@@ -153,7 +154,8 @@ def _declare(
     prefetches: tuple[Prefetch, ...],
 ) -> _Stage:  # fmt: skip
     frame = scope.frame
-    vector = frame.nest is not None and not frame.nest.across
+    loops = frame.nest
+    vector = loops is not None and not loops.across and loops.lanes == frame.width
     last, width = static(axes[-1].extent), frame.width if vector else 1
     simple: dict[str, Accumulators] = {}
     two_pass: dict[str, TwoPass] = {}
@@ -173,8 +175,8 @@ def _declare(
             lanes = (vector and width > 1) or scope.lanes is not None
             simple[name] = Accumulators(
                 scope, s, how.unroll, vector=lanes, across=vector and width > 1,
-                cascade=bool(how.chain), position=linear_position(frame.kernel.inner),
-                nonempty=nonempty,
+                cascade=bool(how.chain), wide=how.wide,
+                position=linear_position(frame.kernel.inner), nonempty=nonempty,
             )  # fmt: skip
             simple[name].declare(scope)
     copies = max((r.unroll for r in recorded), default=1)

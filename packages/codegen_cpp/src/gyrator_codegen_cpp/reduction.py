@@ -1,6 +1,7 @@
 """Accumulators of reductions that take one element (or one vector) at a time.
 
 Cascaded sums are chains of additions in the element's type, which a total in `f64` takes up.
+Sums may also be in `f64` from the first value on.
 """
 
 import math
@@ -71,6 +72,7 @@ class Accumulators:
         vector: accumulators have lanes.
         across: the lanes belong to one point, and are reduced at the end.
         cascade: chains of values are added to a total.
+        wide: the accumulators of a sum are `f64`.
         position: linear position over the inner axes.
         nonempty: text of whether there is anything to reduce, None if surely so.
         count: text of how many elements have come, this one included; None to count here.
@@ -78,12 +80,14 @@ class Accumulators:
 
     def __init__(
         self, scope: Scope, reduce: Reduce, copies: int, *, vector: bool, across: bool,
-        cascade: bool, position: Expr, nonempty: str | None, count: str | None = None,
+        cascade: bool, wide: bool, position: Expr, nonempty: str | None,
+        count: str | None = None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self._form = "v" if vector else "s"
         self._across = across and vector
         self.cascade = cascade
+        self._wide = wide
         self._position = position
         self._nonempty = nonempty
         take = scope.frame.names.take
@@ -111,6 +115,8 @@ class Accumulators:
             dtype = second_type = DType.F64
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             second_type = DType.F64
+        elif self._wide:
+            dtype = DType.F64
         for acc, second in zip(self._acc, self._second, strict=True):
             found.append(State(acc, dtype, identity(kind, dtype)))
             if kind in _ARGS:
@@ -155,6 +161,8 @@ class Accumulators:
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             self._softmax(scope, args[0], acc, second)
         else:
+            if self._wide:
+                args = [cast(a, dtype, DType.F64) for a in args]
             new = merge(kind, dtype, self._form, acc, args[0])
             if kind is ReduceKind.DOT:
                 product = f"gy_mul({args[0]}, {args[1]})"
@@ -235,7 +243,7 @@ class Accumulators:
                 text = f"gy_add({self._total}, {wide})"
             if self._across:
                 text = self._across_lanes(text)
-            if self.cascade and dtype is not DType.F64:
+            if (self.cascade or self._wide) and dtype is not DType.F64:
                 text = f"gy_to_{dtype.value}({text})"
             scope.define(names[0], text, dtype, varying)
 

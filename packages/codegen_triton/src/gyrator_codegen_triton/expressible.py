@@ -57,7 +57,7 @@ def _wrong_with(tiled: TiledKernel) -> str:
     whole = in_one_step(tiled)
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
     for r in tiled.reductions:
-        if r.method is not method or r.unroll != 1 or r.chain or r.block:
+        if r.method is not method or r.unroll != 1 or r.chain or r.wide or r.block:
             return f"{r.result} is reduced as {method.value}, and in no other way"
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):

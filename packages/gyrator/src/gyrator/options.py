@@ -25,13 +25,15 @@ def _option(default: Any, meaning: str, choices: tuple[Any, ...] = (), code: boo
 class Options:
     """The options of `torch.compile(..., backend="gyrator", options={...})`."""
 
-    numerics: Literal["eager", "fast", "bitwise"] = _option(
+    numerics: Literal["eager", "fast", "bitwise", "batch_invariant"] = _option(
         "eager",
         "'eager': every ATen op's result is rounded to its dtype, as eager rounds it. 'fast': "
         "roundings between fused ops may be skipped, and matrix products go to the quicker library "
         "even if its sums are a little less exact. 'bitwise': eager's bits, wherever eager has the "
-        "same in every run; what kernels would compute with other bits is a call of ATen.",
-        ("eager", "fast", "bitwise"),
+        "same in every run; what kernels would compute with other bits is a call of ATen. "
+        "'batch_invariant': a row's result does not depend on the rows beside it: kernels sum "
+        "in one order whatever the number of rows, and compute products themselves.",
+        ("eager", "fast", "bitwise", "batch_invariant"),
     )
     wrapper: str = _option(
         "python",
@@ -129,6 +131,11 @@ class Options:
     def bitwise(self) -> bool:
         """Whether results have eager's bits."""
         return self.numerics == "bitwise"
+
+    @property
+    def batch_invariant(self) -> bool:
+        """Whether a row's result must not depend on the rows beside it."""
+        return self.numerics == "batch_invariant"
 
     def code_fields(self) -> dict[str, Any]:
         """Return the options that can change generated code, for cache keys."""

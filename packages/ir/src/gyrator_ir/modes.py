@@ -26,3 +26,6 @@ class Numerics(StrEnum):
     """Intermediate roundings may be skipped."""
     BITWISE = "bitwise"
     """Eager's bits."""
+    BATCH_INVARIANT = "batch_invariant"
+    """A point's result does not depend on how many points there are: its sums are taken in `f64`,
+    one term after another in the order of the inner axes."""

@@ -18,6 +18,8 @@ class Capabilities:
     ops_lacking: frozenset[str] = frozenset()
     """Rows of the op table that kernels can't use."""
     reductions: bool = True
+    ordered_reductions: bool = False
+    """Kernels with `Numerics.BATCH_INVARIANT` reduce as that says."""
     scans: bool = True
     scan_extent: int = field(default=0, validator=natural)
     """The longest range, which must then be constant, of a scan that can't be shared out by parts:

@@ -25,7 +25,8 @@ class SchedulerOptions:
     pool: bool = field(default=True, validator=exactly(bool))
     """Place small temporaries in one allocation."""
     numerics: Numerics = field(default=Numerics.EAGER, validator=exactly(Numerics))
-    """`FAST` lets the pass `elide-roundings` run."""
+    """`FAST` lets the pass `elide-roundings` run. `BATCH_INVARIANT` keeps reductions whole, their
+    axes in the program's order."""
     passes: PassEdits = field(default=PassEdits(), validator=exactly(PassEdits))
     """Changes of `passes.loop_pipeline` and `passes.kernel_pipeline`."""
     verify_each: bool = field(default=False, validator=exactly(bool))
@@ -54,5 +55,11 @@ class SchedulerOptions:
     """Check every tensor that a kernel or call writes for NaN and infinity."""
     profile: bool = field(default=False, validator=exactly(bool))
     """Run each kernel and call inside a named range of the profiler."""
+
     comments: bool = field(default=True, validator=exactly(bool))
     """Say in the host program which operations each launch and call came from."""
+
+    @property
+    def in_order(self) -> bool:
+        """Whether reductions take their terms in the program's order."""
+        return self.numerics is Numerics.BATCH_INVARIANT

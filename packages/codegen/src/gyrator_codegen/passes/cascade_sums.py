@@ -1,13 +1,14 @@
 """`cascade-sums`: long sums of floats are made of short ones, added in a wider type.
 
-So the error of a sum does not grow with its length.
+So the error of a sum does not grow with its length. Sums that must be in order are not cut, but are
+in the wider type from the first value on.
 """
 
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import static
+from gyrator_codegen.analysis import in_order, static
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
@@ -37,6 +38,8 @@ class CascadeSums:
         kernel, loops = tiled.kernel, nest(tiled) if tiled.reductions else None
         if loops is None:
             return tiled
+        if in_order(kernel):
+            return _wide(tiled)
         size = 1
         for a in kernel.inner:
             size *= a.extent.value if isinstance(a.extent, Const) else _ENDLESS
@@ -58,6 +61,12 @@ class CascadeSums:
             ]
 
         return each_stage(tiled, cascaded)
+
+
+def _wide(tiled: TiledKernel) -> TiledKernel:
+    reduces = (s for stage in tiled.kernel.stages for s in stage.body if isinstance(s, Reduce))
+    pairs = zip(tiled.reductions, reduces, strict=True)
+    return evolve(tiled, reductions=tuple(evolve(r, wide=_sums(s)) for r, s in pairs))
 
 
 def _sums(s: Reduce) -> bool:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import extent_guess, ordered
+from gyrator_codegen.analysis import extent_guess, in_order, ordered
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
@@ -53,14 +53,15 @@ class Vectorize:
 def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
     """Return the axis along which vectors of `lanes` make the kernel's accesses cheapest.
 
-    None for a kernel without axes. On equal price the last inner axis wins, then the last axis.
+    None for a kernel that has none. On equal price the last inner axis wins, then the last axis.
     Along an inner axis, stages with a scan or a sort still take one element at a time; a sort needs
-    one point at a time, so it rules out the points' axes.
+    one point at a time, so it rules out the points' axes. Reductions in order rule out inner axes.
     """
-    candidates = list(kernel.inner[-1:])
+    inner = () if in_order(kernel) else kernel.inner
+    candidates = list(inner[-1:])
     if not any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body):
         candidates += reversed(kernel.axes)
-    candidates += reversed(kernel.inner[:-1])
+    candidates += reversed(inner[:-1])
     if len(candidates) < 2:
         return candidates[0] if candidates else None
     return min(candidates, key=partial(_price, kernel, lanes))

@@ -158,7 +158,14 @@ class Stages:
         return verified(host, units, building, self.setting, folder)
 
     def _calls_libraries(self) -> bool:
-        return self.setting.options.extern_kernels != "none"
+        options = self.setting.options
+        return options.extern_kernels != "none" and not options.batch_invariant
+
+    def _extern_kernels(self) -> str:
+        options = self.setting.options
+        if options.bitwise:
+            return "library"
+        return "none" if options.batch_invariant else options.extern_kernels
 
     def _language(self, devices: Iterable[str]) -> WrapperBackend:
         """Return the host language asked for, or Python where that cannot drive a device's kernels.
@@ -262,6 +269,8 @@ class Stages:
             devices = dict.fromkeys(k.device.type for k in part.kernels)
             for device in devices:
                 (definition, _), target = self.setting.targets[device], targets[device]
+                if self.setting.options.batch_invariant:
+                    _check_order(target)
                 named = [part.name] * (part is not host) + [device] * (len(devices) > 1)
                 seen = partial(trace.ir, part="_".join(named))
                 tiling = Tiling(self.setting.passes, tracer, seen)
@@ -286,7 +295,7 @@ class Stages:
         for device, part in units.items():
             definition, target = self.setting.targets[device]
             loader = self.setting.loader(target)
-            if not self.setting.options.max_autotune:
+            if not self.setting.options.max_autotune or self.setting.options.batch_invariant:
                 building[device] = loader.submit(part)
                 continue
             memory = Memory(self.setting.cache, loader.identity, host)
@@ -323,10 +332,14 @@ class Stages:
                 generated |= faster_in_kernels(gm, self.setting, budget)
         return LoweringOptions(
             fallback_random=options.fallback_random,
-            extern_kernels="library" if options.bitwise else options.extern_kernels,
+            extern_kernels=self._extern_kernels(),
             generated=generated,
             numerics=Numerics(options.numerics),
-            deterministic=options.bitwise or torch.are_deterministic_algorithms_enabled(),
+            deterministic=(
+                options.bitwise
+                or options.batch_invariant
+                or torch.are_deterministic_algorithms_enabled()
+            ),
             strict=options.strict,
         )
 
@@ -343,4 +356,16 @@ class Stages:
             nan_asserts=options.nan_asserts,
             profile=options.profile,
             passes=self.setting.passes,
+        )
+
+
+def _check_order(target: Target) -> None:
+    """Raise UnsupportedError where the number of rows may change the order of a kernel's sums."""
+    if not target.capabilities.ordered_reductions:
+        raise UnsupportedError(
+            Diagnostic(
+                "GY-OPTION-004",
+                f"kernels in {target.kernel_backend} do not keep numerics='batch_invariant'",
+                help="the mode needs a target that has `ordered_reductions`, as the CPU's has",
+            )
         )

@@ -59,6 +59,7 @@ def cpu_target(isa: str, cores: int) -> Target:
         kernel_backend="c++",
         wrapper_backends=("python", "cpp", "fx"),
         capabilities=Capabilities(
+            ordered_reductions=True,
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
             libraries=frozenset({"mkl", "onednn"}),

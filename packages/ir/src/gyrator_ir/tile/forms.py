@@ -79,6 +79,7 @@ FORMS = FormTable(
                 Part("method", _word_of(Method)),
                 Part("unroll", INTEGER, lead="unroll", omit=1),
                 Part("chain", INTEGER, lead="chain", omit=0),
+                flag("wide", "wide"),
                 Part("block", INTEGER, lead="block", omit=0),
                 flag("reload", "reload"),
                 Part("keep", NAMES, lead="keep", omit=()),

@@ -88,6 +88,8 @@ class Reduction:
     chain: int = field(default=0, validator=natural)
     """About how many values an accumulator of a sum takes before it is added to a total of a wider
     type (cascaded summation); 0 for any number."""
+    wide: bool = field(default=False, validator=exactly(bool))
+    """The accumulators of a sum of floats are `f64`, whatever its elements are."""
     block: int = field(default=0, validator=natural)
     """Elements of the last inner axis that are taken at a time: what `two_pass` keeps, and where
     chains end. 0 for all of them; chains then end between two runs of the last loop."""

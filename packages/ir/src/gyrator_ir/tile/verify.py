@@ -7,7 +7,8 @@ GY-TILE-003  a step is at least 1 or names a choice, and so are the steps of a p
              choice has different values of at least 1; each candidate gives every choice one of its
              values
 GY-TILE-004  there is one reduction for each `Reduce`, in order, whose method fits its kind: chains
-             are of sums of floats, two passes of `welford` and `online_softmax`, products of `dot`
+             or wide accumulators are of sums of floats, two passes of `welford` and
+             `online_softmax`, products of `dot`
 GY-TILE-005  a reduction at once has all elements of a point in one step
 GY-TILE-006  a contraction names its loops: different grid loops of rows and of columns, and a loop
              over inner axes; its products are those reductions whose method is `matrix`
@@ -181,6 +182,10 @@ class _Kernel:
         for r, s in zip(self._t.reductions, reduces, strict=True):
             if r.chain and not (s.kind in _SUMS and s.dtype.is_float):
                 self._fail(4, f"{r.result} is no sum of floats, which has chains")
+            if r.wide and not (s.kind in _SUMS and s.dtype.is_float):
+                self._fail(4, f"{r.result} is no sum of floats, which may be wide")
+            if r.wide and r.chain:
+                self._fail(4, f"{r.result}: chains are of accumulators that are not wide")
             two_pass = r.method is Method.TWO_PASS
             if two_pass and s.kind not in _TWO_PASS:
                 self._fail(4, f"{r.result} is a {s.kind.value}, which needs no second pass")

@@ -46,6 +46,7 @@ def fuse(
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(operations):
         c = singleton(index, op)
+        c.ordered |= options.in_order and bool(c.inner)
         needed = dependences.before[index]
         c.before = dict.fromkeys(line.find(d.before) for d in needed)
         line.append(c)

@@ -37,9 +37,9 @@ def loop_pipeline(
         when(options.fusion and options.inline, inline),
         CommonSubexpressions(),
         when(options.numerics is Numerics.FAST, ElideRoundings()),
-        SplitReductions(by_device=by_device, matrix_units=units),
-        SplitScans(by_device),
-        ReorderAxes(),
+        when(not options.in_order, SplitReductions(by_device=by_device, matrix_units=units)),
+        when(not options.in_order, SplitScans(by_device)),
+        ReorderAxes(options.in_order),
         MergeAxes(),
     )
     pipeline = Pipeline(LOOP, passes, "each" if options.verify_each else "never")

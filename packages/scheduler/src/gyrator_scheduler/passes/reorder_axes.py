@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_ir.body.nodes import Axis, Load, ReduceKind, Store
+from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ZERO, Expr, linear
 from gyrator_ir.loop.nodes import LoopOperation, LoopProgram, Reduction
 from gyrator_scheduler.access import inner_of, statements_of
 from gyrator_scheduler.fusion.axes import guess
+from gyrator_scheduler.fusion.cluster import ORDERED_KINDS
 from gyrator_scheduler.passes.rewriting import each_loop, rebuilt, stores_after
 
 STORE_WEIGHT = 2
@@ -23,19 +24,21 @@ class ReorderAxes:
     places."""
 
     name: ClassVar[str] = "reorder-axes"
+    points_only: bool = False
+    """Reduced axes stay as they are."""
 
     def run(self, program: LoopProgram) -> LoopProgram:
         """Return the program with axes in the order of memory."""
-        return each_loop(program, _reordered)
+        return each_loop(program, lambda op: _reordered(op, self.points_only))
 
 
-def _reordered(op: LoopOperation) -> LoopOperation:
+def _reordered(op: LoopOperation, points_only: bool) -> LoopOperation:
     inner = inner_of(op)
     if len(op.axes) < 2 and len(inner) < 2:
         return op
     points = by_memory(op, op.axes)
     folded = inner
-    if isinstance(op, Reduction) and op.reduce.kind not in (ReduceKind.ARGMIN, ReduceKind.ARGMAX):
+    if isinstance(op, Reduction) and not points_only and op.reduce.kind not in ORDERED_KINDS:
         folded = by_memory(op, inner)
     if points == op.axes and folded == inner:
         return op

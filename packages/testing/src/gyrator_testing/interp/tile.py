@@ -366,6 +366,9 @@ class _Run:
         if method.chain and found.seen.shape[1]:
             product = found.rows[0] if len(found.rows) == 1 else found.rows[0] * found.rows[1]
             results = [_chained(product, method.chain * self._side_by_side(method), s.dtype)]
+        elif method.wide:
+            exact = folds.reduce(s.kind, [row.astype(np.float64) for row in found.rows], DType.F64)
+            results = [exact[0].astype(NUMPY[s.dtype])]
         else:
             results = folds.reduce(s.kind, found.rows, s.dtype)
         for name, result in zip(s.names, results, strict=True):

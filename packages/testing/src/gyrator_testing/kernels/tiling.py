@@ -53,5 +53,6 @@ def _reduction(r: Reduction, kernel: Kernel, rng: np.random.Generator) -> Reduct
     if found.kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
         return Reduction(r.result, Method.TWO_PASS, block=int(rng.choice((16, 2048))))
     if found.kind in (ReduceKind.SUM, ReduceKind.DOT) and found.dtype.is_float:
-        return evolve(r, chain=int(rng.choice((0, 4, 64))))
+        chain = int(rng.choice((0, 4, 64)))
+        return evolve(r, chain=chain, wide=not chain and bool(rng.random() < 0.5))
     return r
