@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gyrator.reports import explain
+from gyrator import explain
 
 
 @pytest.mark.parametrize("wrapper", ["python", "fx"])

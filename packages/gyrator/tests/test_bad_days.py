@@ -170,7 +170,7 @@ def _small(x: torch.Tensor) -> torch.Tensor:
     [
         (("programs",), "*.so", b"no library"),
         (("programs", "kernels"), "*.so", b"no library"),
-        (("programs",), "host.py", b"no program"),
+        (("programs",), "plan.json", b"no program"),
         (("programs",), "artifact.json", b"{}"),
         (("programs", "graphs"), "*.json", b"[]"),
     ],

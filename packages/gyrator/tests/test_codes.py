@@ -9,8 +9,9 @@ import pytest
 import torch
 from attrs import evolve
 
-from gyrator import OptionError, Session, pipeline
+from gyrator import OptionError, Session
 from gyrator.config import read_config
+from gyrator.engine import pipeline
 from gyrator.targets import GROUP, TargetError, discover
 from gyrator.targets.cpu import CPU
 from gyrator_ir.diagnostics import GyratorError
@@ -51,7 +52,7 @@ def compiled(tmp_path, monkeypatch):
         (
             {"numerics": "quick"},
             "GY-OPTION-003",
-            "takes one of 'eager', 'fast', got 'quick'",
+            "takes one of 'eager', 'fast', 'bitwise', 'batch_invariant', got 'quick'",
             "rounded",
         ),
         ({"fusion": 1}, "GY-OPTION-003", "'fusion' takes a bool, got 1", "Fuse"),

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gyrator.reports import explain
+from gyrator import explain
 
 
 def f(x: torch.Tensor) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch
 from attrs import evolve
 from torch import nn
 
+from gyrator.autotune import library as library_choice
 from gyrator.autotune.kernels import Budget
-from gyrator.autotune.kernels import library as library_choice
 from gyrator.autotune.library import LibraryChoice, Measure, Measured, available, probes
 from gyrator.config import Config
 from gyrator.reports.records import GraphRecord

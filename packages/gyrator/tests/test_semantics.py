@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gyrator.frontend.aot import aot as frontend
+from gyrator.frontend import aot as frontend
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 

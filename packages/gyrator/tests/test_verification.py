@@ -12,10 +12,10 @@ from attrs import evolve, frozen
 from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed
 
+from gyrator import explain
 from gyrator.cli.main import main
 from gyrator.config import Config
 from gyrator.engine.pipeline import Stages
-from gyrator.reports import explain
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition
 from gyrator.targets.cpu import CPU, cpu_target
@@ -57,15 +57,9 @@ class Broken(CppBackend):
         """Another for each fault."""
         return sha256(f"{self.old} {self.new}".encode()).hexdigest()
 
-    def emit(self, *args: Any) -> tuple[TranslationUnit, ...]:
+    def emit_tiled(self, *args: Any) -> tuple[TranslationUnit, ...]:
         """Write the kernels, and change the text of one."""
-        return self._changed(super().emit(*args)) if args[0] else ()
-
-    def emit_groups(self, *args: Any) -> tuple[TranslationUnit, ...]:
-        """Write groups of kernels, and change the text of one."""
-        return self._changed(super().emit_groups(*args))
-
-    def _changed(self, units: tuple[TranslationUnit, ...]) -> tuple[TranslationUnit, ...]:
+        units = super().emit_tiled(*args)
         texts = [k.text for u in units for k in u.kernels]
         chosen = next((t for t in texts if re.search(self.old, t)), None)
         assert chosen is not None, "\n".join(texts)

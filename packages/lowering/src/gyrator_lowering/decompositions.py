@@ -1,8 +1,9 @@
 """Which ops AOTAutograd takes apart before lowering: the long tail that has no rule."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
     """
     rules = default_table() if table is None else table
     found = {op: function for op, name, function in _candidates() if rules.find(name) is None}
-    return found | dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm}
+    return found | dict(CORRECTIONS)
 
 
 _SLOPES = (
@@ -63,6 +64,12 @@ def _norm(
         return NotImplemented
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
 
+
+CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyType(
+    dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm}
+)
+"""Ops that are taken apart where torch's own fake kernels and decompositions are wrong, and stay
+whole elsewhere."""
 
 _REWRITTEN = (
     "matmul.default", "softshrink.default", "hardshrink.default", "multi_margin_loss.default",

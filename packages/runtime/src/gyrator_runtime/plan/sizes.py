@@ -26,6 +26,8 @@ from gyrator_ir.expr import (
 Code: TypeAlias = tuple[tuple[str, int], ...]
 """The code of a `SizeProgram`."""
 
+_BEYOND = 1 << 63
+"""The first number that a word cannot hold."""
 _BINARY = {FloorDiv: "floordiv", Mod: "mod", Eq: "eq", Ne: "ne", Lt: "lt", Le: "le"}
 
 
@@ -57,6 +59,8 @@ def size_code(node: Node, symbol: Callable[[Sym], Code]) -> Code:
                 sides = (code, _FALSE) if isinstance(node, And) else (_TRUE, code)
                 code = _choice(one, *sides)
             return code
+        case Lt(a=a, b=Const(value=value)) if value == _BEYOND:  # canonical for `a <= 2**63 - 1`
+            return _folded("le", (size_code(a, symbol), (("const", _BEYOND - 1),)))
         case FloorDiv() | Mod() | Eq() | Ne() | Lt() | Le():
             both = size_code(node.a, symbol), size_code(node.b, symbol)
             return _folded(_BINARY[type(node)], both)
