@@ -3,11 +3,13 @@
 import pytest
 
 from gyrator_codegen.passes import all_passes
-from gyrator_testing.filetest.plugin import register
 
 pytest_plugins = ["gyrator_testing.filetest.plugin"]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register what this package offers to its `.gy` files."""
+    # pytest rewrites the assertions of a plugin only if nothing has imported it before.
+    from gyrator_testing.filetest.plugin import register
+
     register(config, passes=all_passes())
