@@ -5,8 +5,8 @@ import pytest
 from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.host.parse import parse as parse_host
 from gyrator_ir.kernel.parse import parse as parse_schedule
+from gyrator_ir.levels import KERNEL, level_of_text
 from gyrator_ir.loop.parse import parse
-from gyrator_ir.text.program import header_kind
 
 LOOP = """loop.program 1 @p
   in x: f32[8] strides [1] on cpu
@@ -101,10 +101,10 @@ def test_two_programs_in_one_text():
     assert error(parse, LOOP + LOOP).where == "line 9: loop.program 1 @p"
 
 
-def test_header_kind():
-    assert header_kind("; a comment\nkernel.schedule 1 @p\n") == "kernel.schedule"
-    assert "loop.program" in error(header_kind, "module 1 @p\n").message
-    assert error(header_kind, "").code == "GY-PARSE-001"
+def test_the_first_line_says_the_level():
+    assert level_of_text("; a comment\nkernel.schedule 1 @p\n") is KERNEL
+    assert "loop.program" in error(level_of_text, "module 1 @p\n").message
+    assert error(level_of_text, "").code == "GY-PARSE-001"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
     from gyrator_ir.passes import PassEdits, Tracer
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
@@ -90,18 +90,24 @@ class TilingBackend(KernelBackend, Protocol):
 
     def tile(
         self,
-        kernels: Sequence[Kernel | KernelGroup],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
         edits: PassEdits = ...,
         tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run on the target, by passes that a user may have edited."""
+        """Decide how the kernels run on the target, by passes that a user may have edited.
+
+        Templates are among the kernels where this is a `TemplateBackend` too.
+        """
         ...
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, batched as `emit` and `emit_groups` do."""
+        """Write tiled kernels, batched as `emit`, `emit_groups` and `emit_templates` do.
+
+        Only first candidates count, where a text has them in it.
+        """
         ...
 
 

@@ -1,6 +1,6 @@
 """The levels of IR: what each is called, and its text and verifier."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -34,32 +34,30 @@ KERNEL = Level("kernel", Schedule, show_schedule, verify_schedule, parse_schedul
 HOST = Level("host", HostProgram, show_host, verify_host, parse_host, HOST_KIND)
 TILE = Level("tile", TileProgram, show_tile, verify_tile, parse_tile, TILE_KIND)
 
-LEVELS: Mapping[str, Level[Any]] = MappingProxyType({v.name: v for v in (LOOP, KERNEL, HOST)})
-"""In the order in which stages lead from one to the next. Kernels leave the chain for `TILE`."""
-
-_ALL = (LOOP, KERNEL, HOST, TILE)
+LEVELS: Mapping[str, Level[Any]] = MappingProxyType({v.name: v for v in (LOOP, KERNEL, HOST, TILE)})
+"""In the order in which stages lead from one to the next; `TILE` holds a host program's kernels."""
 
 
-def level_of(program: object) -> Level[Any]:
-    """Return the level of a program.
+def level_of(program: object, others: Iterable[Level[Any]] = ()) -> Level[Any]:
+    """Return the level of a program, one of those above or of `others`.
 
     Raises:
         TypeError: when it is no program.
     """
-    for level in _ALL:
+    for level in (*LEVELS.values(), *others):
         if isinstance(program, level.cls):
             return level
     raise TypeError(f"{type(program).__name__} is no program of any level")
 
 
-def level_of_text(text: str) -> Level[Any]:
-    """Return the level that the first line of a text declares.
+def level_of_text(text: str, others: Iterable[Level[Any]] = ()) -> Level[Any]:
+    """Return the level that the first line of a text declares, one of those above or of `others`.
 
     Raises:
         ParseError: when it declares none.
     """
-    kind = header_kind(text)
-    return next(level for level in _ALL if level.kind == kind)
+    by_kind = {level.kind: level for level in (*LEVELS.values(), *others)}
+    return by_kind[header_kind(text, by_kind)]
 
 
 def parse_program(text: str) -> Program:

@@ -17,6 +17,8 @@ class DType(StrEnum):
     BF16 = "bf16"
     F8E4M3 = "f8e4m3"
     F8E5M2 = "f8e5m2"
+    F8E4M3FNUZ = "f8e4m3fnuz"
+    F8E5M2FNUZ = "f8e5m2fnuz"
     I64 = "i64"
     I32 = "i32"
     I16 = "i16"
@@ -73,17 +75,21 @@ class DType(StrEnum):
 _FULL_NAMES = {
     DType.F64: "float64", DType.F32: "float32", DType.F16: "float16", DType.BF16: "bfloat16",
     DType.F8E4M3: "float8_e4m3fn", DType.F8E5M2: "float8_e5m2",
+    DType.F8E4M3FNUZ: "float8_e4m3fnuz", DType.F8E5M2FNUZ: "float8_e5m2fnuz",
     DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
     DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
     DType.BOOL: "bool", DType.C64: "complex64", DType.C128: "complex128",
 }  # fmt: skip
 _SIZES = {
-    DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2, DType.F8E4M3: 1, DType.F8E5M2: 1,
+    DType.F64: 8, DType.F32: 4, DType.F16: 2, DType.BF16: 2,
+    DType.F8E4M3: 1, DType.F8E5M2: 1, DType.F8E4M3FNUZ: 1, DType.F8E5M2FNUZ: 1,
     DType.I64: 8, DType.I32: 4, DType.I16: 2, DType.I8: 1,
     DType.U64: 8, DType.U32: 4, DType.U16: 2, DType.U8: 1,
     DType.BOOL: 1, DType.C64: 8, DType.C128: 16,
 }  # fmt: skip
-_NARROW = frozenset({DType.F16, DType.BF16, DType.F8E4M3, DType.F8E5M2})
+BYTE_FLOATS = (DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ)
+"""Floats of 8 bits."""
+_NARROW = frozenset({DType.F16, DType.BF16, *BYTE_FLOATS})
 _FLOATS = _NARROW | {DType.F32, DType.F64}
 _INTS = frozenset(
     {DType.I64, DType.I32, DType.I16, DType.I8, DType.U64, DType.U32, DType.U16, DType.U8}

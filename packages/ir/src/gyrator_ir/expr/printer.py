@@ -209,7 +209,8 @@ class CPrinter(Printer):
         nonnegative: says of a quotient or remainder that its numerator is >= 0 and its divisor > 0
             (`ShapeFacts.nonnegative_division`); by default of none.
         names: as for `Printer`.
-        floor_div, floor_mod: the C functions (or macros) for the other divisions.
+        floor_div: the C function (or macro) for the other quotients.
+        floor_mod: the same for the other remainders.
         suffix: of integer literals, e.g. `LL`.
     """
 

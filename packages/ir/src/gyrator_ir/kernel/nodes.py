@@ -28,6 +28,7 @@ from gyrator_ir.loop.nodes import (
     Buffer,
     CallOperation,
     Constant,
+    Formula,
     Input,
     Output,
     TemplateKind,
@@ -128,8 +129,10 @@ class TemplateKernel:
     parameters: tuple[Buffer, ...] = field(validator=a_tuple)
     """The buffers of the inputs, then those of the outputs, each once, as launches pass them."""
     sizes: tuple[Sym, ...] = field(default=(), validator=a_tuple)
-    """Size symbols that the tensors mention, sorted by name: parameters."""
+    """Size symbols that the tensors and formulas mention, sorted by name: parameters."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+    formulas: tuple[Formula, ...] = field(default=(), validator=a_tuple)
+    """They load from parameters."""
 
     @property
     def reads(self) -> tuple[str, ...]:

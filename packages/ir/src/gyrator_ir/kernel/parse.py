@@ -22,6 +22,7 @@ from gyrator_ir.kernel.nodes import (
 )
 from gyrator_ir.kernel.print import KIND, VERSION
 from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
+from gyrator_ir.loop.formulas import read_formula
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.loop.parse import read_operation, read_return
 from gyrator_ir.text.forms import ORIGINS, build
@@ -114,7 +115,8 @@ def _group(line: Line) -> KernelGroup:
 
 
 def _template_kernel(line: Line) -> TemplateKernel:
-    parameters = tuple(map(_parameter, sections(line, {"parameter": "parameters"})["parameters"]))
+    below = sections(line, {"parameter": "parameters", "formula": "formulas"})
+    parameters = tuple(map(_parameter, below["parameters"]))
     s = Scanner(line, {p.name: p for p in parameters})
     s.expect("kernel")
     values: dict[str, Any] = {"name": s.name(), "parameters": parameters}
@@ -124,6 +126,7 @@ def _template_kernel(line: Line) -> TemplateKernel:
     values |= {part.attribute: part.read(s) for part in TEMPLATE_PARTS}
     values["sizes"] = _symbols(s) if s.take("sizes") else ()
     values["origins"] = ORIGINS.read(s)
+    values["formulas"] = tuple(map(read_formula, below["formulas"]))
     s.end()
     found = build(line, TemplateKernel, values)
     assert isinstance(found, TemplateKernel)

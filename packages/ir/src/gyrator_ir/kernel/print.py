@@ -14,6 +14,7 @@ from gyrator_ir.kernel.nodes import (
     Together,
 )
 from gyrator_ir.loop.forms import TEMPLATE_PARTS
+from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.print import show_call
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
@@ -62,7 +63,9 @@ def _template(k: TemplateKernel, writer: Writer) -> list[str]:
     sizes = f" sizes ({', '.join(s.name for s in k.sizes)})" if k.sizes else ""
     origins = f" {ORIGINS.show(k.origins, writer)}" if k.origins else ""
     head = f"kernel {k.name} on {show_device(k.device)} template{parts}{sizes}{origins}"
-    return [head, *indented([f"parameter {show_buffer(p, writer)}" for p in k.parameters])]
+    lines = [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
+    lines += [line for f in k.formulas for line in show_formula(f)]
+    return [head, *indented(lines)]
 
 
 def _group(k: KernelGroup, writer: Writer) -> list[str]:

@@ -50,6 +50,7 @@ from gyrator_ir.kernel.print import (
     show_together,
 )
 from gyrator_ir.loop.capture import uncaptured
+from gyrator_ir.loop.formulas import check_formulas, sizes_in
 from gyrator_ir.loop.nodes import (
     Buffer,
     Constant,
@@ -125,8 +126,11 @@ def _check_template(k: TemplateKernel, checker: Checker) -> None:
         got = [p.name for p in k.parameters]
         checker.fail(21, f"parameters must be {wanted}, got {got}", where)
     _check_layouts(k, checker, where)
+    checker.places = {p.name: place(p) for p in k.parameters}
+    check_formulas(k.kind, k.formulas, k.reads, k.sizes, checker, where)
     layouts = (e for t in tensors for e in (*t.shape, *t.strides, t.offset))
-    _compare_sizes(k, {s for e in layouts for s in e.free_symbols}, checker, where)
+    used = {s for e in layouts for s in e.free_symbols}
+    _compare_sizes(k, used | set(sizes_in(k.formulas)), checker, where)
 
 
 def _places(k: Kernel, checker: Checker, where: Where) -> dict[str, Place]:

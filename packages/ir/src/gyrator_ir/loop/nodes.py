@@ -83,6 +83,9 @@ class TensorInput:
     """A tensor parameter; its buffer's shape and strides hold for every call."""
 
     buffer: Buffer = field(validator=exactly(Buffer))
+    packed: bool = field(default=False, validator=exactly(bool))
+    """Its elements lie as some library packs them: calls of that alone can read it, and nothing can
+    check its layout."""
 
 
 @frozen
@@ -235,6 +238,42 @@ class TemplateKind(StrEnum):
     the logarithms that attention gave [B, H, P], and for each row the product of the result and
     its gradient [B, H, L]; optionally the mask. Outputs: like q, k and v. Attributes as above.
     """
+    FLEX_ATTENTION = "flex_attention"
+    """Attention whose scores are what formulas make of `scale * q k^T`, over blocks of them.
+
+    Inputs: q, k and v as above. Then, `i32`, for each block of `row_block` rows of a head, X of
+    them, how many blocks of `column_block` columns it looks at [B, H, X], and which [B, H, X, N];
+    with `full`, the same for blocks that are looked at whole. Then what formulas load from.
+    Formulas: `score`, given a `score`, and `mask`, given nothing, which says where the rows of a
+    block that is not full look. Outputs: [B, H, L, F], 0 in rows that look nowhere; optionally, in
+    `f32`, for each row the logarithm to base 2 of the sum of the exponentials of its scores, and
+    its largest score divided by log 2. Attributes: `scale`, `row_block`, `column_block`, `full`.
+    """
+    FLEX_ATTENTION_GRADIENTS = "flex_attention_gradients"
+    """The gradients of flexible attention's queries, keys and values.
+
+    Inputs: q, k and v, the gradient of the result, the logarithms to base 2 [B, H, L], and for each
+    row the product of the result and its gradient [B, H, L]. Then which blocks of columns each
+    block of rows looks at, as above, and then, in the same form, which blocks of rows look at each
+    block of columns. Then what formulas load from. Formulas: `score` and `mask` as above, and
+    `slope`, given a `score` and the `slope` of what becomes of it, its slope. Outputs: like q, k
+    and v. Attributes as above.
+    """
+
+
+@frozen
+class Formula:
+    """`formula mask () -> v2`: what a template computes at each place of its scores.
+
+    Its statements are over the batch `i0`, the head `i1`, the row `i2` and the column `i3`; they
+    load from buffers of the template's inputs.
+    """
+
+    name: str = field(validator=identifier)
+    given: tuple[str, ...] = field(validator=a_tuple)
+    """Names of values in `f32`."""
+    body: tuple[Statement, ...] = field(validator=a_tuple)
+    result: str = field(validator=identifier)
 
 
 @frozen
@@ -248,10 +287,12 @@ class Template:
     """Each of a buffer of its own, which it covers."""
     attributes: tuple[tuple[str, Arg], ...] = field(validator=a_tuple)
     """Numbers that the kind needs."""
-    fallback: Extern = field(validator=exactly(Extern))
+    fallback: Extern | None = field(validator=exactly(Extern, NoneType))
     """The library call that gives the same buffers, for targets without the template. Its
-    arguments may be others: they count as read."""
+    arguments may be others: they count as read. None for kinds that no library has."""
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+    formulas: tuple[Formula, ...] = field(default=(), validator=a_tuple)
+    """What the kind asks for."""
 
 
 @frozen

@@ -7,6 +7,7 @@ from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.parse import read_statement
 from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
+from gyrator_ir.loop.formulas import read_formula
 from gyrator_ir.loop.nodes import (
     Buffer,
     Extern,
@@ -155,11 +156,15 @@ def _template(s: Scanner, buffers: Mapping[str, Buffer]) -> Template:
     s.expect("template")
     values = {part.attribute: part.read(s) for part in TEMPLATE}
     s.end()
-    if len(s.line.children) != 1:
-        s.line.fail("expected one `fallback` below it")
-    below = Scanner(s.line.children[0], buffers)
-    below.expect("fallback")
-    values["fallback"] = CALLS.by_class[Extern].read(below, _nothing_below)
+    below = sections(s.line, {"fallback": "calls", "formula": "formulas"})
+    if len(below["calls"]) > 1:
+        s.line.fail("expected one `fallback` below it at most")
+    values["fallback"] = None
+    for line in below["calls"]:
+        call = Scanner(line, buffers)
+        call.expect("fallback")
+        values["fallback"] = CALLS.by_class[Extern].read(call, _nothing_below)
+    values["formulas"] = tuple(map(read_formula, below["formulas"]))
     found = build(s.line, Template, values)
     assert isinstance(found, Template)
     return found

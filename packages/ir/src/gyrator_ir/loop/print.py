@@ -6,6 +6,7 @@ from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.loop.forms import CALLS, TEMPLATE
+from gyrator_ir.loop.formulas import show_formula
 from gyrator_ir.loop.nodes import (
     CallOperation,
     LoopProgram,
@@ -84,7 +85,9 @@ def _origins(origins: tuple[int, ...], writer: Writer) -> str:
 
 def _template(op: Template, writer: Writer) -> list[str]:
     head = "template" + "".join(part.show(op, writer) for part in TEMPLATE)
-    return [head, *indented([f"fallback {line}" for line in show_call(op.fallback, writer)])]
+    calls = () if op.fallback is None else show_call(op.fallback, writer)
+    formulas = [line for f in op.formulas for line in show_formula(f)]
+    return [head, *indented([*(f"fallback {line}" for line in calls), *formulas])]
 
 
 def _program(p: LoopProgram) -> list[str]:

@@ -1,6 +1,7 @@
 """What templates of each kind take and give."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind, TensorRef
@@ -19,7 +20,11 @@ def wrong_with(
             said = _attention(inputs, outputs)
         case TemplateKind.ATTENTION_GRADIENTS:
             said = _gradients(inputs, outputs)
-    return said or _numbers(dict(attributes))
+        case TemplateKind.FLEX_ATTENTION:
+            said = _flex(inputs, outputs, attributes)
+        case TemplateKind.FLEX_ATTENTION_GRADIENTS:
+            said = _flex_gradients(inputs, outputs, attributes)
+    return said or _numbers(kind, dict(attributes))
 
 
 _Wanted = list[tuple[TensorRef, DType, tuple[Expr, ...]]]
@@ -69,6 +74,66 @@ def _given(q: TensorRef, k: TensorRef, v: TensorRef, mask: Sequence[TensorRef]) 
     ]
 
 
+def _flex(
+    inputs: Sequence[TensorRef],
+    outputs: Sequence[TensorRef],
+    attributes: Sequence[tuple[str, Arg]],
+) -> str:
+    first = first_captured(TemplateKind.FLEX_ATTENTION, attributes)
+    if len(inputs) < first or len(outputs) not in (1, 2, 3):
+        return (
+            f"attention takes {first} tensors and gives 1 to 3, not {len(inputs)}, {len(outputs)}"
+        )
+    ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
+    wanted_ranks = [4, 4, 4] + [3, 4] * ((first - 3) // 2) + [4, 3, 3][: len(outputs)]
+    if ranks != wanted_ranks:
+        return f"attention's tensors have {wanted_ranks} dimensions, not {ranks}"
+    q, k, v, out = *inputs[:3], outputs[0]
+    b, h, rows, _ = q.shape
+    wanted = [*_given(q, k, v, ()), *_blocks(q, inputs[3:first])]
+    wanted.append((out, q.dtype, (b, h, rows, v.shape[3])))
+    wanted += [(t, DType.F32, (b, h, rows)) for t in outputs[1:]]
+    return _first_wrong(wanted)
+
+
+def _flex_gradients(
+    inputs: Sequence[TensorRef],
+    outputs: Sequence[TensorRef],
+    attributes: Sequence[tuple[str, Arg]],
+) -> str:
+    first = first_captured(TemplateKind.FLEX_ATTENTION_GRADIENTS, attributes)
+    if len(inputs) < first or len(outputs) != 3:
+        return f"gradients take {first} tensors and give 3, not {len(inputs)}, {len(outputs)}"
+    ranks = [len(t.shape) for t in (*inputs[:first], *outputs)]
+    wanted_ranks = [4, 4, 4, 4, 3, 3] + [3, 4] * ((first - 6) // 2) + [4, 4, 4]
+    if ranks != wanted_ranks:
+        return f"the gradients' tensors have {wanted_ranks} dimensions, not {ranks}"
+    q, k, v, grad, sums, mean = inputs[:6]
+    b, h, rows, _ = q.shape
+    half = (first - 6) // 2
+    wanted = [*_given(q, k, v, ()), *_blocks(q, inputs[6 : 6 + half])]
+    wanted += _blocks(q, inputs[6 + half : first])
+    wanted.append((grad, q.dtype, (b, h, rows, v.shape[3])))
+    wanted += [(t, DType.F32, (b, h, rows)) for t in (sums, mean)]
+    wanted += [(g, t.dtype, t.shape) for g, t in zip(outputs, (q, k, v), strict=True)]
+    return _first_wrong(wanted)
+
+
+def first_captured(kind: TemplateKind, attributes: Sequence[tuple[str, Arg]]) -> int:
+    """Return the place of the first input that only formulas of flexible attention load from."""
+    pairs = 2 if dict(attributes).get("full") == Literal(True) else 1
+    return 3 + 2 * pairs if kind is TemplateKind.FLEX_ATTENTION else 6 + 4 * pairs
+
+
+def _blocks(q: TensorRef, tensors: Sequence[TensorRef]) -> _Wanted:
+    b, h = q.shape[:2]
+    wanted: _Wanted = []
+    for t in tensors:
+        x = tensors[0].shape[2]
+        wanted.append((t, DType.I32, (b, h, x, *t.shape[3:])))
+    return wanted
+
+
 def _first_wrong(wanted: _Wanted) -> str:
     for t, dtype, shape in wanted:
         if t.dtype is not dtype or t.shape != shape:
@@ -77,12 +142,28 @@ def _first_wrong(wanted: _Wanted) -> str:
     return ""
 
 
-def _numbers(attributes: dict[str, Arg]) -> str:
-    scale, causal = attributes.get("scale"), attributes.get("causal")
-    if set(attributes) != {"scale", "causal"}:
-        return f"attention has the attributes scale and causal, not {sorted(attributes)}"
-    if not isinstance(scale, Literal) or type(scale.value) is not float:
-        return f"scale must be a number, not {scale!r}"
-    if not isinstance(causal, Literal) or type(causal.value) is not bool:
-        return f"causal must be true or false, not {causal!r}"
+_PLAIN: Mapping[str, type] = MappingProxyType({"scale": float, "causal": bool})
+_FLEX: Mapping[str, type] = MappingProxyType(
+    {"scale": float, "row_block": int, "column_block": int, "full": bool}
+)
+_ATTRIBUTES: Mapping[TemplateKind, Mapping[str, type]] = MappingProxyType(
+    {
+        TemplateKind.ATTENTION: _PLAIN,
+        TemplateKind.ATTENTION_GRADIENTS: _PLAIN,
+        TemplateKind.FLEX_ATTENTION: _FLEX,
+        TemplateKind.FLEX_ATTENTION_GRADIENTS: _FLEX,
+    }
+)
+_SAID = MappingProxyType({float: "a number", bool: "true or false", int: "an integer"})
+
+
+def _numbers(kind: TemplateKind, attributes: dict[str, Arg]) -> str:
+    wanted = _ATTRIBUTES[kind]
+    if set(attributes) != set(wanted):
+        return f"attention has the attributes {' and '.join(wanted)}, not {sorted(attributes)}"
+    for name, found in attributes.items():
+        if not isinstance(found, Literal) or type(found.value) is not wanted[name]:
+            return f"{name} must be {_SAID[wanted[name]]}, not {found!r}"
+        if type(found.value) is int and found.value <= 0:
+            return f"{name} must be positive, not {found.value}"
     return ""

@@ -46,7 +46,8 @@ def _arguments(op: CallOperation) -> tuple[Arg, ...]:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(value for _, value in kwargs))
         case Template(inputs=inputs, outputs=outputs, fallback=fallback):
-            return (*inputs, *outputs, *_arguments(fallback))
+            called = () if fallback is None else _arguments(fallback)
+            return (*inputs, *outputs, *called)
         case UserTritonKernel(args=named, constants=constants):
             return tuple(value for _, value in (*named, *constants))
         case CollectiveCall(args=args):

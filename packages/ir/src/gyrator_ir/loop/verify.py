@@ -27,6 +27,7 @@ from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.verify import SIZE_KINDS, Checker, Scope, Where, place
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
+from gyrator_ir.loop.formulas import check_formulas, sizes_in
 from gyrator_ir.loop.nodes import (
     Arg,
     AssertCond,
@@ -350,7 +351,8 @@ class CallChecker:
         flow = self.flow
         self._arguments(op.inputs, where)
         call = op.fallback
-        self._arguments((*call.args, *(arg for _, arg in call.kwargs)), where)
+        if call is not None:
+            self._arguments((*call.args, *(arg for _, arg in call.kwargs)), where)
         for out in op.outputs:
             flow.write(out.buffer, where)
         self._arguments(op.outputs, where)
@@ -358,6 +360,11 @@ class CallChecker:
         said = wrong_with(op.kind, op.inputs, op.outputs, op.attributes)
         if said:
             flow.checker.fail(19, said, where)
+        flow.check_sizes(sizes_in(op.formulas), where)
+        read = [t.buffer for t in op.inputs]
+        check_formulas(op.kind, op.formulas, read, flow.symbols, flow.checker, where)
+        if call is None:
+            return
         results = {r for r in call.results if r is not None}
         if results != {o.buffer for o in op.outputs}:
             flow.checker.fail(19, "the fallback must give the template's outputs", where)

@@ -1,7 +1,7 @@
 """What programs of all levels begin with: a header with its schema, origins, facts, inputs."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import Axis
@@ -30,11 +30,10 @@ from gyrator_ir.text.scanner import (
 from gyrator_ir.text.values import read_layout, show_layout
 
 _HEADER = re.compile(r"([a-z.]+) (\d+) @([^\W\d]\w*)")
-_KINDS = ("loop.program", "kernel.schedule", "tile.program", "host.program")
 
 
-def header_kind(text: str) -> str:
-    """Return what the first line of a text declares: `loop.program`, ...
+def header_kind(text: str, kinds: Collection[str]) -> str:
+    """Return which of `kinds` the first line of a text declares: `loop.program`, ...
 
     Raises:
         ParseError: GY-PARSE-001, when it declares nothing that we know.
@@ -43,8 +42,8 @@ def header_kind(text: str) -> str:
     if not lines:
         raise ParseError(Diagnostic("GY-PARSE-001", "expected a program, got an empty text"))
     kind = lines[0].text.partition(" ")[0]
-    if kind not in _KINDS:
-        lines[0].fail(f"expected one of {', '.join(_KINDS)}, got {kind!r}")
+    if kind not in kinds:
+        lines[0].fail(f"expected one of {', '.join(kinds)}, got {kind!r}")
     return kind
 
 
@@ -144,8 +143,8 @@ def read_buffer(s: Scanner, name: str | None = None) -> Buffer:
 def show_input(i: Input, writer: Writer) -> str:
     """Write `in x: f32[4] strides [1] on cpu`, `in n: size s0` or `in g: opaque`."""
     match i:
-        case TensorInput(buffer):
-            return f"in {show_buffer(buffer, writer)}"
+        case TensorInput(buffer, packed):
+            return f"in {show_buffer(buffer, writer)}{' packed' * packed}"
         case SizeInput(expr, name):
             return f"in {name}: size {writer.expr(expr)}"
         case OpaqueInput(name):
@@ -164,7 +163,7 @@ def read_input(line: Line) -> Input:
     elif s.take("opaque"):
         found = OpaqueInput(name)
     else:
-        found = TensorInput(read_buffer(s, name))
+        found = TensorInput(read_buffer(s, name), packed=s.take("packed"))
     s.end()
     return found
 

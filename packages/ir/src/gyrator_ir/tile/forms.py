@@ -6,6 +6,7 @@ from gyrator_ir.expr import Expr
 from gyrator_ir.source import Configuration
 from gyrator_ir.text.forms import (
     DTYPE,
+    EXPR,
     INTEGER,
     NAME,
     NAMES,
@@ -34,6 +35,7 @@ from gyrator_ir.tile.nodes import (
     Threads,
     Transposed,
 )
+from gyrator_ir.tile.nodes import Form as IndexForm
 
 
 def _word_of(words: type[StrEnum]) -> Codec:
@@ -53,6 +55,7 @@ def _read_step(scanner: Scanner) -> int | str:
 
 STEP = Codec(lambda value, _: str(value), _read_step)
 INTEGERS = sequence(INTEGER, "()")
+EXPRESSIONS = sequence(EXPR, "()")
 
 
 def _read_index(scanner: Scanner) -> Expr:
@@ -77,10 +80,10 @@ FORMS = FormTable(
             (
                 Part("result", NAME),
                 Part("method", _word_of(Method)),
-                Part("unroll", INTEGER, lead="unroll", omit=1),
+                Part("unroll", STEP, lead="unroll", omit=1),
                 Part("chain", INTEGER, lead="chain", omit=0),
                 flag("wide", "wide"),
-                Part("block", INTEGER, lead="block", omit=0),
+                Part("block", STEP, lead="block", omit=0),
                 flag("reload", "reload"),
                 Part("keep", NAMES, lead="keep", omit=()),
             ),
@@ -121,7 +124,13 @@ FORMS = FormTable(
                 Part("buffer", NAME),
                 Part("index", INDEX, glued=True),
                 flag("write", "write"),
+                flag("second", "second"),
             ),
+        ),
+        Form(
+            IndexForm,
+            "form",
+            (Part("index", INDEX), Part("written", INDEX, lead="as")),
         ),
         Form(Choice, "choice", (Part("name", NAME), Part("values", INTEGERS, lead="of"))),
         Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
@@ -136,7 +145,7 @@ SHARED = (
 )
 """How the work of a group is shared out: the end of its line."""
 
-LISTS = ("reductions", "transposed", "pipelined", "prefetches", "choices", "candidates")
+LISTS = ("reductions", "transposed", "pipelined", "prefetches", "forms", "choices", "candidates")
 """Fields of a tiled kernel that are written an item a line."""
-BUFFERS = ("atomic", "cleared", "replicated")
+BUFFERS = ("atomic", "cleared", "stack", "replicated")
 """Fields that are written as one line of names."""

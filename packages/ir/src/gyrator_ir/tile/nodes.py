@@ -30,7 +30,7 @@ from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration
 from gyrator_ir.types import Device, DType
@@ -82,17 +82,18 @@ class Reduction:
 
     result: str = field(validator=identifier)
     method: Method = field(validator=exactly(Method))
-    unroll: int = field(default=1, validator=natural)
+    unroll: int | str = field(default=1, validator=exactly(int, str))
     """Steps of the last loop over an inner axis that are written out side by side. Where that is
-    the loop of vectors, each has accumulators of its own."""
+    the loop of vectors, each has accumulators of its own. Or the name of a `Choice`."""
     chain: int = field(default=0, validator=natural)
     """About how many values an accumulator of a sum takes before it is added to a total of a wider
     type (cascaded summation); 0 for any number."""
     wide: bool = field(default=False, validator=exactly(bool))
     """The accumulators of a sum of floats are `f64`, whatever its elements are."""
-    block: int = field(default=0, validator=natural)
+    block: int | str = field(default=0, validator=exactly(int, str))
     """Elements of the last inner axis that are taken at a time: what `two_pass` keeps, and where
-    chains end. 0 for all of them; chains then end between two runs of the last loop."""
+    chains end; or the name of a `Choice`. 0 for all of them; chains then end between two runs of
+    the last loop."""
     reload: bool = field(default=False, validator=exactly(bool))
     """The second pass loads from memory again, rather than from what is kept."""
     keep: tuple[str, ...] = field(default=(), validator=a_tuple)
@@ -167,6 +168,17 @@ class Prefetch:
     index: Expr = field(validator=instance_of(Expr))
     write: bool = field(default=False, validator=exactly(bool))
     """What is asked for will be stored to."""
+    second: bool = field(default=False, validator=exactly(bool))
+    """It is asked for in the second pass of a reduction in two passes."""
+
+
+@frozen
+class Form:
+    """`form [4*i0 + i1] as [i_0]`: an index as it is written, over the position in axes that are
+    walked as one rather than over each of them."""
+
+    index: Expr = field(validator=instance_of(Expr))
+    written: Expr = field(validator=instance_of(Expr))
 
 
 @frozen
@@ -198,6 +210,15 @@ class TiledKernel:
     prefetches: tuple[Prefetch, ...] = field(default=(), validator=a_tuple)
     cleared: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Buffers whose steps are filled with zeros as memory."""
+    stack: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Locals that lie on a thread's stack."""
+    plain: tuple[Expr, ...] = field(default=(), validator=a_tuple)
+    """Quotients and remainders, also those inside of other expressions, whose numerators are never
+    negative and whose divisors are positive: a machine's division rounds them as they are meant."""
+    forms: tuple[Form, ...] = field(default=(), validator=a_tuple)
+    """Indices that are not written as they stand in the kernel."""
+    nonempty: bool = field(default=False, validator=exactly(bool))
+    """Points surely have inner elements: what does not depend on them may be loaded ahead."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that are the same for all points of a step, and are read for each."""
     index: DType = field(default=DType.I64, validator=exactly(DType))
@@ -223,6 +244,16 @@ class TiledGroup:
 
 
 @frozen
+class TiledTemplate:
+    """A template's kernel, which its language writes as a whole: only what is to be tuned is seen
+    of its decisions."""
+
+    kernel: TemplateKernel = field(validator=exactly(TemplateKernel))
+    choices: tuple[Choice, ...] = field(default=(), validator=a_tuple)
+    candidates: tuple[Configuration, ...] = field(default=(), validator=a_tuple)
+
+
+@frozen
 class Repeat:
     """`repeat k5 of k1`: a kernel that is another one of the program but for the names of its
     values and parameters. Launches pass those by position: one text serves both."""
@@ -231,11 +262,15 @@ class Repeat:
     kernel: str = field(validator=identifier)
 
 
+Tiled = TiledKernel | TiledGroup | TiledTemplate | Repeat
+"""What a program holds of a launch."""
+
+
 @frozen
 class TileProgram:
     """The kernels of a schedule, tiled, with what is known of their sizes."""
 
     name: str = field(validator=identifier)
-    kernels: tuple[TiledKernel | TiledGroup | Repeat, ...] = field(validator=a_tuple)
+    kernels: tuple[Tiled, ...] = field(validator=a_tuple)
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)

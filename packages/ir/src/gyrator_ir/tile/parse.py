@@ -1,31 +1,43 @@
 """Text to Tile IR: the reverse of `gyrator_ir.tile.print`, form by form."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.parse import read_kernel
+from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.kernel.nodes import KernelGroup, TemplateKernel
+from gyrator_ir.kernel.parse import read_launchable
 from gyrator_ir.text.forms import NAMES, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
 from gyrator_ir.text.scanner import Scanner
-from gyrator_ir.tile.forms import BUFFERS, FORMS, LOOPS, REPEAT, SHARED
-from gyrator_ir.tile.nodes import LoopKind, Repeat, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.forms import BUFFERS, EXPRESSIONS, FORMS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.nodes import (
+    LoopKind,
+    Repeat,
+    Tiled,
+    TiledGroup,
+    TiledKernel,
+    TiledTemplate,
+    TileProgram,
+)
 from gyrator_ir.tile.print import KIND, VERSION
 
 _WORDS = (
-    {"kernel": "kernel", "index": "index"}
+    {"kernel": "kernel", "index": "index", "plain": "plain", "nonempty": "nonempty"}
     | dict.fromkeys(LoopKind, "loops")
     | {"reduce": "reductions", "contraction": "contraction", "threads": "threads"}
     | {
         "transposed": "transposed",
         "pipelined": "pipelined",
         "prefetch": "prefetches",
+        "form": "forms",
         "choice": "choices",
     }
     | {"candidate": "candidates"}
     | {name: name for name in BUFFERS}
 )
 _ONE = ("contraction", "threads")
+_TUNED = ("choices", "candidates")
 
 
 def parse(text: str) -> TileProgram:
@@ -50,7 +62,7 @@ def parse(text: str) -> TileProgram:
     return found
 
 
-def _node(line: Line) -> TiledKernel | TiledGroup | Repeat:
+def _node(line: Line) -> Tiled:
     if line.text.startswith("repeat "):
         found = REPEAT.read(Scanner(line), lambda lines: ())
         assert isinstance(found, Repeat)
@@ -60,6 +72,8 @@ def _node(line: Line) -> TiledKernel | TiledGroup | Repeat:
 
 def _group(line: Line) -> TiledGroup:
     kernels = tuple(map(_tile, sections(line, {"tile": "kernels"})["kernels"]))
+    if not all(isinstance(t, TiledKernel) for t in kernels):
+        line.fail("a group has no templates")
     numbers = {t.kernel.name: n for n, t in enumerate(kernels)}
     s = Scanner(line)
     s.expect("group")
@@ -79,13 +93,18 @@ def _group(line: Line) -> TiledGroup:
     return found
 
 
-def _tile(line: Line) -> TiledKernel:
+def _tile(line: Line) -> TiledKernel | TiledTemplate:
     if line.text != "tile":
         line.fail("expected `tile` alone on its line")
     groups = sections(line, _WORDS)
     if len(groups["kernel"]) != 1:
         line.fail("expected one kernel below")
-    values: dict[str, Any] = {"kernel": read_kernel(groups.pop("kernel")[0])}
+    kernel = read_launchable(groups.pop("kernel")[0])
+    values: dict[str, Any] = {"kernel": kernel}
+    if isinstance(kernel, TemplateKernel):
+        return _template(line, values, groups)
+    if isinstance(kernel, KernelGroup):
+        line.fail("expected one kernel below")
     values["loops"] = tuple(_loop(child) for child in groups.pop("loops"))
     for name in BUFFERS:
         values[name] = tuple(n for child in groups.pop(name) for n in _names(child, name))
@@ -94,6 +113,12 @@ def _tile(line: Line) -> TiledKernel:
         s.expect("index")
         values["index"] = s.dtype()
         s.end()
+    values["plain"] = tuple(e for child in groups.pop("plain") for e in _expressions(child))
+    for child in groups.pop("nonempty"):
+        s = Scanner(child.leaf())
+        s.expect("nonempty")
+        s.end()
+        values["nonempty"] = True
     for name, lines in groups.items():
         items = tuple(map(_item, lines))
         if name in _ONE:
@@ -104,6 +129,19 @@ def _tile(line: Line) -> TiledKernel:
             values[name] = items
     found = build(line, TiledKernel, values)
     assert isinstance(found, TiledKernel)
+    return found
+
+
+def _template(
+    line: Line, values: dict[str, Any], groups: Mapping[str, Sequence[Line]]
+) -> TiledTemplate:
+    for name, lines in groups.items():
+        if name in _TUNED:
+            values[name] = tuple(map(_item, lines))
+        elif lines:
+            lines[0].fail("expected the choices and candidates of a template")
+    found = build(line, TiledTemplate, values)
+    assert isinstance(found, TiledTemplate)
     return found
 
 
@@ -124,6 +162,14 @@ def _names(line: Line, word: str) -> tuple[str, ...]:
     names: tuple[str, ...] = NAMES.read(s)
     s.end()
     return names
+
+
+def _expressions(line: Line) -> tuple[Expr, ...]:
+    s = Scanner(line.leaf())
+    s.expect("plain")
+    found: tuple[Expr, ...] = EXPRESSIONS.read(s)
+    s.end()
+    return found
 
 
 def _item(line: Line) -> Any:

@@ -1,15 +1,25 @@
 """Kernels without decisions: what the first tile pass is given."""
 
 from gyrator_ir.body.nodes import Reduce, Store, StoreMode
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup
-from gyrator_ir.tile.nodes import Loop, LoopKind, Method, Reduction, TiledGroup, TiledKernel
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+from gyrator_ir.tile.nodes import (
+    Loop,
+    LoopKind,
+    Method,
+    Reduction,
+    TiledGroup,
+    TiledKernel,
+    TiledTemplate,
+)
 
 
-def untiled(kernel: Kernel | KernelGroup) -> TiledKernel | TiledGroup:
+def untiled(kernel: Launchable) -> TiledKernel | TiledGroup | TiledTemplate:
     """Return a kernel as plain loops: a unit of work for each point, its elements one by one."""
     if isinstance(kernel, KernelGroup):
         kernels = tuple(map(_plain, kernel.kernels))
         return TiledGroup(kernel.name, kernel.device, kernels, kernel.members)
+    if isinstance(kernel, TemplateKernel):
+        return TiledTemplate(kernel)
     return _plain(kernel)
 
 

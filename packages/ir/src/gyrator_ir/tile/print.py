@@ -4,8 +4,8 @@ from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_facts, show_origin
 from gyrator_ir.text.scanner import Writer, show_device
-from gyrator_ir.tile.forms import BUFFERS, FORMS, LISTS, LOOPS, REPEAT, SHARED
-from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.forms import BUFFERS, EXPRESSIONS, FORMS, LISTS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 from gyrator_ir.types import DType
 
 VERSION = 1
@@ -22,7 +22,7 @@ def show(program: TileProgram) -> str:
     return "\n".join([f"{KIND} {VERSION} @{program.name}", *indented(lines)]) + "\n"
 
 
-def show_tiled(kernel: TiledKernel | TiledGroup | Repeat, writer: Writer) -> list[str]:
+def show_tiled(kernel: Tiled, writer: Writer) -> list[str]:
     """Print a line `tile`, and below it the kernel and its decisions."""
     if isinstance(kernel, Repeat):
         return [REPEAT.head(kernel, writer)]
@@ -32,7 +32,13 @@ def show_tiled(kernel: TiledKernel | TiledGroup | Repeat, writer: Writer) -> lis
         head = f"group {kernel.name} on {show_device(kernel.device)} together ({members})"
         head += "".join(part.show(kernel, writer) for part in SHARED)
         return [head, *indented(lines)]
+    if isinstance(kernel, TiledTemplate):
+        return ["tile", *indented([*show_kernel(kernel.kernel, writer), *_tuned(kernel, writer)])]
     return ["tile", *indented(_kernel(kernel, writer))]
+
+
+def _tuned(kernel: TiledTemplate, writer: Writer) -> list[str]:
+    return [line for x in (*kernel.choices, *kernel.candidates) for line in _line(x, writer)]
 
 
 def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
@@ -51,6 +57,10 @@ def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
             lines.append(f"{name} ({', '.join(names)})")
     if t.index is not DType.I64:
         lines.append(f"index {t.index.value}")
+    if t.plain:
+        lines.append(f"plain {EXPRESSIONS.show(t.plain, writer)}")
+    if t.nonempty:
+        lines.append("nonempty")
     return lines
 
 

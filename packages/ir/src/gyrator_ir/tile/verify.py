@@ -3,9 +3,9 @@
 GY-TILE-001  each axis is walked by some loop, and no loop walks what is no axis
 GY-TILE-002  grid loops come first; loops that share an axis walk the same axes, and an inner step
              divides the one outside
-GY-TILE-003  a step is at least 1 or names a choice, and so are the steps of a pipelined stage; a
-             choice has different values of at least 1; each candidate gives every choice one of its
-             values
+GY-TILE-003  a step is at least 1 or names a choice, and so are the steps of a pipelined stage, and
+             what a reduction takes at a time; a choice has different values of at least 1; each
+             candidate gives every choice one of its values
 GY-TILE-004  there is one reduction for each `Reduce`, in order, whose method fits its kind: chains
              or wide accumulators are of sums of floats, two passes of `welford` and
              `online_softmax`, products of `dot`
@@ -13,7 +13,9 @@ GY-TILE-005  a reduction at once has all elements of a point in one step
 GY-TILE-006  a contraction names its loops: different grid loops of rows and of columns, and a loop
              over inner axes; its products are those reductions whose method is `matrix`
 GY-TILE-007  threads share out no more loops than there are grid loops
-GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel
+GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
+             lies on the stack is a local of a constant extent, what is plain a division; an index
+             has one form
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
 GY-TILE-010  a repeat is of a kernel before it
@@ -21,12 +23,12 @@ GY-TILE-010  a repeat is of a kernel before it
 The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, Store
 from gyrator_ir.body.verify import Checker, Where
-from gyrator_ir.expr import Const, Expr, Sym
+from gyrator_ir.expr import Const, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
@@ -36,8 +38,10 @@ from gyrator_ir.tile.nodes import (
     LoopKind,
     Method,
     Repeat,
+    Tiled,
     TiledGroup,
     TiledKernel,
+    TiledTemplate,
     TileProgram,
 )
 from gyrator_ir.tile.print import show_tiled
@@ -63,7 +67,9 @@ def verify(program: TileProgram) -> TileProgram:
     return program
 
 
-def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()) -> None:
+def verify_tiled(
+    tiled: TiledKernel | TiledGroup | TiledTemplate, origins: Sequence[Origin] = ()
+) -> None:
     """Raise `VerifyError` for the first thing that is wrong with one kernel or group."""
     checker = Checker("TILE", {}, origins)
     if isinstance(tiled, TiledKernel):
@@ -71,6 +77,10 @@ def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()
         _Kernel(tiled, checker).run()
         return
     where = partial(_text, tiled)
+    if isinstance(tiled, TiledTemplate):
+        verify_kernel(tiled.kernel, origins)
+        _check_choices(tiled, lambda said: checker.fail(3, said, where))
+        return
     if set(tiled.members) != set(range(len(tiled.kernels))):
         checker.fail(9, "each kernel is a member, and each member a kernel", where)
     if len(tiled.costs) not in (0, len(tiled.kernels)):
@@ -83,8 +93,24 @@ def verify_tiled(tiled: TiledKernel | TiledGroup, origins: Sequence[Origin] = ()
         verify_tiled(kernel, origins)
 
 
-def _text(tiled: TiledKernel | TiledGroup | Repeat) -> str:
+def _text(tiled: Tiled) -> str:
     return "\n".join(show_tiled(tiled, Writer()))
+
+
+def _check_choices(
+    tiled: TiledKernel | TiledTemplate, fail: Callable[[str], None]
+) -> dict[str, tuple[int, ...]]:
+    """Return the values of all choices."""
+    choices = {c.name: c.values for c in tiled.choices}
+    for c in tiled.choices:
+        if not c.values or min(c.values) < 1 or len(set(c.values)) != len(c.values):
+            fail(f"choice {c.name} needs different values of at least 1")
+    for candidate in tiled.candidates:
+        given = dict(candidate.values)
+        for name, values in choices.items():
+            if given.get(name) not in values:
+                fail(f"a candidate gives {name} the value {given.get(name)}")
+    return choices
 
 
 def axes_extent(kernel: Kernel, symbols: Sequence[Sym]) -> Expr | None:
@@ -147,24 +173,27 @@ class _Kernel:
                     continue
                 if axes != loop.axes:
                     self._fail(2, f"two loops share an axis of {_names(axes)} but not all of them")
-                if isinstance(step, int) and isinstance(loop.step, int) and step % loop.step:
-                    self._fail(2, f"a step of {loop.step} does not divide the {step} outside")
+                if isinstance(loop.step, str):
+                    continue
+                for outer in self._values(step):
+                    if outer % loop.step:
+                        self._fail(2, f"a step of {loop.step} does not divide the {outer} outside")
             outside.append((loop.axes, loop.step))
 
+    def _values(self, step: int | str) -> tuple[int, ...]:
+        if isinstance(step, int):
+            return (step,)
+        return next((c.values for c in self._t.choices if c.name == step), ())
+
     def _steps(self) -> None:
-        choices = {c.name: c.values for c in self._t.choices}
-        for c in self._t.choices:
-            if not c.values or min(c.values) < 1 or len(set(c.values)) != len(c.values):
-                self._fail(3, f"choice {c.name} needs different values of at least 1")
+        choices = _check_choices(self._t, partial(self._fail, 3))
         for loop in self._t.loops:
             self._step(loop.step, choices)
         for p in self._t.pipelined:
             self._step(p.ahead, choices)
-        for candidate in self._t.candidates:
-            given = dict(candidate.values)
-            for name, values in choices.items():
-                if given.get(name) not in values:
-                    self._fail(3, f"a candidate gives {name} the value {given.get(name)}")
+        for r in self._t.reductions:
+            self._step(r.unroll, choices)
+            self._step(r.block or 1, choices)
 
     def _step(self, step: int | str, choices: Collection[str]) -> None:
         if isinstance(step, str):
@@ -195,8 +224,6 @@ class _Kernel:
                 self._fail(4, f"{r.result}: blocks are for two passes and for chains")
             if (r.keep or r.reload) and not two_pass:
                 self._fail(4, f"{r.result}: only a second pass keeps values or loads again")
-            if r.unroll < 1:
-                self._fail(4, f"{r.result} takes at least one step at a time")
             if r.method is Method.MATRIX and s.kind is not ReduceKind.DOT:
                 self._fail(4, f"{r.result} is a {s.kind.value}, no product")
             if r.method is Method.AT_ONCE:
@@ -239,6 +266,15 @@ class _Kernel:
         for name in (*self._t.atomic, *self._t.cleared):
             if name not in stored:
                 self._fail(8, f"nothing is stored to {name!r}")
+        fixed = {x.name for x in self._t.kernel.locals if isinstance(x.extent, Const)}
+        for name in self._t.stack:
+            if name not in fixed:
+                self._fail(8, f"there is no local {name!r} of a constant extent")
+        for e in self._t.plain:
+            if not isinstance(e, FloorDiv | Mod):
+                self._fail(8, f"{e!r} is no quotient and no remainder")
+        if len({f.index for f in self._t.forms}) != len(self._t.forms):
+            self._fail(8, "an index has two forms")
         for stage in (x.stage for x in self._t.pipelined):
             if stage >= len(self._t.kernel.stages):
                 self._fail(8, f"there is no stage {stage} to pipeline")
