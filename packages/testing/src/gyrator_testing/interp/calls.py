@@ -191,7 +191,9 @@ class Machine:
             if out.buffer not in self.storage:
                 self.storage[out.buffer] = created(self.buffers[out.buffer], self.symbols)
         inputs, outputs = ([self.tensor(t) for t in part] for part in (op.inputs, op.outputs))
-        template.compute(op.kind, inputs, outputs, op.attributes)
+        declared = tuple(self.buffers.values())
+        made = template.evaluators(op.formulas, declared, self.storage, self.symbols)
+        template.compute(op.kind, inputs, outputs, op.attributes, made)
 
     def _decide(self, predicate: TensorRef | Cond) -> bool:
         if isinstance(predicate, TensorRef):

@@ -1,16 +1,19 @@
 """What templates compute, by definition, in `f32`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import TemplateKernel
-from gyrator_ir.loop.nodes import Arg, Literal, TemplateKind
+from gyrator_ir.loop.formulas import PLACES
+from gyrator_ir.loop.nodes import Arg, Buffer, Formula, Literal, TemplateKind
+from gyrator_testing.interp.body import Cell, Frame
 from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.index import Number
-from gyrator_testing.interp.memory import layout, view
+from gyrator_testing.interp.memory import layout, span, view
 
 
 def compute(
@@ -18,14 +21,19 @@ def compute(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
     attributes: Sequence[tuple[str, Arg]],
+    formulas: Mapping[str, "Evaluate"] = MappingProxyType({}),
 ) -> None:
-    """Fill the outputs of a template."""
+    """Fill the outputs of a template; `formulas` compute what its formulas say."""
     numbers = {name: a.value for name, a in attributes if isinstance(a, Literal)}
     match kind:
         case TemplateKind.ATTENTION:
             _attention(inputs, outputs, numbers)
         case TemplateKind.ATTENTION_GRADIENTS:
             _gradients(inputs, outputs, numbers)
+        case TemplateKind.FLEX_ATTENTION:
+            _flex(inputs, outputs, numbers, formulas)
+        case TemplateKind.FLEX_ATTENTION_GRADIENTS:
+            _flex_gradients(inputs, outputs, numbers, formulas)
 
 
 def run_template(
@@ -38,7 +46,34 @@ def run_template(
         for t in (*kernel.inputs, *kernel.outputs)
     ]
     given = len(kernel.inputs)
-    compute(kernel.kind, tensors[:given], tensors[given:], kernel.attributes)
+    made = evaluators(kernel.formulas, kernel.parameters, buffers, known)
+    compute(kernel.kind, tensors[:given], tensors[given:], kernel.attributes, made)
+
+
+Evaluate = Callable[..., Array]
+"""`evaluate(*given)`: a formula at all places of the scores, which `given` are values of."""
+
+
+def evaluators(
+    formulas: Sequence[Formula],
+    declared: Sequence[Buffer],
+    buffers: Mapping[str, Array],
+    sizes: Mapping[Sym, Number],
+) -> dict[str, Evaluate]:
+    """Return what computes each formula, on flat arrays."""
+    memory = {b.name: Cell(buffers[b.name], span(b, sizes)) for b in declared if b.name in buffers}
+
+    def evaluator(formula: Formula) -> Evaluate:
+        def evaluate(space: tuple[int, ...], *given: Array) -> Array:
+            places = np.ix_(*(np.arange(n) for n in space))
+            symbols: dict[Sym, Number] = {**sizes, **dict(zip(PLACES, places, strict=True))}
+            frame = Frame(space, memory, symbols, dict(zip(formula.given, given, strict=True)))
+            frame.run(formula.body)
+            return frame.full(formula.result)
+
+        return evaluate
+
+    return {f.name: evaluator(f) for f in formulas}
 
 
 def _scores(q: Array, k: Array, mask: Sequence[Array], attributes: Mapping[str, Any]) -> Array:
@@ -87,6 +122,97 @@ def _gradients(
     slopes = slopes * np.float32(attributes["scale"])
     turned = np.swapaxes(slopes, -1, -2), np.swapaxes(weights, -1, -2)
     found = (np.matmul(slopes, k), np.matmul(turned[0], q), np.matmul(turned[1], grad))
+    for out, gradient in zip(outputs, found, strict=True):
+        shared = group if out is not outputs[0] else 1
+        parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])
+        out[...] = parts.sum(axis=2).astype(out.dtype)
+
+
+def _listed(counts: Array, places: Array, blocks: tuple[int, int], space: tuple[int, ...]) -> Array:
+    """Return how often each place of the scores lies in a block of columns that a block of rows
+    lists."""
+    times = np.zeros(space, np.float32)
+    rows, columns = blocks
+    for b, h, x in np.ndindex(counts.shape):
+        for place in places[b, h, x, : counts[b, h, x]]:
+            row, column = x * rows, int(place) * columns
+            times[b, h, row : row + rows, column : column + columns] += 1
+    return times
+
+
+def _looked(
+    blocks: Sequence[Array],
+    attributes: Mapping[str, Any],
+    seen: Array,
+    turned: bool = False,
+) -> Array:
+    """Return how often each score counts: 0 or 1, where no block is listed twice."""
+    lengths = attributes["row_block"], attributes["column_block"]
+    space = seen.shape
+    if turned:
+        lengths, space = lengths[::-1], (*space[:2], *space[:1:-1])
+    pairs = zip(blocks[::2], blocks[1::2], strict=True)
+    found = [_listed(counts, places, lengths, space) for counts, places in pairs]
+    if turned:
+        found = [np.swapaxes(times, -1, -2) for times in found]
+    return found[0] * seen + (found[1] if len(found) > 1 else np.float32(0))
+
+
+def _flex_scores(
+    q: Array, k: Array, attributes: Mapping[str, Any], formulas: Mapping[str, Evaluate]
+) -> tuple[Array, Array, Array]:
+    """Return products, what formulas make of them, and where rows look."""
+    products = np.matmul(q, np.swapaxes(k, -1, -2)) * np.float32(attributes["scale"])
+    space = products.shape
+    return products, formulas["score"](space, products), formulas["mask"](space)
+
+
+def _flex(
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Any],
+    formulas: Mapping[str, Evaluate],
+) -> None:
+    q, k, v, _ = _heads(inputs)
+    _, scores, seen = _flex_scores(q, k, attributes, formulas)
+    times = _looked(inputs[3 : 7 if attributes["full"] else 5], attributes, seen)
+    scores = np.where(times > 0, scores, -np.inf)
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = times * np.exp(scores - np.where(top == -np.inf, 0, top))
+    total = weights.sum(axis=-1, keepdims=True)
+    mean = np.matmul(weights, v) / np.where(total == 0, 1, total)
+    outputs[0][...] = mean.astype(outputs[0].dtype)
+    with np.errstate(divide="ignore"):
+        sums = np.log2(total) + np.where(top == -np.inf, 0, top) / np.log(np.float32(2))
+    for out, found in zip(outputs[1:], (sums, top / np.log(np.float32(2))), strict=False):
+        out[...] = found[..., 0]
+
+
+def _flex_gradients(
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    attributes: Mapping[str, Any],
+    formulas: Mapping[str, Evaluate],
+) -> None:
+    q, k, v, group = _heads(inputs)
+    grad, sums, mean = (x.astype(np.float32) for x in inputs[3:6])
+    products, scores, seen = _flex_scores(q, k, attributes, formulas)
+    pairs = 4 if attributes["full"] else 2
+    by_rows = _looked(inputs[6 : 6 + pairs], attributes, seen)
+    by_columns = _looked(inputs[6 + pairs : 6 + 2 * pairs], attributes, seen, turned=True)
+    sums = np.where(sums == -np.inf, np.inf, sums)[..., None]
+    once = np.exp2(scores / np.log(np.float32(2)) - sums)
+    apart = np.matmul(grad, np.swapaxes(v, -1, -2)) - mean[..., None]
+    slopes = formulas["slope"](products.shape, products, once * apart)
+    slopes = slopes * np.float32(attributes["scale"])
+    of_rows = np.where(by_rows > 0, by_rows * slopes, 0)
+    of_columns = np.where(by_columns > 0, by_columns * slopes, 0)
+    weights = np.where(by_columns > 0, by_columns * once, 0)
+    found = (
+        np.matmul(of_rows, k),
+        np.matmul(np.swapaxes(of_columns, -1, -2), q),
+        np.matmul(np.swapaxes(weights, -1, -2), grad),
+    )
     for out, gradient in zip(outputs, found, strict=True):
         shared = group if out is not outputs[0] else 1
         parts = gradient.reshape(out.shape[0], out.shape[1], shared, *out.shape[2:])

@@ -19,6 +19,7 @@ from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.source import Configuration
+from gyrator_ir.tile.choices import bound, settled
 from gyrator_ir.tile.nodes import (
     Loop,
     LoopKind,
@@ -26,6 +27,7 @@ from gyrator_ir.tile.nodes import (
     Repeat,
     TiledGroup,
     TiledKernel,
+    TiledTemplate,
     TileProgram,
 )
 from gyrator_ir.types import DType
@@ -66,12 +68,7 @@ def run_tiled(
         IndexError: when a checked index is out of range.
     """
     cells, env = cells_of(tiled.kernel, buffers, sizes)
-    if configuration is None and tiled.candidates:
-        configuration = tiled.candidates[0]
-    values = {c.name: c.values[0] for c in tiled.choices}
-    if configuration is not None:
-        values |= dict(configuration.values)
-    run = _Run(tiled, cells, env, values)
+    run = _Run(bound(tiled, configuration), cells, env)
     units = list(run.units())
     for n in np.random.default_rng(seed).permutation(len(units)):
         run.unit(*units[n])
@@ -97,14 +94,15 @@ def run_tile_program(
 
 
 def tiled_kernels(program: TileProgram) -> list[TiledKernel]:
-    """Return the kernels of a program, those of groups once for each member."""
+    """Return the kernels of a program but those of templates, those of groups once for each
+    member."""
     found: list[TiledKernel] = []
     for kernel in program.kernels:
         if isinstance(kernel, Repeat):
             found.append(next(t for t in found if t.kernel.name == kernel.kernel))
         elif isinstance(kernel, TiledGroup):
             found += [kernel.kernels[n] for n in kernel.members]
-        else:
+        elif not isinstance(kernel, TiledTemplate):
             found.append(kernel)
     return found
 
@@ -185,14 +183,11 @@ class _Points:
 class _Run:
     """One kernel with its choices made."""
 
-    def __init__(
-        self, tiled: TiledKernel, cells: Memory, env: Environment, values: Mapping[str, int]
-    ) -> None:
+    def __init__(self, tiled: TiledKernel, cells: Memory, env: Environment) -> None:
         self._tiled = tiled
         self._kernel = tiled.kernel
         self._cells = cells
         self._env = dict(env)
-        self._values = values
         self._inner = {a.symbol for a in tiled.kernel.inner}
         self._extents = {
             a.symbol: integer(a.extent, env) for a in (*tiled.kernel.axes, *tiled.kernel.inner)
@@ -211,13 +206,6 @@ class _Run:
             for name in stored
         }
 
-    def _step(self, loop: Loop) -> int:
-        if isinstance(loop.step, int):
-            return loop.step
-        if loop.step not in self._values:
-            raise interpreter_error("GY-INTERP-001", f"choice {loop.step!r} has no value")
-        return self._values[loop.step]
-
     def _cut(
         self, loops: Sequence[Loop], region: Region
     ) -> Iterator[tuple[tuple[int, ...], Region]]:
@@ -226,11 +214,11 @@ class _Run:
             yield (), region
             return
         low, high = region[loops[0].axes]
-        step = self._step(loops[0])
-        for number, start in enumerate(range(low, high, step)):
+        step = settled(loops[0].step)
+        for place, start in enumerate(range(low, high, step)):
             part = dict(region) | {loops[0].axes: (start, min(start + step, high))}
             for numbers, rest in self._cut(loops[1:], part):
-                yield (number, *numbers), rest
+                yield (place, *numbers), rest
 
     def units(self) -> Iterator[tuple[int, Region]]:
         """Yield each unit of work: who does it, and its region."""
@@ -376,8 +364,8 @@ class _Run:
 
     def _side_by_side(self, method: Reduction) -> int:
         """Return how many elements of a point have accumulators of their own."""
-        steps = {loop.axes: self._step(loop) for loop in self._own}
-        return method.unroll * math.prod(
+        steps = {loop.axes: settled(loop.step) for loop in self._own}
+        return settled(method.unroll) * math.prod(
             n for axes, n in steps.items() if not self._inner.isdisjoint(axes)
         )
 

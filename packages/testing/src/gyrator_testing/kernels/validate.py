@@ -25,6 +25,9 @@ from gyrator_ir.body.ops import Numerics as Precision
 from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, SymKind
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, TemplateKernel
+from gyrator_ir.loop.formulas import apart
+from gyrator_ir.loop.nodes import Literal, TemplateKind
+from gyrator_ir.loop.templates import first_captured
 from gyrator_ir.types import DType
 from gyrator_testing.feeds import size_of
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast
@@ -129,7 +132,8 @@ class _Traits:
             return cls._of_members(kernel)
         if not isinstance(kernel, Kernel):
             empty: frozenset[str] = frozenset()
-            return cls({}, empty, empty, False, (), False, exact=empty, single=True)
+            found, wrapped = _template_indices(kernel)
+            return cls(found, wrapped, empty, False, (), False, exact=empty, single=True)
         body = [s for stage in kernel.stages for s in stage.body]
         types = {p.name: p.dtype for p in kernel.parameters}
         types |= {t.name: t.dtype for t in kernel.locals}
@@ -337,6 +341,42 @@ def _points(kernel: Launchable, sizes: Mapping[Sym, Number]) -> int:
             rows = math.prod(integer(n, sizes) for n in kernel.inputs[0].shape[:-1])
             return rows * integer(kernel.inputs[1].shape[-2], sizes)
     return math.prod(integer(a.extent, sizes) for a in (*kernel.axes, *kernel.inner))
+
+
+def _template_indices(
+    kernel: TemplateKernel,
+) -> tuple[dict[str, tuple[Expr, ...]], frozenset[str]]:
+    """Return what buffers index, among them the numbers of blocks, and which of them count from
+    the end too."""
+    if not kernel.formulas:
+        return {}, frozenset()
+    body: list[AnyStatement] = []
+    for f in apart(kernel.formulas):
+        body += [Const(name, 0.0, DType.F32) for name in f.given]
+        body += f.body
+    values, _ = _values(body, {p.name: p.dtype for p in kernel.parameters}, True)
+    found: dict[str, tuple[Expr, ...]] = {}
+    plain: set[str] = set()
+    for s in body:
+        if isinstance(s, Bind):
+            for name in values[s.value].sources:
+                found[name] = (*found.get(name, ()), s.size)
+                plain |= set() if s.wrap else {name}
+    wrapped = frozenset(found) - plain
+    first = first_captured(kernel.kind, kernel.attributes)
+    start = 3 if kernel.kind is TemplateKind.FLEX_ATTENTION else 6
+    sizes = dict(kernel.attributes)
+    half = first if start == 3 else start + (first - start) // 2
+    for place in range(start, first, 2):
+        counts, listed = kernel.inputs[place : place + 2]
+        extent, block = kernel.inputs[1].shape[2], sizes["column_block"]
+        if place >= half:
+            extent, block = kernel.inputs[0].shape[2], sizes["row_block"]
+        assert isinstance(block, Literal) and isinstance(block.value, int)
+        blocks = (extent + block.value - 1) // block.value
+        found[counts.buffer] = (*found.get(counts.buffer, ()), listed.shape[3] + 1)
+        found[listed.buffer] = (*found.get(listed.buffer, ()), blocks)
+    return found, wrapped
 
 
 # One run ------------------------------------------------------------------------------------------

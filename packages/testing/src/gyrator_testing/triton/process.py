@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_testing.interp.dtypes import Array
 
 TYPES = {
@@ -16,7 +16,7 @@ TYPES = {
     DType.I64: "int64", DType.I32: "int32", DType.I16: "int16", DType.I8: "int8",
     DType.U64: "uint64", DType.U32: "uint32", DType.U16: "uint16", DType.U8: "uint8",
     DType.BOOL: "bool",
-}  # fmt: skip
+} | dict.fromkeys(BYTE_FLOATS, "uint8")  # fmt: skip
 """Element types as the interpreter names them."""
 
 
