@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyrator_codegen.passes.vectorize import choose_vector_axis
+from gyrator_codegen.passes.cores.vectorize import choose_vector_axis
 from gyrator_ir.body.nodes import (
     Axis,
     Load,

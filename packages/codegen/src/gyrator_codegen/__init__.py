@@ -1,31 +1,39 @@
 """What kernel emitters share: tiling, masks, index text and a writer with a source map."""
 
-from gyrator_codegen.analysis import extent_guess, invariant, kernel_facts, static
+from gyrator_codegen.analysis import element_types, invariant, linear_position, static
 from gyrator_codegen.batches import balanced
+from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, split_terms
+from gyrator_codegen.language import LaunchLanguage, TilingLanguage, served
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
-from gyrator_codegen.reductions import identity
+from gyrator_codegen.reductions import REDUCTION_OF, identity
 from gyrator_codegen.stage import tile
-from gyrator_codegen.writer import Names, Writer
+from gyrator_codegen.writer import Names, Writer, write_origins
 
 __all__ = [
+    "REDUCTION_OF",
     "Access",
     "LaneAccess",
+    "LaunchLanguage",
     "Names",
     "Nest",
+    "TilingLanguage",
     "Writer",
     "axis_of",
     "balanced",
+    "element_types",
     "extent_guess",
     "identity",
     "invariant",
-    "kernel_facts",
     "lane_access",
     "lane_slope",
+    "linear_position",
     "nest",
+    "served",
     "split_terms",
     "static",
     "steps",
     "tile",
     "unfit",
+    "write_origins",
 ]

@@ -1,8 +1,9 @@
 """What passes and printers ask about extents and bodies."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from gyrator_ir.body.nodes import (
+    Axis,
     Bind,
     Const,
     IndexValue,
@@ -15,12 +16,12 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.body.rewrite import defined
+from gyrator_ir.expr import ZERO, Expr, Sym
 from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
 from gyrator_ir.modes import Numerics
+from gyrator_ir.types import DType
 
-_UNKNOWN_EXTENT = 256  # what a dynamic extent is taken for when work is compared
 _ROUNDING = (
     ReduceKind.SUM, ReduceKind.PROD, ReduceKind.DOT, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX,
 )  # fmt: skip
@@ -31,17 +32,24 @@ def static(e: Expr) -> int | None:
     return e.value if isinstance(e, Number) else None
 
 
-def extent_guess(extent: Expr) -> int:
-    """Return the extent, or a middling number for one that is not known yet."""
-    return extent.value if isinstance(extent, Number) else _UNKNOWN_EXTENT
+def linear_position(axes: Iterable[Axis]) -> Expr:
+    """Return the row-major position over axes."""
+    position: Expr = ZERO
+    for a in axes:
+        position = position * a.extent + a.symbol
+    return position
 
 
-def kernel_facts(kernel: Kernel, facts: ShapeFacts) -> ShapeFacts:
-    """Return the facts with the ranges of the kernel's axes and of symbols bound in it."""
-    ranges = {a.symbol: a.extent for a in kernel.axes + kernel.inner}
+def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
+    """Yield the names and types of all that a kernel loads, keeps, computes and stores."""
+    yield from ((b.name, b.dtype) for b in kernel.parameters)
+    yield from ((t.name, t.dtype) for t in kernel.locals)
     for stage in kernel.stages:
-        ranges |= {s.symbol: s.size for s in stage.body if isinstance(s, Bind)}
-    return facts.with_ranges(ranges)
+        for s in stage.body:
+            if isinstance(s, Let | Const | IndexValue):
+                yield s.name, s.dtype
+            elif isinstance(s, Reduce | ScanStep):
+                yield s.names[0], s.dtype
 
 
 def ordered(stage: Stage) -> bool:

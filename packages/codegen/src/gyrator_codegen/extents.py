@@ -1,8 +1,13 @@
 """Sizes as tile passes compare them."""
 
-from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.expr import Const, Expr, ShapeFacts
 
-_UNKNOWN = 256
+_UNKNOWN = 256  # what a dynamic extent is taken for when work is compared
+
+
+def extent_guess(extent: Expr) -> int:
+    """Return the extent, or a middling number for one that is not constant."""
+    return extent.value if isinstance(extent, Const) else _UNKNOWN
 
 
 def guess(size: Expr, facts: ShapeFacts, unknown: int = _UNKNOWN) -> int:

@@ -6,6 +6,7 @@ from gyrator_codegen.analysis import static
 from gyrator_ir.body.nodes import Axis, Load, Reduce
 from gyrator_ir.expr import Expr, Sym, ceildiv
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
 from gyrator_ir.types import DType
 
@@ -40,9 +41,7 @@ class Nest:
     @property
     def stretch(self) -> int:
         """How many points along the vectors are a unit of work, where they run along points."""
-        step = next(x.step for x in self.grid if x.axes[0] is self.symbol)
-        assert isinstance(step, int), step
-        return step
+        return settled(next(x.step for x in self.grid if x.axes[0] is self.symbol))
 
 
 def nest(tiled: TiledKernel) -> Nest | None:
@@ -58,9 +57,8 @@ def nest(tiled: TiledKernel) -> Nest | None:
     below = tiled.loops[len(grid) :]
     place = next((n for n, x in enumerate(below) if x.axes[0] in points), None)
     vectors = tiled.loops[-1] if place is None else below[place]
-    assert isinstance(vectors.step, int), vectors.step
     axis = axis_of(tiled.kernel, vectors.axes[0])
-    return Nest(grid, vectors, axis, vectors.step, place is not None, bool(place))
+    return Nest(grid, vectors, axis, settled(vectors.step), place is not None, bool(place))
 
 
 def unfit(tiled: TiledKernel, lanes: int) -> str | None:
@@ -95,14 +93,15 @@ def _unfit_reductions(tiled: TiledKernel, loops: Nest) -> str | None:
     for stage in tiled.kernel.stages:
         loads = {s.name for s in stage.body if isinstance(s, Load)}
         here = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
-        if len({r.unroll for _, r in here}) > 1 or any(r.unroll & (r.unroll - 1) for _, r in here):
+        unrolls = {settled(r.unroll) for _, r in here}
+        if len(unrolls) > 1 or any(n & (n - 1) for n in unrolls):
             return "reductions of a stage that are unrolled differently, or by no power of two"
         for s, r in here:
             if r.method not in (Method.ACCUMULATE, Method.TWO_PASS):
                 return "reductions at once or by matrix units"
             if r.method is Method.TWO_PASS and (loops.across or loops.lanes == 1):
                 return "two passes but along vectors"
-            if r.keep and (row is None or row > r.block):
+            if r.keep and (row is None or row > settled(r.block)):
                 return "values that are kept of a part of a row"
             if r.reload and s.args[0] not in loads:
                 return "computed values that are loaded again"
@@ -131,8 +130,7 @@ def axis_of(kernel: Kernel, symbol: Sym) -> Axis:
 def steps(kernel: Kernel, loop: Loop) -> Expr:
     """Return how many steps a loop over a whole axis takes."""
     extent = axis_of(kernel, loop.axes[0]).extent
-    assert isinstance(loop.step, int), loop.step
-    return extent if loop.step == 1 else ceildiv(extent, loop.step)
+    return extent if loop.step == 1 else ceildiv(extent, settled(loop.step))
 
 
 def grid_loop(symbol: Sym, step: int = 1) -> Loop:

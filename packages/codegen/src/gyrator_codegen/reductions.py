@@ -1,9 +1,22 @@
-"""What reductions start from, in every language."""
+"""What reductions and scans start from, in every language."""
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
 
-from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.body.nodes import ReduceKind, ScanKind
 from gyrator_ir.types import DType
+
+REDUCTION_OF: Mapping[ScanKind, ReduceKind] = MappingProxyType({
+    ScanKind.SUM: ReduceKind.SUM,
+    ScanKind.PROD: ReduceKind.PROD,
+    ScanKind.MIN: ReduceKind.MIN,
+    ScanKind.MAX: ReduceKind.MAX,
+    ScanKind.ARGMIN: ReduceKind.MIN,
+    ScanKind.ARGMAX: ReduceKind.MAX,
+    ScanKind.LOGSUMEXP: ReduceKind.MAX,
+})  # fmt: skip
+"""The reduction whose identity a scan's values start from."""
 
 
 def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup
+from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.levels import TILE
 from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Pipeline, Tracer
 from gyrator_ir.provenance import Origin
@@ -12,7 +12,7 @@ from gyrator_ir.tile.plain import untiled
 
 
 def tile(
-    kernels: Sequence[Kernel | KernelGroup],
+    kernels: Sequence[Launchable],
     facts: ShapeFacts,
     passes: Sequence[Pass[TileProgram]],
     origins: Sequence[Origin] = (),

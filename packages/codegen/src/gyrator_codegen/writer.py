@@ -1,7 +1,9 @@
 """Lines of program text with indentation, and which line stands for which origin."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from gyrator_ir.provenance import Origin
 
 
 class Writer:
@@ -83,3 +85,21 @@ class Names:
         if word is None:
             word = self._stable[name] = self.take(name)
         return word
+
+
+def write_origins(
+    writer: Writer, rows: Sequence[int], origins: Sequence[Origin], mark: str = "#"
+) -> None:
+    """Write the user's lines that a kernel computes, as comments.
+
+    They are ASCII, for not every compiler takes more, and no backslash at an end takes a next line.
+    """
+    for row in rows:
+        if row >= len(origins):
+            continue
+        origin = origins[row]
+        place = f"  {mark} {origin.location}" if origin.location else ""
+        said = f": {origin.code}" if origin.code else ""
+        text = " ".join(f"{mark} {origin.node} = {origin.target}{place}{said}".split())
+        writer.origin(row)
+        writer.line(text.encode("ascii", "backslashreplace").decode().rstrip("\\"))

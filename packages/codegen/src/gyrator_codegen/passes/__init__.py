@@ -1,27 +1,34 @@
-"""Tile IR passes: each makes one kind of decision. The pipelines of two kinds of machines."""
+"""Tile IR passes: each makes one kind of decision. The pipelines of three kinds of machines."""
 
 from collections.abc import Callable
 
-from gyrator_codegen.passes.block_points import BlockPoints
-from gyrator_codegen.passes.cascade_sums import CascadeSums
-from gyrator_codegen.passes.choose_blocks import ChooseBlocks
-from gyrator_codegen.passes.clear_memory import ClearMemory
-from gyrator_codegen.passes.column_reductions import ColumnReductions
-from gyrator_codegen.passes.index_width import IndexWidth
-from gyrator_codegen.passes.map_contraction import MapContraction
+from gyrator_codegen.passes.bind_choices import BindChoices
+from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
+from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
+from gyrator_codegen.passes.blocks.index_width import IndexWidth
+from gyrator_codegen.passes.blocks.map_contraction import MapContraction
+from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
+from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
+from gyrator_codegen.passes.blocks.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
+from gyrator_codegen.passes.cores.block_points import BlockPoints
+from gyrator_codegen.passes.cores.cascade_sums import CascadeSums
+from gyrator_codegen.passes.cores.clear_memory import ClearMemory
+from gyrator_codegen.passes.cores.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.offer_choices import OfferChoices
+from gyrator_codegen.passes.cores.own_writes import OwnWrites
+from gyrator_codegen.passes.cores.place_locals import PlaceLocals
+from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
+from gyrator_codegen.passes.cores.prefetch_rows import PrefetchRows
+from gyrator_codegen.passes.cores.reuse_exponentials import ReuseExponentials
+from gyrator_codegen.passes.cores.share_threads import ShareThreads
+from gyrator_codegen.passes.cores.transpose_loads import TransposeLoads
+from gyrator_codegen.passes.cores.two_pass_reductions import TwoPassReductions
+from gyrator_codegen.passes.cores.unroll_reductions import UnrollReductions
+from gyrator_codegen.passes.cores.vectorize import Vectorize
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
-from gyrator_codegen.passes.own_writes import OwnWrites
-from gyrator_codegen.passes.pipeline_loads import PipelineLoads
-from gyrator_codegen.passes.prefetch_rows import PrefetchRows
-from gyrator_codegen.passes.rank_configurations import RankConfigurations
-from gyrator_codegen.passes.replicate_loads import ReplicateLoads
-from gyrator_codegen.passes.reuse_exponentials import ReuseExponentials
-from gyrator_codegen.passes.share_threads import ShareThreads
-from gyrator_codegen.passes.tile_transposes import TileTransposes
-from gyrator_codegen.passes.transpose_loads import TransposeLoads
-from gyrator_codegen.passes.two_pass_reductions import TwoPassReductions
-from gyrator_codegen.passes.unroll_reductions import UnrollReductions
-from gyrator_codegen.passes.vectorize import Vectorize
+from gyrator_codegen.passes.nonempty_rows import NonemptyRows
+from gyrator_codegen.passes.threads.map_threads import MapThreads
 from gyrator_ir.levels import TILE
 from gyrator_ir.passes import Pass, Pipeline
 from gyrator_ir.target import Capabilities, Target
@@ -50,6 +57,10 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         ClearMemory(),
         ShareThreads(cores, numbers.parallel_grain),
         OwnWrites(cores),
+        PlaceLocals(),
+        NonemptyRows(symbolic=False),
+        OfferChoices(),
+        PlainDivisions(),
     )
 
 
@@ -63,8 +74,15 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         IndexWidth(),
         PipelineLoads(),
         ReplicateLoads(),
+        NonemptyRows(),
+        FlattenIndices(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
     )
+
+
+def thread_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
+    """Return the passes for devices that run a thread for each element, in order."""
+    return (MergeRepeats(), MapThreads(), IndexWidth())
 
 
 def every_pass() -> Pipeline[TileProgram]:
@@ -72,31 +90,11 @@ def every_pass() -> Pipeline[TileProgram]:
     target = Target(
         device="any", arch="", kernel_backend="", capabilities=Capabilities(dtypes=frozenset())
     )
-    return Pipeline(TILE, (*vector_pipeline(target, 1), *block_pipeline(target)))
+    pipelines = (*vector_pipeline(target, 1), *block_pipeline(target), *thread_pipeline(target))
+    return Pipeline(TILE, tuple({one.name: one for one in pipelines}.values()))
 
 
 def all_passes() -> dict[str, Callable[..., Pass[TileProgram]]]:
     """Return the passes of this package by name, for building pipelines from text."""
-    classes: tuple[type[Pass[TileProgram]], ...] = (
-        ChooseBlocks,
-        IndexWidth,
-        MapContraction,
-        PipelineLoads,
-        RankConfigurations,
-        ReplicateLoads,
-        TileTransposes,
-        BlockPoints,
-        CascadeSums,
-        ClearMemory,
-        ColumnReductions,
-        MergeRepeats,
-        OwnWrites,
-        PrefetchRows,
-        ReuseExponentials,
-        ShareThreads,
-        TransposeLoads,
-        TwoPassReductions,
-        UnrollReductions,
-        Vectorize,
-    )
-    return {c.name: c for c in classes}
+    named: dict[str, Callable[..., Pass[TileProgram]]] = {BindChoices.name: BindChoices}
+    return named | {name: type(one) for name, one in every_pass().table.items()}

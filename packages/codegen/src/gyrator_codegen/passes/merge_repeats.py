@@ -17,7 +17,7 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
-from gyrator_ir.tile.nodes import Repeat, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TileProgram
 
 Shape = tuple[object, ...]
 
@@ -31,7 +31,7 @@ class MergeRepeats:
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program whose kernels all differ."""
         first: dict[Shape, str] = {}
-        kernels: list[TiledKernel | TiledGroup | Repeat] = []
+        kernels: list[Tiled] = []
         for k in program.kernels:
             if isinstance(k, TiledGroup):
                 k = _merged(k)

@@ -8,7 +8,7 @@ from gyrator_codegen.analysis import ordered
 from gyrator_ir.body.nodes import Reduce
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
-from gyrator_ir.tile.nodes import Reduction, Repeat, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Reduction, Tiled, TiledGroup, TiledKernel, TileProgram
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
@@ -29,20 +29,16 @@ def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
     )
 
 
-def _with(
-    program: TileProgram, kernels: Sequence[TiledKernel | TiledGroup | Repeat]
-) -> TileProgram:
+def _with(program: TileProgram, kernels: Sequence[Tiled]) -> TileProgram:
     if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
         return program
     return evolve(program, kernels=tuple(kernels))
 
 
-def _one(
-    kernel: TiledKernel | TiledGroup | Repeat, facts: ShapeFacts, tile: Tile
-) -> TiledKernel | TiledGroup | Repeat:
+def _one(kernel: Tiled, facts: ShapeFacts, tile: Tile) -> Tiled:
     if isinstance(kernel, TiledKernel):
         return tile(kernel, facts)
-    if isinstance(kernel, Repeat):
+    if not isinstance(kernel, TiledGroup):
         return kernel
     kernels = tuple(tile(k, facts) for k in kernel.kernels)
     if all(new is old for new, old in zip(kernels, kernel.kernels, strict=True)):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import guess, power_of_two
-from gyrator_codegen.passes.choose_blocks import sorts
-from gyrator_codegen.passes.ranked import Ranked
+from gyrator_codegen.passes.blocks.choose_blocks import sorts
+from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import TiledKernel

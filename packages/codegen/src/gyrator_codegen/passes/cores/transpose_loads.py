@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import extent_guess
+from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel

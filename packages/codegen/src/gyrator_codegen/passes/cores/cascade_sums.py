@@ -14,6 +14,7 @@ from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
 
 _ENDLESS = 1 << 20  # what an extent is taken for that is not known
@@ -52,9 +53,9 @@ class CascadeSums:
                 short = size <= chain
             else:
                 chain = self.chain
-                taken = chain * here[0][1].unroll * (1 if loops.across else loops.lanes)
+                taken = chain * settled(here[0][1].unroll) * (1 if loops.across else loops.lanes)
                 short = size <= 2 * taken
-                kept = max(r.block for _, r in here)
+                kept = max(settled(r.block) for _, r in here)
                 block = kept or (taken if extent is None or extent > 2 * taken else 0)
             return [
                 r if short or not _sums(s) else evolve(r, chain=chain, block=block) for s, r in here

@@ -11,13 +11,14 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import extent_guess, kernel_facts
+from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.body.nodes import Axis, Store, StoreMode
 from gyrator_ir.expr import Add, Expr, ShapeFacts
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.loops import kernel_facts
 from gyrator_ir.tile.nodes import Loop, TiledKernel, TileProgram
 
 

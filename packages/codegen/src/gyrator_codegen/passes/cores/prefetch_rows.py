@@ -14,10 +14,10 @@ from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import Access, lane_access
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import each_kernel
-from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
+from gyrator_ir.body.nodes import Bind, Load, Reduce, Store, StoreMode
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.tile.nodes import Prefetch, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Method, Prefetch, TiledKernel, TileProgram
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
@@ -54,7 +54,10 @@ class PrefetchRows:
         later = [kernel.stages[n] for n in passes[1:]]
         reads = _addresses([kernel.stages[first]], Load, loops.symbol, wanted)
         stores = _addresses(later, Store, loops.symbol, wanted)
-        found = [Prefetch(first, buffer, e, write=True) for buffer, e in stores]
+        # Two passes have time to wait for stores in the second.
+        reduced = {s.names[0] for s in kernel.stages[first].body if isinstance(s, Reduce)}
+        second = any(r.method is Method.TWO_PASS for r in tiled.reductions if r.result in reduced)
+        found = [Prefetch(first, buffer, e, write=True, second=second) for buffer, e in stores]
         found += [
             Prefetch(last, buffer, subs(e, {row: row + ONE}))
             for buffer, e in reads

@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.analysis import extent_guess, static
+from gyrator_codegen.analysis import static
+from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.nests import axis_of, grid_loop, nest
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import ShapeFacts

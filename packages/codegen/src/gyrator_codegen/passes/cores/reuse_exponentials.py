@@ -14,6 +14,7 @@ from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Reduce, ReduceKi
 from gyrator_ir.body.rewrite import defined, writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
 
 _Key = tuple[object, ...]
@@ -39,7 +40,7 @@ def _tile(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
 
     def kept(r: Reduction) -> Reduction:
         names = again.get(r.result, ())
-        whole = r.method is Method.TWO_PASS and length is not None and length <= r.block
+        whole = r.method is Method.TWO_PASS and length is not None and length <= settled(r.block)
         return evolve(r, keep=names) if names and whole else r
 
     return evolve(tiled, reductions=tuple(map(kept, tiled.reductions))) if again else tiled

@@ -4,8 +4,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.block_shapes import block_shapes
-from gyrator_codegen.passes.product_shapes import product_shapes
+from gyrator_codegen.passes.blocks.block_shapes import block_shapes
+from gyrator_codegen.passes.blocks.product_shapes import product_shapes
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration

@@ -14,7 +14,7 @@ from attrs import frozen
 
 from gyrator_codegen.consecutive import VECTOR, consecutive
 from gyrator_codegen.extents import guess, power_of_two
-from gyrator_codegen.passes.ranked import Ranked
+from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.body.nodes import Axis, Load
 from gyrator_ir.expr import ZERO, Add, Const, Expr, ShapeFacts, SymKind, subs
 from gyrator_ir.kernel.nodes import Level

@@ -1,0 +1,95 @@
+"""What kernel languages that print Tile IR have in common."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from attrs import evolve
+
+from gyrator_codegen.stage import tile
+from gyrator_ir.content import content_hash
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Tracer
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
+
+
+class TilingLanguage(ABC):
+    """A `TilingBackend` but for its name, what it refuses, its passes and its text."""
+
+    package: ClassVar[str]
+    """The package whose source decides the text."""
+
+    @property
+    def content_hash(self) -> str:
+        """A digest of the source of the package, and of what it imports of ours."""
+        return content_hash(self.package)
+
+    @abstractmethod
+    def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
+        """Return what decides how kernels run."""
+
+    @abstractmethod
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels, batched as `emit` does."""
+
+    def tile(
+        self,
+        kernels: Sequence[Launchable],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+        edits: PassEdits = NO_EDITS,
+        tracer: Tracer | None = None,
+    ) -> TileProgram:
+        """Decide how the kernels run, by the language's passes."""
+        return tile(kernels, facts, self.passes(target), origins, edits, tracer)
+
+    def emit(
+        self,
+        kernels: Sequence[Kernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write kernels: `tile`, then `emit_tiled`."""
+        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
+
+
+class LaunchLanguage(TilingLanguage):
+    """One that writes whatever a launch runs: groups and templates too. With `refuses_template` it
+    is a `GroupBackend` and a `TemplateBackend`."""
+
+    def emit_groups(
+        self,
+        groups: Sequence[KernelGroup],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write groups of kernels, a unit each."""
+        return self.emit_tiled(self.tile(groups, facts, origins, target), target)
+
+    def emit_templates(
+        self,
+        kernels: Sequence[TemplateKernel],
+        facts: ShapeFacts,
+        origins: Sequence[Origin],
+        target: Target,
+    ) -> tuple[TranslationUnit, ...]:
+        """Write templates' kernels, a unit each."""
+        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
+
+
+def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[KernelSource, ...]:
+    """Return the kernels of a program that sources, by their kernels' names, serve: repeats too."""
+    found = []
+    for k in program.kernels:
+        if isinstance(k, TiledKernel) and k.kernel.name in sources:
+            found.append(sources[k.kernel.name])
+        elif isinstance(k, Repeat) and k.kernel in sources:
+            found.append(evolve(sources[k.kernel], kernel=k.name))
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Passes for devices that run blocks of elements as programs."""

@@ -1,0 +1,1 @@
+"""Passes for cores with vector registers and threads."""

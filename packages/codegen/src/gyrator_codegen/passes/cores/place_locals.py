@@ -1,0 +1,37 @@
+"""`place-locals`: which of a point's locals lie on the stack."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import static
+from gyrator_codegen.nests import nest
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+
+
+@frozen
+class PlaceLocals:
+    """Put locals of a known size on the stack, if they are small."""
+
+    most: int = 65536
+    """Bytes of a local there."""
+
+    name: ClassVar[str] = "place-locals"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with locals on the stack."""
+        return each_kernel(program, self._placed)
+
+    def _placed(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        if not tiled.kernel.locals:
+            return tiled
+        loops = nest(tiled)
+        points = loops.lanes if loops is not None and loops.across else 1
+        small: list[str] = []
+        for local in tiled.kernel.locals:
+            extent = static(local.extent)
+            if extent is not None and extent * points * local.dtype.size <= self.most:
+                small.append(local.name)
+        return evolve(tiled, stack=tuple(small))

@@ -1,0 +1,47 @@
+"""`plain-divisions`: quotients and remainders that a machine's own division rounds as is meant.
+
+Ours round down, a machine's towards zero: where a numerator is never negative they agree.
+"""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.rewrite import expressions
+from gyrator_ir.expr import Expr, FloorDiv, Mod, ShapeFacts, ceildiv, iter_nodes
+from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts, steps_of
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+
+
+@frozen
+class PlainDivisions:
+    """Prove of the divisions of a kernel that nothing is negative. It goes last."""
+
+    name: ClassVar[str] = "plain-divisions"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with plain divisions."""
+        return each_kernel(program, _proved)
+
+
+def _proved(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    divisions: dict[FloorDiv | Mod, None] = {}
+    for e in _written(tiled):
+        for node in iter_nodes(e):
+            if isinstance(node, FloorDiv | Mod):
+                divisions[node] = None
+    if not divisions:
+        return tiled
+    known = kernel_facts(tiled.kernel, facts)
+    return evolve(tiled, plain=tuple(d for d in divisions if known.nonnegative_division(d)))
+
+
+def _written(tiled: TiledKernel) -> list[Expr]:
+    kernel = tiled.kernel
+    found = [a.extent for a in (*kernel.axes, *kernel.inner)]
+    found += [local.extent for local in kernel.locals]
+    found += [e for stage in kernel.stages for s in stage.body for e in expressions(s)]
+    found += [p.index for p in tiled.prefetches]
+    counts = ((x, step) for x in tiled.loops for step in steps_of(tiled, x))
+    return found + [ceildiv(extent_of(axes_of(kernel, x)), step) for x, step in counts]

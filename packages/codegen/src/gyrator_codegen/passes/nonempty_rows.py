@@ -1,0 +1,31 @@
+"""`nonempty-rows`: kernels each of whose points has inner elements."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import static
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+
+
+@frozen
+class NonemptyRows:
+    """Prove that no inner axis is empty; of constant extents alone, without `symbolic`."""
+
+    symbolic: bool = True
+
+    name: ClassVar[str] = "nonempty-rows"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with what is proved."""
+        return each_kernel(program, self._proved)
+
+    def _proved(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        extents = [a.extent for a in tiled.kernel.inner]
+        if self.symbolic:
+            sure = all(map(facts.known_positive, extents))
+        else:
+            sure = all((static(e) or 0) > 0 for e in extents)
+        return evolve(tiled, nonempty=True) if extents and sure else tiled

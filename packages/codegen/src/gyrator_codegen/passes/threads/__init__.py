@@ -1,0 +1,1 @@
+"""Passes for devices that run a thread for each element."""
