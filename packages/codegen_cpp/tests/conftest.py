@@ -1,9 +1,22 @@
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["gyrator_testing.filetest.plugin"]
+
+
+def pytest_configure(config):
+    """Register the emitter for `.gy` files, by instruction set."""
+    # pytest rewrites the assertions of a plugin only if nothing has imported it before.
+    from harness import ARCHS, written
+
+    from gyrator_testing.filetest.plugin import register
+
+    register(config, stages={f"c++ {arch}": partial(written, arch) for arch in ARCHS})
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import numpy as np
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.stage import ARCHITECTURES, CppBackend
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup
+from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
@@ -35,6 +35,13 @@ def target(arch: str, **heuristics: int) -> Target:
         capabilities=Capabilities(dtypes=frozenset(NUMPY)),
         heuristics=Heuristics(**given),
     )
+
+
+def written(arch: str, schedule: Schedule) -> str:
+    """Return the text of a schedule's kernels, without what units take from the prelude."""
+    kernels = [n for n in schedule.nodes if isinstance(n, Kernel)]
+    units = CppBackend().emit(kernels, schedule.facts, schedule.origins, target(arch))
+    return "\n".join(source.text for unit in units for source in unit.kernels)
 
 
 def runs_here(arch: str) -> bool:

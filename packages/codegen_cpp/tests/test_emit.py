@@ -522,9 +522,9 @@ def test_small_work_stays_on_one_thread():
 
 def test_refusals():
     bound = target("avx512")
-    eight_bits = kernel("k", [(I0, 4)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))],
-                        {"x": DType.F8E4M3, "y": DType.F8E4M3})  # fmt: skip
-    found = CppBackend().refuses(eight_bits, bound)
+    pairs = kernel("k", [(I0, 4)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))],
+                        {"x": DType.C64, "y": DType.C64})  # fmt: skip
+    found = CppBackend().refuses(pairs, bound)
 
     assert found is not None
     assert found.code == "GY-CPP-001"

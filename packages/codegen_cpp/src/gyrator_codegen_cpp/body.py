@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from gyrator_codegen import Access
+from gyrator_codegen_cpp.addresses import at_lane
 from gyrator_codegen_cpp.dtypes import lane_type, literal, round_to
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
@@ -115,7 +116,7 @@ def index_text(scope: Scope, e: Expr, varying: bool) -> str:
     array = scope.frame.names.take("index_lanes")
     scope.line(f"si64 {array}[GY_LANES] = {{}};")
     limit = scope.live or "GY_LANES"
-    text = scope.at_lane(e, "lane")
+    text = at_lane(scope, e, "lane")
     scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
     return f"gy_vload({array})"
 

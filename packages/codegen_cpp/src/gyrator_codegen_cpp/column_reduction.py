@@ -6,10 +6,11 @@ read in long consecutive runs. Everything that outlives a stage is an array over
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gyrator_codegen import static
+from gyrator_codegen import linear_position, static
+from gyrator_codegen_cpp.addresses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
-from gyrator_codegen_cpp.inner_loops import linear_position, nonempty_test
+from gyrator_codegen_cpp.inner_loops import nonempty_test
 from gyrator_codegen_cpp.loops import Span, nested_loops, vector_loop
 from gyrator_codegen_cpp.reduction import Accumulators, State
 from gyrator_codegen_cpp.scope import Lanes, Scope
@@ -17,6 +18,7 @@ from gyrator_ir.body.nodes import Axis, Const, IndexValue, Let, Load, Reduce
 from gyrator_ir.body.rewrite import defined, used
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.types import DType
 
 
@@ -99,7 +101,7 @@ class Columns:
             elif isinstance(s, Load | Let | IndexValue) and s.name in wanted:
                 kept.append(s.name)
                 self.keep(s.name, scope.frame.storage[s.buffer] if isinstance(s, Load) else s.dtype)
-        inside = scope.hoist(stage.body, [self._symbol])
+        inside = hoist(scope, stage.body, [self._symbol])
 
         def vector(at: Scope, copy: int) -> None:
             self._recall(at, stage.body)
@@ -147,7 +149,7 @@ class Columns:
             symbols = dict(scope.symbols)
             if k:
                 symbols[last] = f"({last.name} + {k})"
-            places.append(scope.nested(symbols=symbols).hoist(body, [self._symbol]))
+            places.append(hoist(scope.nested(symbols=symbols), body, [self._symbol]))
 
         def vector(at: Scope, copy: int) -> None:
             reductions.fetch(at, self._offset(at))
@@ -178,7 +180,7 @@ class _Reductions:
         self._scope = scope
         recorded = scope.frame.reductions
         here = [recorded[s.names[0]] for s in reduces]
-        self.unroll = max((r.unroll for r in here), default=1)
+        self.unroll = max((settled(r.unroll) for r in here), default=1)
         """Rows that are reduced before the accumulators go back to their arrays."""
         self._turns = max((r.chain for r in here), default=0)
         self._count = scope.frame.names.take("row")

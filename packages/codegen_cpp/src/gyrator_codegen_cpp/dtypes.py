@@ -7,7 +7,7 @@ from gyrator_ir.types import DType
 
 STORAGE: dict[DType, str] = {
     d: f"s{d.value}" for d in DType if d.is_int or d in (DType.F32, DType.F64, DType.BOOL)
-} | {DType.BF16: "gy_bf16", DType.F16: "gy_f16"}
+} | {d: f"gy_{d.value}" for d in DType if d.is_narrow_float}
 """Element type of a buffer in memory; types that are not here can't be in a kernel."""
 
 

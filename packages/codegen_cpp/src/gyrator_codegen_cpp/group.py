@@ -6,15 +6,12 @@ from attrs import evolve
 
 from gyrator_codegen_cpp.kernel import emit_member
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.tile.nodes import TiledGroup
 
 
-def emit_group(
-    group: TiledGroup, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa
-) -> KernelSource:
+def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> KernelSource:
     """Write one group."""
     symbol = f"gy_k_{group.name}"
     texts: list[str] = []
@@ -25,7 +22,7 @@ def emit_group(
     sizes = sorted({s.name for k in group.kernels for s in k.kernel.sizes})
     position = {name: n for n, name in enumerate(sizes)}
     for place, (tiled, cost) in enumerate(zip(group.kernels, group.costs, strict=True)):
-        source = emit_member(tiled, cost, facts, origins, isa)
+        source = emit_member(tiled, cost, origins, isa)
         texts.append(source.text)
         given = ", ".join(f"sizes[{position[s.name]}]" for s in tiled.kernel.sizes) or "0"
         lines.append(f"  const si64 sizes{place}[] = {{{given}}};")

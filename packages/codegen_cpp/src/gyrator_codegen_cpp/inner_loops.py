@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from gyrator_codegen import Access, axis_of, invariant, static
+from gyrator_codegen import Access, axis_of, invariant, linear_position, static
+from gyrator_codegen_cpp.addresses import address, hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.loops import Span, nested_loops, vector_loop, whole
 from gyrator_codegen_cpp.reduction import Accumulators
@@ -13,17 +14,11 @@ from gyrator_codegen_cpp.scope import Scope
 from gyrator_codegen_cpp.sort import sort_stage
 from gyrator_codegen_cpp.two_pass_reduction import TwoPass
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym
+from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.tile.choices import settled
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Method, Prefetch
-
-
-def linear_position(axes: tuple[Axis, ...]) -> Expr:
-    """Return the row-major position over the axes."""
-    position: Expr = ZERO
-    for axis in axes:
-        position = position * axis.extent + axis.symbol
-    return position
 
 
 def split(
@@ -44,8 +39,7 @@ def inner_stage(scope: Scope, number: int, body: tuple[KernelStatement, ...]) ->
     if not axes:
         run(scope, body)
         return
-    nonempty = all((static(a.extent) or 0) > 0 for a in axes)
-    fixed, rest = split(scope, body, [a.symbol for a in axes], loads=nonempty)
+    fixed, rest = split(scope, body, [a.symbol for a in axes], loads=frame.tiled.nonempty)
     run(scope, fixed)
     if any(isinstance(s, SortStep) for s in rest):
         sort_stage(scope, kernel.inner, rest, linear_position(kernel.inner))
@@ -87,7 +81,7 @@ def _scan_stage(
     def once(at: Scope) -> None:
         run(at, body)
 
-    inside = scope.hoist(body, [a.symbol for a in axes]).nested(collective=collective)
+    inside = hoist(scope, body, [a.symbol for a in axes]).nested(collective=collective)
     nested_loops(inside, axes, once, backwards=scans[0].reverse)
     for one in reductions.values():
         one.finish(scope)
@@ -95,13 +89,9 @@ def _scan_stage(
 
 def nonempty_test(scope: Scope, axes: tuple[Axis, ...]) -> str | None:
     """Return the text of whether the axes have any element, None if they surely have."""
-    size: Expr = ONE
-    for a in axes:
-        size = size * a.extent
-    known = static(size)
-    if known is not None and known > 0:
+    if scope.frame.tiled.nonempty:
         return None
-    return f"{scope.index(size)} > 0"
+    return f"{scope.index(extent_of(axes))} > 0"
 
 
 @frozen
@@ -137,7 +127,7 @@ def _reducing_stage(
             stage.two_pass[name].update(at, at.copy, at.low)
 
     def innermost(at: Scope) -> None:
-        inside = at.hoist(body, [stage.axis.symbol]).nested(collective=collective)
+        inside = hoist(at, body, [stage.axis.symbol]).nested(collective=collective)
         _innermost(inside, body, stage)
 
     if stage.chain is not None:
@@ -167,20 +157,20 @@ def _declare(
             loads = (x for x in body if isinstance(x, Load) and x.name == s.args[0])
             two_pass[name] = TwoPass(
                 scope, s, how, symbol=axes[-1].symbol, nonempty=nonempty,
-                single=len(axes) == 1 and last is not None and last <= how.block,
+                single=len(axes) == 1 and last is not None and last <= settled(how.block),
                 source=next(loads) if how.reload else None,
             )  # fmt: skip
             two_pass[name].declare(scope)
         else:
             lanes = (vector and width > 1) or scope.lanes is not None
             simple[name] = Accumulators(
-                scope, s, how.unroll, vector=lanes, across=vector and width > 1,
+                scope, s, settled(how.unroll), vector=lanes, across=vector and width > 1,
                 cascade=bool(how.chain), wide=how.wide,
                 position=linear_position(frame.kernel.inner), nonempty=nonempty,
             )  # fmt: skip
             simple[name].declare(scope)
-    copies = max((r.unroll for r in recorded), default=1)
-    block = max((r.block for r in recorded), default=0) or None
+    copies = max((settled(r.unroll) for r in recorded), default=1)
+    block = max((settled(r.block) for r in recorded), default=0) or None
     turns = max((r.chain for r in recorded), default=0) * copies * width
     chain = (frame.names.take("chain"), turns) if turns and block is None else None
     return _Stage(axes[-1], vector, simple, two_pass, copies, block, chain, prefetches)
@@ -218,8 +208,7 @@ def _span(scope: Scope, span: Span, body: list[KernelStatement], stage: _Stage) 
         with scope.block(f"for (si64 {name} = {span.low}; {name} < {span.high}; {name}++) {{"):
             run(scope.nested(), body)
         return
-    # Two passes have time to wait for stores in the second.
-    late = [p for p in stage.prefetches if p.write and stage.two_pass]
+    late = [p for p in stage.prefetches if p.second]
 
     def first(at: Scope, copy: int) -> None:
         at.copy, at.low = copy, span.low
@@ -255,5 +244,5 @@ def _prefetch(scope: Scope, prefetches: Sequence[Prefetch]) -> None:
     if scope.live is not None:
         return
     for p in prefetches:
-        pointer = scope.address(p.buffer, p.index, Access.UNIT)
+        pointer = address(scope, p.buffer, p.index, Access.UNIT)
         scope.line(f"__builtin_prefetch({pointer}{', 1' if p.write else ''});")

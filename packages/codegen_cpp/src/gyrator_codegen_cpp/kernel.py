@@ -1,9 +1,9 @@
 """One kernel as two C++ functions: one for a range of its units, one that hands out the ranges."""
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
 
-from gyrator_codegen import kernel_facts, static, steps
+from gyrator_codegen import static, steps
+from gyrator_codegen_cpp.addresses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.column_reduction import Columns
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
@@ -14,10 +14,11 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.transposed_loads import transposed
 from gyrator_ir.body.nodes import Bind, Store
-from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts
+from gyrator_ir.expr import Const, Expr, product_of
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 _STRETCHES = "stretch"  # numbers the stretches of the vectors' axis
@@ -25,33 +26,31 @@ _STRETCHES = "stretch"  # numbers the stretches of the vectors' axis
 End = Callable[[Frame, str], None]
 
 
-def emit_kernel(
-    tiled: TiledKernel, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa
-) -> KernelSource:
+def emit_kernel(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa) -> KernelSource:
     """Write one kernel."""
-    return _written(tiled, facts, origins, isa, _entry)
+    return _written(tiled, origins, isa, _entry)
 
 
-def emit_member(
-    tiled: TiledKernel, cost: int, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa
-) -> KernelSource:
+def emit_member(tiled: TiledKernel, cost: int, origins: Sequence[Origin], isa: Isa) -> KernelSource:
     """Write one kernel of a group: `<symbol>_part`, and `<symbol>_share`, which gives its work,
     `cost` for each element."""
 
     def share(frame: Frame, symbol: str) -> None:
         _share(frame, symbol, cost)
 
-    return _written(tiled, facts, origins, isa, share)
+    return _written(tiled, origins, isa, share)
 
 
-def _written(
-    tiled: TiledKernel, facts: ShapeFacts, origins: Sequence[Origin], isa: Isa, end: End
-) -> KernelSource:
+def emit_inner(tiled: TiledKernel, isa: Isa) -> KernelSource:
+    """Write one kernel that a thread of another runs: `<symbol>_all` does all of it."""
+    return _written(tiled, (), isa, _all)
+
+
+def _written(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, end: End) -> KernelSource:
     kernel = tiled.kernel
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
-    inside = cache(partial(kernel_facts, kernel, facts))
-    frame = Frame(tiled, isa, lambda node: inside().nonnegative_division(node), RESERVED | symbols)
+    frame = Frame(tiled, isa, RESERVED | symbols)
     symbol = f"gy_k_{kernel.name}"
     _comments(frame, kernel, origins)
     _part(frame, symbol)
@@ -63,13 +62,6 @@ def _written(
         checks=tuple(frame.checks),
         source_map=frame.writer.source_map,
     )
-
-
-def _product(factors: Iterable[Expr]) -> Expr:
-    total: Expr = ONE
-    for factor in factors:
-        total = total * factor
-    return total
 
 
 def _comments(frame: Frame, kernel: Kernel, origins: Sequence[Origin]) -> None:
@@ -119,16 +111,16 @@ def _sizes(frame: Frame) -> None:
 
 
 def _locals(frame: Frame, scope: Scope) -> None:
-    """Declare the row scratch of a point: on the stack if its size is known and small."""
+    """Declare the row scratch of a point."""
     lanes = frame.width if frame.nest is not None and frame.nest.across else 1
     for local in frame.kernel.locals:
         name = frame.pointers[local.name] = frame.names.take(local.name)
         element = STORAGE[local.dtype]
         if lanes > 1:
             frame.local_rows.add(local.name)
-        extent = static(local.extent)
-        if extent is not None and extent * lanes * local.dtype.size <= 65536:
-            scope.line(f"alignas(64) {element} {name}[{max(extent, 1) * lanes}];")
+        if local.name in frame.tiled.stack:
+            extent = static(local.extent) or 1
+            scope.line(f"alignas(64) {element} {name}[{extent * lanes}];")
             continue
         size = f"(si64)sizeof({element}) * {lanes} * ({scope.index(local.extent)})"
         scope.line(f"const gy_scratch {name}_memory({size});")
@@ -209,12 +201,12 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
             if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
                 clear(scope, s, along.symbol, span)
         body = [s for s in body if not isinstance(s, Store) or s.buffer not in frame.tiled.cleared]
-        inside = scope.hoist(body, [along.symbol])
+        inside = hoist(scope, body, [along.symbol])
         if body:
             vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
     else:
         inner = [a.symbol for a in frame.kernel.inner]
-        inside = scope.hoist(body, [along.symbol, *inner])
+        inside = hoist(scope, body, [along.symbol, *inner])
         vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
 
 
@@ -236,11 +228,7 @@ def _pieces(frame: Frame) -> tuple[Expr, Expr]:
     grid = () if frame.nest is None else frame.nest.grid
     counts = [steps(frame.kernel, loop) for loop in grid]
     shared = 0 if frame.tiled.threads is None else frame.tiled.threads.loops
-    return _product(counts[:shared]), _product(counts[shared:])
-
-
-def _size(kernel: Kernel) -> Expr:
-    return _product(a.extent for a in kernel.axes + kernel.inner)
+    return product_of(counts[:shared]), product_of(counts[shared:])
 
 
 def _entry(frame: Frame, symbol: str) -> None:
@@ -256,7 +244,7 @@ def _entry(frame: Frame, symbol: str) -> None:
             return
         scope.line(f"const si64 pieces = {scope.index(pieces)};")
         scope.line(f"const si64 units = {scope.index(units)};")
-        size = _size(frame.kernel)
+        size = extent_of(frame.kernel.axes + frame.kernel.inner)
         if static(size) is None:
             few = f"{scope.index(size)} < {threads.grain}"
             scope.line(f"if ({few}) return {part}0, pieces * units, false);")
@@ -271,12 +259,25 @@ def _entry(frame: Frame, symbol: str) -> None:
         scope.line("return failed;")
 
 
+def _all(frame: Frame, symbol: str) -> None:
+    """Write the function that does all units, on the thread that calls it."""
+    scope = Scope(frame, None)
+    pieces, units = _pieces(frame)
+    head = f"static si64 {symbol}_all(void *const *buffers, const si64 *sizes) {{"
+    with scope.block(head):
+        _sizes(frame)
+        scope.line(
+            f"return {symbol}_part(buffers, sizes, 0, {scope.index(pieces * units)}, false);"
+        )
+
+
 def _share(frame: Frame, symbol: str, cost: int) -> None:
     """Write the function that says how many pieces there are to share out, and how much work."""
     scope = Scope(frame, None)
     pieces, units = _pieces(frame)
+    size = extent_of(frame.kernel.axes + frame.kernel.inner)
     with scope.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
         scope.line("(void)sizes;")
         _sizes(frame)
-        parts = ", ".join(scope.index(e) for e in (pieces, units, _size(frame.kernel) * cost))
+        parts = ", ".join(scope.index(e) for e in (pieces, units, size * cost))
         scope.line(f"return {{{parts}}};")

@@ -3,6 +3,7 @@
 from attrs import evolve
 
 from gyrator_codegen import Access
+from gyrator_codegen_cpp.addresses import address
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.scope import Scope
@@ -24,10 +25,10 @@ def load(scope: Scope, s: Load) -> None:
     access = scope.access(s.index)
     varying_mask = s.mask is not None and scope.env[s.mask].varying
     if access.kind is Access.UNIFORM:
-        pointer = scope.address(s.buffer, s.index, access.kind)
+        pointer = address(scope, s.buffer, s.index, access.kind)
         _load_uniform(scope, s, pointer)
     elif access.kind is Access.UNIT:
-        pointer = scope.address(s.buffer, s.index, access.kind)
+        pointer = address(scope, s.buffer, s.index, access.kind)
         if varying_mask:
             mask = scope.live_mask(s.mask)
             text = f"gy_vload_mask({pointer}, {mask}, {scope.zero(dtype, varying=True)})"
@@ -37,7 +38,7 @@ def load(scope: Scope, s: Load) -> None:
             text = _if_masked(scope, s, text)
         scope.define(s.name, text, dtype, varying=True)
     elif access.kind is Access.STRIDED and scope.live is None and not varying_mask:
-        pointer = scope.address(s.buffer, s.index, Access.UNIT)
+        pointer = address(scope, s.buffer, s.index, Access.UNIT)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
         scope.define(s.name, _if_masked(scope, s, text), dtype, varying=True)
     else:
@@ -106,7 +107,7 @@ def _load_lanes(scope: Scope, s: Load, kind: Access) -> None:
         return
     array = scope.frame.names.take(f"{s.name}_lanes")
     scope.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
-    pointer = scope.address(s.buffer, s.index, kind, "lane")
+    pointer = address(scope, s.buffer, s.index, kind, "lane")
     test = _lane_test(scope, s.mask)
     limit = scope.live or "GY_LANES"
     scope.line(
@@ -140,7 +141,7 @@ def store(scope: Scope, s: Store) -> None:
         return
     if scope.lanes is None:
         test = "" if s.mask is None else f"if ({scope.env[s.mask].text}) "
-        pointer = scope.address(s.buffer, s.index, Access.UNIFORM)
+        pointer = address(scope, s.buffer, s.index, Access.UNIFORM)
         scope.line(test + _store_one(scope, s, pointer, scope.env[s.value].text))
         return
     kind = scope.access(s.index).kind
@@ -151,7 +152,7 @@ def store(scope: Scope, s: Store) -> None:
     if kind is not Access.UNIT:
         _store_lanes(scope, s, kind)
         return
-    pointer = scope.address(s.buffer, s.index, kind)
+    pointer = address(scope, s.buffer, s.index, kind)
     value = scope.operand(s.value, varying=True)
     if varying_mask:
         scope.line(f"gy_store_mask({pointer}, {value}, {scope.live_mask(s.mask)});")
@@ -188,7 +189,7 @@ def _combine_vector(scope: Scope, s: Store) -> None:
 
 
 def _combine_alone(scope: Scope, s: Store) -> None:
-    pointer = scope.address(s.buffer, s.index, Access.UNIT)
+    pointer = address(scope, s.buffer, s.index, Access.UNIT)
     value, combine = scope.operand(s.value, varying=True), _COMBINE[s.mode]
     if s.mask is not None and scope.env[s.mask].varying:
         mask = scope.live_mask(s.mask)
@@ -209,7 +210,7 @@ def _store_lanes(scope: Scope, s: Store, kind: Access) -> None:
     one = scope.spill(s.value) + "[lane]" if value.varying else value.text
     test = _lane_test(scope, s.mask)
     # A uniform address may still name a symbol of the lanes' loop below a quotient.
-    pointer = scope.address(s.buffer, s.index, Access.LANES, "lane")
+    pointer = address(scope, s.buffer, s.index, Access.LANES, "lane")
     text = _store_one(scope, s, pointer, one)
     scope.line(f"for (si64 lane = 0; lane < {scope.live or 'GY_LANES'}; lane++) {test}{{ {text} }}")
 

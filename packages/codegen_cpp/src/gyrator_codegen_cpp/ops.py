@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from gyrator_codegen_cpp.dtypes import lane_type
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 
 Emit = Callable[[tuple[str, ...], tuple[DType, ...], DType, str], str]
 """(operand texts, their types, type of the result, `s` or `v`) -> text of the result."""
@@ -55,6 +55,8 @@ def cast(text: str, source: DType, dtype: DType) -> str:
         single = text if source.compute is DType.F32 else f"gy_to_f32({text})"
         if source is dtype:
             return single
+        if dtype in BYTE_FLOATS:
+            return f"gy_{dtype.value}::round({single})"
         return f"gy_round_{dtype.value}({single})"
     if source.compute is dtype:
         return text
@@ -72,6 +74,8 @@ def _bits_of(text: str, dtype: DType, form: str) -> str:
             return f"gy_to_u16(gy_{dtype.value}_bits({text}))"
         case DType.BOOL:
             return f"gy_to_u8({text})"
+    if dtype in BYTE_FLOATS:
+        return f"gy_to_u8(gy_{dtype.value}::bits({text}))"
     return text
 
 
@@ -86,6 +90,8 @@ def _bitcast(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form
             return f"gy_{dtype.value}_value(({wide})gy_recast<{form}u16>({bits}))"
         case DType.BOOL:
             return f"gy_to_bool({bits})"
+    if dtype in BYTE_FLOATS:
+        return f"gy_{dtype.value}::value(gy_to_i32({bits}))"
     return f"gy_recast<{form}{dtype.value}>({bits})"
 
 

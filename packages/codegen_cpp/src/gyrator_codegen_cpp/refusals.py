@@ -1,15 +1,14 @@
 """What the C++ kernel language can't express, said before anything is written."""
 
-from gyrator_codegen import unfit
+from gyrator_codegen import element_types, unfit
 from gyrator_codegen_cpp.dtypes import STORAGE
 from gyrator_codegen_cpp.ops import EMITTERS
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import Const, IndexValue, Let, Reduce, ScanStep, SortStep
+from gyrator_ir.body.nodes import Let, Reduce, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledKernel
-from gyrator_ir.types import DType
+from gyrator_ir.tile.nodes import TiledKernel, TiledTemplate
 
 DTYPE = "GY-CPP-001"
 """An element type that C++ kernels do not compute on."""
@@ -26,7 +25,7 @@ TILING = "GY-CPP-004"
 def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
     """Return why the kernel can't be written, or None."""
     lacking = target.capabilities.ops_lacking
-    for name, dtype in _types(kernel):
+    for name, dtype in element_types(kernel):
         if dtype not in STORAGE:
             return Diagnostic(
                 DTYPE,
@@ -61,17 +60,17 @@ def tiling_refusal(tiled: TiledKernel, isa: Isa) -> Diagnostic | None:
     why = unfit(tiled, isa.lanes)
     if why is None:
         return None
+    help = "tile it with `gyrator_codegen.passes.vector_pipeline`"
+    return _not_taken(why, tiled.kernel.name, help)
+
+
+def no_templates(tiled: TiledTemplate) -> Diagnostic:
+    """Return why a template's kernel can't be written."""
+    help = "offer the template in `Capabilities.templates` of no target in C++"
+    return _not_taken("templates", tiled.kernel.name, help)
+
+
+def _not_taken(what: str, kernel: str, help: str) -> Diagnostic:
     return Diagnostic(
-        TILING,
-        f"C++ kernels do not take {why}",
-        where=f"kernel {tiled.kernel.name}",
-        help="tile it with `gyrator_codegen.passes.vector_pipeline`",
+        TILING, f"C++ kernels do not take {what}", where=f"kernel {kernel}", help=help
     )
-
-
-def _types(kernel: Kernel) -> list[tuple[str, DType]]:
-    found = [(b.name, b.dtype) for b in kernel.parameters]
-    found += [(local.name, local.dtype) for local in kernel.locals]
-    for stage in kernel.stages:
-        found += [(s.name, s.dtype) for s in stage.body if isinstance(s, Let | Const | IndexValue)]
-    return found

@@ -5,24 +5,15 @@ Sums and products run in `f64`, as eager's do.
 
 import math
 
-from gyrator_codegen import identity
+from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scope import Scope
-from gyrator_ir.body.nodes import ReduceKind, ScanKind, ScanStep
+from gyrator_ir.body.nodes import ScanKind, ScanStep
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
 
-_LIKE = {
-    ScanKind.SUM: ReduceKind.SUM,
-    ScanKind.PROD: ReduceKind.PROD,
-    ScanKind.MIN: ReduceKind.MIN,
-    ScanKind.MAX: ReduceKind.MAX,
-    ScanKind.ARGMIN: ReduceKind.MIN,
-    ScanKind.ARGMAX: ReduceKind.MAX,
-    ScanKind.LOGSUMEXP: ReduceKind.MAX,
-}
 _WIDE = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
 
 
@@ -46,7 +37,7 @@ class Scanner:
 
     def declare(self, scope: Scope) -> None:
         """Write the state's declarations."""
-        start: bool | int | float = identity(_LIKE[self._scan.kind], self._dtype)
+        start: bool | int | float = identity(REDUCTION_OF[self._scan.kind], self._dtype)
         text = scope.constant(start, self._dtype, self._vector)
         scope.line(f"{scope.type_of(self._dtype)} {self._acc} = {text};")
         if self._scan.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX):

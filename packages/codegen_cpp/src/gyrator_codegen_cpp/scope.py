@@ -4,7 +4,7 @@
 lanes, which values are in reach, which parts of addresses are already computed.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
 from attrs import define, evolve, field, frozen
@@ -16,13 +16,12 @@ from gyrator_codegen import (
     Writer,
     lane_access,
     nest,
-    split_terms,
 )
-from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
+from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import Bind, Load, Store
+from gyrator_ir.body.nodes import Store
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ZERO, CPrinter, Expr, FloorDiv, Mod, Sym
+from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.source import Failure, KernelCheck
 from gyrator_ir.tile.nodes import TiledKernel
@@ -58,7 +57,6 @@ class Frame:
         self,
         tiled: TiledKernel,
         isa: Isa,
-        divides: Callable[[FloorDiv | Mod], bool],
         reserved: frozenset[str],
     ) -> None:
         self.tiled = tiled
@@ -83,7 +81,7 @@ class Frame:
             for s in stage.body:
                 for name in defined(s):
                     self.names.stable(name)
-        self._divides = divides
+        self._plain = frozenset(tiled.plain)
         self._printers: dict[tuple[tuple[str, str], ...], CPrinter] = {}
 
     def printer(self, symbols: Mapping[Sym, str]) -> CPrinter:
@@ -92,7 +90,7 @@ class Frame:
         found = self._printers.get(key)
         if found is None:
             found = CPrinter(
-                self._divides,
+                self._plain.__contains__,
                 names=dict(symbols),
                 floor_div="gy_floor_div",
                 floor_mod="gy_floor_mod",
@@ -221,51 +219,6 @@ class Scope:
         if self.lanes is None:
             return LaneAccess(Access.UNIFORM)
         return lane_access(e, self.lanes.symbol, self.frame.width, self.varying)
-
-    def _left_out(self, kind: Access) -> frozenset[Sym]:
-        if kind in (Access.UNIT, Access.UNIFORM) or self.lanes is None:
-            return self.inner
-        return self.inner | self.varying | {self.lanes.symbol}
-
-    def address(self, buffer: str, e: Expr, kind: Access, lane: str | None = None) -> str:
-        """Return a pointer to the element at `e`; of lane number `lane` if given."""
-        fixed, moving = split_terms(e, self._left_out(kind))
-        pointer = self.pointers.get((buffer, fixed))
-        if pointer is None:
-            pointer, moving = self.frame.pointers[buffer], e
-        if moving is ZERO:
-            return pointer
-        return f"{pointer} + {self.at_lane(moving, lane)}"
-
-    def at_lane(self, e: Expr, lane: str | None) -> str:
-        """Return an index expression as text, for one lane if `lane` is given."""
-        if lane is None or self.lanes is None:
-            return self.index(e)
-        symbol = self.lanes.symbol
-        names = {symbol.name: f"({self.symbols.get(symbol, symbol.name)} + {lane})"}
-        names |= {t.name: f"{t.name}_lanes[{lane}]" for t in self.varying}
-        return self.index(e, **names)
-
-    def hoist(self, body: Iterable[KernelStatement], inner: Iterable[Sym]) -> "Scope":
-        """Compute what addresses of `body` have in common over the `inner` loops; return the place
-        inside."""
-        body = tuple(body)
-        bound = {s.symbol for s in body if isinstance(s, Bind)}
-        inside = self.nested(inner=frozenset(inner) | bound)
-        for s in body:
-            if not isinstance(s, Load | Store) or s.buffer in self.frame.local_rows:
-                continue
-            left_out = inside._left_out(self.access(s.index).kind)
-            fixed, moving = split_terms(s.index, left_out)
-            key = (s.buffer, fixed)
-            if fixed is ZERO or moving is ZERO or key in inside.pointers:
-                continue
-            element = STORAGE[self.frame.storage[s.buffer]]
-            name = self.frame.names.take(f"{self.frame.pointers[s.buffer]}_at")
-            base = self.frame.pointers[s.buffer]
-            self.line(f"{element} *const {name} = {base} + {self.index(fixed)};")
-            inside.pointers[key] = name
-        return inside
 
     def spill(self, name: str) -> str:
         """Write a varying value to an array, a lane an element; return the array's name."""

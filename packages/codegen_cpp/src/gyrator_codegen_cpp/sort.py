@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gyrator_codegen_cpp.addresses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import nested_loops
@@ -42,7 +43,7 @@ def sort_stage(
             inside.line(f"{values}[{where}] = {inside.env[step.args[0]].text};")
             inside.line(f"{places}[{where}] = {where};")
 
-        nested_loops(scope.hoist(before, [a.symbol for a in axes]), axes, gather)
+        nested_loops(hoist(scope, before, [a.symbol for a in axes]), axes, gather)
         down = "true" if step.descending else "false"
         scope.line(
             f"gy_sort({values}, {places}, {values} + count, {places} + count, count, {down});"
@@ -58,4 +59,4 @@ def sort_stage(
             run(inside, [s for s in again if not isinstance(s, Store)])
             run(inside, after)
 
-        nested_loops(scope.hoist(after, [a.symbol for a in axes]), axes, spread)
+        nested_loops(hoist(scope, after, [a.symbol for a in axes]), axes, spread)

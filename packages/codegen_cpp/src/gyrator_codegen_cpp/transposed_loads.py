@@ -7,11 +7,13 @@ a small array, and the body reads its vectors from there.
 from attrs import frozen
 
 from gyrator_codegen import Nest, axis_of, static
+from gyrator_codegen_cpp.addresses import at_lane
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import Span, vector_loop
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Load
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.types import DType
 
 
@@ -29,8 +31,7 @@ def transposed(scope: Scope, loops: Nest, span: Span) -> None:
     """Write the work on one tile of both axes: the stretch `span` along the vectors."""
     frame = scope.frame
     symbol = frame.tiled.transposed[0].along
-    rows = next(x.step for x in loops.grid if x.axes[0] is symbol)
-    assert isinstance(rows, int), rows
+    rows = settled(next(x.step for x in loops.grid if x.axes[0] is symbol))
     extent = axis_of(frame.kernel, symbol).extent
     known = static(extent)
     tile = _Tile(symbol.name, rows, known is not None and known % rows == 0)
@@ -100,7 +101,7 @@ def _fill_by_lane(scope: Scope, s: Load, tile: _Tile, array: str) -> None:
     limit = scope.live or "GY_LANES"
     pointer = scope.frame.pointers[s.buffer]
     with scope.block(f"for (si64 lane = 0; lane < {limit}; lane++) {{"):
-        e = scope.at_lane(s.index, "lane")
+        e = at_lane(scope, s.index, "lane")
         place = f"GY_LANES*({name} - {name}_low) + lane"
         head = f"for (si64 {name} = {name}_low; {name} < {name}_high; {name}++)"
         scope.line(f"{head} {array}[{place}] = gy_sload({pointer} + {e});")

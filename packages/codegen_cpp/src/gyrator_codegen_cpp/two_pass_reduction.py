@@ -8,12 +8,14 @@ maximum (Milakov and Gimelshein), with the running values in `f64`.
 import math
 
 from gyrator_codegen import Access
+from gyrator_codegen_cpp.addresses import address
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import function
 from gyrator_codegen_cpp.reduction import only_live
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Load, Reduce, ReduceKind
 from gyrator_ir.expr import Sym
+from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Reduction
 from gyrator_ir.types import DType
 
@@ -36,10 +38,10 @@ class TwoPass:
         nonempty: str | None, single: bool, source: Load | None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
-        copies = recorded.unroll
+        copies = settled(recorded.unroll)
         self._symbol = symbol
         self._nonempty = nonempty
-        self._block = recorded.block
+        self._block = settled(recorded.block)
         self._welford = reduce.kind is ReduceKind.WELFORD
         self._exp = function("exp", reduce.dtype)
         take = scope.frame.names.take
@@ -134,7 +136,7 @@ class TwoPass:
         """Return one vector of what is reduced."""
         if self._source is None:
             return f"gy_vload({self._place(scope, low)})"
-        pointer = scope.address(self._source.buffer, self._source.index, Access.UNIT)
+        pointer = address(scope, self._source.buffer, self._source.index, Access.UNIT)
         if scope.live is not None:
             return f"gy_vload_n({pointer}, {scope.live})"
         return f"gy_vload({pointer})"

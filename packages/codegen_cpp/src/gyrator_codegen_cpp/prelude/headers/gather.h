@@ -87,6 +87,9 @@ template <class I> GY_FN vu8 gy_gather_set(const su8 *p, I i, vbool m) { return 
 template <class I> GY_FN vbool gy_gather_set(const sbool *p, I i, vbool m) { return gy_mask(gy_gather_lanes<vi8>(p, i, m) != 0); }
 template <class I> GY_FN vf32 gy_gather_set(const gy_bf16 *p, I i, vbool m) { return gy_bf16_value(gy_gather_lanes<vu16>(p, i, m)); }
 template <class I> GY_FN vf32 gy_gather_set(const gy_f16 *p, I i, vbool m) { return gy_f16_value(gy_gather_lanes<vu16>(p, i, m)); }
+template <class P, class I> GY_FN auto gy_gather_set(const P *p, I i, vbool m) -> decltype(P::value(vi32{})) {
+  return P::value(gy_widen(gy_gather_lanes<vi8>(p, i, m)));
+}
 #endif
 //% gy_gather
 template <class P> GY_FN auto gy_gather(const P *p, si64 i) { return gy_sload(p + i); }

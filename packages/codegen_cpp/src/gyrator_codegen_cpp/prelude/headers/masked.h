@@ -85,6 +85,9 @@ template <class K> GY_FN vbool gy_kload(const sbool *p, K k) {
 }
 template <class K> GY_FN vf32 gy_kload(const gy_bf16 *p, K k) { return gy_bf16_value((vu16)gy_bit_load((const si16 *)p, k)); }
 template <class K> GY_FN vf32 gy_kload(const gy_f16 *p, K k) { return gy_f16_value((vu16)gy_bit_load((const si16 *)p, k)); }
+template <class P, class K> GY_FN auto gy_kload(const P *p, K k) -> decltype(P::value(vi32{})) {
+  return P::value(gy_widen(gy_bit_load((const si8 *)p, k)));
+}
 #endif
 //% gy_kstore
 #if GY_VEC
@@ -105,6 +108,9 @@ template <class K> GY_FN void gy_kstore(gy_bf16 *p, vf32 x, K k) {
   gy_bit_store((si16 *)p, __builtin_convertvector(gy_bf16_bits(x), vi16), k);
 }
 template <class K> GY_FN void gy_kstore(gy_f16 *p, vf32 x, K k) { gy_bit_store((si16 *)p, (vi16)gy_f16_bits(x), k); }
+template <class P, class K> GY_FN auto gy_kstore(P *p, vf32 x, K k) -> decltype(P::bits(0.0f), void()) {
+  gy_bit_store((si8 *)p, gy_narrow(P::bits(x)), k);
+}
 #endif
 //% gy_vload_n
 #if GY_VEC

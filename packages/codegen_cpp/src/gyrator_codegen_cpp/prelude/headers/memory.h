@@ -4,6 +4,7 @@ GY_NUMBERS(GY_X) GY_X(bool)
 #undef GY_X
 GY_FN sf32 gy_sload(const gy_bf16 *p) { return gy_bf16_value((su32)p->bits); }
 GY_FN sf32 gy_sload(const gy_f16 *p) { return gy_f16_value((su32)p->bits); }
+template <class P> GY_FN auto gy_sload(const P *p) -> decltype(P::get(p)) { return P::get(p); }
 //% gy_ssplat
 #define GY_X(n) GY_FN s##n gy_ssplat(s##n x) { return x; }
 GY_NUMBERS(GY_X) GY_X(bool)
@@ -26,6 +27,7 @@ GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
 #endif
 GY_FN void gy_store(gy_bf16 *p, sf32 x) { p->bits = (su16)gy_bf16_bits(x); }
 GY_FN void gy_store(gy_f16 *p, sf32 x) { p->bits = (su16)gy_f16_bits(x); }
+template <class P, class F> GY_FN auto gy_store(P *p, F x) -> decltype(P::put(p, x)) { P::put(p, x); }
 //% gy_vload
 #if GY_VEC
 #define GY_X(n) GY_FN v##n gy_vload(const s##n *p) { return gy_ldu<v##n>(p); }
@@ -36,6 +38,7 @@ GY_FN vbool gy_vload(const sbool *p) {
 }
 GY_FN vf32 gy_vload(const gy_bf16 *p) { return gy_bf16_value(gy_ldu<vu16>(p)); }
 GY_FN vf32 gy_vload(const gy_f16 *p) { return gy_f16_value(gy_ldu<vu16>(p)); }
+template <class P> GY_FN auto gy_vload(const P *p) -> decltype(P::vget(p)) { return P::vget(p); }
 #endif
 //% gy_vsplat
 #if GY_VEC

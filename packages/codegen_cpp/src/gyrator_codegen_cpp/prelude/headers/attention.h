@@ -1,0 +1,115 @@
+//% gy_pack gy_pack_load gy_pack_splat
+// A vector of numbers, or one where there are no vectors.
+#if GY_VEC
+typedef vf32 gy_pack;
+template <class P> GY_FN gy_pack gy_pack_load(const P *p) { return gy_vload(p); }
+GY_FN gy_pack gy_pack_splat(sf32 x) { return gy_vsplat(x); }
+#else
+typedef sf32 gy_pack;
+template <class P> GY_FN gy_pack gy_pack_load(const P *p) { return gy_sload(p); }
+GY_FN gy_pack gy_pack_splat(sf32 x) { return x; }
+#endif
+//% GY_PRODUCT_ROWS GY_EACH_PRODUCT_ROW
+// Rows of a product that registers hold at once.
+#if GY_ISA == 512
+#define GY_PRODUCT_ROWS 8
+#define GY_EACH_PRODUCT_ROW(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#else
+#define GY_PRODUCT_ROWS 4
+#define GY_EACH_PRODUCT_ROW(X) X(0) X(1) X(2) X(3)
+#endif
+//% gy_product_tile : GY_PRODUCT_ROWS
+// Named values, because arrays of vectors stay in memory at -O2.
+#define GY_PRODUCT_READ(n) gy_pack l##n = gy_pack_load(c + n * ldc), h##n = wide ? gy_pack_load(c + n * ldc + GY_LANES) : l##n;
+#define GY_PRODUCT_STEP(n) { \
+    const gy_pack x = gy_pack_splat(a[n * lda + d]); \
+    l##n = gy_mad(x, p, l##n); \
+    if (wide) h##n = gy_mad(x, q, h##n); \
+  }
+#define GY_PRODUCT_WRITE(n) { gy_store(c + n * ldc, l##n); if (wide) gy_store(c + n * ldc + GY_LANES, h##n); }
+template <bool wide> static __attribute__((noinline)) void gy_product_tile(const sf32 *a, si64 lda, const sf32 *b, si64 ldb, sf32 *c, si64 ldc, si64 depth) {
+  GY_EACH_PRODUCT_ROW(GY_PRODUCT_READ)
+  for (si64 d = 0; d < depth; d++, b += ldb) {
+    const gy_pack p = gy_pack_load(b), q = wide ? gy_pack_load(b + GY_LANES) : p;
+    GY_EACH_PRODUCT_ROW(GY_PRODUCT_STEP)
+  }
+  GY_EACH_PRODUCT_ROW(GY_PRODUCT_WRITE)
+}
+//% gy_add_product
+// c += a b, of `rows` rows, a multiple of GY_PRODUCT_ROWS, and `columns` columns, one of GY_LANES.
+GY_FN void gy_add_product(const sf32 *a, si64 lda, const sf32 *b, si64 ldb, sf32 *c, si64 ldc, si64 rows, si64 columns, si64 depth) {
+  si64 k = 0;
+  for (; k + 2 * GY_LANES <= columns; k += 2 * GY_LANES)
+    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<true>(a + i * lda, lda, b + k, ldb, c + i * ldc + k, ldc, depth);
+  for (; k < columns; k += GY_LANES)
+    for (si64 i = 0; i < rows; i += GY_PRODUCT_ROWS) gy_product_tile<false>(a + i * lda, lda, b + k, ldb, c + i * ldc + k, ldc, depth);
+}
+//% gy_rows_of
+// Rows of `length` elements, `across` apart, as numbers in rows of `ld`, zeros behind each.
+template <class P> GY_FN void gy_rows_of(const P *from, si64 step, si64 across, si64 rows, si64 length, sf32 *to, si64 ld) {
+  for (si64 i = 0; i < rows; i++) {
+    si64 k = 0;
+    if (across == 1)
+      for (; k + GY_LANES <= length; k += GY_LANES) gy_store(to + i * ld + k, gy_pack_load(from + i * step + k));
+    for (; k < length; k++) to[i * ld + k] = gy_sload(from + i * step + k * across);
+    for (; k < ld; k++) to[i * ld + k] = 0;
+  }
+}
+//% gy_turn_tile
+#if GY_ISA == 512
+#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15);
+#elif GY_ISA == 256
+#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7);
+#else
+#define GY_EACH_LANE(X) X(0)
+#define GY_TURN_LANES
+#endif
+#define GY_TURN_READ(n) gy_pack r##n = gy_pack_load(from + n * step);
+#define GY_TURN_WRITE(n) gy_store(to + n * ld, r##n);
+template <class P> GY_FN void gy_turn_tile(const P *from, si64 step, sf32 *to, si64 ld) {
+  GY_EACH_LANE(GY_TURN_READ)
+  GY_TURN_LANES
+  GY_EACH_LANE(GY_TURN_WRITE)
+}
+//% gy_columns_of
+// The same, turned: each row becomes one of the columns of `to`, zeros up to `ld`.
+template <class P> GY_FN void gy_columns_of(const P *from, si64 step, si64 across, si64 rows, si64 length, sf32 *to, si64 ld) {
+  si64 i = 0;
+  if (across == 1)
+    for (; i + GY_LANES <= rows; i += GY_LANES) {
+      si64 k = 0;
+      for (; k + GY_LANES <= length; k += GY_LANES) gy_turn_tile(from + i * step + k, step, to + k * ld + i, ld);
+      for (; k < length; k++)
+        for (si64 j = i; j < i + GY_LANES; j++) to[k * ld + j] = gy_sload(from + j * step + k);
+    }
+  for (si64 k = 0; k < length; k++) {
+    for (si64 j = i; j < rows; j++) to[k * ld + j] = gy_sload(from + j * step + k * across);
+    for (si64 j = rows; j < ld; j++) to[k * ld + j] = 0;
+  }
+}
+//% gy_fold_scores
+// Scores become weights, less the largest score of their row so far; rows of `acc`, the sums of
+// what was weighted before, are scaled down where that grows. Scores from `width` on do not count.
+GY_FN void gy_fold_scores(sf32 *scores, si64 ld, si64 rows, si64 width, sf32 scale, sf32 *limit, sf32 *total, sf32 *acc, si64 lda) {
+  const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;
+  for (si64 i = 0; i < rows; i++, scores += ld, acc += lda) {
+    const gy_pack factor = gy_pack_splat(scale);
+    gy_pack top = gy_pack_splat(limit[i]);
+    for (si64 k = width; k < whole; k++) scores[k] = -__builtin_inff();
+    for (si64 k = 0; k < whole; k += GY_LANES) top = gy_maximum(top, gy_pack_load(scores + k) * factor);
+    const sf32 most = gy_hmax(top), shift = most == -__builtin_inff() ? 0.0f : most;
+    const sf32 decay = gy_exp(limit[i] - shift);
+    gy_pack sum = gy_pack_splat(0.0f);
+    for (si64 k = 0; k < whole; k += GY_LANES) {
+      const gy_pack weight = gy_exp(gy_pack_load(scores + k) * factor - gy_pack_splat(shift));
+      gy_store(scores + k, weight);
+      sum = sum + weight;
+    }
+    limit[i] = most;
+    total[i] = total[i] * decay + gy_hsum(sum);
+    if (decay != 1.0f)
+      for (si64 k = 0; k < lda; k += GY_LANES) gy_store(acc + k, gy_pack_load(acc + k) * gy_pack_splat(decay));
+  }
+}
