@@ -19,6 +19,10 @@ from gyrator_ir.grid import grid_of
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.loop.nodes import Buffer, Literal, TemplateKind, TensorRef
+from gyrator_ir.tile.choices import with_candidates
+from gyrator_ir.tile.parse import parse
+from gyrator_ir.tile.print import show
+from gyrator_ir.tile.verify import verify
 from gyrator_ir.types import DType
 from gyrator_testing.interp.index import integer
 from gyrator_testing.interp.template import run_template
@@ -331,6 +335,20 @@ def test_constant_sizes_stand_in_the_text():
     assert kernel.inputs[1].shape[2] is Const(128)
     (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), OFFERS)
     assert unit.text.count("for start in") == 1 and "r_mask" not in unit.text
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_its_choices_are_in_tile_ir(gradients):
+    backend, kernel = TritonBackend(), Case().kernel(gradients)
+    program = verify(backend.tile([kernel], ShapeFacts(), (), OFFERS))
+    assert parse(show(program)) == program
+    (tiled,) = program.kernels
+    assert [c.name for c in tiled.choices] == ["XBLOCK", "RBLOCK", "num_warps", "num_stages"]
+    first, *others = tiled.candidates
+    second = evolve(program, kernels=(with_candidates(tiled, others[:1]),))
+    (one,), (two,) = (backend.emit_tiled(p, OFFERS) for p in (program, second))
+    assert one.text == two.text
+    assert [u.kernels[0].candidates for u in (one, two)] == [(first, *others), (others[0],)]
 
 
 def test_machine_code(tmp_path):

@@ -22,7 +22,7 @@ from triton_corpus import (
 )
 from triton_harness import NUMPY, Library, target
 
-from gyrator_codegen.passes.choose_blocks import ChooseBlocks
+from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.backend import TilingBackend
 from gyrator_ir.body.nodes import (
@@ -368,9 +368,9 @@ def test_refusals():
     for code, k in cases.items():
         found = backend.refuses(k, bare)
         assert found is not None and found.code == code and found.help
-    eight = outer(Load("a", "x", I0), Store("y", I0, "a"))
-    small = kernel("k", [(I0, 4)], [], [eight], {"x": DType.F8E5M2, "y": DType.F8E5M2})
-    found = backend.refuses(small, target())
+    copied = outer(Load("a", "x", I0), Store("y", I0, "a"))
+    pairs = kernel("k", [(I0, 4)], [], [copied], {"x": DType.C64, "y": DType.C64})
+    found = backend.refuses(pairs, target())
     assert found is not None and found.code == "GY-TRITON-001"
 
 

@@ -249,7 +249,7 @@ def all_ops(dtype):
             body += [Let(f"v_{op}", op, args, result), Store(f"y_{op}", I0, f"v_{op}")]
             types[f"y_{op}"] = result
     for other in DType:
-        if not other.is_complex and (other.size > 1 or not other.is_float):
+        if not other.is_complex:
             body += [
                 Let(f"w_{other}", "cast", ("a0",), other),
                 Store(f"z_{other}", I0, f"w_{other}"),
@@ -268,7 +268,7 @@ def products():
 
 def corpus():
     """The kernels that are compiled for every target."""
-    computed = (F32, F64, DType.BF16, I64, DType.U8)
+    computed = (F32, F64, DType.BF16, I64, DType.U8, DType.F8E4M3)
     yield from (all_ops(dtype) for dtype in computed)
     for kind in ReduceKind:
         dtype = I32 if kind is ReduceKind.XOR else F32

@@ -37,6 +37,13 @@ def target(arch="sm_90", matrix_units=UNITS, **heuristics):
     )
 
 
+def written(schedule):
+    """Return the text of a schedule's kernels."""
+    kernels = [n for n in schedule.nodes if isinstance(n, Kernel)]
+    units = TritonBackend().emit(kernels, schedule.facts, schedule.origins, target())
+    return "\n".join(unit.text for unit in units)
+
+
 class Library:
     """Kernels written together."""
 

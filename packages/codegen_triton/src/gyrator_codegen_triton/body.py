@@ -87,7 +87,7 @@ def _load(code: Code, s: Load) -> None:
     if code.inner and not r and not _has_elements(code):
         r = True  # without elements, nothing may be read
     valid = _mask(code, x, r, None if mask is None else mask.text)
-    x = x or (code.inner and s.name in code.replicated)
+    x = x or (code.inner and s.name in code.tiled.replicated)
     pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
     if valid:
         zero = "False" if _dtype(code, s.buffer) is DType.BOOL else "0"
@@ -106,9 +106,8 @@ def barrier(code: Code) -> None:
 
 
 def _has_elements(code: Code) -> bool:
-    if not code.blocks.whole:
-        return True  # a loop without elements has no body to run
-    return all(code.facts.known_positive(a.extent) for a in code.blocks.second)
+    # A loop without elements has no body to run.
+    return code.tiled.nonempty or not code.blocks.whole
 
 
 def _shaped(code: Code, index: Expr, x: bool, r: bool) -> str:

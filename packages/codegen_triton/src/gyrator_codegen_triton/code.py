@@ -3,10 +3,11 @@
 from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
-from gyrator_codegen_triton.blocks import Blocks
-from gyrator_codegen_triton.index import Flat, TritonPrinter, flattened
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_codegen.positions import Blocks, Flat
+from gyrator_codegen_triton.index import TritonPrinter
+from gyrator_ir.expr import Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 
@@ -24,8 +25,7 @@ class Value:
 class Code:
     """What is known while one kernel is written."""
 
-    kernel: Kernel
-    facts: ShapeFacts
+    tiled: TiledKernel
     writer: Writer
     names: Names
     wide: bool
@@ -36,8 +36,6 @@ class Code:
     """What positions along each dimension are called."""
     lengths: tuple[str, str] = ("XBLOCK", "RBLOCK")
     """What the lengths of blocks along each dimension are called."""
-    replicated: frozenset[str] = frozenset()
-    """Loads in inner stages that are done for each point, though all are the same."""
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
@@ -49,7 +47,21 @@ class Code:
     """Buffers stored to since the last barrier."""
     inner: bool = False
     """What is written has both dimensions: an inner stage, or a tile."""
-    forms: dict[Expr, Expr] = field(factory=dict)
+    _forms: dict[Expr, Expr] = field(init=False)
+    _plain: frozenset[Expr] = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._forms = {f.index: f.written for f in self.tiled.forms}
+        self._plain = frozenset(self.tiled.plain)
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is computed."""
+        return self.tiled.kernel
+
+    def plain(self, division: FloorDiv | Mod) -> bool:
+        """Say whether the device's own division rounds as is meant."""
+        return division in self._plain
 
     @property
     def rank(self) -> int:
@@ -63,14 +75,11 @@ class Code:
 
     def form(self, e: Expr) -> Expr:
         """Return the expression as it is written, over flat symbols or over the axes'."""
-        found = self.forms.get(e)
-        if found is None:
-            found = self.forms[e] = flattened(e, self.flats, self.facts)
-        return found
+        return self._forms.get(e, e)
 
     def printer(self) -> TritonPrinter:
         """Return a printer for the names as they are now."""
-        return TritonPrinter(self.facts.nonnegative_division, self._symbol)
+        return TritonPrinter(self.plain, self._symbol)
 
     def _symbol(self, symbol: Sym) -> str:
         for flat, name in zip(self.flats, self.letters, strict=True):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
     {
@@ -20,9 +20,21 @@ TYPES: Mapping[DType, str] = MappingProxyType(
         DType.U16: "tl.uint16",
         DType.U8: "tl.uint8",
         DType.BOOL: "tl.int1",
+        **dict.fromkeys(BYTE_FLOATS, "tl.uint8"),
     }
 )
-"""The types that Triton kernels compute on. A `bool` is a byte in memory and `int1` in a block."""
+"""The types that Triton kernels compute on. A `bool` is a byte in memory and `int1` in a block;
+floats of 8 bits are their bits, as eager and Triton round them in different ways."""
+
+_FORMS: Mapping[DType, str] = MappingProxyType(
+    {
+        DType.F8E4M3: "3, 7, 0x7E",
+        DType.F8E5M2: "2, 15, 0x7C",
+        DType.F8E4M3FNUZ: "3, 8, 0x7F",
+        DType.F8E5M2FNUZ: "2, 16, 0x7F",
+    }
+)
+"""Of a float of 8 bits: the bits of its mantissa, its exponent's bias, its largest magnitude."""
 
 POINTERS: Mapping[DType, str] = MappingProxyType(
     {
@@ -39,6 +51,7 @@ POINTERS: Mapping[DType, str] = MappingProxyType(
         DType.U16: "*u16",
         DType.U8: "*u8",
         DType.BOOL: "*i1",
+        **dict.fromkeys(BYTE_FLOATS, "*u8"),
     }
 )
 """What a signature calls a pointer to elements of each type."""
@@ -67,12 +80,18 @@ def cast(text: str, source: DType, target: DType) -> str:
     """
     if source is target:
         return text
+    if source in _FORMS and target is not DType.F32:
+        return cast(cast(text, source, DType.F32), DType.F32, target)
     if target is DType.BOOL:
         return f"({text} != 0)"
     if source.is_narrow_float and target is not DType.F32:
         return cast(cast(text, source, DType.F32), DType.F32, target)
     if target.is_narrow_float and source is not DType.F32:
         return cast(cast(text, source, DType.F32), DType.F32, target)
+    if source in _FORMS:
+        return f"gy_byte_float_value({text}, {_FORMS[source]})"
+    if target in _FORMS:
+        return f"gy_byte_float_bits({text}, {_FORMS[target]})"
     if source.is_float and target.is_int:
         if target is DType.U64:
             return f"gy_float_to_u64({text})"

@@ -7,8 +7,10 @@ from gyrator_ir.tile.nodes import (
     LoopKind,
     Method,
     Repeat,
+    Tiled,
     TiledGroup,
     TiledKernel,
+    TiledTemplate,
 )
 
 TILING = "GY-TRITON-008"
@@ -34,7 +36,7 @@ _PRODUCTS = (
 """The same of products: batches, rows, columns, depth, and what is summed over one by one."""
 
 
-def check_expressible(tiled: TiledKernel | TiledGroup | Repeat) -> None:
+def check_expressible(tiled: Tiled) -> None:
     """Raise UnsupportedError for decisions that no text has a form for."""
     match tiled:
         case Repeat(name=name):
@@ -45,6 +47,8 @@ def check_expressible(tiled: TiledKernel | TiledGroup | Repeat) -> None:
                 said = _wrong_with(kernels[0])
         case TiledKernel():
             name, said = tiled.kernel.name, _wrong_with(tiled)
+        case TiledTemplate():
+            return
     if said:
         help = "tile for this language with `gyrator_codegen.passes.block_pipeline`"
         raise UnsupportedError(Diagnostic(TILING, said, where=f"kernel {name}", help=help))

@@ -1,14 +1,9 @@
 """Index expressions as Triton source."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import (
-    ONE,
-    ZERO,
     And,
-    Const,
-    Expr,
     FloorDiv,
     Fragment,
     Max,
@@ -18,11 +13,8 @@ from gyrator_ir.expr import (
     Or,
     Prec,
     Printer,
-    ShapeFacts,
     Sym,
     Where,
-    iter_nodes,
-    subs,
 )
 
 
@@ -74,43 +66,3 @@ class TritonPrinter(Printer):
         """Return a selection; both sides are computed."""
         text = f"tl.where({self(node.cond)}, {self(node.a)}, {self(node.b)})"
         return Fragment(text, Prec.ATOM)
-
-
-class Flat:
-    """One flattened group of axes: `x`, and each axis's symbol as digits of it.
-
-    Args:
-        name: `i` or `r`, the letter of its kind of symbols.
-        axes: the outermost first.
-        others: symbols that the flat one must differ from, beside those of the axes.
-    """
-
-    def __init__(self, name: str, axes: tuple[Axis, ...], others: Iterable[Sym] = ()) -> None:
-        taken = {a.symbol.name for a in axes} | {s.name for s in others}
-        number = next(n for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
-        self.symbol = Sym(f"{name}_{number}")
-        self.digits: dict[Sym, Expr] = {}
-        rest: Expr = self.symbol
-        for k, a in enumerate(reversed(axes)):
-            last = k == len(axes) - 1
-            extent = ONE if a.extent is ZERO else a.extent  # without points, no digit matters
-            self.digits[a.symbol] = rest if last else rest % extent
-            if not last:
-                rest = rest // extent
-
-
-def flattened(e: Expr, flats: Iterable[Flat], facts: ShapeFacts) -> Expr:
-    """Return `e` over the flat symbols where that needs no division, else over the axes."""
-    best = e
-    for flat in flats:
-        if best.free_symbols.isdisjoint(flat.digits):
-            continue
-        new = facts.simplify(subs(best, flat.digits))
-        divisions = _divisions(new)
-        if not divisions or divisions <= _divisions(best):
-            best = new
-    return best
-
-
-def _divisions(e: Expr) -> int:
-    return sum(isinstance(n, FloorDiv | Mod) and not isinstance(n, Const) for n in iter_nodes(e))

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Sequence
 
-from gyrator_codegen import Names, Writer
-from gyrator_codegen_triton.blocks import blocks_of
+from gyrator_codegen import Names, Writer, write_origins
+from gyrator_codegen.positions import Flat, blocks_of
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
-from gyrator_codegen_triton.index import Flat, TritonPrinter
+from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
-from gyrator_codegen_triton.source import blocks_over, options, source_of, write_origins
+from gyrator_codegen_triton.source import blocks_over, options, source_of
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import expressions, reads
@@ -17,7 +17,7 @@ from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
-from gyrator_ir.tile.loops import extent_of, kernel_facts
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
@@ -36,10 +36,8 @@ def emit_kernel(
     kernel, blocks = tiled.kernel, blocks_of(tiled)
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
     total, extent = extent_of(blocks.first), extent_of(blocks.second)
-    known = kernel_facts(kernel, facts, {flats[0].symbol: total, flats[1].symbol: extent})
     names, wide = Names(RESERVED | {symbol}), tiled.index is DType.I64
-    code = Code(kernel, known, Writer("    "), names, wide, blocks, flats)
-    code.replicated = frozenset(tiled.replicated)
+    code = Code(tiled, Writer("    "), names, wide, blocks, flats)
     launched = kernel if group is None else group
     parameters = [names.stable(b.name) for b in launched.parameters]
     sizes = [names.stable(s.name) for s in kernel.sizes]
@@ -120,7 +118,7 @@ def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
     def first(symbol: Sym) -> str:
         return "first" if symbol is flat.symbol else code.names.stable(symbol.name)
 
-    show_still = TritonPrinter(code.facts.nonnegative_division, first)
+    show_still = TritonPrinter(code.plain, first)
     for symbol in reversed(flat.digits):
         if symbol in used:
             text = (show_still if symbol in code.blocks.still else show)(flat.digits[symbol])

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from attrs import frozen
 
-from gyrator_codegen import Names, Writer
-from gyrator_codegen_triton.blocks import Blocks
+from gyrator_codegen import Names, Writer, write_origins
+from gyrator_codegen.positions import Blocks, Flat, Places, ProductAxes, places_of, product_axes
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.index import Flat
-from gyrator_codegen_triton.source import blocks_over, options, source_of, write_origins
+from gyrator_codegen_triton.source import blocks_over, options, source_of
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import AnyStatement, expressions, reads, renamed
@@ -26,62 +25,14 @@ from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
-from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts
-from gyrator_ir.tile.nodes import Contraction, LoopKind, Product, TiledKernel
+from gyrator_ir.tile.loops import extent_of
+from gyrator_ir.tile.nodes import Contraction, Product, TiledKernel
 from gyrator_ir.types import DType
 
 _WORDS = frozenset(
     "m n k kt m_mask n_mask k_mask kt_mask m_tiles n_tiles program group first tile high batch "
     "step blocks position KBLOCK".split()
 )
-
-
-@frozen
-class _Axes:
-    """The axes of each loop."""
-
-    batches: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    depth: tuple[Axis, ...]
-    around: tuple[Axis, ...]
-    """Those that are summed over one by one."""
-
-
-def _axes(tiled: TiledKernel, c: Contraction) -> _Axes:
-    kernel = tiled.kernel
-    rows, columns, depth = (axes_of(kernel, tiled.loops[n]) for n in (c.rows, c.columns, c.depth))
-    others = [x for n, x in enumerate(tiled.loops) if n not in (c.rows, c.columns, c.depth)]
-    batches = (a for x in others if x.kind is LoopKind.GRID for a in axes_of(kernel, x))
-    around = (a for x in others if x.kind is LoopKind.LOOP for a in axes_of(kernel, x))
-    return _Axes(tuple(batches), rows, columns, depth, tuple(around))
-
-
-@frozen(eq=False)
-class _Places:
-    """The flattened groups of axes."""
-
-    rows: Flat
-    columns: Flat
-    batches: Flat
-    around: Flat
-    depth: Flat
-    turned: Flat
-    """Depth again, as the first dimension of the right factor's blocks."""
-    again: dict[Sym, Expr]
-    """What the symbols of its axes are called there."""
-
-
-def _places(axes: _Axes) -> _Places:
-    again: dict[Sym, Expr] = {a.symbol: Sym(f"r_k{n}") for n, a in enumerate(axes.depth)}
-    rows = Flat("i", axes.rows)
-    columns = Flat("i", axes.columns, (rows.symbol,))
-    batches = Flat("i", axes.batches, (rows.symbol, columns.symbol))
-    around = Flat("r", axes.around)
-    depth = Flat("r", axes.depth, (around.symbol,))
-    renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(axes.depth))
-    turned = Flat("r", renewed, (around.symbol, depth.symbol))
-    return _Places(rows, columns, batches, around, depth, turned, again)
 
 
 @frozen(eq=False)
@@ -104,8 +55,8 @@ class _Text:
 
     kernel: Kernel
     contraction: Contraction
-    axes: _Axes
-    places: _Places
+    axes: ProductAxes
+    places: Places
     result: Code
     """Where the sums are, and what is done with them."""
     factors: tuple[tuple[_Factor, _Factor], ...]
@@ -132,18 +83,8 @@ def emit_product(
     symbol: str,
 ) -> tuple[KernelSource, str]:
     """Return the kernel as a text that runs on its own, and the function alone."""
-    kernel, axes = tiled.kernel, _axes(tiled, contraction)
-    places = _places(axes)
-    totals = {
-        places.rows.symbol: extent_of(axes.rows),
-        places.columns.symbol: extent_of(axes.columns),
-        places.batches.symbol: extent_of(axes.batches),
-        places.around.symbol: extent_of(axes.around),
-        places.depth.symbol: extent_of(axes.depth),
-        places.turned.symbol: extent_of(axes.depth),
-    }
-    turned = {s: a.extent for s, a in zip(places.turned.digits, reversed(axes.depth), strict=True)}
-    known = kernel_facts(kernel, facts, totals | turned)
+    kernel, axes = tiled.kernel, product_axes(tiled, contraction)
+    places = places_of(axes)
     wide = tiled.index is DType.I64
     writer, names = Writer("    "), Names(RESERVED | _WORDS | {symbol})
 
@@ -152,7 +93,7 @@ def emit_product(
     ) -> Code:
         (x, xblock, xflat), (r, rblock, rflat) = look
         made = Code(
-            kernel, known, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
+            tiled, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
             letters=(x, r), lengths=(xblock, rblock), inner=True,
         )  # fmt: skip
         made.bound[places.batches.symbol] = Value("batch", DType.I32, False, False)

@@ -1,8 +1,8 @@
 """Reductions of a block, or of a loop's accumulators."""
 
-import math
 from collections.abc import Callable
 
+from gyrator_codegen import identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, literal
 from gyrator_ir.body.nodes import Reduce, ReduceKind
@@ -18,29 +18,6 @@ _COMBINED = {
 }
 _POSITIONS = {ReduceKind.ARGMIN: "gy_argmin", ReduceKind.ARGMAX: "gy_argmax"}
 _NOWHERE = (1 << 31) - 1  # a position behind all others
-
-
-def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return what leaves the result of a reduction as it is."""
-    match kind:
-        case ReduceKind.PROD | ReduceKind.ALL:
-            return True if dtype is DType.BOOL else 1
-        case ReduceKind.MIN | ReduceKind.ARGMIN:
-            return _largest(dtype)
-        case ReduceKind.MAX | ReduceKind.ARGMAX | ReduceKind.ONLINE_SOFTMAX:
-            if dtype.is_float:
-                return -math.inf
-            return -_largest(dtype) - 1 if dtype.is_signed else 0
-        case _:
-            return 0
-
-
-def _largest(dtype: DType) -> bool | int | float:
-    if dtype is DType.BOOL:
-        return True
-    if dtype.is_float:
-        return math.inf
-    return int((1 << (8 * dtype.size - dtype.is_signed)) - 1)
 
 
 def _typed(value: bool | int | float, dtype: DType) -> str:
@@ -115,7 +92,7 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     if s.dtype is DType.BOOL:
         row = f"{row}.to(tl.int32)"
     code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
-    if not all(code.facts.known_positive(a.extent) for a in code.blocks.second):
+    if not code.tiled.nonempty:
         code.writer.line(f"{name} = tl.where({name} == {_NOWHERE}, 0, {name}).to(tl.int64)")
     code.values[s.names[0]] = _value(name, DType.I64)
 

@@ -3,26 +3,22 @@
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from gyrator_codegen import element_types, linear_position
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.ops import EMITTERS
 from gyrator_ir.body.nodes import (
-    Const,
-    IndexValue,
     Let,
     Load,
-    Reduce,
     ScanStep,
     SortStep,
     Store,
     StoreMode,
 )
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import ZERO, Expr
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
 from gyrator_ir.tile.loops import extent_of, in_one_step
 from gyrator_ir.tile.nodes import TiledKernel
-from gyrator_ir.types import DType
 
 Tile = Callable[[Kernel], TiledKernel]
 
@@ -49,13 +45,13 @@ def refusal(kernel: Kernel, target: Target, tile: Tile) -> Diagnostic | None:
 
 def _refusals(kernel: Kernel, target: Target, whole: Callable[[], bool]) -> Iterator[Diagnostic]:
     place = f"kernel {kernel.name}"
-    for name, dtype in _types(kernel):
+    for name, dtype in element_types(kernel):
         if dtype not in TYPES or dtype not in target.capabilities.dtypes:
             said = f"Triton kernels do not compute on {dtype.value} on {target.arch}"
             yield Diagnostic(DTYPE, said, where=f"{name} in {place}", help=_LIBRARY)
     local = {t.name: t.dtype for t in kernel.locals}
     types = {b.name: b.dtype for b in kernel.parameters}
-    extent, position = extent_of(kernel.inner), _position(kernel)
+    extent, position = extent_of(kernel.inner), linear_position(kernel.inner)
     lacking = target.capabilities.ops_lacking
     for stage in kernel.stages:
         both = len({s.reverse for s in stage.body if isinstance(s, ScanStep)}) > 1
@@ -86,22 +82,3 @@ def _refusals(kernel: Kernel, target: Target, whole: Callable[[], bool]) -> Iter
             where=place,
             help="compute the values again, or give them a buffer of their own",
         )
-
-
-def _position(kernel: Kernel) -> Expr:
-    """Return the linear, row-major position over the inner axes."""
-    position: Expr = ZERO
-    for a in kernel.inner:
-        position = position * a.extent + a.symbol
-    return position
-
-
-def _types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
-    yield from ((b.name, b.dtype) for b in kernel.parameters)
-    yield from ((t.name, t.dtype) for t in kernel.locals)
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Let | Const | IndexValue):
-                yield s.name, s.dtype
-            elif isinstance(s, Reduce | ScanStep):
-                yield s.names[0], s.dtype

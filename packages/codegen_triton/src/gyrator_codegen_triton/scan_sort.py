@@ -1,9 +1,10 @@
 """Scans of a block or of a loop, and sorts."""
 
+from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
-from gyrator_codegen_triton.reduction import filled, identity, places
-from gyrator_ir.body.nodes import ReduceKind, ScanKind, ScanStep, SortStep
+from gyrator_codegen_triton.reduction import filled, places
+from gyrator_ir.body.nodes import ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _SCANS = {
@@ -14,15 +15,6 @@ _SCANS = {
     ScanKind.LOGSUMEXP: "gy_logaddexp",
     ScanKind.ARGMIN: "gy_scan_argmin",
     ScanKind.ARGMAX: "gy_scan_argmax",
-}
-_LIKE = {
-    ScanKind.SUM: ReduceKind.SUM,
-    ScanKind.PROD: ReduceKind.PROD,
-    ScanKind.MIN: ReduceKind.MIN,
-    ScanKind.MAX: ReduceKind.MAX,
-    ScanKind.LOGSUMEXP: ReduceKind.MAX,
-    ScanKind.ARGMIN: ReduceKind.MIN,
-    ScanKind.ARGMAX: ReduceKind.MAX,
 }
 _POSITIONS = (ScanKind.ARGMIN, ScanKind.ARGMAX)
 _LAST = 0x7FFFFFFF
@@ -41,7 +33,7 @@ def _result(s: ScanStep) -> DType:
 
 def _scanned(code: Code, s: ScanStep) -> list[str]:
     """Write the scan of one block; return its names: of values, and of positions."""
-    row = filled(code, code.values[s.args[0]].text, _LIKE[s.kind], s.dtype)
+    row = filled(code, code.values[s.args[0]].text, REDUCTION_OF[s.kind], s.dtype)
     reverse = ", reverse=True" if s.reverse else ""
     name = code.names.take(s.names[0])
     names = [name]
@@ -71,7 +63,7 @@ class LoopScan:
     def start(self, code: Code) -> None:
         """Write what a scan of nothing has come to."""
         dtype = self._s.dtype
-        first = literal(identity(_LIKE[self._s.kind], dtype), dtype)
+        first = literal(identity(REDUCTION_OF[self._s.kind], dtype), dtype)
         shape = f"[{code.lengths[0]}, 1]"
         code.writer.line(f"{self._carry[0]} = tl.full({shape}, {first}, {TYPES[dtype]})")
         for name in self._carry[1:]:

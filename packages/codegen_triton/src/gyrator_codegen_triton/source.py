@@ -1,6 +1,5 @@
 """What stands around a kernel's function: the user's lines, its arguments, and the text's head."""
 
-from collections.abc import Sequence
 from typing import Protocol
 
 from gyrator_codegen import Names, Writer
@@ -9,26 +8,12 @@ from gyrator_codegen_triton.support import preamble
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
-from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.nodes import TiledKernel
 
 ALIGNMENT = 16
 """Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
 whole vectors need both."""
-
-
-def write_origins(writer: Writer, rows: Sequence[int], origins: Sequence[Origin]) -> None:
-    """Write the user's lines that a kernel computes, as comments."""
-    for row in rows:
-        if row >= len(origins):
-            continue
-        origin = origins[row]
-        place = f"  # {origin.location}" if origin.location else ""
-        said = f": {origin.code}" if origin.code else ""
-        text = f"# {origin.node} = {origin.target}{place}{said}"
-        writer.origin(row)
-        writer.line(" ".join(text.split()))
 
 
 class Written(Protocol):

@@ -1,43 +1,43 @@
 """The Triton kernel language: kernels in, translation units out."""
 
-from collections.abc import Sequence
+from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import Names
+from gyrator_codegen import LaunchLanguage, Names
 from gyrator_codegen.passes import block_pipeline
-from gyrator_codegen.stage import tile
 from gyrator_codegen_triton.expressible import check_expressible
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
+from gyrator_codegen_triton.rank_templates import RankTemplates
 from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.refusals import template_refusal
-from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
-from gyrator_ir.passes import NO_EDITS, PassEdits, Tracer
-from gyrator_ir.provenance import Origin
+from gyrator_ir.passes import Pass
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TileProgram
 
 
 @frozen
-class TritonBackend:
-    """Kernels as Triton text, one function each: a `TemplateBackend` and a `TilingBackend`."""
+class TritonBackend(LaunchLanguage):
+    """Kernels as Triton text: a `TemplateBackend` and a `TilingBackend`.
+
+    A unit's text defines one function a kernel, `KernelSource.symbol`; `KernelSource.grid` says how
+    many programs run. Each `KernelSource.text` is a program of its own. The kernels of a group all
+    do the same.
+    """
+
+    package: ClassVar[str] = "gyrator_codegen_triton"
 
     @property
     def name(self) -> str:
         """`triton`."""
         return "triton"
-
-    @property
-    def content_hash(self) -> str:
-        """A digest of the source of this package, and of what it imports of ours."""
-        return content_hash("gyrator_codegen_triton")
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
         """Say why this kernel can't be written, or None."""
@@ -48,47 +48,13 @@ class TritonBackend:
         assert isinstance(tiled, TiledKernel)
         return tiled
 
-    def tile(
-        self,
-        kernels: Sequence[Kernel | KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-        edits: PassEdits = NO_EDITS,
-        tracer: Tracer | None = None,
-    ) -> TileProgram:
-        """Decide how the kernels run, by the passes of `block_pipeline`."""
-        return tile(kernels, facts, block_pipeline(target), origins, edits, tracer)
-
-    def emit(
-        self,
-        kernels: Sequence[Kernel],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the kernels.
-
-        A unit's text defines one function a kernel, `KernelSource.symbol`; `KernelSource.grid` says
-        how many programs run.
-
-        Each `KernelSource.text` is a program of its own.
-        """
-        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
-
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write groups of kernels that all do the same, a unit each; functions are as those of
-        `emit`."""
-        return self.emit_tiled(self.tile(groups, facts, origins, target), target)
+    def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
+        """Return those of `block_pipeline`, and what ranks configurations of templates."""
+        return (*block_pipeline(target), RankTemplates(target.heuristics))
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, in units of about `unit_statements`, and groups, a unit each.
+        """Write tiled kernels, in units of about `unit_statements`, and groups and templates, a
+        unit each.
 
         Raises:
             UnsupportedError: for decisions that Triton kernels can't express.
@@ -96,6 +62,7 @@ class TritonBackend:
         names = Names(RESERVED)
         units: list[TranslationUnit] = []
         groups: list[TranslationUnit] = []
+        templates: list[TranslationUnit] = []
         sources: list[KernelSource] = []
         bodies: list[str] = []
         statements = 0
@@ -115,6 +82,12 @@ class TritonBackend:
                 name = f"group{len(groups)}"
                 groups.append(TranslationUnit(name, "triton", source.text, (source,)))
                 continue
+            if isinstance(tiled, TiledTemplate):
+                symbol = names.take(tiled.kernel.name)
+                source = emit_template(tiled, program.facts, program.origins, target, symbol)
+                name = f"template{len(templates)}"
+                templates.append(TranslationUnit(name, "triton", source.text, (source,)))
+                continue
             assert isinstance(tiled, TiledKernel)
             symbol = names.take(tiled.kernel.name)
             source, body = _written(tiled, program, target, symbol)
@@ -126,27 +99,11 @@ class TritonBackend:
                 statements = 0
         if sources:
             close()
-        return (*units, *groups)
+        return (*units, *groups, *templates)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Say why this template can't be written, or None."""
         return template_refusal(kernel, target)
-
-    def emit_templates(
-        self,
-        kernels: Sequence[TemplateKernel],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the templates' kernels, a unit each; functions are as those of `emit`."""
-        names = Names(RESERVED)
-        units: list[TranslationUnit] = []
-        for n, kernel in enumerate(kernels):
-            symbol = names.take(kernel.name)
-            source = emit_template(kernel, facts, origins, target, symbol)
-            units.append(TranslationUnit(f"template{n}", "triton", source.text, (source,)))
-        return tuple(units)
 
 
 def _written(

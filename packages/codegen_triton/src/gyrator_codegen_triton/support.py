@@ -41,6 +41,43 @@ _HELPERS: tuple[tuple[str, str], ...] = (
 """,
     ),
     (
+        "gy_byte_float_bits",
+        """(x, M: tl.constexpr, B: tl.constexpr, TOP: tl.constexpr):
+    # Rounds to nearest even by adding half of the dropped bits; subnormals by the float adder.
+    u = x.to(tl.int32, bitcast=True)
+    a = u & 0x7FFFFFFF
+    sign = (u >> 24) & 0x80
+    half = (1 << (22 - M)) - 1
+    normal = (a - ((127 - B) << 23) + half + ((a >> (23 - M)) & 1)) >> (23 - M)
+    adder = a * 0 + ((151 - B - M) << 23)
+    total = a.to(tl.float32, bitcast=True) + adder.to(tl.float32, bitcast=True)
+    small = total.to(tl.int32, bitcast=True) - adder
+    r = tl.where(a < ((128 - B) << 23), small, normal)
+    if TOP == 0x7F:
+        r = tl.where(r > TOP, 0x80, tl.where(r == 0, 0, r | sign))
+    else:
+        r = tl.where(a > 0x7F800000, 0x7F, tl.where(r > TOP, TOP, r)) | sign
+    return r.to(tl.uint8)
+""",
+    ),
+    (
+        "gy_byte_float_value",
+        """(bits, M: tl.constexpr, B: tl.constexpr, TOP: tl.constexpr):
+    h = bits.to(tl.int32)
+    a = h & 0x7F
+    unit = (a * 0 + ((128 - B - M) << 23)).to(tl.float32, bitcast=True)
+    small = (a.to(tl.float32) * unit).to(tl.int32, bitcast=True)
+    r = tl.where(a < (1 << M), small, (a << (23 - M)) + ((127 - B) << 23))
+    if TOP == 0x7F:
+        r = tl.where(h == 0x80, 0x7FC00000, r)
+    else:
+        if TOP == 0x7C:
+            r = tl.where(a == TOP, 0x7F800000, r)
+        r = tl.where(a > TOP, 0x7FC00000, r)
+    return (r | ((h & 0x80) << 24)).to(tl.float32, bitcast=True)
+""",
+    ),
+    (
         "gy_shl",
         """(a, b, width: tl.constexpr):
     inside = (b >= 0) & (b < width)

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from attrs import define
 
+from gyrator_codegen import write_origins
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import blocks_over, write_origins
+from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
     load,

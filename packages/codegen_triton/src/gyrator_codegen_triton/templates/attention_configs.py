@@ -23,6 +23,8 @@ _GRADIENT_REGISTERS = 330  # two blocks of scores are alive in turn
 _WAITING_WIDE = MappingProxyType({1: 1.3, 3: 1.1})  # exact products take longer than loads
 _SHARED = 49152  # bytes of shared memory that any device gives a program
 _MOST = 4  # candidates of a kernel
+LEAST_BLOCK = 16
+"""Places along each side of the smallest block."""
 
 _SHAPES = (
     (128, 128, 8, 3),
@@ -82,6 +84,13 @@ class Problem:
     value: int
     width: int
     """Bytes of an element."""
+    row_block: int = 0
+    """Blocks of rows fill one of so many; 0 for any."""
+    column_block: int = 0
+
+    def takes(self, x: int, r: int) -> bool:
+        """Whether blocks of `x` rows and `r` columns fill those of a block mask."""
+        return not self.row_block % x and not self.column_block % r
 
 
 Shape = tuple[int, int, int, int]
@@ -96,7 +105,11 @@ def candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration,
 def gradient_candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
     """Return configurations for the gradients, the best guess first."""
     shared = heuristics.shared_bytes or _SHARED
-    fitting = [s for s in _GRADIENT_SHAPES if _gradient_bytes(s, problem) <= shared]
+    fitting = [
+        s
+        for s in _GRADIENT_SHAPES
+        if problem.takes(*s[:2]) and _gradient_bytes(s, problem) <= shared
+    ]
     return _ranked(
         fitting or [_GRADIENT_SHAPES[-1]], lambda shape: _gradient_price(shape, problem, shared)
     )
@@ -133,7 +146,9 @@ def _gradient_price(shape: Shape, problem: Problem, shared: int) -> float:
 
 
 def _fitting(problem: Problem, shared: int) -> Iterator[Shape]:
-    return (shape for shape in _SHAPES if _bytes(shape, problem) <= shared)
+    for shape in _SHAPES:
+        if problem.takes(*shape[:2]) and _bytes(shape, problem) <= shared:
+            yield shape
 
 
 def _bytes(shape: Shape, problem: Problem) -> int:

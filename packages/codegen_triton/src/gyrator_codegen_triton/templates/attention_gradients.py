@@ -11,22 +11,16 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import blocks_over, write_origins
-from gyrator_codegen_triton.templates.attention_text import (
-    AttentionText,
-    vector_of,
-)
-from gyrator_ir.expr import ONE, Expr
+from gyrator_codegen_triton.templates.attention_text import vector_of
+from gyrator_codegen_triton.templates.gradients_text import GradientsText
+from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import TensorRef
-from gyrator_ir.provenance import Origin
-from gyrator_ir.types import DType
 
 _LOG2E = math.log2(math.e)
 
 
 @define(eq=False)
-class GradientsKernel(AttentionText):
+class GradientsKernel(GradientsText):
     """What is known while one kernel is written."""
 
     @property
@@ -35,55 +29,9 @@ class GradientsKernel(AttentionText):
         return self.kernel.inputs[6] if len(self.kernel.inputs) > 6 else None
 
     @property
-    def grad(self) -> TensorRef:
-        """The gradient of the result."""
-        return self.kernel.inputs[3]
-
-    @property
-    def exact(self) -> str:
-        """The arguments of products beside their factors."""
-        return f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
-
-    @property
-    def heads_a_group(self) -> Expr:
-        """How many heads of queries look at one head of keys."""
-        heads, groups = self.q.shape[1], self.k.shape[1]
-        return ONE if heads == groups else heads // groups
-
-    def write(self, origins: Sequence[Origin]) -> None:
-        """Write the functions, and that of the host that gives the number of programs."""
-        w = self.writer
-        with self.function(f"{self.symbol}_keys", "program"):
-            self.lengths()
-            self.of_keys()
-        w.lines("", "")
-        with self.function(f"{self.symbol}_queries", "program"):
-            self.lengths()
-            self.of_queries()
-        w.lines("", "")
-        given = [self.names.stable(p.name) for p in self.kernel.parameters]
-        given += [self.names.stable(s.name) for s in self.kernel.sizes]
-        batch, groups = self.k.shape[:2]
-        with self.function(self.symbol):
-            write_origins(w, self.kernel.origins, origins)
-            self.lengths()
-            w.line("program = tl.program_id(0)" + (".to(tl.int64)" if self.wide else ""))
-            tiles = f"(({self.columns} + RBLOCK - 1) // RBLOCK)"
-            w.line(f"aside = {tiles} * {self.factor(batch * groups)}")
-            with w.block("if program < aside:", end=""):
-                called = [*given, "program", "XBLOCK", "RBLOCK"]
-                w.line(f"{self.symbol}_keys({', '.join(called)})")
-            with w.block("else:", end=""):
-                called = [*given, "program - aside", "XBLOCK", "RBLOCK"]
-                w.line(f"{self.symbol}_queries({', '.join(called)})")
-
-    @property
-    def programs(self) -> Expr:
-        """A program for each block of columns of a head of keys, and of rows of one of queries."""
-        batch, heads, rows = self.q.shape[:3]
-        groups, columns = self.k.shape[1:3]
-        aside = blocks_over(columns, "RBLOCK") * (batch * groups)
-        return aside + blocks_over(rows, "XBLOCK") * (batch * heads)
+    def empty_rows(self) -> bool:
+        """Whether rows may look nowhere."""
+        return self.mask is not None
 
     def heads_of_rows(self, head: str) -> None:
         """Write where what goes with the rows of a head begins."""
@@ -93,20 +41,6 @@ class GradientsKernel(AttentionText):
             tensors.append(("mask", self.mask))
         for name, t in tensors:
             self.begin(name, t, head)
-
-    def lines_of_rows(self, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write the loads of what goes with rows x; rows beyond the last have no weights."""
-        w = self.writer
-        rows = ["x_mask[:, None]"]
-        w.line(f"query = {self.block('query', self.q, 'x', 'e', [*rows, *e])}")
-        w.line(f"grad = {self.block('grad', self.grad, 'x', 'f', [*rows, *f])}")
-        at = self.address("sums_head", ("x", self.kernel.inputs[4].strides[2]))
-        w.line(f'sums = tl.load({at}, mask=x_mask, other=float("inf"))')
-        if self.mask is not None:
-            w.line("# A row that looks nowhere has no weights either.")
-            w.line('sums = tl.where(sums == float("-inf"), float("inf"), sums)')
-        at = self.address("mean_head", ("x", self.kernel.inputs[5].strides[2]))
-        w.line(f"mean = tl.load({at}, mask=x_mask, other=0.0)")
 
     def weigh(self, along: str) -> None:
         """Write the weights of scores."""
@@ -170,7 +104,7 @@ class GradientsKernel(AttentionText):
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"x = start + tl.arange(0, XBLOCK){wide}")
         w.line(f"x_mask = x < {self.rows}")
-        self.lines_of_rows(e, f)
+        self.rows_of(e, f)
         w.line(f"scores = tl.dot(key, tl.trans(query){exact})")
         self.scores(self.mask, bounded=False, edge=edge, turned=True)
         self.weigh("[None, :]")
@@ -195,7 +129,7 @@ class GradientsKernel(AttentionText):
         self.begin("key", self.k, self.group("head"))
         self.begin("value", self.v, self.group("head"))
         self.heads_of_rows("head")
-        self.lines_of_rows(e, f)
+        self.rows_of(e, f)
         w.line(f"query_sum = tl.zeros([XBLOCK, {vector_of(self.q)}], tl.float32)")
         self.walk_columns(e, f)
         self.begin("query_out", self.kernel.outputs[0], "head")
@@ -234,16 +168,3 @@ class GradientsKernel(AttentionText):
         self.weigh("[:, None]")
         w.line(f"slopes = weights * (tl.dot(grad, tl.trans(value){exact}) - mean[:, None])")
         w.line(f"query_sum = tl.dot(slopes.to(key.dtype), key, query_sum{exact})")
-
-    def store(
-        self, name: str, place: int, value: str, row: str, letter: str, masks: Sequence[str]
-    ) -> None:
-        """Write the store of a block of gradients."""
-        out = self.kernel.outputs[place]
-        at = self.address(
-            f"{name}_head",
-            (f"{row}[:, None]", out.strides[2]),
-            (f"{letter}[None, :]", out.strides[3]),
-        )
-        text = f"({value}).to({TYPES[out.dtype]})"
-        self.writer.line(f"tl.store({at}, {text}, mask={' & '.join(masks)})")

@@ -7,6 +7,7 @@ from attrs import define, field
 
 from gyrator_codegen import Names, Writer, extent_guess
 from gyrator_codegen.extents import power_of_two
+from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.templates.attention_configs import Problem
@@ -24,7 +25,10 @@ _NAMES = frozenset(
     "rows columns tiles program head group member batch first e f e_mask f_mask query key value "
     "grad mask sums mean scores top shift weights slopes decay limit total acc whole last padded "
     "query_sum key_sum value_sum begin aside query_head key_head value_head grad_head mask_head "
-    "out_head sums_head mean_head key_out_head value_out_head query_out_head".split()
+    "out_head sums_head mean_head key_out_head value_out_head query_out_head row column row_mask "
+    "column_mask products start place some_count some_place whole_count whole_place "
+    "some_count_head some_place_head whole_count_head whole_place_head tops tops_head place "
+    "factors slopes".split()
 )
 
 
@@ -36,7 +40,12 @@ def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
         known = facts.hint(size)
         return extent_guess(size) if known is None else known
 
+    numbers = {n: a.value for n, a in kernel.attributes if isinstance(a, Literal)}
+    row_block, column_block = numbers.get("row_block", 0), numbers.get("column_block", 0)
+    assert isinstance(row_block, int) and isinstance(column_block, int)
     return Problem(
+        row_block=row_block,
+        column_block=column_block,
         heads=guess(q.shape[0]) * guess(q.shape[1]),
         rows=guess(q.shape[2]),
         columns=guess(k.shape[2]),
@@ -247,6 +256,19 @@ class AttentionText:
         if counted:
             w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')
 
+    def store(
+        self, name: str, place: int, value: str, row: str, letter: str, masks: Sequence[str]
+    ) -> None:
+        """Write the store of a block of gradients."""
+        out = self.kernel.outputs[place]
+        at = self.address(
+            f"{name}_head",
+            (f"{row}[:, None]", out.strides[2]),
+            (f"{letter}[None, :]", out.strides[3]),
+        )
+        text = f"({value}).to({TYPES[out.dtype]})"
+        self.writer.line(f"tl.store({at}, {text}, mask={' & '.join(masks)})")
+
     def begin(self, name: str, t: TensorRef, head: str) -> None:
         """Write where the program's head of a tensor begins."""
         place = f"({head})" if "//" in head else head
@@ -260,6 +282,17 @@ class AttentionText:
     def divides(self, count: Expr) -> bool:
         """Whether blocks of any length fill so many places."""
         return isinstance(count, Const) and count.value % _LONGEST_BLOCK == 0
+
+    @property
+    def heads_a_group(self) -> Expr:
+        """How many heads of queries look at one head of keys."""
+        heads, groups = self.q.shape[1], self.k.shape[1]
+        return ONE if heads == groups else heads // groups
+
+    @property
+    def exact(self) -> str:
+        """The arguments of products beside their factors."""
+        return f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
 
     @property
     def precision(self) -> str:
