@@ -24,6 +24,14 @@ def _schedule(program: LoopProgram) -> Schedule:
     return schedule(program, SchedulerOptions(), target())
 
 
+def _unfused(program: LoopProgram) -> Schedule:
+    return schedule(program, SchedulerOptions(fusion=False), target())
+
+
+def _captured(program: LoopProgram) -> Schedule:
+    return schedule(program, SchedulerOptions(device_graphs=True), target(graphs=True))
+
+
 def _plan_host(planned: Schedule) -> HostProgram:
     return plan_host(planned, SchedulerOptions(), target())
 
@@ -32,5 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what this package offers to its `.gy` files."""
     passes = loop_pipeline(SchedulerOptions(), {}).table
     improve = loop_pipeline(SchedulerOptions(), target()).run
-    stages = {"loop-passes": improve, "schedule": _schedule, "plan-host": _plan_host}
+    stages = {
+        "loop-passes": improve,
+        "schedule": _schedule,
+        "schedule-without-fusion": _unfused,
+        "schedule-with-device-graphs": _captured,
+        "plan-host": _plan_host,
+    }
     register(config, passes={name: type(p) for name, p in passes.items()}, stages=stages)

@@ -1,16 +1,27 @@
 """Storage: peaks, sharing, pools."""
 
+from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_fuzz import random_program
 from scheduler_programs import Maker, target
 
 from gyrator_ir.body.nodes import ReduceKind
-from gyrator_ir.expr import Const
-from gyrator_ir.host.nodes import Allocate, AllocateFromPool, AllocatePool, Free, Launch, Reuse
+from gyrator_ir.expr import Const, ShapeFacts, Sym, SymKind, evaluate
+from gyrator_ir.host.nodes import (
+    Allocate,
+    AllocateFromPool,
+    AllocatePool,
+    ExternCall,
+    Free,
+    Launch,
+    Reuse,
+)
+from gyrator_ir.host.verify import verify
+from gyrator_ir.loop.nodes import Extern
 from gyrator_ir.passes import PassEdits
-from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets
-from gyrator_scheduler.memory import needs, program_peak
+from gyrator_scheduler.host.memory import ALIGNMENT, assign_offsets, place_in_pools
+from gyrator_scheduler.memory import bytes_of, needs, program_peak
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 
@@ -96,3 +107,68 @@ def test_small_temporaries_share_one_allocation() -> None:
     assert isinstance(pool.bytes, Const) and pool.bytes.value <= 1024
     assert [i.name for i in host.instructions if isinstance(i, Allocate)] == [y]
     assert Free(pool.name) in host.instructions
+
+
+def _dynamic_chain(m: Maker, x: str, steps: int) -> str:
+    """Add rows' and columns' sums, step by step."""
+    for _ in range(steps):
+        rows, columns = (m.reduction(ReduceKind.SUM, x, [d])[0] for d in (1, 0))
+        scaled = m.pointwise("exp", rows)
+        total = m.reduction(ReduceKind.SUM, rows, [0])[0]
+        for part in (columns, scaled, total):
+            x = m.pointwise("add", x, part, shape=m.buffers[x].shape)
+    return x
+
+
+@given(st.integers(1, 4), st.lists(st.integers(0, 300), min_size=2, max_size=2))
+@settings(max_examples=30, deadline=None)
+def test_live_buffers_of_symbolic_sizes_never_overlap(steps: int, sizes: list[int]) -> None:
+    s0, s1 = Sym("s0", SymKind.SIZE), Sym("s1", SymKind.SIZE)
+    m = Maker()
+    facts = ShapeFacts().with_range(s0, 0, None).with_range(s1, 0, None)
+    y = _dynamic_chain(m, m.input("x", s0, s1), steps)
+    options = SchedulerOptions(fusion=False, passes=PassEdits().only("loop"))
+    program = evolve(m.program(y), facts=facts.with_hint(s0, 8).with_hint(s1, 5))
+    planned = schedule(program, options, target())
+    placement = place_in_pools(planned, target(), {s0, s1})
+    values = {s0: sizes[0], s1: sizes[1]}
+    buffers = {b.name: b for b in planned.buffers}
+    sized = {p.name: p for p in placement.pools if p.bytes.free_symbols}
+    assert sized
+    lives = {life.buffer: life for life in planned.lifetimes}
+    spans = [
+        (
+            at[0],
+            start,
+            start + evaluate(bytes_of(buffers[b]), values),
+            lives[b].first,
+            lives[b].last,
+        )
+        for b, at in placement.offsets.items()
+        for start in [evaluate(at[1], values)]
+    ]
+    for n, (pool, start, end, first, last) in enumerate(spans):
+        if pool in sized:
+            assert start % ALIGNMENT == 0 and end <= evaluate(sized[pool].bytes, values)
+            assert sized[pool].first <= first and last <= sized[pool].last
+        for other_pool, other, other_end, other_first, other_last in spans[:n]:
+            together = pool == other_pool and first < other_last and other_first < last
+            assert not together or end <= other or other_end <= start
+
+
+def test_a_pool_waits_for_sizes_that_a_call_finds_out() -> None:
+    u0 = Sym("u0", SymKind.UNBACKED)
+    m = Maker()
+    x = m.input("x", 64)
+    m.buffer("found", (u0,))
+    m.operations.append(Extern("find", "test.find.default", (m.ref(x),), (), ("found",)))
+    columns = m.view("exp", "found", (u0, Const(4)), lambda i, j: i)
+    y = _dynamic_chain(m, columns, 2)
+    options = SchedulerOptions(fusion=False, passes=PassEdits().only("loop"))
+    facts = ShapeFacts().with_range(u0, 0, None).with_hint(u0, 8)
+    program = evolve(m.program(y), facts=facts)
+    host = plan_host(schedule(program, options, target()), options, target())
+    kinds = [type(i) for i in verify(host).instructions]
+    pools = [i for i in host.instructions if isinstance(i, AllocatePool)]
+    assert any(p.bytes.free_symbols == {u0} for p in pools)
+    assert kinds.index(ExternCall) < kinds.index(AllocatePool)

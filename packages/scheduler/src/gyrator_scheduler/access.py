@@ -108,7 +108,8 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
         case Extern(args=args, kwargs=kwargs):
             return (*args, *(a for _, a in kwargs))
         case Template(inputs=inputs, attributes=attributes, fallback=fallback):
-            return (*inputs, *(a for _, a in attributes), *arguments_of(fallback))
+            called = () if fallback is None else arguments_of(fallback)
+            return (*inputs, *(a for _, a in attributes), *called)
         case UserTritonKernel(args=args, constants=constants, grid=grid):
             given = (*(a for _, a in args), *(a for _, a in constants))
             return (*given, *(e for row in grid for e in row))

@@ -4,9 +4,18 @@ from collections.abc import Callable, Iterable, Mapping
 
 from attrs import evolve
 
+from gyrator_ir.diagnostics import Diagnostic, RefusedError
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import TemplateKernel
-from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Template, TensorRef
+from gyrator_ir.loop.formulas import formulas_on, sizes_in
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    Formula,
+    LoopProgram,
+    Operation,
+    Template,
+    TensorRef,
+)
 from gyrator_ir.target import Target
 from gyrator_scheduler.errors import target_for
 
@@ -27,22 +36,27 @@ def template_kernel(
         outputs=tuple(evolve(t, buffer=names[t.buffer]) for t in node.outputs),
         attributes=node.attributes,
         parameters=tuple(evolve(buffers[b], name=names[b]) for b in given),
-        sizes=_sizes(tensors),
+        sizes=_sizes(tensors, node.formulas),
         origins=node.origins,
+        formulas=formulas_on(node.formulas, names),
     )
     return kernel, given
 
 
-def _sizes(tensors: Iterable[TensorRef]) -> tuple[Sym, ...]:
+def _sizes(tensors: Iterable[TensorRef], formulas: Iterable[Formula]) -> tuple[Sym, ...]:
     layouts: list[Expr] = [e for t in tensors for e in (*t.shape, *t.strides, t.offset)]
-    found = {s for e in layouts for s in e.free_symbols}
+    found = {s for e in layouts for s in e.free_symbols} | set(sizes_in(formulas))
     sizes = [s for s in found if s.kind in (SymKind.SIZE, SymKind.UNBACKED)]
     return tuple(sorted(sizes, key=lambda s: s.name))
 
 
 def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str]) -> LoopProgram:
     """Replace templates that `refused` gives a reason for by their library calls, which keep the
-    reason; those of subprograms too."""
+    reason; those of subprograms too.
+
+    Raises:
+        RefusedError: GY-SCHED-023, when there is no such call: PyTorch runs the node.
+    """
     subprograms = tuple(with_fallbacks(p, refused) for p in program.subprograms)
     if subprograms != program.subprograms:
         program = evolve(program, subprograms=subprograms)
@@ -54,10 +68,18 @@ def with_fallbacks(program: LoopProgram, refused: Callable[[TemplateKernel], str
         if isinstance(op, Template):
             reason = refused(template_kernel(op, op.name, buffers)[0])
             if reason:
+                if op.fallback is None:
+                    raise _alone(program, op, reason)
                 operations.append(evolve(op.fallback, reason=reason))
                 continue
         operations.append(op)
     return evolve(program, operations=tuple(operations))
+
+
+def _alone(program: LoopProgram, op: Template, reason: str) -> RefusedError:
+    where = tuple(program.origins[o].node for o in op.origins)
+    why = Diagnostic("GY-SCHED-023", f"{op.kind.value}: {reason}", provenance=where)
+    return RefusedError(dict.fromkeys(where or (op.name,), why))
 
 
 def nothing_refused(kernel: TemplateKernel) -> str:

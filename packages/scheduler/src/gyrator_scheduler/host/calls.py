@@ -1,6 +1,6 @@
 """Instructions of the operations that are not kernels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Const, Sym
@@ -117,13 +117,17 @@ def _extern(node: Extern, names: Names, before: list[Instruction], work: list[In
     work.append(ExternCall(node.target, args, kwargs, node.results, *out, node.uncaptured))
 
 
-def separation(work: Sequence[Instruction]) -> list[Instruction]:
-    """Return what gives the results of a call storage of their own, if it has any."""
+def separation(work: Sequence[Instruction], packed: Set[str]) -> list[Instruction]:
+    """Return what gives the results of a call storage of their own, if it has any. Tensors that a
+    library has packed have none that could be shared."""
     for call in work:
         if isinstance(call, ExternCall) and call.out is None:
             results = tuple(r for one in call.results for r in _tensors(one))
             others = dict.fromkeys(
-                n for v in (*call.args, *dict(call.kwargs).values()) for n in _names(v)
+                n
+                for v in (*call.args, *dict(call.kwargs).values())
+                for n in _names(v)
+                if n not in packed
             )
             return [Separate(results, tuple(others))] if results else []
     return []

@@ -44,7 +44,7 @@ def bind_inputs(inputs: Iterable[Input]) -> tuple[list[Instruction], set[Sym]]:
                 result.append(BindParameter(given.expr, given.name))
             else:
                 checks.append(given)
-    tensors = [g.buffer for g in inputs if isinstance(g, TensorInput)]
+    tensors = [g.buffer for g in inputs if isinstance(g, TensorInput) and not g.packed]
     for strides in (False, True):
         for b in tensors:
             for dim, e in enumerate(b.strides if strides else b.shape):
@@ -81,7 +81,7 @@ def check_inputs(
             b.strides,
             Mend.NOTHING if b.name in written else Mend.PENDING,
         )
-        for b in (given.buffer for given in inputs if isinstance(given, TensorInput))
+        for b in (g.buffer for g in inputs if isinstance(g, TensorInput) and not g.packed)
         if b.name in used and all(e.free_symbols <= bound for e in (*b.shape, *b.strides))
     ]
 

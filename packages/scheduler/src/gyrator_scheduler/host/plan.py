@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 from attrs import evolve
 
-from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host.nodes import (
     Allocate,
     AllocateFromPool,
@@ -76,9 +75,11 @@ class _Planner:
         self.parts = captured(schedule)
         # Memory of a graph is its own: nothing is placed in a pool that reaches beyond it.
         pooled = options.pool and not self.parts
-        self.placement = place_in_pools(schedule, targets) if pooled else Placement((), {})
+        self.start, self.bound = bind_inputs(schedule.inputs)
+        self.placement = (
+            place_in_pools(schedule, targets, self.bound) if pooled else Placement((), {})
+        )
         self.names = Names(self.buffers, {p.name for p in self.placement.pools})
-        self.bound: set[Sym] = set()
         self.kernels: dict[Launchable, Launchable] = {}
         self.kernel_names: set[str] = set()
         self.steps = step_of(schedule.together, len(schedule.nodes))
@@ -86,12 +87,16 @@ class _Planner:
         """Kernels of a launch that has more of them."""
         self.checks: list[Instruction] = []
         """What is checked of their results."""
+        self.packed = {
+            g.buffer.name for g in schedule.inputs if isinstance(g, TensorInput) and g.packed
+        }
+        """Inputs without storage."""
         self.several = len(self._devices()) > 1
 
     def plan(self) -> HostProgram:
         """Return the program."""
         schedule = self.schedule
-        out, self.bound = bind_inputs(schedule.inputs)
+        out = self.start
         ends = self._last_uses()
         used = {name for node in schedule.nodes for part in touched(node) for name in part}
         used |= {o.buffer for o in schedule.outputs if isinstance(o, TensorRef)}
@@ -192,7 +197,7 @@ class _Planner:
                 out.append(Comment(text))
         for p in self.placement.pools:
             if p.first == n:
-                out.append(AllocatePool(p.name, Const(p.bytes), p.device))
+                out.append(AllocatePool(p.name, p.bytes, p.device))
         if allocated(node):
             for life in births:
                 out.extend(self._storage(life))
@@ -214,7 +219,7 @@ class _Planner:
         created = [self.buffers[life.buffer] for life in births]
         after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
         if not isinstance(node, Kernel | Template):
-            work.extend(separation(work))
+            work.extend(separation(work, self.packed))
             # Sizes are bound outside of what work may be wrapped in, for others need them.
             (after or work).extend(conformity(node, self.buffers, self.options.size_asserts))
         if self.options.nan_asserts:
@@ -245,7 +250,7 @@ class _Planner:
         b = self.buffers[life.buffer]
         if b.name in self.placement.offsets:
             pool, offset = self.placement.offsets[b.name]
-            return [AllocateFromPool(b.name, pool, Const(offset), b.dtype, b.shape, b.strides)]
+            return [AllocateFromPool(b.name, pool, offset, b.dtype, b.shape, b.strides)]
         if life.reuses is not None:
             views = [Free(view) for view in self.names.forget_views(life.reuses)]
             return [*views, Reuse(b.name, life.reuses, b.dtype, b.shape, b.strides)]

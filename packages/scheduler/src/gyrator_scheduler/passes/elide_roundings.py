@@ -36,7 +36,7 @@ def _elided(op: LoopOperation) -> LoopOperation:
                 wide = types.get(arg)
                 if arg in rounded and types.get(rounded[arg]) is dtype:
                     names[name] = rounded[arg]
-                elif wide in (DType.F32, DType.F64) and dtype.is_narrow_float:
+                elif wide in (DType.F32, DType.F64) and dtype in (DType.F16, DType.BF16):
                     rounded[name] = arg
             case Let(name, _, _, dtype) | Const(name, _, dtype) | IndexValue(name, _, dtype):
                 types[name] = dtype
