@@ -18,8 +18,11 @@ from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, lower
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import ExpandForeach
+from gyrator_lowering.fx_passes import FX, ExpandForeach, fx_pipeline, joint_pipeline
+from gyrator_testing.feeds import assert_same, feed
 from gyrator_testing.interp.loop import run_loop
+
+pytest_plugins = ["gyrator_testing.filetest.plugin"]
 
 REAL = frozenset(d for d in DType if not d.is_complex)
 TARGETS = {
@@ -86,6 +89,36 @@ class AllOps(Mapping[str, Callable[..., Any]]):
             return to_numpy(result)
 
         return call
+
+
+def _lower(gm: torch.fx.GraphModule) -> LoopProgram:
+    return lower(gm, LoweringOptions(), TARGETS)
+
+
+def assert_as_eager(graph: torch.fx.GraphModule, program: LoopProgram) -> None:
+    """Compare what PyTorch makes of a graph with what a program makes of equal arguments."""
+    given = feed(program)
+    mine, theirs = given.copy(), given.copy()
+    for key, array in theirs.constants.items():
+        graph.register_buffer(key, to_torch(array))
+    wanted = torch.fx.Interpreter(graph).run(*map(to_torch, theirs.inputs))
+    got = run_loop(program, mine.inputs, mine.constants, AllOps())
+    assert_same(got, [to_numpy(value) for value in pytree.tree_leaves(wanted)], "output")
+    assert_same(mine.inputs, theirs.inputs, "argument")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what this package offers to its `.gy` files."""
+    # pytest rewrites the assertions of a plugin only if nothing has imported it before.
+    from gyrator_testing.filetest.plugin import register
+
+    passes = {**joint_pipeline(LoweringOptions()).table, **fx_pipeline().table}
+    register(
+        config,
+        passes={name: type(p) for name, p in passes.items()},
+        stages={"lower": _lower},
+        levels={FX: assert_as_eager},
+    )
 
 
 class Checker:

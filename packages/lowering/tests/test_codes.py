@@ -201,6 +201,7 @@ def test_a_region_returns_tensors_only(check, writer) -> None:
     [
         ({"ops_lacking": frozenset({"tanh"})}, torch.tanh, "the op 'tanh' on f32"),
         ({"reductions": False}, torch.sum, "reductions"),
+        ({"dtypes": TARGETS["cpu"].capabilities.dtypes - {DType.F64}}, torch.var, "type f64"),
         ({"scans": False}, lambda x: torch.cumsum(x, 0), ""),
         ({"sorts": False}, lambda x: torch.sort(x)[0], ""),
         ({"indirect": False}, lambda x: x[torch.arange(3)], "addresses that depend on values"),

@@ -350,9 +350,7 @@ def test_repeating_and_rolling_nothing(check) -> None:
 
 
 CALLS = {
-    "nonzero": (lambda x, i: x.nonzero(), "values decide the sizes of its results"),
     "unique": (lambda x, i: x.unique(), "values decide the sizes of its results"),
-    "masked": (lambda x, i: x[i > 0], "the host counts the places of a mask"),
     "written": (lambda x, i: x.index_put((i > 0,), x[:1]), "the host counts the places of a mask"),
     "complex": (lambda x, i: torch.complex(x, x)[i], ""),
     "product": (lambda x, i: x @ x.t(), ""),

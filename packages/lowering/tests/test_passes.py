@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention.flex_attention import flex_attention
 
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.loop.nodes import CollectiveCall, CollectiveWait, Extern
 from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
@@ -149,9 +150,10 @@ def test_collectives(check) -> None:
 def test_readme_example_runs(capsys) -> None:
     text = (Path(__file__).parents[1] / "README.md").read_text()
     examples = re.findall(r"```python\n(.*?)```", text, re.S)
-    assert len(examples) == 2
+    assert len(examples) == 3
+    names: dict[str, object] = {}
     for example in examples:
-        exec(example, {})
+        exec(example, names)
     assert "online_softmax" in capsys.readouterr().out
 
 
@@ -218,3 +220,17 @@ def test_indices_are_made_on_the_device_that_reads_them(name: str) -> None:
     assert MoveIndices().run(gm) is (name in MOVE)
     vals = [v for n in gm.graph.nodes if n.op == "call_function" for v in each(n.meta["val"])]
     assert ({v.device.type for v in vals} == {"meta"}) == (name in MOVE)
+
+
+def test_flexible_attention_without_a_template_is_refused_by_lowering(check) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(gm, _):
+        graphs.append(gm)
+        return make_boxed_func(gm.forward)
+
+    q = torch.randn(1, 1, 16, 16)
+    torch._dynamo.reset()
+    torch.compile(lambda q: flex_attention(q, q, q), backend=aot_autograd(fw_compiler=compiler))(q)
+    with pytest.raises(UnsupportedError, match=r"GY-LOWER-052.*no template"):
+        lower(graphs[0], LoweringOptions(), check.targets)

@@ -5,6 +5,9 @@ import itertools
 import pytest
 import torch
 
+from gyrator_lowering.builder import trace
+from gyrator_testing.interp.loop import run_loop
+
 FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 INTS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -342,3 +345,15 @@ def test_the_next_narrow_float(check) -> None:
     y = torch.tensor([2.0, 2.0, -2.0, 0.0, 0.0, 3.5]).bfloat16()
     check(torch.nextafter, x, y, externs=("aten.nextafter.default",), rtol=0, atol=0)
     check(torch.nextafter, x.float(), y.float(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("saturates", [False, True])
+def test_what_is_too_large_for_eight_bits_is_as_in_eager(check, monkeypatch, saturates) -> None:
+    """torch 2.11 makes NaN of it, later versions the largest number."""
+    monkeypatch.setattr(trace, "SATURATES", saturates)
+    x = torch.tensor([448.0, -464.0, 464.5, 1e9, -torch.inf, torch.nan])
+    program = check.lower(lambda x: x.to(torch.float8_e4m3fn).to(torch.float32), (x,))
+    (got,) = run_loop(program, [x.numpy()])
+    large = 448.0 if saturates else torch.nan
+    want = torch.tensor([448.0, -448.0, large, large, -large, torch.nan])
+    torch.testing.assert_close(torch.from_numpy(got), want, rtol=0, atol=0, equal_nan=True)

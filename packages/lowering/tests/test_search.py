@@ -29,10 +29,31 @@ def test_search(check, dtype: torch.dtype, right: bool) -> None:
 def test_search_in_rows(check) -> None:
     ordered, values = torch.randn(3, 4, 7).sort().values, torch.randn(3, 4, 5)
     check(lambda o, v: torch.searchsorted(o, v, side="right"), ordered, values)
+    mixed = ordered[:, :, torch.randperm(7)]
+    check(lambda o, s, v: torch.searchsorted(o, v, sorter=s), mixed, mixed.argsort(), values)
     check(
-        lambda o, v: torch.searchsorted(o, v, sorter=o.argsort()),
-        ordered[0, 0], values, externs=("aten.searchsorted.Tensor",),
-    )  # fmt: skip
+        lambda o, s, v: torch.searchsorted(o, v, sorter=s),
+        mixed[0, 0],
+        mixed[0, 0].argsort(),
+        values,
+    )
+
+
+def test_search_of_a_number(check) -> None:
+    for ordered in (torch.randn(7).sort().values, torch.tensor([1, 3, 3, 5])):
+        for number in (3, 0.5, -9.0):
+            check(lambda o, n=number: torch.searchsorted(o, n, right=True), ordered)
+            check(lambda o, n=number: torch.bucketize(n, o), ordered)
+
+
+@pytest.mark.parametrize("right", [False, True])
+def test_search_among_what_is_not_sorted(check, right: bool) -> None:
+    for count in (3, 8, 17, 100):
+        ordered, values = torch.randn(2, count), torch.randn(2, 40)
+        ordered[1, count // 2 :] = torch.nan
+        values[:, 0] = torch.nan
+        check(lambda o, v: torch.searchsorted(o, v, right=right), ordered, values)
+        check(lambda o, v: torch.bucketize(v, o[0], right=right), ordered, values)
 
 
 def test_search_among_any_number_is_atens(check) -> None:

@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
 from gyrator_ir.loop.nodes import CallOp, CondOp, LoopProgram, WhileOp
+from gyrator_lowering import flex_attention
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
@@ -37,6 +38,8 @@ class Regions:
         """
         name = getattr(node.target, "__name__", str(node.target))
         places = node.args
+        if name in flex_attention.NAMES:
+            return flex_attention.lower_call(self.b, self.lower, args)
         match name:
             case "cond":
                 predicate, _, _, operands = args

@@ -10,7 +10,7 @@ from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_lowering.bitwise import other_bits
 from gyrator_lowering.builder.capabilities import complete, missing, touched
 from gyrator_lowering.builder.program import LoopBuilder, each
@@ -147,20 +147,23 @@ class Ops:
             return "page-locked memory is ATen's to allocate"
         if info.name in _ANY_DTYPE:
             return ""
+        moves = info.name.split(".")[1] in _MOVES_BYTES
         for fake in each(self.b.node.meta.get("val")):
             if isinstance(fake, torch.Tensor):
                 dtype = FROM_TORCH.get(fake.dtype)
-                if dtype is None or not self._computes(dtype, fake.device.type):
+                if dtype is None or not self._computes(dtype, fake.device.type, moves):
                     return f"kernels on {fake.device.type} do not compute on {fake.dtype}"
         for value in each((args, kwargs)):
             if isinstance(value, TensorValue) and not self._computes(
-                value.dtype, value.device.type
+                value.dtype, value.device.type, moves
             ):
                 return f"kernels on {value.device.type} do not compute on {value.dtype}"
         return ""
 
-    def _computes(self, dtype: DType, device: str) -> bool:
+    def _computes(self, dtype: DType, device: str, moves: bool) -> bool:
         target = self.b.targets.get(device)
+        if dtype in BYTE_FLOATS and not moves:
+            return False
         return target is not None and dtype in target.capabilities.dtypes
 
     def _ready(self, value: Any) -> Any:
@@ -214,4 +217,14 @@ class Ops:
 REPORT = "this is a bug of Gyrator: please report it"
 _INDEXED = ("aten.index.", "aten.index_put.", "aten._unsafe_index", "aten._index_put_impl")
 _ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
+_MOVES_BYTES = frozenset(
+    """
+    _to_copy convert_element_type clone copy cat stack where full zeros ones fill empty new_zeros
+    new_full zeros_like ones_like full_like constant_pad_nd index index_select gather embedding flip
+    repeat roll triu tril select_scatter slice_scatter as_strided_scatter index_put index_copy
+    scatter
+    """.split()
+)
+"""Ops that move or convert values: all that kernels do with floats of 8 bits, as eager does little
+more, and refuses the rest with errors of its own."""
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

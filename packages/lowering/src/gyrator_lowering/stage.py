@@ -33,6 +33,7 @@ from gyrator_lowering.builder.scalars import read_size, scalar_of
 from gyrator_lowering.builder.values import OPAQUE, TensorValue
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table
+from gyrator_lowering.folding import PACKED
 from gyrator_lowering.functionalized import Holders, Wrapped, is_token
 from gyrator_lowering.ops import REPORT, Ops
 from gyrator_lowering.options import LoweringOptions
@@ -238,7 +239,7 @@ class _Lowering:
         if isinstance(fake, torch.Tensor) and not is_token(node) and self._holds(fake):
             with suppress(UnsupportedError):  # of sizes: the input is opaque
                 buffer, value = self._given(name, fake)
-                self.inputs.append(TensorInput(buffer))
+                self.inputs.append(TensorInput(buffer, bool(node.meta.get(PACKED))))
                 return value
         if isinstance(fake, (int, torch.SymInt)) and not isinstance(fake, bool):
             size = self.b.symbols.size(fake)

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
-from gyrator_ir.body.nodes import Bind, Let, Load, Statement, Store
+from gyrator_ir.body.nodes import Bind, IndexValue, Let, Load, Statement, Store
+from gyrator_ir.body.nodes import Const as Number
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
 from gyrator_ir.target import Capabilities
@@ -10,12 +11,15 @@ from gyrator_ir.types import DType
 
 RANDOM = frozenset({"rand", "randn", "randint"})
 """Rows of the op table that draw random numbers."""
+_WITHIN = frozenset({DType.F64, DType.F32, DType.I64, DType.I32, DType.BOOL})
+"""Element types that rules compute in whatever their tensors hold."""
 
 
 def complete(offered: Capabilities) -> bool:
     """Whether nothing that `missing` looks for is lacking."""
     flags = (offered.reductions, offered.scans, offered.sorts, offered.indirect)
-    return all(flags) and offered.device_checks and offered.random and not offered.ops_lacking
+    more = (offered.device_checks, offered.random, offered.dtypes >= _WITHIN)
+    return all(flags) and all(more) and not offered.ops_lacking
 
 
 def reaches(most: int, extent: Expr) -> bool:
@@ -65,4 +69,8 @@ def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabiliti
                 return "random numbers"
             case Let(op=op, dtype=dtype) if op in offered.ops_lacking:
                 return f"the op {op!r} on {DType(dtype).value}"
+            case Let(dtype=dtype) | Number(dtype=dtype) | IndexValue(dtype=dtype) if (
+                dtype in _WITHIN - offered.dtypes
+            ):
+                return f"the element type {dtype.value}"
     return ""

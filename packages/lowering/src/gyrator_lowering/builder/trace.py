@@ -21,6 +21,7 @@ from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sum_of
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.torch_bridge.dtypes import SATURATES
 
 Number = bool | int | float
 Operand = Union["Value", bool, int, float]
@@ -222,7 +223,12 @@ class Tracer:
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """Convert by value, as eager converts; nothing is written where the type is the same."""
-        return value if value.dtype is dtype else self._emit("cast", (value,), dtype)
+        if value.dtype is dtype:
+            return value
+        if dtype is DType.F8E4M3 and not SATURATES:
+            wide = self.cast(value, DType.F32)
+            value = self.let("where", self.gt(self.abs(wide), 464.0), float("nan"), wide)
+        return self._emit("cast", (value,), dtype)
 
     def bitcast(self, value: Value, dtype: DType) -> Value:
         """Return the same bits as another type of the same size."""

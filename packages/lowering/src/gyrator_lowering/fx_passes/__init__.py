@@ -4,7 +4,6 @@ A pass changes a `GraphModule` in place and returns whether it did.
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 from attrs import evolve
 from torch.fx import GraphModule
@@ -15,15 +14,17 @@ from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
+from gyrator_lowering.fx_passes.fold_norms import FoldNorms
 from gyrator_lowering.fx_passes.hold_numbers import (
     HoldNumbers,
     hold_inputs,
     hold_results,
     resolve_results,
 )
-from gyrator_lowering.fx_passes.inline_higher_order import InlineHigherOrder
+from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
 from gyrator_lowering.fx_passes.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
+from gyrator_lowering.fx_passes.pack_weights import Packing, PackWeights, not_packed
 from gyrator_lowering.fx_passes.pad_products import PadProducts
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
@@ -32,9 +33,8 @@ from gyrator_lowering.fx_passes.split_bias import SplitBias
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
 from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
+from gyrator_lowering.fx_text import KIND, parse, show
 from gyrator_lowering.options import LoweringOptions
-
-NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 
 
 def _runnable(gm: GraphModule) -> GraphModule:
@@ -43,12 +43,7 @@ def _runnable(gm: GraphModule) -> GraphModule:
     return gm
 
 
-def _text(gm: GraphModule) -> str:
-    text: str = gm.print_readable(print_output=False)
-    return text
-
-
-FX = Level("fx", GraphModule, _text, _runnable, in_place=True)
+FX = Level("fx", GraphModule, show, _runnable, parse, KIND, in_place=True)
 """ATen graphs that are about to be lowered."""
 JOINT = evolve(FX, name="joint")
 """Joint graphs before they are partitioned, and whole graphs of inference."""
@@ -59,6 +54,8 @@ def joint_pipeline(
     targets: Mapping[str, Target] = NO_TARGETS,
     recomputing: bool = False,
     strides: Mapping[int, Strides] = NO_STRIDES,
+    frozen: bool = False,
+    packing: Packing | None = None,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a joint graph, in order.
 
@@ -68,15 +65,20 @@ def joint_pipeline(
         targets: by device type.
         recomputing: a partitioner comes next which may compute pointwise ops again.
         strides: eager's of the graph's results, by place.
+        frozen: some inputs are known, those that are marked so.
+        packing: what says which products with known weights get packed ones; None for none.
     """
     exact = options.numerics is Numerics.BITWISE
+    fast = options.numerics is Numerics.FAST
     passes = (
         RestrideOutputs(strides),
         when(exact, WholeFormulas()),
         when(not exact and not options.fallback_random, ReplaceRandom()),
         RemoveNoop(),
         MoveIndices(),
-        when(not exact, ChannelsLast.of(targets)),
+        when(frozen and not exact, FoldNorms()),
+        when(not exact, ChannelsLast.of(targets, packing is not None)),
+        when(packing is not None, PackWeights.of(targets, packing or not_packed, fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitCrossEntropy()),
     )
@@ -87,17 +89,18 @@ def fx_pipeline(
     targets: Mapping[str, Target] = NO_TARGETS,
     quicker: Quicker | None = None,
     exact: bool = False,
+    kernels: Mapping[str, Target] = NO_TARGETS,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a graph that is about to be lowered, in order.
 
     Those that suit calls of libraries go by `targets`, which has the devices whose libraries are
     called; `quicker` knows what oneDNN computes quicker. `exact` leaves results their bits, if
-    there are no targets.
+    there are no targets. `kernels` has the devices whose templates flexible attention may be.
     """
     passes = (
         SplitBias.of(targets),
         PadProducts.of(targets),
-        InlineHigherOrder(whole=exact),
+        InlineHigherOrder(whole=exact, targets=kernels),
         ExpandForeach(),
         HoldNumbers(),
         RemoveNoop(),
@@ -113,10 +116,13 @@ __all__ = [
     "ChannelsLast",
     "Cse",
     "ExpandForeach",
+    "FoldNorms",
     "HoldNumbers",
     "InlineHigherOrder",
     "LinearCalls",
     "MoveIndices",
+    "PackWeights",
+    "Packing",
     "PadProducts",
     "Product",
     "Quicker",

@@ -6,7 +6,7 @@ read, lets every op carry on its operands' layout, and gives results of the grap
 they had.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.linear_calls import LIBRARIES
 
 aten = torch.ops.aten
 
@@ -33,20 +34,25 @@ class ChannelsLast:
 
     name: ClassVar[str] = "channels-last"
     devices: frozenset[str] = frozenset()
-    """Types of devices whose library wants that."""
+    """Types of devices whose library wants that of planes in 16 bits."""
+    packing: frozenset[str] = frozenset()
+    """Types of devices whose library is to be given packed weights, and packs those of `float32`:
+    convolutions with these have results by points."""
 
     @classmethod
-    def of(cls, targets: Mapping[str, Target]) -> "ChannelsLast":
-        """Return the pass for some targets, by device type."""
-        return cls(frozenset(d for d, t in targets.items() if t.heuristics.channels_last))
+    def of(cls, targets: Mapping[str, Target], packing: bool = False) -> "ChannelsLast":
+        """Return the pass for some targets, by device type; `packing`: weights are to be packed."""
+        packs = (d for d, t in targets.items() if packing and t.capabilities.libraries >= LIBRARIES)
+        wants = (d for d, t in targets.items() if t.heuristics.channels_last)
+        return cls(frozenset(wants), frozenset(packs))
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
         convolutions = (n for n in gm.graph.nodes if n.target is _FORWARD)
-        first = next((n for n in convolutions if _wanted(n.args[:2], self.devices)), None)
+        first = next((n for n in convolutions if self.wants(n.args[:2])), None)
         if first is None:
             return False
-        plan = _Plan(first.meta["val"].fake_mode, self.devices)
+        plan = _Plan(first.meta["val"].fake_mode, self.wants)
         try:
             for node in gm.graph.nodes:
                 plan.visit(node)
@@ -57,13 +63,15 @@ class ChannelsLast:
         plan.apply(gm)
         return True
 
-
-def _wanted(operands: Sequence[Any], devices: frozenset[str]) -> bool:
-    fakes = [a.meta["val"] for a in operands]
-    if not all(f.dim() == 4 and f.element_size() == 2 for f in fakes):
-        return False
-    fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape, *f.stride()))
-    return fakes[0].device.type in devices and fixed
+    def wants(self, operands: Sequence[Any]) -> bool:
+        """Whether the library wants these operands of a convolution by points."""
+        fakes = [a.meta["val"] for a in operands]
+        device = fakes[0].device.type
+        packed = device in self.packing and all(f.dtype == torch.float32 for f in fakes)
+        narrow = device in self.devices and all(f.element_size() == 2 for f in fakes)
+        first = 1 if packed else 0  # batches of any size
+        fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape[first:], *f.stride()))
+        return (packed or narrow) and fixed and all(f.dim() == 4 for f in fakes)
 
 
 @define(eq=False)
@@ -71,7 +79,7 @@ class _Plan:
     """What becomes of a graph: new values of nodes, and copies of their arguments."""
 
     mode: Any
-    devices: frozenset[str]
+    wants: Callable[[Sequence[Any]], bool]
     values: dict[Any, Any] = field(factory=dict)
     """Of nodes with another layout than before."""
     copies: dict[Any, dict[Any, torch.memory_format]] = field(factory=dict)
@@ -93,7 +101,7 @@ class _Plan:
     def _planes(self, node: Any) -> dict[Any, torch.memory_format]:
         """Return the operands of a convolution that are to be copied."""
         operands = node.args[: _OPERANDS.get(node.target, 0)]
-        if not operands or not _wanted(operands[-2:], self.devices):
+        if not operands or not self.wants(operands[-2:]):
             return {}
         last = torch.channels_last
         return {a: last for a in operands if not self._of(a).is_contiguous(memory_format=last)}

@@ -1,6 +1,7 @@
 """`inline-higher-order`: scans, maps and flexible attention as the ops that they stand for."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -10,11 +11,17 @@ from torch._higher_order_ops.scan import generic_scan
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_ir.target import Target
 from gyrator_lowering.decompositions import Decompositions, default_decompositions
+from gyrator_lowering.flex_attention import NAMES
+from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.stage import lower
 
 _LOOPS: Mapping[str, int] = {"scan": 2, "map_impl": 1, "associative_scan": 1}
 """Higher-order ops that run a graph for each slice of tensors: the place of those tensors."""
-_NAMES = frozenset({"flex_attention", "flex_attention_backward", *_LOOPS})
+_NAMES = frozenset({*NAMES, *_LOOPS})
+NO_TARGETS: Mapping[str, Target] = MappingProxyType({})
 
 
 @frozen
@@ -26,11 +33,17 @@ class InlineHigherOrder:
     """A scan or map over more steps stays: it would be written out step by step."""
     whole: bool = False
     """No op is taken apart; else those are that have no rule."""
+    targets: Mapping[str, Target] = NO_TARGETS
+    """By device type: flexible attention stays where its target has a template for it."""
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
         found = [
-            n for n in gm.graph.nodes if n.op == "call_function" and _is_inlined(n, self.longest)
+            n
+            for n in gm.graph.nodes
+            if n.op == "call_function"
+            and _is_inlined(n, self.longest)
+            and not (n.target.__name__ in NAMES and self.targets and _lowers(gm, n, self.targets))
         ]
         table = {} if self.whole else default_decompositions()
         for node in found:
@@ -42,7 +55,8 @@ def _is_inlined(node: Node, longest: int) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.HigherOrderOperator) or target.__name__ not in _NAMES:
         return False
-    values = [_value(n) for n in node.all_input_nodes]
+    given = pytree.tree_leaves((_masked(node.args), node.kwargs))
+    values = [_value(n) for n in given if isinstance(n, Node)]
     if any(isinstance(v, (torch.SymInt, torch.SymFloat, torch.SymBool)) for v in values):
         return False
     place = _LOOPS.get(target.__name__)
@@ -53,13 +67,52 @@ def _is_inlined(node: Node, longest: int) -> bool:
     return all(isinstance(n, int) and n <= longest for n in lengths)
 
 
+def _lowers(gm: GraphModule, node: Node, targets: Mapping[str, Target]) -> bool:
+    """Whether a call of one of the ops becomes a template of its device's target."""
+    graph = torch.fx.Graph()
+    copies: dict[Node, Node] = {}
+    for given in node.all_input_nodes:
+        if given.op == "get_attr" and not isinstance(given.meta.get("val"), torch.Tensor):
+            copies[given] = graph.node_copy(given)
+        else:
+            copies[given] = graph.placeholder(given.name)
+            copies[given].meta = dict(given.meta)
+    graph.node_copy(node, copies.__getitem__)
+    graph.output(())
+    try:
+        lower(GraphModule(gm, graph), LoweringOptions(), targets)
+    except UnsupportedError:
+        return False
+    return True
+
+
+def _masked(args: Any) -> Any:
+    """Return the arguments of an op without the numbers of a block mask, the only tuple that ends
+    in a graph: what eager runs for flexible attention looks at none of them."""
+
+    def without(value: Any) -> Any:
+        if not isinstance(value, tuple) or not value or not _is_graph(value[-1]):
+            return value
+        return tuple(0 if _is_number(v) else v for v in value)
+
+    return tuple(map(without, args))
+
+
+def _is_graph(value: Any) -> bool:
+    return isinstance(value, Node) and value.op == "get_attr" and "val" not in value.meta
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Node) and isinstance(_value(value), torch.SymInt)
+
+
 def _value(node: Node) -> Any:
     return node.meta.get("val")
 
 
 def _inline(gm: GraphModule, node: Node, decompositions: Decompositions) -> None:
     """Trace eager's implementation of a call on its fake tensors, and put the ops in its place."""
-    leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
+    leaves, spec = pytree.tree_flatten((_masked(node.args), node.kwargs))
     leaves = [_attribute(gm, v) for v in leaves]
     places = [k for k, v in enumerate(leaves) if isinstance(v, Node)]
     dense = _implementation(node.target)

@@ -68,7 +68,7 @@ class LinearCalls:
         """Change a graph in place; return whether anything was."""
         changed = False
         for node in list(gm.graph.nodes):
-            found = _product(node, self.devices)
+            found = product_of(node, self.devices)
             if found is not None and self.quicker(found):
                 *bias, x, y = node.args
                 turned = insert(gm, node, aten.permute.default, y, [1, 0])
@@ -79,7 +79,7 @@ class LinearCalls:
         return changed
 
 
-def _product(node: Node, devices: frozenset[str]) -> Product | None:
+def product_of(node: Node, devices: frozenset[str]) -> Product | None:
     """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
     right matrix with gaps in memory."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):

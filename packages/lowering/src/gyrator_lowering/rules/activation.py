@@ -167,11 +167,11 @@ def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> Te
 def hardtanh_backward(
     b: LoopBuilder, grad: TensorValue, x: TensorValue, low: float, high: float
 ) -> TensorValue:
-    """Gradient of hardtanh."""
+    """Gradient of hardtanh: none at NaN."""
 
     def body(ops: Tracer, g: Value, v: Value) -> Value:
-        outside = ops.le(v, low) | ops.ge(v, high)
-        return ops.where(outside, ops.const(0, g.dtype), g)
+        inside = ops.gt(v, low) & ops.lt(v, high)
+        return ops.where(inside, g, ops.const(0, g.dtype))
 
     return elementwise(b, body, (grad, x))
 

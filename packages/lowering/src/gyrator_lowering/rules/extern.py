@@ -8,13 +8,14 @@ from attrs import evolve
 from torch.utils.flop_counter import flop_registry
 
 from gyrator_ir.expr import Const, Expr, Sym, SymKind
-from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead, TypeArg
+from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.promote import ScalarValue
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import Rule, TableBuilder
+from gyrator_lowering.torch_bridge.dtypes import type_arg
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
 _LIBRARY_WORK = frozenset(map(str, flop_registry))
@@ -41,14 +42,8 @@ def argument(b: LoopBuilder, value: Any) -> Arg:
         return Literal(value)
     if isinstance(value, (list, tuple)):
         return ListArg(tuple(argument(b, item) for item in value))
-    if isinstance(value, torch.dtype):
-        return TypeArg("dtype", str(value).removeprefix("torch."))
-    if isinstance(value, torch.device):
-        return TypeArg("device", str(value))
-    if isinstance(value, torch.layout):
-        return TypeArg("layout", str(value).removeprefix("torch."))
-    if isinstance(value, torch.memory_format):
-        return TypeArg("memory_format", str(value).removeprefix("torch."))
+    if (named := type_arg(value)) is not None:
+        return named
     what = "a run-time float" if isinstance(value, ScalarValue) else type(value).__name__
     raise b.unsupported(
         "GY-LOWER-004",

@@ -342,7 +342,6 @@ def register(table: TableBuilder) -> None:
     table.rule("aten.embedding.default")(embedding)
     table.rule("aten.index_select.default")(index_select)
     table.rule("aten.gather.default")(gather)
-    table.rule("aten.index.Tensor")(index_tensor)
     table.rule("aten._unsafe_index.Tensor")(unsafe_index)
     table.rule("aten.cat.default")(cat)
     table.rule("aten.constant_pad_nd.default")(constant_pad)

@@ -240,6 +240,15 @@ _LIBRARY: Mapping[str, Rule] = MappingProxyType(
 PRODUCTS = tuple(f"aten.{op}.default" for op in (*_LIBRARY_OUT, *_LIBRARY))
 """The ops of this family that kernels compute where they are wanted."""
 
+_PACKED = (
+    "mkl._mkl_linear.default",
+    "mkldnn._linear_pointwise.default",
+    "mkldnn._convolution_pointwise.default",
+    "mkldnn._convolution_pointwise.binary",
+    "mkldnn._convolution_transpose_pointwise.default",
+)
+"""Calls that take weights as their library packs them."""
+
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
@@ -247,4 +256,4 @@ def register(table: TableBuilder) -> None:
         table.rule(f"aten.{op}.default")(either(loops, f"aten.{op}.out"))
     for op, loops in _LIBRARY.items():
         table.rule(f"aten.{op}.default")(either(loops))
-    table.rule("aten.linear_backward.default", "mkldnn._linear_pointwise.default")(library())
+    table.rule("aten.linear_backward.default", *_PACKED)(library())

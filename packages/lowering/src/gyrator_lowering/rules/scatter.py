@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import Check, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Const, Expr
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, eq
+from gyrator_ir.loop.nodes import AssertCond
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
@@ -18,6 +19,28 @@ MODES = {
     "sum": StoreMode.ADD, "add": StoreMode.ADD, "prod": StoreMode.MUL, "multiply": StoreMode.MUL,
     "amax": StoreMode.MAX, "amin": StoreMode.MIN,
 }  # fmt: skip
+
+
+def agree(
+    b: LoopBuilder, given: Sequence[Expr], wanted: Sequence[Expr], message: str, spread: bool = True
+) -> None:
+    """See to it that a tensor has a shape, or with `spread` can be spread to it, as torch's fake
+    kernels of these ops do not: kernels would read what lies behind it.
+
+    Sizes known at run time only are compared by the program, which raises RuntimeError.
+
+    Raises:
+        FallbackToAten: They differ, or may be 1 at run time: the op says what is wrong.
+    """
+    if len(given) > len(wanted):
+        raise FallbackToAten
+    for mine, theirs in zip(reversed(given), reversed(wanted), strict=False):
+        if mine is theirs or (spread and mine is ONE):
+            continue
+        symbols = mine.free_symbols | theirs.free_symbols
+        if not symbols or any(s.kind is SymKind.UNBACKED for s in symbols):
+            raise FallbackToAten
+        b.operations.append(AssertCond(b.op_name(), eq(mine, theirs), message, b.origin))
 
 
 def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: bool = False) -> bool:
@@ -118,10 +141,13 @@ def _index_put(
     mode = StoreMode.ADD if accumulate else StoreMode.SET
     out = b.out
     uniform = mode is StoreMode.SET and all(size is ONE for size in values.shape)
+    block, shape = _block_shape(x, places)
+    for place in places:
+        agree(b, () if place is None else place.shape, block, "indices have different shapes")
+    agree(b, values.shape, shape, "values cannot be broadcast to the shape of what is indexed")
     result = accumulator(b, x, out, mode, uniform)
     if result is None:
         raise FallbackToAten
-    shape = _block_shape(x, places)
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         at = indexed(ops, x, places, index, check=check)
@@ -162,8 +188,10 @@ def _masked_put(
     return b.pointwise(body, out)
 
 
-def _block_shape(x: TensorValue, places: Sequence[TensorValue | None]) -> tuple[Expr, ...]:
-    """Return the shape of `x[places]`."""
+def _block_shape(
+    x: TensorValue, places: Sequence[TensorValue | None]
+) -> tuple[Sequence[Expr], tuple[Expr, ...]]:
+    """Return the shape of all places together, and that of `x[places]`."""
     given = [p for p in places if p is not None]
     rank = max(p.ndim for p in given)
     block: list[Expr] = [ONE] * rank
@@ -175,7 +203,7 @@ def _block_shape(x: TensorValue, places: Sequence[TensorValue | None]) -> tuple[
     adjacent = dims == list(range(dims[0], dims[-1] + 1))
     rest = [s for d, s in enumerate(x.shape) if d not in dims]
     start = dims[0] if adjacent else 0
-    return (*rest[:start], *block, *rest[start:])
+    return block, (*rest[:start], *block, *rest[start:])
 
 
 def scatter_into(
@@ -302,13 +330,15 @@ def _slices_at(
     mode: StoreMode,
     check: Check,
 ) -> TensorValue:
-    if x.ndim == 0 or places.ndim == 0:
+    if x.ndim == 0 or places.ndim == 0 or source.ndim != x.ndim:
         raise FallbackToAten
     out = b.out
+    d = dim % x.ndim
+    wanted = (*x.shape[:d], places.shape[0], *x.shape[d + 1 :])
+    agree(b, source.shape, wanted, "the source has another shape than what it goes to", False)
     result = accumulator(b, x, out, mode)
     if result is None:
         raise FallbackToAten
-    d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
         row = ops.bind(ops.load(places, (index[d],)), x.shape[d], check=check)

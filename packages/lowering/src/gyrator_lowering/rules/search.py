@@ -2,9 +2,11 @@
 
 from typing import Any
 
+from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import Const
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import Arg, computed_in, operand
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.table import FallbackToAten, TableBuilder
@@ -13,34 +15,43 @@ MOST = 1 << 20
 """Up to this many sorted values are searched in a kernel."""
 
 
-def _found(b: LoopBuilder, ordered: TensorValue, values: TensorValue, right: bool) -> TensorValue:
+def _found(
+    b: LoopBuilder,
+    ordered: TensorValue,
+    values: Arg,
+    right: bool,
+    sorter: TensorValue | None = None,
+) -> TensorValue:
     """Return how many of `ordered`, along its last dimension, lie before each of `values`.
 
-    The search halves a constant length, so that all values take the same steps. As in eager, NaN
-    lies behind everything.
+    It compares what eager mode's bisection compares, so that it gives the same places among values
+    that are not sorted, NaN between them. All values take the steps of the longest search. `sorter`
+    gives the positions of the values in order.
     """
     size = ordered.shape[-1] if ordered.ndim else None
-    if not isinstance(size, Const) or not 0 < size.value <= MOST:
+    if not isinstance(size, Const) or not 0 < size.value <= MOST or ordered.dtype is DType.BOOL:
         raise FallbackToAten
-    if ordered.dtype is not values.dtype or ordered.dtype is DType.BOOL:
+    count, row = size.value, ordered.ndim - 1
+    if isinstance(values, TensorValue) and (
+        ordered.dtype is not values.dtype or (row and row != values.ndim - 1)
+    ):
         raise FallbackToAten
-    count = size.value
-    row = ordered.ndim - 1
-    if row and row != values.ndim - 1:
-        raise FallbackToAten
+    dtype = computed_in([ordered, values]).compute
 
     def body(ops: Tracer, index: Index) -> Value:
-        value = ops.wide(ops.load(values, index))
-        place = ops.const(0, DType.I64)
-        step = 1 << (count.bit_length() - 1)
-        while step:
-            end = place + step
-            inside = ops.le(end, count)
-            at = ops.bind(ops.minimum(end - 1, count - 1), size, check=False)
-            middle = ops.wide(ops.load(ordered, (*index[:row], at)))
+        value = operand(ops, values, index, dtype)
+        place, end = ops.const(0, DType.I64), ops.const(count, DType.I64)
+        one = ops.const(1, DType.I64)
+        for _ in range(count.bit_length()):
+            half = place + ops.shr(end - place, one)
+            at = ops.bind(ops.minimum(half, count - 1), size, check=False)
+            if sorter is not None:
+                at = ops.bind(ops.load(sorter, (*index[:row], at)), size, check=Check.RUNTIME)
+            middle = ops.cast(ops.load(ordered, (*index[:row], at)), dtype)
             behind = ops.gt(middle, value) if right else ops.ge(middle, value)
-            place = ops.where(inside & ~behind, end, place)
-            step >>= 1
+            # Where nothing is left to search, half is the end.
+            place = ops.where(behind, place, ops.minimum(half + 1, end))
+            end = ops.where(behind, half, end)
         return place
 
     return b.pointwise(body)
@@ -49,7 +60,7 @@ def _found(b: LoopBuilder, ordered: TensorValue, values: TensorValue, right: boo
 def searchsorted(
     b: LoopBuilder,
     ordered: TensorValue,
-    values: Any,
+    values: Arg,
     *,
     right: bool = False,
     side: str | None = None,
@@ -57,21 +68,17 @@ def searchsorted(
     **_: Any,
 ) -> TensorValue:
     """Places at which values keep a sequence sorted."""
-    if sorter is not None or not isinstance(values, TensorValue):
-        raise FallbackToAten
-    return _found(b, ordered, values, right or side == "right")
+    return _found(b, ordered, values, right or side == "right", sorter)
 
 
 def bucketize(
-    b: LoopBuilder, values: Any, ordered: TensorValue, *, right: bool = False, **_: Any
+    b: LoopBuilder, values: Arg, ordered: TensorValue, *, right: bool = False, **_: Any
 ) -> TensorValue:
     """Numbers of the intervals between boundaries that values lie in."""
-    if not isinstance(values, TensorValue):
-        raise FallbackToAten
     return _found(b, ordered, values, right)
 
 
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
-    table.rule("aten.searchsorted.Tensor")(searchsorted)
-    table.rule("aten.bucketize.Tensor")(bucketize)
+    table.rule("aten.searchsorted.Tensor", "aten.searchsorted.Scalar")(searchsorted)
+    table.rule("aten.bucketize.Tensor", "aten.bucketize.Scalar")(bucketize)

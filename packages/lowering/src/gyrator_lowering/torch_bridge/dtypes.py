@@ -4,6 +4,7 @@ from types import MappingProxyType
 
 import torch
 
+from gyrator_ir.loop.nodes import TypeArg
 from gyrator_ir.types import HOST, Device, DType
 
 TO_TORCH: MappingProxyType[DType, torch.dtype] = MappingProxyType(
@@ -14,6 +15,10 @@ FROM_TORCH: MappingProxyType[torch.dtype, DType] = MappingProxyType(
     {theirs: ours for ours, theirs in TO_TORCH.items()}
 )
 """The element types that the IR knows; a tensor of another type stays in ATen."""
+
+SATURATES = bool(torch.tensor(1e9, device=HOST).to(torch.float8_e4m3fn).float() == 448.0)
+"""Whether what is too large for `float8_e4m3fn`, which has no infinity, becomes its largest number
+in eager; in torch 2.11 it becomes NaN."""
 
 
 def _promotions() -> dict[tuple[DType, DType], DType]:
@@ -73,3 +78,24 @@ def result_type(
 def device_of(device: torch.device) -> Device:
     """Return the IR's name of a device; the CPU has no ordinal."""
     return Device(device.type, None if device.type == HOST else device.index)
+
+
+_NAMED = MappingProxyType(
+    {torch.dtype: "dtype", torch.layout: "layout", torch.memory_format: "memory_format"}
+)
+
+
+def type_arg(value: object) -> TypeArg | None:
+    """Return the name of a dtype, device, layout or memory format; None for anything else."""
+    if isinstance(value, torch.device):
+        return TypeArg("device", str(value))
+    kind = _NAMED.get(type(value))
+    return None if kind is None else TypeArg(kind, str(value).removeprefix("torch."))
+
+
+def from_type_arg(value: TypeArg) -> object:
+    """Return what `type_arg` names, or None."""
+    if value.kind == "device":
+        return torch.device(value.value)
+    found = getattr(torch, value.value, None)
+    return found if _NAMED.get(type(found)) == value.kind else None

@@ -1,0 +1,89 @@
+"""The sizes in a text as symbolic integers of PyTorch's."""
+
+from typing import Any
+
+import sympy
+import torch
+from attrs import define, field
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._sympy.numbers import int_oo
+from torch.utils._sympy.value_ranges import ValueRanges
+
+from gyrator_ir.expr import (
+    Add,
+    Const,
+    Expr,
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    ShapeFacts,
+    Sym,
+    SymKind,
+)
+from gyrator_lowering.torch_bridge.symbols import hints_of
+
+_USUAL = 8
+"""The example value of a size whose facts give none."""
+
+
+@define
+class Sizes:
+    """Makes symbolic integers of expressions, and a `ShapeEnv` that knows their facts."""
+
+    facts: ShapeFacts
+    environment: Any = field(factory=ShapeEnv)
+    _symbols: dict[Sym, Any] = field(factory=dict)
+
+    def value(self, given: Expr) -> Any:
+        """Return an expression as an `int` or a `torch.SymInt`.
+
+        Raises:
+            ValueError: for what PyTorch's sizes cannot be.
+        """
+        match given:
+            case Const(value=value):
+                return value
+            case Sym():
+                if given not in self._symbols:
+                    self._symbols[given] = self._symbol(given)
+                return self._symbols[given]
+            case Add(terms=terms, const=const):
+                return sum([c * self.value(t) for t, c in terms], start=const)
+            case Mul(factors=factors):
+                product: Any = 1
+                for factor, power in factors:
+                    for _ in range(power):
+                        product = product * self.value(factor)
+                return product
+            case FloorDiv(a=a, b=b):
+                return self.value(a) // self.value(b)
+            case Mod(a=a, b=b):
+                return self.value(a) % self.value(b)
+            case Min(args=args) | Max(args=args):
+                least: Any = torch.sym_min if isinstance(given, Min) else torch.sym_max
+                first, *rest = map(self.value, args)
+                for other in rest:
+                    first = least(first, other)
+                return first
+        raise ValueError(f"a size of PyTorch's cannot be {given!r}")
+
+    def _symbol(self, symbol: Sym) -> Any:
+        if symbol.kind not in (SymKind.SIZE, SymKind.UNBACKED):
+            raise ValueError(f"{symbol.name} is neither a size nor an unbacked size")
+        backed = symbol.kind is SymKind.SIZE
+        low, high = self.facts.bounds(symbol)
+        kind = {"positive": True} if backed else {}
+        made: Any = sympy.Symbol(symbol.name, integer=True, **kind)  # type: ignore[no-untyped-call]
+        least = (2 if backed else -int_oo) if low is None else low
+        environment = self.environment
+        environment.var_to_range[made] = ValueRanges(least, int_oo if high is None else high)
+        if not backed:
+            environment.pending_fresh_unbacked_symbols.append(made)
+            return environment.create_symintnode(made, hint=None)
+        hint = self.facts.hint(symbol)
+        if hint is None:
+            hint = max(_USUAL, low or 0) if high is None else min(max(_USUAL, low or 0), high)
+        hints_of(environment)[made] = sympy.Integer(hint)
+        return environment.create_symintnode(made, hint=hint)
