@@ -3,6 +3,8 @@
 For people with a debugger; `gyrator_wrapper_python` writes the text.
 """
 
+from __future__ import annotations
+
 import linecache
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,21 +20,32 @@ from gyrator_runtime.plan.link import Linker, Run
 PREFIX = "program_"
 """What the names of the text's functions begin with."""
 ENTRY = f"{PREFIX}main"
+FILE = "<gyrator host program"
+"""What the names of files begin with that tracebacks name for the text."""
 
 
-def load_text(text: str, linker: Linker, entry: str = ENTRY) -> Run:
-    """Return a host program that runs its text, as a callable of one list, which it empties."""
-    name = f"<gyrator host program {hash(text):x}>"
+def load_text(
+    text: str,
+    linker: Linker,
+    entry: str = ENTRY,
+    *,
+    runtime: Callable[..., TextRuntime] | None = None,
+) -> Run:
+    """Return a host program that runs its text, as a callable of one list, which it empties. What
+    the text calls `rt` is made anew for each run: a `TextRuntime`, or a subclass of it."""
+    name = f"{FILE} {hash(text):x}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
     functions: dict[str, Any] = {}
     exec(compile(text, name, "exec"), functions)
-    runtime = TextRuntime(linker, functions)
+    made = runtime or TextRuntime
+    launchers: dict[str, Callable[..., None]] = {}
 
     def run(args: list[Any]) -> Any:
+        rt = made(linker, functions, launchers)
         values = tuple(args)
         args.clear()
         with torch.no_grad():
-            return functions[entry](runtime, *values)
+            return rt.run(entry, values)
 
     return run
 
@@ -44,6 +57,7 @@ class TextRuntime:
     linker: Linker
     functions: Mapping[str, Callable[..., Any]]
     _launchers: dict[str, Callable[..., None]] = field(factory=dict)
+    """What launches each kernel, by its name."""
 
     minimum, maximum = staticmethod(min), staticmethod(max)
     assert_no_nan = staticmethod(host.check_nan)
@@ -55,6 +69,10 @@ class TextRuntime:
     device_guard = staticmethod(host.device_guard)
     profile_range = staticmethod(host.profile_range)
     typed, device = staticmethod(host.typed), staticmethod(torch.device)
+
+    def run(self, entry: str, args: Sequence[Any]) -> Any:
+        """Run the whole program."""
+        return self.functions[entry](self, *args)
 
     def constant(self, key: str) -> Any:
         """Return a tensor that the program carries."""

@@ -1,7 +1,8 @@
 """Built kernels, as plans launch them."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from attrs import frozen
 
@@ -29,7 +30,19 @@ class DeviceLaunch(Protocol):
         ...
 
 
-KernelFunction: TypeAlias = int | DeviceLaunch
+class TensorLaunch(ABC):
+    """A kernel that is handed tensors, for their addresses do not say where they are.
+
+    Plans that launch one run in Python.
+    """
+
+    @abstractmethod
+    def launch(self, tensors: Sequence[Any], offsets: Sequence[int], sizes: Sequence[int]) -> int:
+        """Queue it for tensors, from so many bytes after their first elements; return 0, or the
+        number of the check that failed."""
+
+
+KernelFunction: TypeAlias = int | DeviceLaunch | TensorLaunch
 """A built kernel: the address of a function of the uniform signature, or what queues it."""
 
 Checks: TypeAlias = tuple[tuple[type[BaseException], str], ...]
@@ -46,7 +59,7 @@ class LoadedKernel:
 
 def check_handler(kernel: KernelFunction, name: str, checks: Checks | CheckHandler) -> CheckHandler:
     """Return what makes the exception of a launch that fails."""
-    if not isinstance(kernel, int):
+    if not isinstance(kernel, int | TensorLaunch):
         return kernel.failure
     if callable(checks):
         return checks

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.native.extension import Extension
+from gyrator_runtime.native.kernels import TensorLaunch
 from gyrator_runtime.native.pure import PurePlan
 from gyrator_runtime.native.ready import Ready, ready
 from gyrator_runtime.native.shim import load_shim
@@ -92,6 +93,8 @@ class NativeRunner:
 
     def load(self, plan: Ready) -> Plan:
         """Return a plan in words as a callable."""
+        if any(isinstance(k, TensorLaunch) for k in plan.kernels):
+            return PurePlan(plan)
         shim = load_shim()
         made = self.module.Plan(
             code=plan.code.tobytes(),

@@ -14,7 +14,7 @@ from typing import Any, SupportsIndex
 import torch
 from attrs import define, field
 
-from gyrator_runtime.native.kernels import KernelFunction
+from gyrator_runtime.native.kernels import DeviceLaunch, KernelFunction, TensorLaunch
 from gyrator_runtime.native.ready import Ready
 from gyrator_runtime.native.words import (
     ARG_CONST,
@@ -78,14 +78,12 @@ class PurePlan:
     ) -> None:  # fmt: skip
         """Run the kernel of a launch."""
         kernel = self._ready.kernels[step]
-        addresses = [_address(o, at) for o, at in zip(objects, offsets, strict=True)]
         begin = time.perf_counter_ns()
-        if isinstance(kernel, int):
-            pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
-            size_array = (ctypes.c_int64 * len(sizes))(*sizes)
-            status = self._function(kernel, release)(pointer_array, size_array)
+        if isinstance(kernel, TensorLaunch):
+            status = kernel.launch(objects, offsets, sizes)
         else:
-            status = kernel.launch(addresses, sizes)
+            addresses = [_address(o, at) for o, at in zip(objects, offsets, strict=True)]
+            status = self._launch(kernel, release, addresses, sizes)
         if self._ready.timed:
             spent = time.perf_counter_ns() - begin
             row = self._timings[step]
@@ -97,6 +95,16 @@ class PurePlan:
             if isinstance(error, BaseException):
                 raise error
             raise RuntimeError(f"gyrator: check {status} of a kernel failed")
+
+    def _launch(
+        self, kernel: int | DeviceLaunch, release: bool, addresses: list[int | None],
+        sizes: tuple[int, ...],
+    ) -> int:  # fmt: skip
+        if not isinstance(kernel, int):
+            return kernel.launch(addresses, sizes)
+        pointer_array = (ctypes.c_void_p * len(addresses))(*addresses)
+        size_array = (ctypes.c_int64 * len(sizes))(*sizes)
+        return self._function(kernel, release)(pointer_array, size_array)
 
     def _function(self, address: int, release: bool) -> _Kernel:
         found = self._foreign.get((address, release))

@@ -11,6 +11,7 @@ from gyrator_runtime.native.kernels import (
     Checks,
     KernelFunction,
     LoadedKernel,
+    TensorLaunch,
     check_handler,
 )
 from gyrator_runtime.native.shim import operator_address
@@ -111,7 +112,7 @@ def _fill(code: "array[int]", group: int, kernels: list[KernelFunction]) -> None
         kernel = kernels[code[at + 1]]
         if isinstance(kernel, int):
             code[at] = _signed(kernel)
-        else:
+        elif not isinstance(kernel, TensorLaunch):
             code[at + 4] = _signed(kernel.address)
             code[group + 1] = 0  # queueing needs the interpreter's lock, to raise
         at += _LAUNCH + 2 * code[at + 2] + code[at + 3]
