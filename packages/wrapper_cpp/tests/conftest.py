@@ -11,8 +11,17 @@ import pytest
 from attrs import define, field
 
 from gyrator_ir.host.nodes import HostProgram
+from gyrator_wrapper_cpp.schema import parse_schemas
 from gyrator_wrapper_cpp.stage import CppWrapper, interface, output_count
 
+pytest_plugins = ["gyrator_testing.filetest.plugin"]
+
+SCHEMAS = parse_schemas(
+    [
+        "aten::mm.out(Tensor self, Tensor mat2, *, Tensor(a!) out) -> Tensor(a!)",
+        "aten::nonzero(Tensor self) -> Tensor",
+    ]
+)
 HERE = Path(__file__).parent
 CODES = {
     np.uint8: 0, np.int8: 1, np.int16: 2, np.int32: 3, np.int64: 4, np.float16: 5, np.float32: 6,
@@ -20,6 +29,15 @@ CODES = {
 }  # fmt: skip
 DTYPES = {code: np.dtype(kind) for kind, code in CODES.items()}
 KINDS = {"none": 0, "tensor": 1, "int": 2, "float": 3, "bool": 4, "text": 5, "lent": 11}
+
+
+def pytest_configure(config):
+    """Register the wrapper for `.gy` files."""
+    # pytest rewrites the assertions of a plugin only if nothing has imported it before.
+    from gyrator_testing.filetest.plugin import register
+
+    wrapper = CppWrapper(SCHEMAS, fallback=True)
+    register(config, stages={"host c++": lambda program: wrapper.emit(program).text})
 
 
 class Payload(ctypes.Union):

@@ -25,25 +25,22 @@ _NO_SCHEMAS: Mapping[str, Schema] = MappingProxyType({})
 
 @frozen
 class CppWrapper:
-    """The `WrapperBackend` for C++17 on libtorch's C ABI.
-
-    Args:
-        schemas: the schema of each op that programs call, by target (`aten.add.Tensor`);
-            `gyrator_wrapper_cpp.schema` reads them from text.
-        abi: the version of libtorch that the text will run with, at least (2, 11).
-        fallback: call ops that the ABI can't express through the hook `call_op` of the context;
-            don't refuse them.
-        hooked: types of arguments that the ABI is not to pass: `Generator` where opaque parameters
-            are no handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes.
-        mixed_results: the libtorch that runs the text gives results of several types rightly, which
-            2.13 does not: it takes their types in the opposite order.
-    """
+    """The `WrapperBackend` for C++17 on libtorch's C ABI."""
 
     schemas: Mapping[str, Schema] = _NO_SCHEMAS
+    """The schema of each op that programs call, by target (`aten.add.Tensor`);
+    `gyrator_wrapper_cpp.schema` reads them from text."""
     abi: tuple[int, int] = (2, 11)
+    """The version of libtorch that the text will run with, at least (2, 11)."""
     fallback: bool = False
+    """Call ops that the ABI can't express through the hook `call_op` of the context; don't refuse
+    them."""
     hooked: frozenset[str] = frozenset()
+    """Types of arguments that the ABI is not to pass: `Generator` where opaque parameters are no
+    handles of generators; `str`, of each of which libtorch 2.13 leaks 48 bytes."""
     mixed_results: bool = False
+    """The libtorch that runs the text gives results of several types rightly, which 2.13 does not:
+    it takes their types in the opposite order."""
     name: str = field(default="cpp", init=False)
 
     @property

@@ -213,7 +213,7 @@ def _over_storage(
         return torch.as_strided(base, shape, strides, start)
     # The elements of the source's own type that cover the view, seen as the other type.
     last = sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
-    end = start if any(n == 0 for n in shape) else start + last + 1
+    end = 0 if any(n == 0 for n in shape) else start + last + 1
     count = -(-end * dtype.itemsize // base.itemsize)
     whole = torch.as_strided(base, (count,), (1,), 0).view(dtype)
     return torch.as_strided(whole, shape, strides, start)
