@@ -1,0 +1,1 @@
+"""From kernels to Halide: algorithms from their statements, schedules from their tile loops."""

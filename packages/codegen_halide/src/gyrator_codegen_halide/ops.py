@@ -1,0 +1,54 @@
+"""Rows of the op table and constants as text over the prelude's functions."""
+
+import math
+from collections.abc import Sequence
+
+from gyrator_ir.body.ops import OPS
+from gyrator_ir.types import DType
+
+STORAGE = {
+    d: (0 if d.is_signed and d.is_int else 2 if d in (DType.F32, DType.F64) else 1)
+    for d in DType
+    if d.is_int or d in (DType.F64, DType.F32, DType.F16, DType.BF16, DType.BOOL)
+}
+"""Halide's code of how an element lies in memory: 0 for int, 1 for uint, 2 for float. Narrow floats
+are moved as bits. Types that are not here cannot be in a kernel."""
+
+LACKING = frozenset({"fma", "fmod", "remainder", "erfinv", "lgamma", "digamma"})
+"""Rows that Halide has no function for."""
+SINGLE = frozenset({"erf", "erfc", "hypot"})
+"""Rows that it has for `f32` alone."""
+
+_RENAMED = {"abs": "abs_", "round": "round_", "pow": "pow_"}
+_CONVERSIONS = frozenset({"cast", "bitcast"})
+
+
+def has(op: str, dtypes: Sequence[DType]) -> bool:
+    """Say whether the prelude has a row for operands of these types."""
+    return op not in LACKING and not (op in SINGLE and DType.F64 in dtypes)
+
+
+def call(op: str, args: Sequence[str], types: Sequence[DType], dtype: DType) -> str:
+    """Return an op as a call of the prelude's function."""
+    assert op in OPS, op
+    if op in _CONVERSIONS:
+        return f'{op}({args[0]}, "{types[0].value}", "{dtype.value}")'
+    return f"{_RENAMED.get(op, op)}({', '.join(args)})"
+
+
+def constant(value: bool | int | float, dtype: DType) -> str:
+    """Return a constant of the type."""
+    if dtype is DType.BOOL:
+        return f"const({int(bool(value))}, 'bool')"
+    if dtype.is_float:
+        return f"const({_float(float(value))}, '{dtype.value}')"
+    bits = 8 * dtype.size
+    number = int(value) & ((1 << bits) - 1)
+    # Halide takes what it is given as a signed 64-bit integer, and converts by the low bits.
+    wrapped = number - (1 << 64) if number >> 63 else number
+    signed = number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else wrapped
+    return f"const({signed}, '{dtype.value}')"
+
+
+def _float(value: float) -> str:
+    return repr(value) if math.isfinite(value) else f"float('{value}')"

@@ -1,0 +1,140 @@
+"""The Halide kernel language: kernels in, translation units out."""
+
+import re
+from functools import cache, partial
+from importlib.resources import files
+from keyword import kwlist
+from typing import ClassVar
+
+from attrs import frozen
+
+from gyrator_codegen import TilingLanguage, Writer, served
+from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
+from gyrator_codegen.passes.blocks.index_width import IndexWidth
+from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
+from gyrator_codegen.passes.cores.block_points import BlockPoints
+from gyrator_codegen.passes.cores.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.share_threads import ShareThreads
+from gyrator_codegen.passes.cores.unroll_reductions import UnrollReductions
+from gyrator_codegen.passes.cores.vectorize import Vectorize
+from gyrator_codegen.passes.merge_repeats import MergeRepeats
+from gyrator_codegen_halide.entry import checks_of, write_entry
+from gyrator_codegen_halide.kernel import KernelText
+from gyrator_codegen_halide.refusals import refusal
+from gyrator_codegen_halide.values import Scheduling
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.passes import Pass
+from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.target import Target
+from gyrator_ir.tile.choices import bound
+from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+
+LANES = {"avx512": 16, "avx2": 8}
+"""32-bit elements of a vector by `Target.arch`."""
+
+
+@frozen
+class HalideBackend(TilingLanguage):
+    """Kernels as Halide's algorithms and schedules: a `TilingBackend`. Those that differ only in
+    names share a function."""
+
+    package: ClassVar[str] = "gyrator_codegen_halide"
+
+    name: str = "halide"
+    autoscheduler: str = ""
+    """`Mullapudi2016`, `Adams2019` or `Li2018`: Halide's own instead of the tile loops."""
+
+    def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
+        """Say why this kernel can't be written, or None."""
+        return refusal(kernel, target, self.scheduling)
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Where schedules come from."""
+        return Scheduling(self.autoscheduler)
+
+    def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
+        """Return what decides how kernels run."""
+        numbers = target.heuristics
+        return (
+            MergeRepeats(),
+            Vectorize(LANES.get(target.arch, 4)),
+            ColumnReductions(numbers.cores),
+            BlockPoints(numbers.cores),
+            UnrollReductions(),
+            ShareThreads(numbers.cores, numbers.parallel_grain),
+            IndexWidth(),
+        )
+
+    def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
+        """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
+        originals = [bound(k) for k in program.kernels if isinstance(k, TiledKernel)]
+        return tuple(
+            _unit(f"unit{k}", x, program, target, self.scheduling) for k, x in enumerate(originals)
+        )
+
+
+@frozen
+class HalideCudaBackend(HalideBackend):
+    """The same for CUDA: grid loops are blocks, the elements of their steps threads."""
+
+    name: str = "halide-cuda"
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """Where schedules come from."""
+        return Scheduling(blocks=True)
+
+    def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
+        """Return what decides how kernels run."""
+        numbers = target.heuristics
+        return (
+            MergeRepeats(),
+            ChooseBlocks(numbers.scratch_bytes),
+            IndexWidth(),
+            RankConfigurations(numbers.cores, numbers.shared_bytes, False),
+        )
+
+
+MULLAPUDI = partial(HalideBackend, "halide-mullapudi2016", "Mullapudi2016")
+ADAMS = partial(HalideBackend, "halide-adams2019", "Adams2019")
+LI = partial(HalideBackend, "halide-li2018", "Li2018")
+
+
+@cache
+def _prelude(name: str) -> str:
+    return files("gyrator_codegen_halide.prelude").joinpath(name).read_text("utf-8")
+
+
+@cache
+def _reserved() -> frozenset[str]:
+    text = _prelude("ops.txt") + _prelude("kernels.txt")
+    words = re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)
+    return frozenset((*words, *kwlist, *dir(__builtins__), "hl", "sys", "codes", "point"))
+
+
+def _unit(
+    name: str, tiled: TiledKernel, program: TileProgram, target: Target, how: Scheduling
+) -> TranslationUnit:
+    """Write a text that is a script to Python and, but for the script, C++ to a compiler."""
+    script, entry = Writer("    "), Writer()
+    symbol = f"gy_k_{tiled.kernel.name}"
+    text = KernelText(tiled, program.facts, how, script, _reserved())
+    text.write(symbol)
+    write_entry(text, symbol, entry)
+    parts = (
+        "#if 0\n",
+        _prelude("ops.txt"),
+        _prelude("kernels.txt"),
+        f'TARGET = target("{target.arch}", {how.blocks})\n',
+        script.text,
+        f"{symbol}().compile({{hl.OutputFileType.object: sys.argv[1]}})\n",
+        "r'''\n#endif\n",
+        _prelude("entry.h"),
+        entry.text,
+        "#if 0\n'''\n#endif\n",
+    )
+    source = KernelSource(tiled.kernel.name, symbol, script.text, checks=checks_of(text))
+    sources = served(program, {source.kernel: source})
+    return TranslationUnit(name, "halide", "".join(parts), sources)

@@ -1,0 +1,101 @@
+"""The CPU by Halide: kernels in Halide's language, compiled ahead of time to shared libraries.
+
+`GYRATOR_TARGETS=halide` puts it in the place of the C++ target, `halide-mullapudi2016` and its kin
+with schedules of Halide's own autoschedulers. A unit's text is a script that
+writes an object with Halide's compiler, in a process of its own, and C++ that is linked with it.
+"""
+
+import importlib.metadata
+import os
+import sys
+from functools import partial
+
+from attrs import evolve, frozen
+
+from gyrator.config import Config
+from gyrator.engine.lazy import ShippedKernels
+from gyrator.targets import API, LoaderContext, TargetDefinition
+from gyrator.targets.cpu import CppLoader, make_device
+from gyrator.targets.cpu import probe as probe_cpu
+from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.target import Target
+from gyrator_runtime.build import Builder, BuildError
+from gyrator_runtime.toolchain import Toolchain, find_toolchain
+
+LACKING = frozenset({"fma", "fmod", "remainder", "erfinv", "lgamma", "digamma"})
+"""Rows of the op table that the language has not."""
+
+
+@frozen
+class HalideToolchain(Toolchain):
+    """Halide's compiler, and a C++ compiler for the function around its code."""
+
+    halide: str = ""  # its version
+
+    @property
+    def identity(self) -> bytes:
+        """Return bytes that differ where the output may."""
+        return super().identity + f"\nhalide {self.halide}".encode()
+
+    def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
+        """Commands that make the shared `library` from the text `source`."""
+        script = (sys.executable, source, f"{source}.o")
+        *before, (*last, linked) = super().build_commands(isa, source, library)
+        if linked == source:
+            return (script, (*last, linked, f"{source}.o"))
+        own = f"{source}.entry.o"
+        compile_ = tuple(own if word == f"{source}.o" else word for word in before[0])
+        return (script, compile_, (*last, own, f"{source}.o"))
+
+
+def probe(name: str, config: Config) -> Target:
+    """Describe this machine's processor as Halide's kernels see it."""
+    target = probe_cpu(config)
+    can = target.capabilities
+    return evolve(
+        target,
+        kernel_backend=name,
+        capabilities=evolve(can, ops_lacking=LACKING, sorts=False),
+        heuristics=evolve(target.heuristics, together_elements=0),
+    )
+
+
+def make_loader(target: Target, context: LoaderContext) -> CppLoader:
+    """Find the compilers. BuildError (GY-HALIDE-005) where Halide is not installed."""
+    try:
+        version = importlib.metadata.version("halide")
+    except importlib.metadata.PackageNotFoundError:
+        said = "Halide is not installed, and GYRATOR_TARGETS asks for its kernels"
+        help = "`pip install gyrator[halide]`; the model runs in eager mode"
+        raise BuildError(Diagnostic("GY-HALIDE-005", said, help=help)) from None
+    found = find_toolchain(os.environ, context.cache)
+    toolchain = HalideToolchain(
+        found.command, found.version, found.family, found.openmp_link, version
+    )
+    builder = Builder(
+        toolchain,
+        context.cache,
+        target.arch,
+        jobs=context.threads or None,
+        progress=context.progress,
+        timeout=context.seconds,
+    )
+    return CppLoader(builder)
+
+
+def _definition(name: str, attribute: str) -> TargetDefinition:
+    return TargetDefinition(
+        name=name,
+        api=API,
+        probe=partial(probe, name),
+        kernels=ShippedKernels(name, "gyrator_codegen_halide.stage", attribute),
+        device=make_device,
+        loader=make_loader,
+        optional=True,
+    )
+
+
+HALIDE = _definition("halide", "HalideBackend")
+MULLAPUDI = _definition("halide-mullapudi2016", "MULLAPUDI")
+ADAMS = _definition("halide-adams2019", "ADAMS")
+LI = _definition("halide-li2018", "LI")

@@ -1,0 +1,78 @@
+"""The target `halide`: models on Halide's kernels, from every host language."""
+
+import importlib.metadata
+import os
+
+import pytest
+import torch
+
+from gyrator import Session
+from gyrator.config import read_config
+from gyrator.targets.halide import LACKING
+from gyrator_codegen_halide.ops import LACKING as WRITTEN_FOR
+from gyrator_runtime.warn import GyratorWarning
+
+
+@pytest.fixture
+def compiled(tmp_path):
+    torch._dynamo.reset()
+    opened = []
+
+    def make(function, target="halide", dynamic=False, **options):
+        given = os.environ | {"GYRATOR_TARGETS": target, "GYRATOR_CACHE_DIR": str(tmp_path)}
+        records = []
+        session = Session(config=read_config(given), options=options, observer=records.append)
+        opened.append(session)
+        return torch.compile(function, backend=session.backend, dynamic=dynamic), records
+
+    yield make
+    for session in opened:
+        session.close()
+
+
+def model(x, w, at):
+    normal = torch.nn.functional.layer_norm(x, x.shape[-1:])
+    half = (normal * w).to(torch.bfloat16).float()
+    picked = half[at].cumsum(-1) + torch.lgamma(x.abs() + 1)[at]
+    return torch.softmax(picked, -1), x.argmax(-1), (x > 0).sum(0)
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_a_model(compiled, wrapper):
+    run, records = compiled(model, dynamic=True, strict=True, wrapper=wrapper)
+    for rows in (7, 12):
+        x, w, at = torch.randn(rows, 100), torch.randn(100), torch.tensor([2, -1, 0])
+        found, want = run(x, w, at), model(x, w, at)
+        for a, b in zip(found, want, strict=True):
+            torch.testing.assert_close(a, b)
+    assert {k.language for r in records for k in r.kernels} == {"halide"}
+    assert "aten.lgamma.default" in {e.target for r in records for e in r.externs}
+    if wrapper == "python":
+        with pytest.raises(IndexError):
+            run(x, w, torch.tensor([2, 12, 0]))
+
+
+def test_an_autoscheduler(compiled):
+    run, records = compiled(torch.special.expit, "halide-mullapudi2016", strict=True)
+    x = torch.randn(50, 70)
+    torch.testing.assert_close(run(x), torch.sigmoid(x))
+    assert {k.language for r in records for k in r.kernels} == {"halide"}
+
+
+def test_without_halide_models_run_eagerly(compiled, monkeypatch):
+    installed = importlib.metadata.version
+
+    def version(name):
+        if name == "halide":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return installed(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    run, _ = compiled(torch.exp)
+    x = torch.randn(5)
+    with pytest.warns(GyratorWarning, match="GY-HALIDE-005"):
+        assert torch.equal(run(x), torch.exp(x))
+
+
+def test_the_target_and_the_language_lack_the_same():
+    assert LACKING == WRITTEN_FOR
