@@ -1,0 +1,81 @@
+"""Straight-line statements: loads, values of the op table, checked indices and stores."""
+
+from gyrator_codegen_metal.code import Code
+from gyrator_codegen_metal.dtypes import TYPES, cast, literal
+from gyrator_codegen_metal.ops import EMITTERS
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
+from gyrator_ir.types import DType
+
+
+def statement(code: Code, s: Statement) -> None:
+    """Write one statement."""
+    match s:
+        case Load():
+            _load(code, s)
+        case Let(name, op, args, dtype):
+            operands = [code.values[a] for a in args]
+            types = tuple(v.dtype for v in operands)
+            text = EMITTERS[op]([v.text for v in operands], types, dtype)
+            code.value(name, text, dtype, TYPES[dtype])
+        case Const(name, value, dtype):
+            code.value(name, literal(value, dtype), dtype, TYPES[dtype])
+        case IndexValue(name, e, dtype):
+            text = cast(f"({code.at(e)})", code.index, dtype)
+            code.value(name, text, dtype, TYPES[dtype])
+        case Bind():
+            _bind(code, s)
+        case Store():
+            _store(code, s)
+
+
+def _element(code: Code, s: Load | Store) -> tuple[str, DType]:
+    """Return what a load or a store addresses; a local lies in its thread's own memory."""
+    local = next((t for t in code.kernel.locals if t.name == s.buffer), None)
+    if local is not None:
+        return f"{code.names.stable(s.buffer)}[r / {code.lanes}]", local.dtype
+    dtype = next(b.dtype for b in code.kernel.parameters if b.name == s.buffer)
+    return f"{code.names.stable(s.buffer)}[{code.at(s.index)}]", dtype
+
+
+def _load(code: Code, s: Load) -> None:
+    if s.buffer in code.dirty and not code.inner:
+        code.barrier()
+    text, dtype = _element(code, s)
+    when = code.condition(s.index, s.mask, False)
+    if when:
+        text = f"{when} ? {text} : {literal(0, dtype)}"
+    code.value(s.name, text, dtype, TYPES[dtype])
+
+
+def _bind(code: Code, s: Bind) -> None:
+    value, w = code.values[s.value], code.writer
+    at, size = code.names.stable(s.symbol.name), f"({code.at(s.size)})"
+    text = cast(value.text, value.dtype, DType.I64)
+    if when := code.condition(None, s.mask, False):
+        text = f"{when} ? {text} : 0L"
+    # A 64-bit value is checked before it is narrowed.
+    wide = at if code.index is DType.I64 else code.names.take(f"{at}_wide")
+    w.line(f"long {wide} = {text};")
+    if s.wrap:
+        w.line(f"{wide} = {wide} < 0 ? {wide} + {size} : {wide};")
+    if s.check:
+        number = code.checked.setdefault(s.check, len(code.checked) + 1)
+        outside = f"{wide} < 0 || {wide} >= {size}"
+        outside = f"{when} && ({outside})" if when else outside
+        with w.block(f"if ({outside}) {{"):
+            w.line(f"atomic_store_explicit(failed, {number}, memory_order_relaxed);")
+            w.lines("sound = false;", f"{wide} = 0;")
+        code.bound.add(s.symbol)
+    if wide != at:
+        w.line(f"const int {at} = int({wide});")
+
+
+def _store(code: Code, s: Store) -> None:
+    text, _ = _element(code, s)
+    value = code.values[s.value].text
+    line = f"{text} = {value};"
+    if s.mode is not StoreMode.SET:
+        line = f"gy_atomic_{s.mode.value}(&{text}, {value});"
+    when = code.condition(s.index, s.mask, True)
+    code.writer.line(f"if ({when}) {line}" if when else line)
+    code.dirty.add(s.buffer)

@@ -1,0 +1,90 @@
+"""The place where statements are written: names, values, and who of a point's threads writes."""
+
+from attrs import define, field, frozen
+
+from gyrator_codegen import Names, Writer
+from gyrator_ir.body.nodes import Check
+from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.expr.printer import CPrinter
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.types import DType
+
+
+@frozen
+class Value:
+    """A value in the text."""
+
+    text: str
+    dtype: DType
+
+
+@define(eq=False)
+class Code:
+    """What is known while one kernel is written."""
+
+    kernel: Kernel
+    facts: ShapeFacts
+    lanes: int
+    """Threads that share a point's elements: one, a SIMD group, or a threadgroup."""
+    index: DType
+    """Type of index arithmetic."""
+    names: Names
+    writer: Writer = field(factory=Writer)
+    values: dict[str, Value] = field(factory=dict)
+    dirty: set[str] = field(factory=set)
+    """Buffers stored to since the last barrier."""
+    checked: dict[Check, int] = field(factory=dict)
+    """Codes of the checks that the kernel makes."""
+    bound: set[Sym] = field(factory=set)
+    """Symbols that stand for values which were checked."""
+    inner: bool = False
+    """What is written runs for every inner element."""
+    live: bool = False
+    """Threads without an element take part, for there is a scan or a sort."""
+
+    @property
+    def index_type(self) -> str:
+        """The type of indices in the text."""
+        return "int" if self.index is DType.I32 else "long"
+
+    def at(self, e: Expr) -> str:
+        """Return an index expression as text."""
+        return CPrinter(
+            self.facts.nonnegative_division,
+            lambda s: self.names.stable(s.name),
+            "gy_floor_div",
+            "gy_floor_mod",
+            "" if self.index is DType.I32 else "L",
+        )(e)
+
+    def value(self, name: str, text: str, dtype: DType, type_name: str) -> None:
+        """Write the definition of an IR value."""
+        word = self.names.take(name)
+        self.writer.line(f"{type_name} {word} = {text};")
+        self.values[name] = Value(word, dtype)
+
+    def condition(self, index: Expr | None, mask: str | None, store: bool) -> str:
+        """Return when an access or a check is made; empty for always.
+
+        Args:
+            index: the address of an access.
+            mask: the value that must be true.
+            store: only one of the threads that compute the same writes.
+        """
+        parts = []
+        if self.live:
+            parts.append("live")
+        elif store and not self.inner and self.lanes > 1:
+            parts.append("lane == 0")
+        if index is not None and not self.bound.isdisjoint(index.free_symbols):
+            parts.append("sound")
+        if mask is not None:
+            parts.append(self.values[mask].text)
+        return " && ".join(parts)
+
+    def barrier(self) -> None:
+        """Make what a point's threads have stored visible to all of them."""
+        if self.lanes > 1:
+            scope = "simdgroup" if self.lanes == 32 else "threadgroup"
+            self.writer.line(f"{scope}_barrier(mem_flags::mem_device);")
+        self.dirty.clear()

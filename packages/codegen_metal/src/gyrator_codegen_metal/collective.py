@@ -1,0 +1,126 @@
+"""Reductions, scans and sorts: what a thread keeps of its elements, and how threads merge it.
+
+What is kept is a structure of support.metal, named as the kind is.
+"""
+
+from gyrator_codegen import REDUCTION_OF, identity
+from gyrator_codegen_metal.code import Code
+from gyrator_codegen_metal.dtypes import TYPES, literal
+from gyrator_codegen_metal.threads import SIMD, Threads
+from gyrator_ir.body.nodes import Reduce, ReduceKind, ScanKind, ScanStep, SortStep
+from gyrator_ir.types import DType
+
+_NOWHERE = "0x7fffffffffffffffL"
+"""A position behind all others."""
+_FIRST = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_LAST = (ScanKind.ARGMIN, ScanKind.ARGMAX)
+
+
+def _structure(s: Reduce | ScanStep) -> tuple[str, str]:
+    """Return the type that holds what has been taken, and what it holds before the first."""
+    kind = s.kind
+    of = REDUCTION_OF[kind] if isinstance(kind, ScanKind) else kind
+    first = [literal(identity(of, s.dtype), s.dtype)]
+    name = "gy_scan_" if kind in _LAST and isinstance(s, ScanStep) else "gy_"
+    name += "sum" if kind is ReduceKind.DOT else kind.value
+    if isinstance(s, Reduce) and kind in _FIRST:
+        first.append(_NOWHERE)
+    elif kind is ReduceKind.WELFORD:
+        first = ["{0.0f, 0.0f}", "{0.0f, 0.0f}", "0"]
+    elif kind is ReduceKind.ONLINE_SOFTMAX:
+        first += ["{0.0f, 0.0f}", "0"]
+    elif kind in _LAST:
+        first.append("0")
+    elif name == "gy_sum" and s.dtype.is_float:
+        first.append("0.0f")
+    return f"{name}<{TYPES[s.dtype]}>", f"{{{', '.join(first)}}}"
+
+
+def start(code: Code, s: Reduce | ScanStep) -> str:
+    """Write the declaration of what a thread keeps; return its name."""
+    name = code.names.take(f"{s.names[0]}_kept")
+    kind, first = _structure(s)
+    code.writer.line(f"{kind} {name} = {first};")
+    return name
+
+
+def take(code: Code, s: Reduce | ScanStep, kept: str) -> None:
+    """Write what one element does to what is kept."""
+    args = [code.values[a].text for a in s.args]
+    if s.kind is ReduceKind.DOT:
+        args = [_product(args, s.dtype)]
+    if s.kind in _FIRST or s.kind in _LAST:
+        args.append("r")
+    when = "if (live) " if code.live else ""
+    code.writer.line(f"{when}{kept}.take({', '.join(args)});")
+
+
+def _product(args: list[str], dtype: DType) -> str:
+    if dtype.is_float:
+        return f"{args[0]} * {args[1]}"
+    return f"{TYPES[dtype]}(ulong({args[0]}) * ulong({args[1]}))"
+
+
+def end(code: Code, s: Reduce, kept: str, threads: Threads) -> None:
+    """Write how the threads of a point merge what they kept, and name the results."""
+    w = code.writer
+    if threads.lanes == SIMD:
+        w.line(f"{kept} = gy_simd({kept}, lane);")
+    elif threads.lanes > SIMD:
+        parts, groups = code.names.take(f"{s.names[0]}_parts"), threads.lanes // SIMD
+        w.line(f"threadgroup {_structure(s)[0]} {parts}[{groups}];")
+        w.line(f"{kept} = gy_group({kept}, {parts}, thread_index, {groups});")
+    real, word = s.dtype, TYPES[s.dtype]
+    texts = [f"{kept}.result()"]
+    if s.kind is ReduceKind.WELFORD:
+        texts = [f"{kept}.mean.result()", f"{kept}.squares.result()", f"{word}({kept}.count)"]
+    elif s.kind is ReduceKind.ONLINE_SOFTMAX:
+        texts = [f"{kept}.top", f"{kept}.total()"]
+    elif s.kind in _FIRST:
+        real, word = DType.I64, "long"
+    for name, text in zip(s.names, texts, strict=True):
+        code.value(name, text, real, word)
+
+
+def scan(code: Code, s: ScanStep, kept: str) -> None:
+    """Write the running result at an element."""
+    real = DType.I64 if s.kind in _LAST else s.dtype
+    if code.lanes == 1:
+        take(code, s, kept)
+        code.value(s.names[0], f"{kept}.result()", real, TYPES[real])
+        return
+    own, (kind, first) = code.names.take(f"{s.names[0]}_own"), _structure(s)
+    code.writer.line(f"{kind} {own} = {first};")
+    take(code, s, own)
+    code.writer.line(f"{own} = gy_scan({own}, {kept}, lane);")
+    code.writer.line(f"{kept} = {own}.from({SIMD - 1});")
+    code.value(s.names[0], f"{own}.result()", real, TYPES[real])
+
+
+def rows(code: Code, s: SortStep) -> tuple[str, str]:
+    """Write the declarations of a row's values and positions; return their names."""
+    row, place = (code.names.take(f"{n}_row") for n in s.names)
+    code.writer.line(f"threadgroup {TYPES[s.dtype]} {row}[{code.lanes}];")
+    code.writer.line(f"threadgroup int {place}[{code.lanes}];")
+    return row, place
+
+
+def sort(code: Code, s: SortStep, row: str, place: str) -> None:
+    """Write a stable sort of a row that has a thread for each element: each counts those before its
+    own."""
+    w, word = code.writer, TYPES[s.dtype]
+    value, at = code.values[s.args[0]].text, code.names.take(f"{s.names[0]}_at")
+    barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
+    w.lines(f"if (live) {row}[r] = {value};", barrier, f"int {at} = 0;")
+    before = "gy_before({1}, {0})" if s.descending else "gy_before({0}, {1})"
+    with w.block("for (int other = 0; live && other < extent; other++) {"):
+        w.line(f"const {word} rival = {row}[other];")
+        same = f"!{before.format(value, 'rival')} && other < r"
+        w.line(f"{at} += {before.format('rival', value)} || ({same}) ? 1 : 0;")
+    w.line(barrier)
+    with w.block("if (live) {"):
+        w.lines(f"{row}[{at}] = {value};", f"{place}[{at}] = int(r);")
+    w.line(barrier)
+    for name, array, dtype in zip(s.names, (row, place), (s.dtype, DType.I64), strict=True):
+        text = f"live ? {TYPES[dtype]}({array}[r]) : {literal(0, dtype)}"
+        code.value(name, text, dtype, TYPES[dtype])

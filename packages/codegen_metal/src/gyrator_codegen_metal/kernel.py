@@ -1,0 +1,161 @@
+"""One tiled kernel as one Metal function."""
+
+from collections.abc import Sequence
+
+from gyrator_codegen import Names, write_origins
+from gyrator_codegen_metal.body import statement
+from gyrator_codegen_metal.code import Code
+from gyrator_codegen_metal.collective import end, rows, scan, sort, start, take
+from gyrator_codegen_metal.dtypes import TYPES
+from gyrator_codegen_metal.support import RESERVED, preamble
+from gyrator_codegen_metal.threads import Threads
+from gyrator_ir.body.nodes import Axis, Bind, Check, Reduce, ScanStep, SortStep
+from gyrator_ir.body.rewrite import reads
+from gyrator_ir.expr import Const, ShapeFacts, Sym, subs
+from gyrator_ir.kernel.nodes import Level, Stage
+from gyrator_ir.provenance import Origin
+from gyrator_ir.source import Configuration, Failure, KernelArgument, KernelCheck, KernelSource
+from gyrator_ir.tile.loops import extent_of, kernel_facts
+from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.types import DType
+
+THREADS, LANES = "THREADS", "LANES"
+"""Entries of a kernel's one configuration: threads of a threadgroup, and those that share a point's
+elements."""
+_OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
+
+
+def emit_kernel(
+    tiled: TiledKernel, threads: Threads, facts: ShapeFacts, origins: Sequence[Origin], symbol: str
+) -> tuple[KernelSource, str]:
+    """Return one kernel as a text that compiles on its own, and the function alone."""
+    kernel = tiled.kernel
+    names = Names(RESERVED | {symbol})
+    code = Code(kernel, kernel_facts(kernel, facts), threads.lanes, tiled.index, names)
+    w, index = code.writer, code.index_type
+    written, checks = kernel.writes, _checks(tiled)
+    arguments = [
+        KernelArgument(names.stable(b.name), _pointer(b.dtype, b.name in written))
+        for b in kernel.parameters
+    ]
+    arguments += [KernelArgument(names.stable(s.name), "constant long&") for s in kernel.sizes]
+    given = {a.name: names.take(f"{a.name}_given") for a in arguments if a.type.endswith("&")}
+    parameters = [f"{a.type} {given.get(a.name, a.name)}" for a in arguments]
+    parameters += ["device atomic_int* failed"] if checks else []
+    places = [f"{p} [[buffer({k})]]" for k, p in enumerate(parameters)]
+    places.append("uint group_index [[threadgroup_position_in_grid]]")
+    places.append("uint thread_index [[thread_position_in_threadgroup]]")
+    write_origins(w, kernel.origins, origins, "//")
+    with w.block(f"kernel void {symbol}(\n    " + ",\n    ".join(places) + ") {"):
+        for name, word in given.items():
+            w.line(f"const {index} {name} = {index}({word});")
+        _point(code, threads)
+        if checks:
+            w.line("bool sound = true;")
+        for t in kernel.locals:
+            assert isinstance(t.extent, Const), t  # else it is refused
+            length = max(-(-t.extent.value // threads.lanes), 1)
+            w.line(f"{TYPES[t.dtype]} {names.stable(t.name)}[{length}];")
+        for stage in kernel.stages:
+            _stage(code, stage, threads)
+    body = w.text
+    head = preamble(body)
+    skipped = head.count("\n")
+    renamed = {s: Sym(names.stable(s.name)) for s in kernel.sizes}
+    source = KernelSource(
+        kernel=kernel.name,
+        symbol=symbol,
+        text=head + body,
+        checks=tuple(_check(c, n) for n, c in enumerate(checks, 1)),
+        source_map=tuple((line + skipped, row) for line, row in w.source_map),
+        candidates=(Configuration(((THREADS, threads.count), (LANES, threads.lanes))),),
+        arguments=tuple(arguments),
+        grid=(subs(threads.groups, renamed),),
+    )
+    return source, body
+
+
+def _pointer(dtype: DType, written: bool) -> str:
+    return f"device {'' if written else 'const '}{TYPES[dtype]}*"
+
+
+def _checks(tiled: TiledKernel) -> tuple[Check, ...]:
+    """Return the kinds of checks of a kernel, in order of first use."""
+    body = (s for stage in tiled.kernel.stages for s in stage.body)
+    return tuple(dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check))
+
+
+def _check(check: Check, number: int) -> KernelCheck:
+    failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
+    return KernelCheck(number, failure, _OUTSIDE)
+
+
+def _point(code: Code, threads: Threads) -> None:
+    """Write which point a thread works for, and its place among those that do."""
+    w, index, lanes = code.writer, code.index_type, threads.lanes
+    x = f"{index}(group_index)"
+    if threads.points > 1:
+        place = "thread_index" if lanes == 1 else f"(thread_index / {lanes})"
+        x = f"{x} * {threads.points} + {index}{place if lanes > 1 else '(thread_index)'}"
+    w.line(f"const {index} x = {x};")
+    w.line(f"if (x >= {code.at(extent_of(code.kernel.axes))}) return;")
+    if lanes > 1:
+        w.line(f"const {index} lane = thread_index % {lanes};")
+    _digits(code, "x", code.kernel.axes)
+
+
+def _digits(code: Code, flat: str, axes: Sequence[Axis]) -> None:
+    """Write axes as digits of their position as one."""
+    rest = flat
+    for k, a in enumerate(reversed(axes)):
+        name, extent = code.names.stable(a.symbol.name), f"({code.at(a.extent)})"
+        last = k == len(axes) - 1
+        text = rest if last else f"{rest} % {extent}"
+        code.writer.line(f"const {code.index_type} {name} = {text};")
+        if not last:
+            rest = f"({rest} / {extent})"
+
+
+def _stage(code: Code, stage: Stage, threads: Threads) -> None:
+    if not code.dirty.isdisjoint(reads(stage.body)):
+        code.barrier()
+    if stage.level is Level.INNER:
+        _loop(code, stage, threads)
+        return
+    for s in stage.body:
+        assert not isinstance(s, Reduce | ScanStep | SortStep), s  # those are of inner stages
+        statement(code, s)
+
+
+def _loop(code: Code, stage: Stage, threads: Threads) -> None:
+    """Write an inner stage: each of a point's threads takes every so many elements."""
+    w, index, lanes = code.writer, code.index_type, threads.lanes
+    ordered = any(isinstance(s, ScanStep | SortStep) for s in stage.body)
+    backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
+    kept = {s.names[0]: start(code, s) for s in stage.body if isinstance(s, Reduce | ScanStep)}
+    sorted_rows = {s.names[0]: rows(code, s) for s in stage.body if isinstance(s, SortStep)}
+    outside = dict(code.values)
+    code.inner, code.live = True, ordered and lanes > 1
+    first = "0" if code.live or lanes == 1 else "lane"
+    with w.block("{"):
+        w.line(f"const {index} extent = {code.at(extent_of(code.kernel.inner))};")
+        with w.block(f"for ({index} start = {first}; start < extent; start += {lanes}) {{"):
+            at = "start + lane" if code.live else "start"
+            w.line(f"const {index} r = {f'extent - 1 - ({at})' if backwards else at};")
+            if code.live:
+                w.line(f"const bool live = {'r >= 0' if backwards else 'r < extent'};")
+            _digits(code, "r", code.kernel.inner)
+            for s in stage.body:
+                match s:
+                    case Reduce():
+                        take(code, s, kept[s.names[0]])
+                    case ScanStep():
+                        scan(code, s, kept[s.names[0]])
+                    case SortStep():
+                        sort(code, s, *sorted_rows[s.names[0]])
+                    case _:
+                        statement(code, s)
+    code.values, code.inner, code.live = outside, False, False
+    for s in stage.body:
+        if isinstance(s, Reduce):
+            end(code, s, kept[s.names[0]], threads)

@@ -1,0 +1,88 @@
+"""Rows of the op table as Metal expressions over atoms.
+
+Functions that the hardware approximates are those of `metal::precise`. Metal's own `fmod` rounds
+its quotient, so that ours is written out.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from gyrator_codegen_metal.dtypes import TYPES, bitcast, cast, unsigned
+from gyrator_ir.types import DType
+
+Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
+"""Takes the operands' texts (atoms) and types and the result's type."""
+
+
+def _form(text: str) -> Emitter:
+    return lambda args, types, dtype: text.format(*args)
+
+
+def _arithmetic(operator: str) -> Emitter:
+    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+        if dtype.is_float:
+            return f"{args[0]} {operator} {args[1]}"
+        word = unsigned(dtype)
+        return f"{TYPES[dtype]}({word}({args[0]}) {operator} {word}({args[1]}))"
+
+    return emit
+
+
+def _integer(text: str) -> Emitter:
+    """A form whose result is converted to the type: narrow operands are promoted."""
+    return lambda args, types, dtype: f"{TYPES[dtype]}({text.format(*args)})"
+
+
+def _neg(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    return f"-{args[0]}" if dtype.is_float else f"{TYPES[dtype]}(-{unsigned(dtype)}({args[0]}))"
+
+
+def _abs(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    if dtype.is_float:
+        return f"fabs({args[0]})"
+    return f"({args[0]} < 0 ? {_neg(args, types, dtype)} : {args[0]})"
+
+
+def _bit_not(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
+    return f"!{args[0]}" if dtype is DType.BOOL else f"{TYPES[dtype]}(~{args[0]})"
+
+
+def _table() -> Mapping[str, Emitter]:
+    forms = {
+        "div": "{0} / {1}", "fma": "fma({0}, {1}, {2})",
+        "floordiv": "gy_floor_div({0}, {1})", "mod": "gy_floor_mod({0}, {1})",
+        "truncdiv": "gy_div({0}, {1})", "rem": "gy_rem({0}, {1})",
+        "fmod": "gy_fmod({0}, {1})", "remainder": "gy_remainder({0}, {1})",
+        "maximum": "gy_maximum({0}, {1})", "minimum": "gy_minimum({0}, {1})",
+        "fmax": "gy_fmax({0}, {1})", "fmin": "gy_fmin({0}, {1})",
+        "floor": "floor({0})", "ceil": "ceil({0})", "trunc": "trunc({0})", "round": "rint({0})",
+        "copysign": "copysign({0}, {1})", "nextafter": "gy_nextafter({0}, {1})",
+        "ldexp": "ldexp({0}, {1})", "rsqrt": "1.0f / precise::sqrt({0})",
+        "expm1": "gy_expm1({0})", "log1p": "gy_log1p({0})", "erf": "gy_erf({0})",
+        "sigmoid": "gy_sigmoid({0})", "hypot": "gy_hypot({0}, {1})",
+        "eq": "{0} == {1}", "ne": "{0} != {1}", "lt": "{0} < {1}", "le": "{0} <= {1}",
+        "gt": "{0} > {1}", "ge": "{0} >= {1}",
+        "shl": "gy_shl({0}, {1})", "shr": "gy_shr({0}, {1})",
+        "isnan": "{0} != {0}", "isinf": "fabs({0}) == INFINITY",
+        "signbit": "as_type<int>({0}) < 0",
+        "where": "({0} ? {1} : {2})",
+        "rand": "gy_rand({0}, {1})", "randn": "gy_randn({0}, {1})",
+        "randint": "gy_randint({0}, {1}, {2}, {3})",
+    }  # fmt: skip
+    precise = (
+        "sqrt exp exp2 log log2 log10 sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh"
+    )
+    forms |= {name: f"precise::{name}({{0}})" for name in precise.split()}
+    forms |= {name: f"precise::{name}({{0}}, {{1}})" for name in ("pow", "atan2")}
+    table: dict[str, Emitter] = {name: _form(text) for name, text in forms.items()}
+    table |= {name: _arithmetic(c) for name, c in (("add", "+"), ("sub", "-"), ("mul", "*"))}
+    for name, operator in (("bit_and", "&"), ("bit_or", "|"), ("bit_xor", "^")):
+        table[name] = _integer(f"{{0}} {operator} {{1}}")
+    table |= {"neg": _neg, "abs": _abs, "bit_not": _bit_not}
+    table["cast"] = lambda args, types, dtype: cast(args[0], types[0], dtype)
+    table["bitcast"] = lambda args, types, dtype: bitcast(args[0], types[0], dtype)
+    return MappingProxyType(table)
+
+
+EMITTERS: Mapping[str, Emitter] = _table()
+"""What each op is written as; `erfc`, `erfinv`, `lgamma` and `digamma` are lacking."""
