@@ -1,5 +1,7 @@
 """Products that oneDNN computes where it was measured to be the better library."""
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -192,3 +194,9 @@ def test_the_error_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     assert measure.depth() == 0
     monkeypatch.setattr(library_choice, "_linear", lambda x, y: x @ y * 1.000001)
     assert measure.depth() == 1
+
+
+def test_choosing_what_torch_does_anyway_leaves_the_machine_as_it_was() -> None:
+    asks = "import torch\nfrom gyrator.targets.cpu import machine\nunasked = machine()\n"
+    said = "torch.set_float32_matmul_precision('highest')\nassert machine() == unasked\n"
+    subprocess.run([sys.executable, "-c", asks + said], check=True, timeout=120)

@@ -8,12 +8,12 @@ import torch
 from attrs import frozen
 
 from gyrator.config import Config
-from gyrator.engine.lazy import ShippedKernels
+from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
 from gyrator_runtime.device import (
@@ -27,14 +27,14 @@ from gyrator_runtime.device import (
 from gyrator_runtime.toolchain import find_toolchain
 from gyrator_runtime.warn import warn
 
-"""Width of a vector register at each instruction set level."""
-
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
 """How the names of variables begin that torch's libraries read."""
 
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
-_DTYPES = frozenset((*_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL))
+_DTYPES = frozenset(
+    (*_FLOATS, *BYTE_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL)
+)
 
 
 def probe(config: Config) -> Target:
@@ -62,6 +62,7 @@ def cpu_target(isa: str, cores: int) -> Target:
             ordered_reductions=True,
             dtypes=_DTYPES,
             atomics=frozenset((d, m) for d in (*_FLOATS, *_INTEGERS) for m in StoreMode),
+            templates=frozenset({"flex_attention"}),
             libraries=frozenset({"mkl", "onednn"}),
         ),
         heuristics=Heuristics(
@@ -136,8 +137,10 @@ def machine() -> str:
     """Describe the processor, and what decides how quick and how exact torch's libraries are."""
     variables = (f"{k}={v}" for k, v in sorted(os.environ.items()) if k.startswith(_LIBRARIES))
     onednn: Any = torch.backends.mkldnn
-    chosen = (onednn.enabled, onednn.matmul.fp32_precision)
-    parts = (processor(), torch.get_num_threads(), *chosen, *variables)
+    precision = onednn.matmul.fp32_precision
+    if precision == "none":  # nobody has chosen, which is IEEE's
+        precision = "ieee"
+    parts = (processor(), torch.get_num_threads(), onednn.enabled, precision, *variables)
     return "\n".join(map(str, parts))
 
 
@@ -145,7 +148,7 @@ CPU = TargetDefinition(
     name="cpu",
     api=API,
     probe=probe,
-    kernels=ShippedKernels("c++", "gyrator_codegen_cpp.stage", "CppBackend"),
+    kernels=ShippedTemplates("c++", "gyrator_codegen_cpp.stage", "CppBackend"),
     device=make_device,
     loader=make_loader,
     variants=narrower,
