@@ -73,6 +73,14 @@ KERNELS: dict[str, Case] = {
     "index_fill": (lambda x, i: x.index_fill(0, i, 1.0), (X, OUT)),
     "embedding": (lambda x, i: F.embedding(i, x), (ROWS, OUT)),
     "cross_entropy": (F.cross_entropy, (ROWS[:2], OUT)),
+    "too_few_values": (lambda x, i, v: x.index_put((i,), v), (X, WHOLE[:3], X[:2])),
+    "too_many_values": (lambda x, i, v: x.__setitem__(i, v), (X, WHOLE[:2], X[:3])),
+    "too_few_to_add": (
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        (X, WHOLE[:3], X[:2]),
+    ),
+    "values_of_other_rows": (lambda x, i, v: x.index_put((i,), v), (ROWS, WHOLE[:2], ROWS[:2, :2])),
+    "other_rows_to_add": (lambda x, i, v: x.index_add(0, i, v), (ROWS, WHOLE[:2], ROWS[:2, :2])),
     "losses_of_two_types": (
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
         (X, X.double()),
@@ -147,6 +155,10 @@ COMPILED: dict[str, Case] = {
     "itself": (lambda x: x.mul_(x), (ROWS,)),
     "overlapping_base": (lambda x: torch.as_strided(x, (2, 2), (1, 1))[1:].mul_(-1), (X,)),
     "slice_scatter": (lambda x, y: x.slice_scatter(y, 0, 1, 3), (ROWS, ROWS[:2])),
+    "values_to_spread": (
+        lambda x, i, v, w: (x.index_put((i,), v[:1]), x.index_put((i, i[:1]), w)),
+        (ROWS, WHOLE[:2], ROWS[:2], X[:2]),
+    ),
     "huber": (F.huber_loss, (X, X * 2)),
     "logits": (F.binary_cross_entropy_with_logits, (X, X.bfloat16())),
 }

@@ -9,13 +9,15 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_map_only
 
-from gyrator.autotune.kernels import Chosen, Memory, Variant, alternatives
+from gyrator.autotune.kernels import Memory, Winner, alternative, first, most_candidates
 from gyrator.engine.device_graphs import captured, replayed
+from gyrator.engine.emission import tiled_of
 from gyrator.engine.pipeline import Stages
 from gyrator.options import Options
 from gyrator.reports.explain import Explanation
 from gyrator.store.manifest import Captured
 from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_lowering.default import default_table
@@ -50,6 +52,19 @@ def planned(function, *given, host=()):
     options = evolve(stages.scheduler_options(), device_graphs=True)
     made = verify_kernel(schedule(program, options, targets))
     return stages, made, verify_host(plan_host(made, options, targets))
+
+
+LANGUAGE, TARGET = TritonBackend(), NVIDIA_GPU.target("sm_90", 132)
+
+
+def tiled_for_gpu(function, *given):
+    """Return the tiled kernels of a function, and what writes a choice of them."""
+    _, _, host = planned(function, *given)
+
+    def text(program):
+        return [k for u in LANGUAGE.emit_tiled(program, TARGET) for k in u.kernels]
+
+    return tiled_of(host, LANGUAGE, TARGET), text
 
 
 def test_a_program_on_one_device_can_be_captured():
@@ -112,41 +127,43 @@ def test_other_programs_run_as_they_are(facts):
 
 
 def test_every_candidate_of_a_kernel_is_measured_once():
-    stages, _, host = planned(lambda x: x.softmax(-1).sum(0), (64, 1000))
-    targets = {"cuda": NVIDIA_GPU.target("sm_90", 132)}
-    units = stages._emit(host, targets)[0]["cuda"]
-    variants = [units, *alternatives(units)]
-    for n, unit in enumerate(units):
-        for k, kernel in enumerate(unit.kernels):
-            firsts = [v[n].kernels[k].candidates[0] for v in variants]
-            assert set(firsts) == set(kernel.candidates)
-            assert {v[n].kernels[k].text for v in variants} == {kernel.text}
+    tiled, text = tiled_for_gpu(lambda x: x.softmax(-1).sum(0), (64, 1000))
+    every = {k.kernel.name: k.candidates for k in tiled.kernels}
+    count = most_candidates(tiled, ())
+    assert count == max(map(len, every.values())) > 1
+    found = {name: [] for name in every}
+    for choose in (first({}, "sm_90"), *(alternative((), n) for n in range(1, count))):
+        for source in text(choose(tiled)):
+            found[source.kernel] += source.candidates
+    plain = {s.kernel: s.candidates for s in text(tiled)}
+    assert {k: tuple(v) for k, v in found.items()} == plain
+    assert {k: len(v) for k, v in every.items()} == {k: len(v) for k, v in found.items()}
 
 
 def test_a_kernel_that_was_measured_is_built_as_its_winner(tmp_path):
     """Also where another program has it under another name, and not where sizes differ."""
-    targets = {"cuda": NVIDIA_GPU.target("sm_90", 132)}
     cache = Cache(tmp_path)
 
-    def kernels(function, size):
-        stages, _, host = planned(function, size)
-        units = stages._emit(host, targets)[0]["cuda"]
-        return Memory(cache, b"", host), units, [k for u in units for k in u.kernels]
+    def program(function, size):
+        _, _, host = planned(function, size)
+        return Memory(cache, b"", host), tiled_of(host, LANGUAGE, TARGET)
 
-    memory, units, (kernel,) = kernels(lambda x: x.softmax(-1), (640, 1000))
-    variants = [Variant(v, None) for v in (units, *alternatives(units))]
-    assert memory.applied(units) == tuple(units)
-    memory.add(Chosen(tuple(variants), {kernel.symbol: 2}, frozenset()))
-    assert memory.applied(units) == tuple(units)
-    memory.add(Chosen(tuple(variants), {kernel.symbol: 2}, frozenset({kernel.symbol})))
+    memory, tiled = program(lambda x: x.softmax(-1), (640, 1000))
+    (kernel,) = tiled.kernels
+    assert memory.known(tiled) == {}
+    memory.add(tiled, {})
+    assert memory.known(tiled) == {}
+    winner = Winner("sm_90", kernel.candidates[2])
+    memory.add(tiled, {kernel.kernel.name: winner})
 
-    for size, best in ((640, 1), (641, len(kernel.candidates))):
-        memory, units, all_ = kernels(lambda x: (x.sum(0), x.softmax(-1)), (size, 1000))
-        again = next(k for k in all_ if "softmax" in k.symbol)
-        assert again.text != kernel.text
-        found = [k for u in memory.applied(units) for k in u.kernels if k.symbol == again.symbol]
-        assert len(found[0].candidates) == best
-        assert best > 1 or found[0].candidates == (again.candidates[2],)
+    for size, known in ((640, True), (641, False)):
+        memory, tiled = program(lambda x: (x.sum(0), x.softmax(-1)), (size, 1000))
+        again = next(k for k in tiled.kernels if "softmax" in k.kernel.name)
+        assert again.kernel.name != kernel.kernel.name
+        expected = {again.kernel.name: winner} if known else {}
+        assert memory.known(tiled) == expected
+        best = first(memory.known(tiled), "sm_90")(tiled).kernels[tiled.kernels.index(again)]
+        assert best.candidates == ((winner.configuration,) if known else again.candidates[:1])
 
 
 @pytest.fixture
@@ -187,7 +204,7 @@ def test_partitions_of_a_program(searching):
 
     def function(x, y):
         for _ in range(2):
-            x = x.sin() @ y + torch.nonzero(x > 9).shape[0]
+            x = x.sin() @ y + torch.unique(x > 9).shape[0]
             y = (y + 1) @ x
         return x, y
 
@@ -202,7 +219,7 @@ def test_partitions_of_a_program(searching):
     assert 1 <= len(captured) == record.host_text.count(".call_partition(") <= 3
     assert {p.device for p in captured} == {"cpu"} and all(len(p.nodes) > 1 for p in captured)
     reasons = {n: p.reason for p in record.partitions for n in p.nodes if not p.device}
-    assert reasons["aten.nonzero.default"] == "values decide the sizes of its results"
+    assert reasons["aten._unique2.default"] == "values decide the sizes of its results"
     said = str(Explanation((record,), None))
     assert "captured on cpu" in said and "values decide the sizes" in said
 

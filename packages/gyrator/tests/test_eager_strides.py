@@ -58,18 +58,35 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x: F.max_unpool2d(x, (x * 0).long() + torch.arange(6).view(2, 3), 2),
         lambda: (channels_last(2, 4, 2, 3),),
     ),
+    "pooled_rows": (lambda x: F.max_pool1d(x, 2), lambda: (turned(2, 3, 6),)),
+    "rrelu": (F.rrelu, lambda: (turned(4, 5, 3),)),
+    "rrelu_training": (
+        lambda x: F.rrelu(x, 0.25, 0.25, training=True),
+        lambda: (channels_last(2, 4, 3, 5),),
+    ),
     "roll": (lambda x: x.roll(2, -1), lambda: (channels_last(2, 3, 4, 5),)),
     "roll_axes": (lambda x: x.roll((2, 1), (-1, 0)), lambda: (channels_last(2, 3, 4, 5),)),
     "roll_flat": (lambda x: x.roll(2), lambda: (turned(4, 5),)),
     "roll_turned": (lambda x: x.roll(1, 0), lambda: (turned(4, 5),)),
     "index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
     "index_of_one": (lambda x, i: x[:-1][:, :, i], lambda: (turned(6, 1, 4), places(5, 1, 3))),
+    "index_fill": (
+        lambda x: x.index_fill(-1, torch.tensor([0]), 2),
+        lambda: (turned(4, 3).expand(2, 4, 3),),
+    ),
+    "one_hot": (lambda i: F.one_hot(i.abs(), 5), lambda: (places(4, 3, 2),)),
     "indices_apart": (lambda x, i: x[i, :, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
     "read_on": (
         lambda x, i: (x[i] * 2).tanh().square() + 1,
         lambda: (torch.randn(6), places(4, 5)),
     ),
 }
+
+SEVERAL = {
+    "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
+    "one_hot",
+}  # fmt: skip
+"""What takes calls, or more than one kernel."""
 
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
@@ -82,8 +99,15 @@ def test_strides(session: Session, records: list[GraphRecord], name: str, dynami
         got = torch.compile(function, backend=session.backend, dynamic=dynamic)(*inputs)
     assert strides(got) == strides(want)
     torch.testing.assert_close(got, want, equal_nan=True)
-    if name not in ("log_sigmoid", "batch_norm_training", "unpool"):
+    if name not in SEVERAL:
         assert len(records[0].kernels) == 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_rows_pooled_with_gradients_lie_as_two_axes_do(session: Session, dynamic: bool) -> None:
+    x = turned(2, 3, 6).requires_grad_()
+    got = torch.compile(lambda x: F.max_pool1d(x, 2), backend=session.backend, dynamic=dynamic)(x)
+    torch.testing.assert_close(got, F.max_pool1d(x, 2), check_stride=True)
 
 
 def test_a_training_step_saves_the_result_once(

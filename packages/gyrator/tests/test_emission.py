@@ -1,13 +1,17 @@
 """Texts of kernels with stages and of templates."""
 
+from typing import Any
+
 import pytest
 from attrs import evolve
 
 from gyrator.engine.emission import units_of
 from gyrator.targets.gpu import NVIDIA_GPU
-from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.host.parse import parse
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.source import TranslationUnit
+from gyrator_ir.target import Target
 
 TEXT = """\
 host.program 1 @p
@@ -39,5 +43,15 @@ def test_kernels_and_templates_are_written_for_their_device() -> None:
 
 
 def test_a_language_without_templates_says_so() -> None:
-    with pytest.raises(TypeError, match=r"c\+\+ has no templates, and sm_90 offers them"):
-        units_of(parse(TEXT), CppBackend(), NVIDIA_GPU.target("sm_90", 132))
+    class Plain:
+        name = "plain"
+        content_hash = ""
+
+        def refuses(self, kernel: Kernel, target: Target) -> None:
+            return None
+
+        def emit(self, *given: Any) -> tuple[TranslationUnit, ...]:
+            return ()
+
+    with pytest.raises(TypeError, match="plain has no templates, and sm_90 offers them"):
+        units_of(parse(TEXT), Plain(), NVIDIA_GPU.target("sm_90", 132))

@@ -22,6 +22,7 @@ from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs, walk
 from gyrator_ir.loop.nodes import Literal
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.memory_tracker import MemoryUseError
 from gyrator_runtime.toolchain import ToolchainError
 from gyrator_testing.host_cases import CHECKS, LIBRARY, REFUSED_ELSEWHERE, X
 from gyrator_testing.host_cases import HEAD as ONE
@@ -447,9 +448,12 @@ def test_many_calls_leave_nothing(
                 run([x if turn % 2 else x.clone(), n])
 
     some(min(calls, 500))
-    before = resident()
-    some(calls)
-    assert resident() - before <= 8 * calls + (1 << 17)
+    grown = []
+    for _ in range(3):  # a leak shows each time; what else a process allocates does not
+        before = resident()
+        some(calls)
+        grown.append(resident() - before)
+    assert min(grown) <= 8 * calls + (1 << 17)
 
 
 def test_results_leave_nothing_where_torch_tells_no_way_to_wrap_them(
@@ -587,3 +591,54 @@ def test_the_printed_python_computes_the_same(cache_root: Any) -> None:
         timings = [r.timings() for r in records if r.timings is not None]
         assert all(calls == 2 for t in timings for calls, _ in t.values()), timings
         assert bool(timings) == ("timed" in options)
+
+
+def _pooled(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.sum(0), x.sum(1)
+    c = torch.sort(a.exp() + b.amax())[0]
+    return torch.sort(c + b.cumsum(0)[0])[0] * a.amin()
+
+
+def _watched(f: Any, *args: torch.Tensor, **options: Any) -> Any:
+    torch._dynamo.reset()
+    chosen = {"strict": True, "progress": False, "cache": False, "memory_asserts": True} | options
+    with Session(options=chosen) as session:
+        return torch.compile(f, backend=session.backend)(*args)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_memory_of_a_plan_passes_its_tracker(dynamic: bool) -> None:
+    torch._dynamo.reset()
+    options = {"strict": True, "progress": False, "cache": False, "memory_asserts": True}
+    with Session(options=options) as session:
+        compiled = torch.compile(_pooled, backend=session.backend, dynamic=dynamic)
+        for n in (7, 12):
+            x = torch.randn(n, n + 1, requires_grad=True)
+            y = x.detach().clone().requires_grad_()
+            torch.testing.assert_close(compiled(x), _pooled(y), rtol=1e-4, atol=1e-4)
+            compiled(x).sum().backward()
+            _pooled(y).sum().backward()
+            torch.testing.assert_close(x.grad, y.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_memory_given_away_while_in_use_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gyrator_scheduler.host import memory
+
+    monkeypatch.setattr(memory, "assign_offsets", lambda lives, limit: [0] * len(lives))
+    with pytest.raises(MemoryUseError, match=r"GY-RUNTIME-005: `.* = rt.from_pool.* in use since"):
+        _watched(_pooled, torch.randn(7, 8))
+
+
+def test_memory_that_an_op_keeps_is_found() -> None:
+    kept: list[torch.Tensor] = []
+    with torch.library._scoped_library("gyrator_keeps", "DEF") as library:
+        library.define("look(Tensor x) -> Tensor")
+        library.impl("look", lambda x: kept.append(x) or x.sum(), "CPU")
+        library.impl("look", lambda x: x.sum(), "Meta")
+
+        def f(x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.gyrator_keeps.look(x.exp()) + 1
+
+        with pytest.raises(MemoryUseError, match=r"GY-RUNTIME-006: .*`.* = rt.allocate"):
+            _watched(f, torch.randn(5))
+    assert len(kept) == 1

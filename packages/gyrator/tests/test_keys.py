@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,10 @@ PACKAGES = ["gyrator"] + [
 def keys() -> list[Any]:
     """Return what keys say of the compiler, in each host language, and of kernel languages."""
     content._source.cache_clear()
-    found: list[Any] = [CPU.kernels.content_hash, CUDA_TARGET.kernels.content_hash]
+    groups = ("gyrator.targets", "gyrator.optional_targets")
+    targets = [e for group in groups for e in entry_points(group=group)]
+    ours = [e.load() for e in targets if e.value.startswith("gyrator.targets.")]
+    found: list[Any] = [definition.kernels.content_hash for definition in ours]
     for wrapper in ("python", "cpp", "fx"):
         with Session(options={"wrapper": wrapper}) as session:
             found.append(session.engine(session.options).identity)

@@ -31,11 +31,11 @@ def loop(traced: Path) -> str:
     return (traced / "loop.gy").read_text()
 
 
-@pytest.mark.parametrize("start", LEVELS)
-@pytest.mark.parametrize("to", [*LEVELS, "tile", "kernels", "python"])
+@pytest.mark.parametrize("start", ["fx", "loop", "kernel", "host"])
+@pytest.mark.parametrize("to", ["fx", *LEVELS, "kernels", "python"])
 def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> None:
     text = (traced / f"{start}.gy").read_text()
-    order = [*LEVELS, "tile", "kernels", "python"]
+    order = ["fx", *LEVELS, "kernels", "python"]
     if order.index(to) < order.index(start):
         with pytest.raises(OptError, match="GY-OPT-002: no stage leads from"):
             run_opt(text, OptRequest(to=to))
@@ -46,7 +46,7 @@ def test_it_runs_what_the_product_runs(traced: Path, start: str, to: str) -> Non
     elif to == "kernels":
         (file,) = traced.glob("*.cpp")
         assert made == file.read_text()
-    elif to == start == "loop":
+    elif to == "loop":
         changed = sorted(traced.glob("passes/*-loop-*.gy"))
         assert made == changed[-1].read_text()
     else:
@@ -58,7 +58,10 @@ def test_tiled_kernels_are_printed_and_passed_over(traced: Path) -> None:
     (file,) = traced.glob("*.cpp")
 
     assert run_opt(text, OptRequest(to="kernels")) == file.read_text()
-    assert run_opt(text, OptRequest(passes="unroll-reductions")) == text
+    assert run_opt(text, OptRequest(passes="merge-repeats")) == text
+    bound = run_opt(text, OptRequest(passes="bind-choices"))
+    assert "choice" in text and "choice" not in bound
+    assert run_opt(bound, OptRequest(to="kernels")) == file.read_text()
     with pytest.raises(OptError, match="no stage leads from tile to 'host'"):
         run_opt(text, OptRequest(to="host"))
     with pytest.raises(OptError, match="say which passes run"):
@@ -104,7 +107,7 @@ def test_passes_take_the_place_of_those_of_the_level(loop: str) -> None:
     assert without == [n for n in ran(to="loop") if n not in ("merge-axes", "split-scans")]
     with pytest.raises(PassError, match=r"GY-PASS-001(.|\n)*did you mean 'merge-axes'"):
         ran(without=("merge-axe",))
-    with pytest.raises(PassError, match=r"no pass 'merge-axes'(.|\n)*there are loop: split-scans"):
+    with pytest.raises(PassError, match=r"no pass 'merge-axes'(.|\n)*loop: split-scans"):
         ran(passes="split-scans", after="merge-axes")
     with pytest.raises(ParseError, match="GY-PASS-001: there is no pass 'cse'"):
         ran(passes="cse")
@@ -118,7 +121,7 @@ def test_text_that_is_no_program_is_refused(text: str) -> None:
     found = error.value.diagnostic
     assert found.code == "GY-OPT-001"
     assert found.message == "the text is no program"
-    assert "loop.program, kernel.schedule, host.program" in found.help
+    assert "fx.graph, loop.program, kernel.schedule, host.program" in found.help
 
 
 @pytest.mark.parametrize(
@@ -132,7 +135,7 @@ def test_text_that_is_no_program_is_refused(text: str) -> None:
             "pass 'merge-axes' of the level loop comes befo",
         ),
         ("host", OptRequest(passes="cse"), "there are no passes on the level host"),
-        ("loop", OptRequest(start="asm"), "there is no level 'asm'; there are: loop, kernel, host"),
+        ("loop", OptRequest(start="asm"), "there is no level 'asm'; there are: fx, loop, kernel"),
     ],
 )
 def test_what_makes_no_sense_is_refused(

@@ -44,6 +44,10 @@ TORCH: dict[str, tuple[Callable[..., Any], Callable[[int], tuple[torch.Tensor, .
         lambda n: (complex_of(n, 2, 3, 4).contiguous(memory_format=LAST),),
     ),
     "imag of conj": (lambda x: x.conj().imag + 1, lambda n: (complex_of(n, 8)[:, ::2].t(),)),
+    "imag of nothing": (
+        lambda x: ((y := x[:0].conj().resolve_conj().imag), y + 1)[0],
+        lambda n: (complex_of(n),),
+    ),
     "imag of adjoint": (lambda x: x.mH.imag + 1, lambda n: (complex_of(n, 3),)),
     "conj of expanded": (
         lambda x: (x.conj() * 2).real + 1,

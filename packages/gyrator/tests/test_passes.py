@@ -262,7 +262,7 @@ def test_a_trace_has_what_each_pass_made(tmp_path: Path) -> None:
         negated = torch.compile(lambda x: x.sin().neg(), backend=session.backend)
         negated(x).sum().backward()
     forward = sorted(p.name for p in (tmp_path / "000_forward/passes").iterdir())
-    assert forward[:3] == ["000-fx.py", "001-fx-swap-ops.py", "002-loop.gy"]
+    assert forward[:3] == ["000-fx.gy", "001-fx-swap-ops.gy", "002-loop.gy"]
     assert any(name.endswith("loop-inline-pointwise.gy") for name in forward)
     before, after = ((tmp_path / "000_forward/passes" / n).read_text() for n in forward[:2])
     assert "aten.neg" in before and "aten.exp" in after

@@ -169,7 +169,7 @@ def through(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fnuz, torch.float8_e8m0fnu])
+@pytest.mark.parametrize("dtype", [torch.float8_e8m0fnu])
 def test_types_that_programs_do_not_hold(
     compiled: Compiled, dtype: torch.dtype, dynamic: bool
 ) -> None:
@@ -188,7 +188,7 @@ def test_types_that_kernels_do_not_compute_on(compiled: Compiled, dtype: torch.d
 
 
 def test_tensors_that_programs_do_not_hold_pass_through(compiled: Compiled) -> None:
-    narrow = torch.randn(3, 4).to(torch.float8_e4m3fnuz)
+    narrow = torch.randn(3, 4).to(torch.float8_e8m0fnu)
     compiled.check(
         lambda x, n: (x.sin(), n, n.to(torch.float32) * x.sum()),
         (torch.randn(5), narrow),
@@ -240,7 +240,7 @@ def test_sparse_gradients(compiled: Compiled) -> None:
 def test_a_write_that_follows(compiled: Compiled) -> None:
     def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         before = x.t().sin()
-        narrow = before.to(torch.float8_e4m3fnuz).to(torch.float32)
+        narrow = before.to(torch.float8_e8m0fnu).to(torch.float32)
         x.mul_(2).add_(narrow.t())
         y.copy_(x[0])
         return before + x.t() + torch.rand(4, 3) * 0

@@ -59,7 +59,8 @@ def test_ops_at_special_values(session: Session, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", FLOATS[:2], ids=str)
 def test_gradients_at_special_values(session: Session, dtype: torch.dtype) -> None:
     functions = (
-        F.hardswish, F.hardsigmoid, F.elu, F.selu,
+        F.hardswish, F.hardsigmoid, F.elu, F.selu, F.celu, F.hardtanh, F.relu6, F.softshrink,
+        F.leaky_relu, lambda x: F.threshold(x, 0.1, 0.5),
         lambda x: F.smooth_l1_loss(x, x * 0.5, reduction="none"),
         lambda x: F.huber_loss(x, x * 0.5, reduction="none", delta=1.5),
     )  # fmt: skip

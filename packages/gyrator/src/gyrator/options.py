@@ -1,5 +1,6 @@
 """What a user may choose, with its default and meaning: one attrs field an option."""
 
+import os
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -64,14 +65,20 @@ class Options:
     fallback_random: bool = _option(
         False, "Draw random numbers with ATen's ops, in eager's stream, instead of in kernels."
     )
+    freezing: bool = _option(
+        False,
+        "In inference, keep what follows from parameters and buffers alone, and compute it again "
+        "when one of them changes; fold batch norms into the products before them, pack weights "
+        "as libraries want them.",
+    )
     min_cut: bool = _option(
         True, "Choose what a training step saves for the backward pass by minimum cut."
     )
     max_autotune: bool = _option(
         False,
-        "Build kernels for every vector width of this machine, or for each configuration on a GPU, "
-        "measure, and keep the best; measure products in generated kernels against the library on "
-        "devices with matrix units, and by each of torch's libraries on a CPU.",
+        "Build every candidate of each kernel, and its best guess for every vector width of this "
+        "machine, measure, and keep the best; measure products in generated kernels against the "
+        "library on devices with matrix units, and by each of torch's libraries on a CPU.",
     )
     autotune_seconds: int = _option(
         0,
@@ -87,6 +94,12 @@ class Options:
     )
     nan_asserts: bool = _option(
         False, "Raise where a kernel or an ATen op first gives NaN or infinity."
+    )
+    memory_asserts: bool = _option(
+        False,
+        "With the wrapper 'python': run the printed host program, and raise where it gives away "
+        "memory of a tensor that is still in use, or where memory is held that it has dropped.",
+        code=False,
     )
     verify: Literal["", "kernels"] = _option(
         "",
@@ -137,6 +150,11 @@ class Options:
         """Whether a row's result must not depend on the rows beside it."""
         return self.numerics == "batch_invariant"
 
+    @property
+    def looks_up(self) -> bool:
+        """Whether stored programs are loaded; a trace needs those that compile."""
+        return self.cache and not self.trace_dir
+
     def code_fields(self) -> dict[str, Any]:
         """Return the options that can change generated code, for cache keys."""
         return {f.name: getattr(self, f.name) for f in attrs.fields(Options) if f.metadata["code"]}
@@ -173,7 +191,8 @@ def make_options(
     options: Mapping[str, Any] | None = None,
     base: Options | None = None,
 ) -> Options:
-    """Return the options of a mode, with single ones replaced.
+    """Return the options of a mode, with single ones replaced. `base` has the others; if it is not
+    given, they are as the environment says.
 
     Raises `OptionError` (GY-OPTION-001 to 003) for an unknown mode or option, or a bad value.
     """
@@ -185,7 +204,25 @@ def make_options(
                 Diagnostic("GY-OPTION-001", f"unknown option {name!r}", help=_near(name, known))
             )
         chosen[name] = _checked(known[name], value)
-    return attrs.evolve(base or Options(), **chosen)
+    return attrs.evolve(environment_options() if base is None else base, **chosen)
+
+
+_BOOLS = MappingProxyType({"true": True, "1": True, "false": False, "0": False})
+
+
+def environment_options(environ: Mapping[str, str] = os.environ) -> Options:
+    """Return the options that the environment sets: `GYRATOR_TRACE_DIR` for `trace_dir`, and so on.
+    `TORCH_COMPILE_DEBUG=1` is a `trace_dir` in PyTorch's folder for that.
+
+    Raises `OptionError` (GY-OPTION-003) for a bad value.
+    """
+    names = {f"GYRATOR_{f.name.upper()}": f.name for f in attrs.fields(Options)}
+    chosen = [f"{option}={environ[name]}" for name, option in names.items() if name in environ]
+    found = options_of_text(chosen)
+    if environ.get("TORCH_COMPILE_DEBUG") == "1":
+        root = environ.get("TORCH_COMPILE_DEBUG_DIR") or os.getcwd()
+        found.setdefault("trace_dir", os.path.join(root, "torch_compile_debug", "gyrator"))
+    return make_options(options=found, base=Options())
 
 
 def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
@@ -196,7 +233,7 @@ def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
         name, _, value = text.partition("=")
         found[name] = value
         if known.get(name) is bool:
-            found[name] = {"true": True, "false": False}.get(value.lower(), value)
+            found[name] = _BOOLS.get(value.lower(), value)
         elif known.get(name) is int and value.isdecimal():
             found[name] = int(value)
     return found

@@ -15,7 +15,8 @@ from gyrator.config import Config, read_config
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
 from gyrator.frontend.aot import Frontend
-from gyrator.options import Options, make_options
+from gyrator.frontend.freezing import SharedConstants
+from gyrator.options import Options, environment_options, make_options
 from gyrator.reports.records import Observer, ignore_record
 from gyrator.store.content_hash import passes_hash
 from gyrator.targets import TargetDefinition, installed, probed
@@ -52,7 +53,7 @@ class Session:
     Two sessions share nothing but the cache folder; they may work in two threads at once.
     """
 
-    options: Options = field(factory=Options, converter=_as_options)
+    options: Options = field(factory=environment_options, converter=_as_options)
     config: Config = field(factory=read_config)
     rules: LoweringTable | None = None
     """Which rule lowers what; None for the table that we ship."""
@@ -64,6 +65,7 @@ class Session:
     _cache: Cache | None = None
     _uninitialised: tuple[TargetDefinition, ...] = ()
     _engines: dict[Options, Engine] = field(factory=dict)
+    _constants: SharedConstants = field(factory=SharedConstants)
     _lock: threading.Lock = field(factory=threading.Lock)
 
     def __attrs_post_init__(self) -> None:
@@ -93,7 +95,7 @@ class Session:
     ) -> Callable[..., Any]:
         """Compile a graph of Dynamo's; what `torch.compile(f, backend=session.backend)` calls."""
         chosen = make_options(mode, options, self.options)
-        frontend = Frontend(self.engine(chosen), chosen, self.cache)
+        frontend = Frontend(self.engine(chosen), chosen, self.cache, self._constants)
         return frontend.compile(gm, example_inputs)
 
     def engine(self, options: Options) -> Engine:
@@ -120,6 +122,11 @@ class Session:
         if self._cache is None:
             self._cache = Cache(self.config.cache_root, self.config.cache_bytes)
         return self._cache
+
+    @property
+    def constant_bytes(self) -> int:
+        """Memory of the constants that frozen programs keep beside the parameters (`freezing`)."""
+        return self._constants.bytes
 
     @property
     def recorded_graphs(self) -> int:

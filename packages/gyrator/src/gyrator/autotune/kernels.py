@@ -1,10 +1,12 @@
-"""`max_autotune`: build each kernel for every target its device runs, and keep the quickest."""
+"""`max_autotune`: build every candidate of each kernel, and the best guess for each target that its
+device runs too, and keep the quickest."""
 
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -13,8 +15,19 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.targets import Building, PartialBuilding
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.kernel.nodes import Launchable
+from gyrator_ir.kernel.nodes import Kernel, Launchable
 from gyrator_ir.source import Configuration, KernelSource, TranslationUnit
+from gyrator_ir.text.scanner import Writer
+from gyrator_ir.tile.choices import candidates_of, name_of, only, with_candidates
+from gyrator_ir.tile.nodes import (
+    Repeat,
+    Tiled,
+    TiledGroup,
+    TiledKernel,
+    TiledTemplate,
+    TileProgram,
+)
+from gyrator_ir.tile.print import show_tiled
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
@@ -71,12 +84,37 @@ class Budget:
             longest = max(longest, before - self.left)
 
 
+@frozen
+class Winner:
+    """How a kernel was quickest."""
+
+    arch: str
+    """Of the target that it was written for."""
+    configuration: Configuration
+
+    def data(self) -> dict[str, Any]:
+        """Return what is stored."""
+        return {"arch": self.arch, "values": dict(self.configuration.values)}
+
+
+_PLAIN = Configuration(())
+
+
 @frozen(eq=False)
 class Variant:
-    """The same kernels for one target: their text, and the build under way."""
+    """The same kernels, or some of them, in one way: their text, and the build under way."""
 
+    arch: str
+    program: TileProgram | None
+    """The kernels with one candidate each; None where their language prints no Tile IR."""
     units: tuple[TranslationUnit, ...]
     building: Building
+
+    def winner(self, name: str) -> Winner:
+        """Return what to remember of a kernel that is quickest here."""
+        kernels = () if self.program is None else self.program.kernels
+        found = next((candidates_of(k) for k in kernels if name_of(k) == name), ())
+        return Winner(self.arch, next(iter(found), _PLAIN))
 
 
 @frozen(eq=False)
@@ -86,8 +124,8 @@ class Chosen:
     variants: tuple[Variant, ...]
     winners: Mapping[str, int]
     """Which variant has a symbol's quickest function."""
-    measured: frozenset[str]
-    """Symbols all of whose functions were measured."""
+    measured: Mapping[str, Winner]
+    """What is to be remembered, by kernel: of those all of whose functions were measured."""
 
     def libraries(self) -> tuple[Library, ...]:
         """Return every library that holds a winner, with those symbols only."""
@@ -118,24 +156,59 @@ class Chosen:
                 yield building, winners
 
 
-def alternatives(
-    units: Sequence[TranslationUnit],
-) -> tuple[tuple[TranslationUnit, ...], ...]:
-    """Return the units with each kernel's second candidate, then with each one's third, ...
-
-    A kernel with fewer candidates keeps its first.
-    """
-    most = max((len(k.candidates) for u in units for k in u.kernels), default=0)
-    return tuple(
-        tuple(evolve(u, kernels=tuple(_nth(k, number) for k in u.kernels)) for u in units)
-        for number in range(1, most)
-    )
+Choose = Callable[[TileProgram], TileProgram]
+"""Leaves kernels out of a program, and candidates."""
 
 
-def _nth(kernel: KernelSource, number: int) -> KernelSource:
-    if number >= len(kernel.candidates):
-        return kernel
-    return evolve(kernel, candidates=(kernel.candidates[number],))
+def first(known: Mapping[str, Winner], arch: str) -> Choose:
+    """Keep each kernel's winner if it is of this target, else its best guess."""
+
+    def chosen(program: TileProgram) -> TileProgram:
+        return _narrowed(program, [(k, _best(k, known, arch)) for k in program.kernels])
+
+    return chosen
+
+
+def elsewhere(known: Mapping[str, Winner], arch: str) -> Choose:
+    """Keep the kernels that are to be measured for another target, and those that won there."""
+
+    def chosen(program: TileProgram) -> TileProgram:
+        kept = (
+            k for k in program.kernels if name_of(k) not in known or known[name_of(k)].arch == arch
+        )
+        return _narrowed(program, [(k, _best(k, known, arch)) for k in kept])
+
+    return chosen
+
+
+def alternative(known: Collection[str], number: int) -> Choose:
+    """Keep the candidate of this number, of kernels that have so many and are to be measured."""
+
+    def chosen(program: TileProgram) -> TileProgram:
+        found = ((k, candidates_of(k)) for k in program.kernels if name_of(k) not in known)
+        return _narrowed(program, [(k, c[number]) for k, c in found if number < len(c)])
+
+    return chosen
+
+
+def most_candidates(program: TileProgram, known: Collection[str]) -> int:
+    """Return how many candidates a kernel has at most that is to be measured."""
+    kernels = (k for k in program.kernels if name_of(k) not in known)
+    return max((len(candidates_of(k)) for k in kernels), default=0)
+
+
+def _best(tiled: Tiled, known: Mapping[str, Winner], arch: str) -> Configuration | None:
+    winner = known.get(name_of(tiled))
+    if winner is not None and winner.arch == arch:
+        return winner.configuration
+    return next(iter(candidates_of(tiled)), None)
+
+
+def _narrowed(
+    program: TileProgram, chosen: Sequence[tuple[Tiled, Configuration | None]]
+) -> TileProgram:
+    kernels = [with_candidates(k, () if c is None else (c,)) for k, c in chosen]
+    return only(program, kernels)
 
 
 def tune(
@@ -145,8 +218,10 @@ def tune(
     device_type: str,
     runner: Runner,
     budget: Budget,
+    known: Mapping[str, Winner] = MappingProxyType({}),
 ) -> Chosen:
-    """Time every kernel of each variant in turn, on data of the sizes that the program expects.
+    """Time every kernel of each variant in turn, on data of the sizes that the program expects; but
+    those that are known.
 
     Waiting for the variants may take half of the budget. What it leaves unmeasured, and what cannot
     be built, stays as in the first variant.
@@ -158,10 +233,21 @@ def tune(
             tables.append(_functions(variant.building, max(budget.left - reserve, 0.0)))
         complete = budget.left > reserve
     written = [{k.kernel: k for u in v.units for k in u.kernels} for v in variants]
+    archs = [v.arch for v in variants]
     # Kernels of subprograms are not measured.
-    winners = {k.symbol: 0 for u in variants[0].units for k in u.kernels}
-    measured: set[str] = set()
-    here = [k for k in host.kernels if k.device.type == device_type]
+    winners = dict.fromkeys((k.symbol for u in variants[0].units for k in u.kernels), 0)
+    for name, winner in known.items():
+        number = archs.index(winner.arch)
+        symbol = written[0][name].symbol
+        winners[symbol] = number if symbol in tables[number] else 0
+    measured: dict[str, Winner] = {}
+    repeated = (v.kernels for v in [variants[0].program] if v is not None)
+    left_out = {k.name for kernels in repeated for k in kernels if isinstance(k, Repeat)}
+    here = [
+        k
+        for k in host.kernels
+        if k.device.type == device_type and k.name not in known and k.name not in left_out
+    ]
     # Compilers are called while torch traces with fake tensors; kernels need real ones.
     with _disable_current_modes():
         for kernel in budget.each([k for k in here if len(_distinct(written, k.name)) > 1]):
@@ -172,8 +258,8 @@ def tune(
             runs = {n: _run(kernel, host, tables[n][symbol], tensors, runner) for n in built}
             winners[symbol] = quickest(runs, device, _GAIN)
             if complete or len(built) == len(numbers):
-                measured.add(symbol)
-    return Chosen(tuple(variants), winners, frozenset(measured))
+                measured[kernel.name] = variants[winners[symbol]].winner(kernel.name)
+    return Chosen(tuple(variants), winners, measured)
 
 
 def _functions(building: Building, seconds: float) -> Mapping[str, KernelFunction]:
@@ -187,8 +273,9 @@ def _distinct(written: Sequence[Mapping[str, KernelSource]], name: str) -> tuple
     """Return the variants in which a kernel is another than in those before."""
     found: dict[tuple[str, Configuration | None], int] = {}
     for number, sources in enumerate(written):
-        source = sources[name]
-        found.setdefault((source.text, next(iter(source.candidates), None)), number)
+        source = sources.get(name)
+        if source is not None:
+            found.setdefault((source.text, next(iter(source.candidates), None)), number)
     return tuple(found.values())
 
 
@@ -199,7 +286,7 @@ def quickest(
     return choose(runs, device, samples=_SAMPLES, sample_seconds=_SAMPLE_SECONDS, gain=gain)
 
 
-def remember(cache: Cache, key: CacheKey, best: int | str) -> None:
+def remember(cache: Cache, key: CacheKey, best: int | str | Mapping[str, Any]) -> None:
     """Store what was the quickest."""
     cache.keep(key, {_FILE: json.dumps({"best": best}).encode()})
 
@@ -212,11 +299,11 @@ def remembered(cache: Cache, key: CacheKey) -> Any:
 
 @frozen
 class Memory:
-    """Which configuration was each kernel's quickest, for programs that have the same kernel.
+    """How each kernel was quickest, for programs that have the same kernel.
 
     Args:
         cache: where it is stored.
-        by: bytes that differ where the same text may become another kernel.
+        by: bytes that differ where the same Tile IR may become another kernel, or run elsewhere.
         host: the program whose kernels are looked up.
     """
 
@@ -224,38 +311,49 @@ class Memory:
     by: bytes
     host: HostProgram
 
-    def applied(self, units: Sequence[TranslationUnit]) -> tuple[TranslationUnit, ...]:
-        """Return the units, kernels that were measured before with their winner alone."""
-        return tuple(evolve(u, kernels=tuple(map(self._chosen, u.kernels))) for u in units)
+    def known(self, program: TileProgram) -> dict[str, Winner]:
+        """Return how kernels that were measured before are quickest, by name."""
+        found: dict[str, Winner] = {}
+        for name, key in self._keys(program):
+            best = remembered(self.cache, key)
+            if best is not None:
+                found[name] = Winner(best["arch"], Configuration(tuple(best["values"].items())))
+        return found
 
-    def add(self, chosen: Chosen) -> None:
-        """Store what was measured; all variants are of one target."""
-        for source in (k for u in chosen.variants[0].units for k in u.kernels):
-            if source.symbol in chosen.measured and (key := self._key(source)) is not None:
-                number = chosen.winners[source.symbol]
-                best = number if number < len(source.candidates) else 0
-                remember(self.cache, key, best)
+    def add(self, program: TileProgram, measured: Mapping[str, Winner]) -> None:
+        """Store what was measured of the kernels of a program, which has all candidates."""
+        for name, key in self._keys(program):
+            if name in measured:
+                remember(self.cache, key, measured[name].data())
 
-    def _chosen(self, source: KernelSource) -> KernelSource:
-        key = self._key(source) if len(source.candidates) > 1 else None
-        best = None if key is None else remembered(self.cache, key)
-        if best is None:
-            return source
-        return evolve(source, candidates=(source.candidates[best],))
-
-    def _key(self, source: KernelSource) -> CacheKey | None:
-        """Return the key of a kernel, whatever it is called; None for one of a subprogram."""
-        kernel = next((k for k in self.host.kernels if k.name == source.kernel), None)
-        if kernel is None:
-            return None
-        lines = source.text.replace(source.symbol, "kernel").splitlines()
-        remarks = {line for line, _ in source.source_map}
-        text = "\n".join(line for k, line in enumerate(lines, 1) if k not in remarks)
+    def _keys(self, program: TileProgram) -> Iterator[tuple[str, CacheKey]]:
+        """Yield the keys of kernels that have a launch, whatever they are called there."""
+        launched = {k.name: k for k in self.host.kernels}
         hint = self.host.facts.hint
-        sizes = [[hint(e) for e in (*p.shape, *p.strides)] for p in kernel.parameters]
-        sizes.append([hint(s) for s in kernel.sizes])
-        form = repr((source.arguments, source.candidates, sizes))
-        return make_key("tuned", {"text": text.encode(), "form": form.encode(), "by": self.by})
+        for tiled in program.kernels:
+            name = name_of(tiled)
+            if isinstance(tiled, Repeat) or name not in launched:
+                continue
+            kernel = launched[name]
+            sizes = [[hint(e) for e in (*p.shape, *p.strides)] for p in kernel.parameters]
+            sizes.append([hint(s) for s in kernel.sizes])
+            text = "\n".join(show_tiled(_anonymous(tiled), Writer()))
+            parts = {"text": text.encode(), "sizes": repr(sizes).encode(), "by": self.by}
+            yield name, make_key("tuned", parts)
+
+
+def _anonymous(tiled: TiledKernel | TiledGroup | TiledTemplate) -> Tiled:
+    """Return what is launched without its name, and without remarks of where it came from."""
+    if isinstance(tiled, TiledGroup):
+        kernels = tuple(evolve(k, kernel=_plain(k.kernel)) for k in tiled.kernels)
+        return evolve(tiled, name="group", kernels=kernels)
+    if isinstance(tiled, TiledTemplate):
+        return evolve(tiled, kernel=evolve(tiled.kernel, name="kernel", origins=()))
+    return evolve(tiled, kernel=evolve(_plain(tiled.kernel), name="kernel"))
+
+
+def _plain(kernel: Kernel) -> Kernel:
+    return evolve(kernel, origins=(), refusals=())
 
 
 def _run(

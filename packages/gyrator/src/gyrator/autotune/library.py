@@ -8,7 +8,7 @@ of constant sizes instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product as pairs
 from typing import Any
@@ -34,6 +34,9 @@ _ROWS = 128
 """Rows and columns of the products of which the error is measured: enough for its mean."""
 _GAIN = 1.1
 """How much quicker oneDNN must be to be taken."""
+_PACKED_GAIN = 1.05
+"""How much quicker a packed weight must make a product."""
+_PACKINGS = ("", "onednn", "mkl")
 _SAMPLES = 8
 _SAMPLE_SECONDS = 3e-4
 _WORSE = 1.05
@@ -113,6 +116,19 @@ class LibraryChoice:
             self._known[product.device] = self._of_machine(product.device)
         return self._known[product.device].takes(product, self._exact)
 
+    def packed(self, product: Product) -> str:
+        """Return which library is to compute a product with a packed weight; empty for none.
+
+        What is quickest is measured for each product, once a machine.
+        """
+        key = self._key(repr(("packed", product, self._exact)), product.device)
+        best = remembered(self.setting.cache, key)
+        if best is None:
+            with self._alone(product.device) as measure:
+                best = _PACKINGS.index(measure.packed(product, self._exact))
+            remember(self.setting.cache, key, best)
+        return _PACKINGS[best]
+
     @property
     def _exact(self) -> bool:
         return self.setting.options.numerics != "fast"
@@ -174,6 +190,24 @@ class Measure:
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
         return times["aten"].least >= _GAIN * times["onednn"].least
 
+    def packed(self, product: Product, exact: bool) -> str:
+        """Return which library is quickest with a packed weight and a bias, of those that are
+        `exact` enough; empty for ATen's call."""
+        x, y = self._matrices(product)
+        bias = self._drawn(1, product.columns, False)[0]
+        runs: dict[str, Callable[[], torch.Tensor]] = {"": lambda: torch.addmm(bias, x, y)}
+        if not exact or self.as_exact(product.depth):
+            for_onednn = torch.ops.mkldnn._reorder_linear_weight(y.t(), product.rows)
+            runs["onednn"] = lambda: _onednn(x, for_onednn, bias)
+        if torch._C.has_mkl:
+            mkl: Any = torch.ops.mkl
+            weight = y.t().contiguous()
+            for_mkl = mkl._mkl_reorder_linear_weight(weight, product.rows)
+            runs["mkl"] = lambda: mkl._mkl_linear(x, for_mkl, weight, bias, product.rows)
+        times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
+        best = min(times, key=lambda name: times[name].least)
+        return best if times[""].least >= _PACKED_GAIN * times[best].least else ""
+
     def as_exact(self, depth: int) -> bool:
         """Return whether sums of so many products have no larger an error in oneDNN."""
         depth = min(depth, _DEPTHS[-1])
@@ -202,7 +236,11 @@ class Measure:
 
 
 def _linear(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return _onednn(x, y.t(), None)
+
+
+def _onednn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
-        x, y.t(), None, "none", [], ""
+        x, weight, bias, "none", [], ""
     )
     return result

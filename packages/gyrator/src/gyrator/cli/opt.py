@@ -1,9 +1,12 @@
 """`gyrator opt`: the product's own passes and stages, on the text of a program."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from attrs import evolve, field, frozen
 
+from gyrator.autotune.kernels import Budget
 from gyrator.config import read_config
 from gyrator.engine.pipeline import Stages
 from gyrator.options import Options
@@ -15,6 +18,7 @@ from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text
 from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
 from gyrator_ir.text.passes import parse_pipeline
 from gyrator_ir.tile.nodes import TileProgram
+from gyrator_lowering.fx_passes import FX
 from gyrator_scheduler.passes import kernel_pipeline, loop_pipeline
 from gyrator_scheduler.stage import offered
 
@@ -63,6 +67,10 @@ def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str
         return _run(program, level, request, stages, tracer)
 
 
+_LEVELS: Mapping[str, Level[Any]] = MappingProxyType({FX.name: FX, **LEVELS})
+"""In the order in which stages lead from one to the next."""
+
+
 def _tiled(program: TileProgram, request: OptRequest, stages: Stages, tracer: Tracer | None) -> str:
     """Run the named passes over kernels that are tiled already, and show or print them."""
     if request.to not in ("", TILE.name, KERNELS):
@@ -82,7 +90,7 @@ def _run(
     languages, targets = stages.setting.wrappers, stages.setting.by_device
     asked = any((request.passes, request.without, request.before, request.after))
     wanted = request.to or (level.name if asked else "")
-    order = (*LEVELS, TILE.name, KERNELS, *languages)
+    order = (*_LEVELS, KERNELS, *languages)
     if wanted and (wanted not in order or order.index(wanted) < order.index(level.name)):
         raise _no_way(f"no stage leads from {level.name} to {wanted!r}")
     if asked and level is HOST:
@@ -91,9 +99,18 @@ def _run(
         return level.show(program)
     if level is not HOST:
         options = stages.scheduler_options()
-        pipelines = loop_pipeline(options, targets), kernel_pipeline(options)
+        budget = Budget(stages.setting.options.autotune_seconds)
+        graphs = stages.graph_passes(budget)
+        pipelines = graphs, loop_pipeline(options, targets), kernel_pipeline(options)
         edits, wanted = _edits(request, level, wanted, pipelines)
         options = evolve(options, passes=edits)
+        if level is FX:
+            graphs = edits.apply(graphs)
+            graphs.run(program, tracer)
+            if wanted == FX.name:
+                return FX.show(program)
+            lowering = stages.lowering_options(program, budget, graphs)
+            program, level = stages.lowered(program, lowering), LOOP
         if level is LOOP:
             if wanted == LOOP.name:
                 program = offered(program, targets, stages.refused_template)
@@ -129,7 +146,8 @@ def _edits(
     edited = [edits.apply(p) for p in pipelines]
     PassEdits().without(stop).check(edited)
     found = next(p for p in edited if stop in p.names)
-    if list(LEVELS).index(found.level.name) < list(LEVELS).index(level.name):
+    order = list(_LEVELS)
+    if order.index(found.level.name) < order.index(level.name):
         raise _no_way(f"pass {stop!r} of the level {found.level.name} comes before {level.name}")
     passes = found.until(stop, included=not request.before).running
     return edits.only(found.level.name, *passes), found.level.name
@@ -137,14 +155,13 @@ def _edits(
 
 def _level(text: str, start: str) -> Level[Any]:
     if start:
-        known = {**LEVELS, TILE.name: TILE}
-        if start not in known:
-            raise _no_way(f"there is no level {start!r}; there are: {', '.join(known)}")
-        return known[start]
+        if start not in _LEVELS:
+            raise _no_way(f"there is no level {start!r}; there are: {', '.join(_LEVELS)}")
+        return _LEVELS[start]
     try:
-        return level_of_text(text)
+        return level_of_text(text, (FX,))
     except ParseError as error:
-        headers = ", ".join(level.kind for level in LEVELS.values())
+        headers = ", ".join(level.kind for level in _LEVELS.values())
         help = f"its first line starts with one of {headers}"
         raise OptError(Diagnostic("GY-OPT-001", "the text is no program", help=help)) from error
 

@@ -12,9 +12,10 @@ from torch._dynamo import disable
 from gyrator_runtime.cache import CacheKey
 
 if TYPE_CHECKING:
-    from gyrator.reports.records import Observer, Stopwatch
+    from gyrator.reports.records import GraphRecord, Stopwatch
     from gyrator_ir.passes import PassEdits
     from gyrator_ir.target import Target
+    from gyrator_lowering.fx_passes import Packing
     from gyrator_lowering.table import LoweringTable
 
 Phase = Literal["inference", "forward", "backward"]
@@ -71,9 +72,12 @@ class GraphCompiler(Protocol):
         """Start what compiling a graph of so many calls on these devices will need."""
         ...
 
-    @property
-    def observer(self) -> Observer:
-        """What is called for every graph."""
+    def observe(self, record: GraphRecord) -> None:
+        """Tell the logs and the observer of a compiled graph."""
+        ...
+
+    def packing(self) -> Packing | None:
+        """Return what tells which products get packed weights; None where no library is called."""
         ...
 
     def stopwatch(self) -> Stopwatch:

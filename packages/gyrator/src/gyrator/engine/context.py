@@ -15,7 +15,8 @@ from attrs import evolve, field, frozen
 
 from gyrator.config import Config
 from gyrator.options import Options
-from gyrator.reports.records import Observer, Stopwatch
+from gyrator.reports.logs import log_graph
+from gyrator.reports.records import GraphRecord, Observer, Stopwatch
 from gyrator.store.content_hash import canonical, passes_hash, product_hash, rules_hash
 from gyrator.store.programs import LoadContext, host_runner
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
@@ -140,6 +141,11 @@ class CompilerContext:
                 if isinstance(loader, WarmLoader):
                     loader.warm(-(-calls // _CALLS_A_KERNEL))
 
+    def observe(self, record: GraphRecord) -> None:
+        """Tell the logs and the observer of a compiled graph."""
+        log_graph(record)
+        self.observer(record)
+
     def running(self) -> LoadContext:
         """Return how loaded programs run."""
         loaders = {device: definition.load for device, (definition, _) in self.targets.items()}
@@ -152,6 +158,7 @@ class CompilerContext:
             self.runner,
             timed=self.options.timed,
             debug_python=self.options.debug_python,
+            memory_asserts=self.options.memory_asserts,
             fx_compiler=self._fx_compiler(),
             loaders=loaders,
             cpp=self._cpp,

@@ -1,6 +1,6 @@
 """The kernels of a host program as text: those with stages, those of templates, and groups."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from attrs import evolve, field, frozen
 
@@ -29,9 +29,12 @@ class Tiling:
     tracer: Tracer | None = None
     seen: Callable[[TileProgram], None] = field(default=lambda program: None)
     """Is given what the passes made."""
+    choose: Callable[[TileProgram], TileProgram] = field(default=lambda program: program)
+    """Says what of it is written."""
 
 
 AS_SHIPPED = Tiling()
+_ORDER = (Kernel, KernelGroup, TemplateKernel)
 
 
 def units_of(
@@ -42,20 +45,18 @@ def units_of(
     TypeError for a template or a group where the target offers what its kernel language does not
     have.
     """
-    here = [k for k in program.kernels if k.device.type == target.device]
-    kernels = tuple(k for k in here if isinstance(k, Kernel))
-    templates = tuple(k for k in here if isinstance(k, TemplateKernel))
-    groups = tuple(k for k in here if isinstance(k, KernelGroup))
-    units: tuple[TranslationUnit, ...] = ()
+    launched = _launched(program, target)
+    kernels = tuple(k for k in launched if isinstance(k, Kernel))
+    templates = tuple(k for k in launched if isinstance(k, TemplateKernel))
+    groups = tuple(k for k in launched if isinstance(k, KernelGroup))
+    if templates and not isinstance(language, TemplateBackend):
+        raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
     if isinstance(language, TilingBackend):
         tiled = tiled_of(program, language, target, tiling)
         tiling.seen(tiled)
-        units, groups = language.emit_tiled(tiled, target), ()
-    else:
-        units = language.emit(kernels, program.facts, program.origins, target)
-    if templates:
-        if not isinstance(language, TemplateBackend):
-            raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
+        return language.emit_tiled(tiling.choose(tiled), target)
+    units = language.emit(kernels, program.facts, program.origins, target)
+    if isinstance(language, TemplateBackend):
         units += language.emit_templates(templates, program.facts, program.origins, target)
     if groups:
         if not isinstance(language, GroupBackend):
@@ -67,12 +68,11 @@ def units_of(
 def tiled_of(
     program: HostProgram, language: TilingBackend, target: Target, tiling: Tiling = AS_SHIPPED
 ) -> TileProgram:
-    """Return the kernels and groups of a program for the target's device, tiled."""
-    here = [k for k in program.kernels if k.device.type == target.device]
-    kernels = [k for k in here if isinstance(k, Kernel)]
-    groups = [k for k in here if isinstance(k, KernelGroup)]
+    """Return the kernels of a program for the target's device, tiled: those with stages first, then
+    groups, then those of templates."""
+    kernels = sorted(_launched(program, target), key=lambda k: _ORDER.index(type(k)))
     return language.tile(
-        (*kernels, *groups), program.facts, program.origins, target, tiling.edits, tiling.tracer
+        kernels, program.facts, program.origins, target, tiling.edits, tiling.tracer
     )
 
 
@@ -100,8 +100,8 @@ def late_refusals(
     return found
 
 
-def _launched(program: HostProgram, target: Target) -> Iterable[Launchable]:
-    return (k for k in program.kernels if k.device.type == target.device)
+def _launched(program: HostProgram, target: Target) -> list[Launchable]:
+    return [k for k in program.kernels if k.device.type == target.device]
 
 
 def _blamed(program: HostProgram, kernel: Launchable, why: Diagnostic) -> dict[str, Diagnostic]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from attrs import asdict, evolve, frozen
@@ -25,6 +26,9 @@ from gyrator_ir.diagnostics import (
 )
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.warn import warn
+
+if TYPE_CHECKING:
+    from gyrator_lowering.fx_passes import Packing
 
 _DEPTH = 3
 """How often a piece of a graph may be cut again, for what only its own compile shows."""
@@ -61,7 +65,7 @@ class Engine(CompilerContext):
                 raise
             warn_fallback(error, phase)
             calls = sum(n.op == "call_function" for n in gm.graph.nodes)
-            self.observer(GraphRecord("main", phase, calls, fallback=str(error)))
+            self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
             return CompiledGraph(eager_graph(gm))
 
     def find(self, key: str, phase: Phase) -> Boxed | None:
@@ -74,8 +78,19 @@ class Engine(CompilerContext):
             return None
         record = stored.record(phase, True, tuple(watch.seconds.items()))
         self._report(record.externs)
-        self.observer(record)
+        self.observe(record)
         return stored.call
+
+    def packing(self) -> Packing | None:
+        """Return what tells which products get packed weights; None where no library is called."""
+        from gyrator.autotune.kernels import Budget
+        from gyrator.autotune.library import LibraryChoice, available
+
+        options = self.options
+        called = options.extern_kernels != "none" and not options.batch_invariant
+        if options.bitwise or not called or not available():
+            return None
+        return LibraryChoice(self, Budget(self.options.autotune_seconds)).packed
 
     def _compile(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
@@ -85,7 +100,7 @@ class Engine(CompilerContext):
         with watch.stage("key"):
             key = self._key(gm)
         refused: Mapping[str, Diagnostic] | None = None
-        if self.options.cache:
+        if self.options.looks_up:
             with watch.stage("load"):
                 stored = self._stored(key, gm)
                 refused = None if stored is not None else self._refused_before(gm, key)
@@ -122,7 +137,7 @@ class Engine(CompilerContext):
         pieces = cut(gm, error.nodes)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.name in error.nodes]
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
-        self.observer(GraphRecord("main", phase, len(nodes), externs=externs))
+        self.observe(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [
             self._adapted(piece.module, phase, depth - 1, self.stopwatch()).call
             if piece.compiled
@@ -174,7 +189,7 @@ class Engine(CompilerContext):
         self._report(record.externs)
         if not cached and self.options.cache:
             record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
-        self.observer(
+        self.observe(
             evolve(
                 record,
                 passes=tuple(watch.tracer.steps),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -67,7 +67,7 @@ class ShippedKernels(Shipped):
 
     def tile(
         self,
-        kernels: Sequence[Kernel | KernelGroup],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,

@@ -1,13 +1,23 @@
 """Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 from attrs import evolve, frozen
 
-from gyrator.autotune.kernels import Budget, Memory, Variant, alternatives, tune
+from gyrator.autotune.kernels import (
+    Budget,
+    Choose,
+    Memory,
+    Variant,
+    alternative,
+    elsewhere,
+    first,
+    most_candidates,
+    tune,
+)
 from gyrator.autotune.library import LibraryChoice
 from gyrator.autotune.matmuls import faster_in_kernels
 from gyrator.engine.compiled import Phase
@@ -36,8 +46,8 @@ from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import Repeat, TiledGroup, TileProgram
 from gyrator_lowering.default import default_table
-from gyrator_lowering.fx_passes import PadProducts, fx_pipeline
-from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
+from gyrator_lowering.options import NO_CALLS, LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.plan.lower import lower as lower_host
@@ -57,7 +67,7 @@ class Stages:
     ) -> StoredProgram:
         """Compile the graph and store it under `key`."""
         trace = Trace.open(self.setting.options.trace_dir, phase)
-        trace.write("graph.py", lambda: gm.print_readable(print_output=False))
+        trace.write("fx.gy", lambda: FX.show(gm))
         budget = Budget(self.setting.options.autotune_seconds)
         try:
             planned, host, units = self._programs(gm, budget, watch, trace)
@@ -91,16 +101,15 @@ class Stages:
         self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
     ) -> tuple[Schedule, HostProgram, dict[str, tuple[TranslationUnit, ...]]]:
         """Return what the levels make of the graph, and the text of the kernels."""
-        rules = default_table() if self.setting.rules is None else self.setting.rules
         targets = self.setting.by_device
         options = self.scheduler_options()
         called: dict[str, str] = {}
         with watch.stage("lower"):
             passes = self.prepare(gm, budget, watch.tracer)
-            lowering = self._lowering_options(gm, budget, passes)
+            lowering = self.lowering_options(gm, budget, passes)
         for final in (False, True):
             with watch.stage("lower"):
-                program = verify_loop(lower(gm, evolve(lowering, called=called), targets, rules))
+                program = self.lowered(gm, lowering, called)
             trace.ir(program)
             with watch.stage("schedule"):
                 planned = self.scheduled(program, options, watch.tracer)
@@ -121,13 +130,29 @@ class Stages:
         self, gm: torch.fx.GraphModule, budget: Budget, tracer: Tracer | None = None
     ) -> Pipeline[torch.fx.GraphModule]:
         """Run the passes over an ATen graph that come before lowering, in place; return them."""
-        exact = self.setting.options.bitwise
-        pipeline = fx_pipeline(exact=exact)
-        if self._calls_libraries() and not exact:
-            pipeline = fx_pipeline(self.setting.by_device, LibraryChoice(self.setting, budget))
-        pipeline = self.setting.passes.apply(pipeline)
+        pipeline = self.setting.passes.apply(self.graph_passes(budget))
         pipeline.run(gm, tracer)
         return pipeline
+
+    def graph_passes(self, budget: Budget) -> Pipeline[torch.fx.GraphModule]:
+        """Return the passes over an ATen graph before lowering, without a user's edits."""
+        exact = self.setting.options.bitwise
+        here = self.setting.by_device
+        kernels = {} if exact or self.setting.options.batch_invariant else here
+        if exact or not self._calls_libraries():
+            return fx_pipeline(exact=exact, kernels=kernels)
+        return fx_pipeline(here, LibraryChoice(self.setting, budget), kernels=kernels)
+
+    def lowered(
+        self,
+        gm: torch.fx.GraphModule,
+        lowering: LoweringOptions,
+        called: Mapping[str, str] = NO_CALLS,
+    ) -> LoopProgram:
+        """Lower a graph on which the passes have run; nodes in `called` are left to ATen."""
+        rules = default_table() if self.setting.rules is None else self.setting.rules
+        options = evolve(lowering, called=called)
+        return verify_loop(lower(gm, options, self.setting.by_device, rules))
 
     def scheduled(
         self, program: LoopProgram, options: SchedulerOptions, tracer: Tracer | None = None
@@ -291,37 +316,57 @@ class Stages:
     def _submit(
         self, host: HostProgram, units: Mapping[str, tuple[TranslationUnit, ...]], budget: Budget
     ) -> dict[str, Building]:
-        building: dict[str, Building] = {}
-        for device, part in units.items():
-            definition, target = self.setting.targets[device]
-            loader = self.setting.loader(target)
-            if not self.setting.options.max_autotune or self.setting.options.batch_invariant:
-                building[device] = loader.submit(part)
-                continue
-            memory = Memory(self.setting.cache, loader.identity, host)
-            part = memory.applied(part)
-            if not budget.left:  # products took it
-                building[device] = loader.submit(part)
-                continue
-            variants = [Variant(part, loader.submit(part))]
-            others = definition.variants(target)[1:]
-            for other in others:
-                text = units_of(host, definition.kernels, other, Tiling(self.setting.passes))
-                variants.append(Variant(text, self.setting.loader(other).submit(text)))
-            variants += [Variant(more, loader.submit(more)) for more in alternatives(part)]
-            building[device] = variants[0].building
-            if len(variants) > 1:
-                runner = self.setting.runner()
-                interface = definition.device(target)
-                chosen = tune(host, variants, interface, device, runner, budget)
-                if not others:
-                    memory.add(chosen)
-                building[device] = chosen
-        return building
+        options = self.setting.options
+        if options.max_autotune and not options.batch_invariant:
+            return {d: self._tuned(d, host, part, budget) for d, part in units.items()}
+        loaders = {device: self.setting.loader(self.setting.targets[device][1]) for device in units}
+        return {device: loaders[device].submit(part) for device, part in units.items()}
 
-    def _lowering_options(
+    def _tuned(
+        self, device: str, host: HostProgram, units: tuple[TranslationUnit, ...], budget: Budget
+    ) -> Building:
+        """Return what is built of the quickest text of each kernel."""
+        definition, target = self.setting.targets[device]
+        language, loader = definition.kernels, self.setting.loader(target)
+        tiled = None
+        if isinstance(language, TilingBackend):
+            tiled = tiled_of(host, language, target, Tiling(self.setting.passes))
+        by = (loader.identity, language.content_hash, target.arch, definition.machine())
+        memory = Memory(self.setting.cache, repr(by).encode(), host)
+        known = {} if tiled is None else memory.known(tiled)
+
+        def variant(of: Target, choose: Choose, more: Sequence[TranslationUnit] = ()) -> Variant:
+            written: list[TileProgram] = []
+
+            def chosen(program: TileProgram) -> TileProgram:
+                written.append(choose(program))
+                return written[0]
+
+            text = units_of(host, language, of, Tiling(self.setting.passes, choose=chosen))
+            own = {u.name for u in text}
+            text = (*text, *(u for u in more if u.name not in own))  # those of subprograms
+            program = written[0] if written else None
+            return Variant(of.arch, program, text, self.setting.loader(of).submit(text))
+
+        variants = [variant(target, first(known, target.arch), units)]
+        if budget.left:  # products may have taken it
+            others = definition.variants(target)[1:]
+            variants += [variant(other, elsewhere(known, other.arch)) for other in others]
+            count = 0 if tiled is None else most_candidates(tiled, known)
+            variants += [variant(target, alternative(known, n)) for n in range(1, count)]
+        variants = [v for v in variants if v.units]
+        if len(variants) == 1:
+            return variants[0].building
+        runner, interface = self.setting.runner(), definition.device(target)
+        found = tune(host, variants, interface, device, runner, budget, known)
+        if tiled is not None:
+            memory.add(tiled, found.measured)
+        return found
+
+    def lowering_options(
         self, gm: torch.fx.GraphModule, budget: Budget, passes: Pipeline[torch.fx.GraphModule]
     ) -> LoweringOptions:
+        """Return lowering's options for a graph on which these passes have run."""
         options = self.setting.options
         generated: frozenset[str] = frozenset()
         if self._calls_libraries() and not options.bitwise:

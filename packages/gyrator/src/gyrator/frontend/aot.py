@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._guards import TracingContext
 
@@ -16,15 +16,18 @@ from gyrator.frontend.double_backward import Replay, forward_mode, watched
 from gyrator.frontend.eager_only import eager_only
 from gyrator.frontend.eager_strides import strides_of_results
 from gyrator.frontend.fallback import warn_fallback
+from gyrator.frontend.freezing import SharedConstants, known_inputs, with_constants
 from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.frontend.graph_key import traced_bytes
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.modes import Numerics
+from gyrator_lowering.folding import FROZEN, Folding
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 
 _FILE = "graph.json"
+_NONE: frozenset[int] = frozenset()
 
 
 @frozen(eq=False)
@@ -34,6 +37,7 @@ class Frontend:
     compiler: GraphCompiler
     options: Options
     cache: Cache
+    constants: SharedConstants = field(factory=SharedConstants)
 
     def compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         """Trace Dynamo's graph to ATen, split it for training, and compile the parts.
@@ -53,19 +57,25 @@ class Frontend:
                 raise error
             warn_fallback(error, "as the user wrote it")
             calls = len(plain.graph.nodes) - len(inputs)
-            self.compiler.observer(GraphRecord("main", "eager", calls, fallback=str(error)))
+            self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
             return untraced(gm)
         # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
         direct = not compiles_autograd()
-        known = direct and self.options.cache and isinstance(gm, torch.fx.GraphModule)
-        key = self._key(gm, inputs) if known else None
+        known = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
+        places = known_inputs(plain, inputs) if self.options.freezing and plain is gm else _NONE
+        key = self._key(gm, inputs, places) if known else None
         compiled = None if key is None else self._find(key, gm, inputs)
         if compiled is None:
-            compiled = self._trace(gm, inputs, key, direct)
+            compiled = self._trace(gm, inputs, key, direct, places)
         return untraced(compiled)
 
     def _trace(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], key: CacheKey | None, direct: bool
+        self,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        key: CacheKey | None,
+        direct: bool,
+        places: frozenset[int],
     ) -> Callable[..., Any]:
         # Here, since a warm start needs neither: 0.4 s of imports.
         from torch._functorch.aot_autograd import aot_module_simplified
@@ -79,7 +89,8 @@ class Frontend:
         plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
-        tracing = _Tracing(self.compiler, self.options, strides_of_results(plain))
+        strides = strides_of_results(plain)
+        tracing = _Tracing(self.compiler, self.options, strides, places, self.constants)
         bitwise = self.options.bitwise
         decompositions = exact_decompositions if bitwise else default_decompositions
         with whole_ops() if bitwise else nullcontext():
@@ -101,7 +112,7 @@ class Frontend:
                 return compiled
             return watched(compiled, replay) if tracing.trained else forward_mode(compiled, gm)
         if facts.tangents is None:
-            self._store(key, facts, tracing.front, None)
+            self._store(key, facts, tracing.front, None, tracing.folding)
             return callable_for(facts, tracing.front.call, None, replay)
 
         def compile_backward() -> Boxed:
@@ -117,11 +128,13 @@ class Frontend:
         facts: GraphFacts,
         front: CompiledGraph,
         back: CompiledGraph | None,
+        folding: Folding | None = None,
     ) -> None:
         parts = [front] if back is None else [front, back]
         keys = [part.key.hex for part in parts if part.key is not None]
         if key is not None and len(keys) == len(parts):
-            stored = {"facts": facts.as_json(), "programs": keys}
+            known = None if folding is None else folding.as_json()
+            stored = {"facts": facts.as_json(), "programs": keys, "folding": known}
             self.cache.keep(key, {_FILE: json.dumps(stored).encode()})
 
     def _find(
@@ -137,6 +150,8 @@ class Frontend:
             if facts.tangents is not None:
                 phases = ("forward", "backward")
             programs = list(zip(stored["programs"], phases, strict=True))
+            known = stored["folding"]
+            folding = None if known is None else Folding.from_json(known)
         except Exception as error:
             self.cache.discard(key, f"{type(error).__name__}: {error}")
             return None
@@ -145,16 +160,19 @@ class Frontend:
             run = self.compiler.find(program, phase)
             if run is None:
                 return None
-            found.append(run)
+            found.append(run if folding is None else with_constants(folding, run, self.constants))
         replay = Replay.of(gm, inputs, facts.refusal)
         return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
 
-    def _key(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> CacheKey | None:
+    def _key(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], places: frozenset[int]
+    ) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
         if graph is None:
             return None
         fields = {
             "graph": graph,
+            "known": repr(sorted(places)).encode(),
             "machine": self.compiler.machine({x.device.type for x in inputs}),
             **self.compiler.identity,
         }
@@ -183,6 +201,11 @@ class _Tracing:
     options: Options
     strides: Sequence[Any]
     """Eager's strides of the function's results; None for one of which they are not known."""
+    places: frozenset[int] = _NONE
+    """The function's inputs that are known."""
+    constants: SharedConstants = field(factory=SharedConstants)
+    folding: Folding | None = None
+    """What computes constants of them, if anything does."""
     graphs: dict[Phase, CompiledGraph] = field(factory=dict)
     modules: dict[Phase, torch.fx.GraphModule] = field(factory=dict)
     metadata: Any = None
@@ -196,7 +219,7 @@ class _Tracing:
 
         def run(graph: torch.fx.GraphModule, _inputs: Sequence[Any]) -> Boxed:
             if phase == "inference":
-                self._prepare(graph)
+                self._prepare(graph, frozen=self._mark(graph))
             context = TracingContext.try_get()
             if phase != "backward" and context is not None:
                 self.metadata = context.fw_metadata
@@ -210,8 +233,34 @@ class _Tracing:
         """Compile one graph and remember it."""
         self.modules[phase] = graph
         watch, self.watch = self.watch, None
-        self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
+        found = self._apart(graph) if phase == "inference" else None
+        if found is None:
+            self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
+        else:
+            self.folding, rest = found
+            compiled = self.compile_graph.compile(rest, phase, watch)
+            call = with_constants(self.folding, compiled.call, self.constants)
+            self.graphs[phase] = evolve(compiled, call=call)
         return self.graphs[phase]
+
+    def _mark(self, graph: torch.fx.GraphModule) -> bool:
+        """Mark the inputs that are known; return whether there are any."""
+        if not self.places:
+            return False
+        from torch._functorch._aot_autograd.descriptors import PlainAOTInput
+
+        for node in graph.graph.find_nodes(op="placeholder"):
+            given = node.meta.get("desc")
+            node.meta[FROZEN] = isinstance(given, PlainAOTInput) and given.idx in self.places
+        return True
+
+    def _apart(self, graph: torch.fx.GraphModule) -> tuple[Folding, torch.fx.GraphModule] | None:
+        """Return what computes constants, and the graph that takes them, if inputs are known."""
+        if not self.places:
+            return None
+        from gyrator_lowering.freezing import freeze
+
+        return freeze(graph)
 
     def compile_backward(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Boxed:
         """Compile a backward graph, perhaps from within the autograd engine."""
@@ -234,7 +283,9 @@ class _Tracing:
         self.modules["backward"] = backward
         return forward, backward
 
-    def _prepare(self, graph: torch.fx.GraphModule, recomputing: bool = False) -> None:
+    def _prepare(
+        self, graph: torch.fx.GraphModule, recomputing: bool = False, frozen: bool = False
+    ) -> None:
         from torch._functorch._aot_autograd.descriptors import PlainAOTOutput
 
         from gyrator_lowering.fx_passes import joint_pipeline
@@ -252,7 +303,8 @@ class _Tracing:
             for place, what in enumerate(described)
             if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
         }
-        pipeline = joint_pipeline(options, targets, recomputing, strides)
+        packing = self.compile_graph.packing() if frozen else None
+        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, packing)
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
             self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)

@@ -33,9 +33,9 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 _NAMES = frozenset(
     {
         "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide", "floor_divide",
-        "getitem", "heaviside", "isin", "log_sigmoid", "logaddexp", "logaddexp2", "logical_and",
-        "logical_or", "logical_xor", "logsigmoid", "max_unpool2d", "native_dropout_backward", "pow",
-        "roll", "rpow", "__rpow__",
+        "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp", "logaddexp2",
+        "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
+        "native_dropout_backward", "one_hot", "pow", "roll", "rpow", "rrelu", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -62,9 +62,24 @@ def _corrected(gm: GraphModule) -> list[Any]:
         with mode, mode.shape_env.ignore_fresh_unbacked_symbols(), torch.no_grad():
             fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
             with _EagerStrides():  # type: ignore[no-untyped-call]
-                return list(gm(*fresh))
+                return list(_Run(gm).run(*fresh))
     except Exception:  # a call that wants the very tensors that Dynamo saw
         return []
+
+
+class _Run(torch.fx.Interpreter):
+    """Runs a graph, and gives the results of functions that fake tensors see as several ops the
+    strides that eager mode's one op gives."""
+
+    def run_node(self, n: Node) -> Any:
+        """Run a node."""
+        result = super().run_node(n)
+        name = getattr(n.target, "__name__", "")
+        # Without gradients, the host pools rows by an op of its own.
+        rows = name == "max_pool1d" and not getattr(_fake(n), "requires_grad", True)
+        if _strided(result) and (name == "one_hot" or (rows and not _elsewhere(result))):
+            return _like(result, contiguous(result.shape))
+        return result
 
 
 class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -96,6 +111,11 @@ def _host_elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 def _contiguous(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     return contiguous(result.shape)
+
+
+def _preserved(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """The strides of a copy of the argument."""
+    return torch.empty_like(args[0]).stride()
 
 
 def _contiguous_if_complex(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -168,6 +188,7 @@ _RULES: dict[Any, Rule] = {
     aten.max_unpool2d.default: _channels_last,
     aten.native_dropout_backward.default: _host_elementwise,
     aten.roll.default: _rolled,
+    aten.rrelu_with_noise.default: _contiguous,
     aten.heaviside.default: _elementwise,
     aten.logaddexp.default: _elementwise,
     aten.logaddexp2.default: _elementwise,
@@ -177,6 +198,8 @@ _RULES: dict[Any, Rule] = {
     aten.div.Tensor_mode: _elementwise,
     aten.floor_divide.default: _elementwise,
     aten.index.Tensor: _index,
+    aten.index_fill.int_Scalar: _preserved,
+    aten.index_fill.int_Tensor: _preserved,
     aten.pow.Scalar: _contiguous,
     aten.log_sigmoid_forward.default: _host_contiguous,
     aten.native_batch_norm.default: _host_contiguous,

@@ -7,6 +7,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 
+from gyrator_lowering.folding import PACKED
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
@@ -26,7 +28,9 @@ def graph_bytes(gm: GraphModule) -> bytes:
         target = node.target if isinstance(node.target, str) else _name(node.target)
         name = "" if node.op in ("placeholder", "output", "call_function") else target
         op = target if node.op == "call_function" else node.op
-        lines.append(f"{op} {name} {args} {kwargs} : {_value(node.meta.get('val'), symbols)}")
+        packed = " packed" if node.op == "placeholder" and node.meta.get(PACKED) else ""
+        value = _value(node.meta.get("val"), symbols)
+        lines.append(f"{op} {name} {args} {kwargs} : {value}{packed}")
     for nested in gm.graph.nodes:
         if nested.op == "get_attr":
             lines.append(_attribute(gm, str(nested.target)))
@@ -44,9 +48,8 @@ def _keywords(node: Node, lines: list[str]) -> Mapping[str, Any]:
     """Return the keywords of a node; what numbers of this process stand for goes to `lines`."""
     if not _launches(node.target):
         return node.kwargs
-    from gyrator_lowering.user_kernels.launches import (
-        launch_bytes,  # only graphs with such kernels need it
-    )
+    # Only graphs with such kernels need it.
+    from gyrator_lowering.user_kernels.launches import launch_bytes
 
     lines.append(launch_bytes(node).decode())
     return {k: v for k, v in node.kwargs.items() if not k.endswith("_idx")}

@@ -1,4 +1,4 @@
-"""Writing what each stage made into a folder, for people and for `gyrator opt`."""
+"""Keeping what each stage made: in a folder, and for whoever reads `TORCH_TRACE`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -8,7 +8,8 @@ from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.levels import LEVELS, TILE, level_of
+from gyrator.reports.logs import trace_text
+from gyrator_ir.levels import level_of
 from gyrator_ir.passes import Step
 
 
@@ -33,7 +34,8 @@ class Trace:
         raise FileExistsError(f"{root} holds ten thousand traces; choose another folder")
 
     def write(self, name: str, text: Callable[[], str]) -> None:
-        """Write one file; `text` is called only if there is a folder."""
+        """Write one file; `text` is called only if somebody wants it."""
+        trace_text(name, text)
         if self.folder is not None:
             (self.folder / name).write_text(text(), encoding="utf-8")
 
@@ -55,11 +57,10 @@ class Trace:
         numbers = count()
         last = ""
         for step in (s for s in steps if s.changed):
-            suffix = "gy" if step.level in (*LEVELS, TILE.name) else "py"
             if step.before != last:
-                self.text(f"passes/{next(numbers):03d}-{step.level}.{suffix}", step.before)
+                self.text(f"passes/{next(numbers):03d}-{step.level}.gy", step.before)
             last = step.after
-            self.text(f"passes/{next(numbers):03d}-{step.level}-{step.name}.{suffix}", last)
+            self.text(f"passes/{next(numbers):03d}-{step.level}-{step.name}.gy", last)
 
 
 NO_TRACE = Trace(None)

@@ -55,6 +55,8 @@ class LoadContext:
     """Keep the time of each launch."""
     debug_python: bool = False
     """Execute the text of programs in Python, in place of their plans."""
+    memory_asserts: bool = False
+    """Execute the text, and follow its memory."""
     fx_compiler: Callable[[Any], Callable[..., Any]] | None = None
     """What takes the graph of an FX host program."""
     loaders: Mapping[str, LibraryLoader] = NO_LOADERS
@@ -205,10 +207,14 @@ def _linked(
         from gyrator.wrappers.fx import load_graph  # FX host programs alone need it
 
         return load_graph(product.plan, linker, running.fx_compiler), linker.launches
-    if running.debug_python:
+    if running.debug_python or running.memory_asserts:
         from gyrator_runtime.debug import load_text  # for people who look
 
-        return load_text(product.host_text, linker), linker.launches
+        if not running.memory_asserts:
+            return load_text(product.host_text, linker), linker.launches
+        from gyrator_runtime.memory_tracker import TrackingRuntime
+
+        return load_text(product.host_text, linker, runtime=TrackingRuntime), linker.launches
     return linker.link(parse(product.plan)), linker.launches
 
 

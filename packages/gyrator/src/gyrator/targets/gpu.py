@@ -19,7 +19,7 @@ from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
-from gyrator_ir.types import DType
+from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.native import DeviceLaunch
@@ -28,7 +28,7 @@ from gyrator_runtime.triton.driver import AMD, NVIDIA, Driver, DriverNames, open
 
 _INTEGERS = (DType.I64, DType.I32, DType.I16, DType.I8, DType.U8)
 _FLOATS = (DType.F64, DType.F32, DType.F16, DType.BF16)
-_ALL = frozenset((*_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL))
+_ALL = frozenset((*_FLOATS, *BYTE_FLOATS, *_INTEGERS, DType.U64, DType.U32, DType.U16, DType.BOOL))
 _ADDED = (DType.F32, DType.F64, DType.F16, DType.BF16, DType.I32, DType.I64)
 _ORDERED = (DType.F32, DType.F64, DType.I32, DType.I64)
 _ATOMICS = frozenset(
@@ -37,6 +37,9 @@ _ATOMICS = frozenset(
 )
 
 
+_TEMPLATES = frozenset(
+    ("attention", "attention_gradients", "flex_attention", "flex_attention_gradients")
+)
 _SCRATCH = 1 << 15
 """Bytes of a row that one program holds in registers."""
 
@@ -81,7 +84,7 @@ class TritonDevice:
                 sort_extent=256,
                 scan_extent=4096,
                 graphs=self.graphs,
-                templates=frozenset({"attention", "attention_gradients"}),
+                templates=_TEMPLATES,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 tf32=self.tf32(arch),
                 libraries=self.libraries,

@@ -1,0 +1,213 @@
+"""The option `freezing`: constants of parameters, folded norms, packed weights, against eager."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+
+from gyrator import Session
+
+CONVOLUTIONS = {
+    "plain": lambda: nn.Conv2d(8, 12, 3, padding=1),
+    "no bias, strides": lambda: nn.Conv2d(8, 12, 3, stride=2, bias=False),
+    "groups, dilation": lambda: nn.Conv2d(8, 12, 3, groups=4, dilation=2, padding=2),
+    "each channel alone": lambda: nn.Conv2d(8, 8, 5, groups=8, padding="same"),
+    "transposed": lambda: nn.ConvTranspose2d(8, 12, 3, 2, output_padding=1),
+    "transposed, groups": lambda: nn.ConvTranspose2d(8, 12, 2, 2, groups=2, bias=False),
+}
+
+
+def session(tmp_path, records, **options):
+    """Return a session whose compiles are seen in `records`, with a cache of its own."""
+    from gyrator.config import read_config
+
+    config = read_config({"GYRATOR_CACHE_DIR": str(tmp_path / "cache")})
+    chosen = {"freezing": True, "strict": True, "progress": False, **options}
+    return Session(options=chosen, config=config, observer=records.append)
+
+
+def calls(record):
+    """Return the ops that a program calls, by their names alone."""
+    return [e.target.partition(".")[2].partition(".")[0] for e in record.externs]
+
+
+def normed(convolution, affine=True, norm=nn.BatchNorm2d):
+    """Return a layer and a batch norm with statistics, for inference."""
+    width = getattr(convolution, "out_channels", None) or convolution.out_features
+    after = norm(width, affine=affine)
+    nn.init.uniform_(after.running_mean, -1, 1)
+    nn.init.uniform_(after.running_var, 0.2, 2)
+    for p in after.parameters():
+        nn.init.normal_(p)
+    return nn.Sequential(convolution, after, nn.ReLU()).eval()
+
+
+def agree(found, expected):
+    """Assert that results are close, and in eager's layout."""
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+    assert found.stride() == expected.stride()
+
+
+@torch.no_grad()
+def test_norms_are_folded_and_weights_packed(tmp_path):
+    """Convolutions of every kind, with and without a norm's weights, images of both layouts."""
+    records = []
+    with session(tmp_path, records) as ours:
+        for place, (name, make) in enumerate(CONVOLUTIONS.items()):
+            torch._dynamo.reset()
+            affine = place % 4 != 1
+            model = normed(make(), affine)
+            run = torch.compile(model, backend=ours.backend)
+            x = torch.randn(2, 8, 9, 11)
+            if place % 2:
+                x = x.to(memory_format=torch.channels_last)
+            agree(run(x), model(x))
+            (called,) = calls(records[-1])
+            assert called.endswith("_pointwise"), name
+    assert not any("batch_norm" in k.ops for r in records for k in r.kernels)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_host_languages_and_a_warm_start(tmp_path, wrapper):
+    """Each host language hands packed weights on; another session finds program and folding."""
+    images = normed(nn.Conv2d(4, 8, 3))
+    linear = normed(nn.Linear(8, 64), norm=nn.BatchNorm1d)
+    model = nn.Sequential(images, nn.AdaptiveAvgPool2d(1), nn.Flatten(), linear).eval()
+    x = torch.randn(32, 4, 8, 8)
+    for cached in (False, True):
+        torch._dynamo.reset()
+        records = []
+        with session(tmp_path, records, wrapper=wrapper) as ours:
+            agree(torch.compile(model, backend=ours.backend)(x), model(x))
+        assert [r.cached for r in records] == [cached]
+        assert "_convolution_pointwise" in calls(records[0])
+
+
+@torch.no_grad()
+def test_changed_parameters_are_seen(tmp_path):
+    """Constants follow writes in place, other memory, and another model of the same class."""
+    model = normed(nn.Conv2d(3, 8, 3))
+    x = torch.randn(2, 3, 8, 8)
+    records = []
+    with session(tmp_path, records) as ours:
+        run = torch.compile(model, backend=ours.backend)
+        agree(run(x), model(x))
+        model[0].weight.mul_(2)
+        agree(run(x), model(x))
+        model[1].running_mean.add_(1)
+        agree(run(x), model(x))
+        model[0].weight.data = torch.randn(8, 3, 3, 3)
+        agree(run(x), model(x))
+        model.load_state_dict(normed(nn.Conv2d(3, 8, 3)).state_dict())
+        agree(run(x), model(x))
+        assert len(records) == 1
+        assert 4 * 8 * 27 <= ours.constant_bytes < 8192
+        other = normed(nn.Conv2d(3, 8, 3))
+        again = torch.compile(other, backend=ours.backend)
+        for _ in range(2):
+            agree(again(x), other(x))
+            agree(run(x), model(x))
+
+
+@torch.no_grad()
+def test_batches_of_any_size_share_constants(tmp_path):
+    """Graphs for several sizes keep one packed weight."""
+    from gyrator_lowering.folding import Folding
+
+    model = normed(nn.Conv2d(3, 8, 3))
+    records, folded = [], []
+    with session(tmp_path, records) as ours, pytest.MonkeyPatch.context() as patch:
+        compute = Folding.constants
+        patch.setattr(
+            Folding, "constants", lambda self, given: folded.append(1) or compute(self, given)
+        )
+        run = torch.compile(model, backend=ours.backend, dynamic=True)
+        for batch, size in ((2, 8), (5, 8), (3, 9)):
+            x = torch.randn(batch, 3, size, size)
+            agree(run(x), model(x))
+    assert len(folded) <= len(records)
+
+
+class Odd(nn.Module):
+    """Constants that are shared, drawn, returned, and made of nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps.add_(1)
+        square = self.weight @ self.weight.T
+        mask = torch.ones(6, 6).tril() * torch.arange(6)
+        noise = torch.rand_like(self.weight)
+        return x @ square + mask + self.steps, square, self.weight.T, noise, x * noise
+
+
+@torch.no_grad()
+def test_constants_that_need_care(tmp_path):
+    """Drawn numbers differ from call to call, results are nobody else's memory, buffers count."""
+    model, x = Odd(), torch.randn(3, 6)[:, None].expand(3, 6, 6)
+    twin = deepcopy(model)
+    with session(tmp_path, []) as ours:
+        run = torch.compile(model, backend=ours.backend)
+        noises = []
+        for _ in range(3):
+            found, expected = run(x), twin(x)
+            for a, b in zip(found[:3], expected[:3], strict=True):
+                agree(a, b)
+            torch.testing.assert_close(found[4], x * found[3])
+            noises.append(found[3])
+            found[1].zero_()
+    assert model.steps == 3
+    assert not torch.equal(noises[0], noises[1])
+
+
+def test_what_is_not_inference_is_as_without(tmp_path):
+    """Training graphs, norms in training, and the modes of one order of sums fold nothing."""
+    model = normed(nn.Conv2d(3, 8, 3))
+    x = torch.randn(2, 3, 8, 8)
+    records = []
+    with session(tmp_path, records) as ours:
+        run = torch.compile(model, backend=ours.backend)
+        run(x).sum().backward()
+        assert [r.phase for r in records] == ["forward", "backward"]
+        with torch.no_grad():
+            model.train()
+            twin = deepcopy(model)
+            agree(run(x), twin(x))
+            agree(model[1].running_mean, twin[1].running_mean)
+    for numerics in ("bitwise", "batch_invariant"):
+        torch._dynamo.reset()
+        with session(tmp_path, records, numerics=numerics) as ours, torch.no_grad():
+            model.eval()
+            found = torch.compile(model, backend=ours.backend)(x)
+            agree(found, model(x))
+            assert "_convolution_pointwise" not in calls(records[-1])
+            if numerics == "bitwise":
+                assert torch.equal(found, model(x))
+
+
+@torch.no_grad()
+def test_relu_keeps_nan_unless_fast(tmp_path):
+    """The library's own relu loses NaN: it is taken with `numerics="fast"` alone."""
+    convolutions = nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 3, padding=1)
+
+    def block(x):
+        return torch.relu(convolutions[1](torch.relu(convolutions[0](x))) + x)
+
+    x = torch.randn(1, 4, 6, 6).to(memory_format=torch.channels_last)
+    for numerics in ("eager", "fast"):
+        torch._dynamo.reset()
+        records = []
+        with session(tmp_path, records, numerics=numerics) as ours:
+            run = torch.compile(block, backend=ours.backend)
+            agree(run(x), block(x))
+            own = [op for k in records[0].kernels for op in k.ops]
+            assert any("relu" in op for op in own) == (numerics == "eager")
+            if numerics == "eager":
+                spoilt = x.clone()
+                spoilt[0, 0, 0, 0] = float("nan")
+                torch.testing.assert_close(run(spoilt), block(spoilt), equal_nan=True)

@@ -1,0 +1,56 @@
+"""What PyTorch's own logs and traces say of our compiles, and options from the environment."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gyrator.options import OptionError, Options, environment_options, make_options
+
+_PROGRAM = """
+import torch
+@torch.compile(backend="gyrator")
+def f(x):
+    return torch.linalg.det(x.relu()) + x.softmax(-1).sum()
+f(torch.randn(4, 4))
+"""
+
+
+def _run(tmp_path: Path, **environment: str) -> str:
+    variables = os.environ | {"GYRATOR_CACHE_DIR": str(tmp_path / "cache")} | environment
+    command = [sys.executable, "-c", _PROGRAM]
+    found = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
+    return found.stderr
+
+
+def test_torch_logs_and_traces_show_graphs_code_and_decisions(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    names = "+gyrator,output_code,kernel_code,schedule,fusion,perf_hints"
+    said = _run(tmp_path, TORCH_LOGS=names, TORCH_TRACE=str(folder))
+    assert "compiled inference graph of " in said
+    assert "[__output_code] def program_main(" in said
+    assert "[__kernel_code] " in said and "softmax" in said
+    assert "[__schedule] " in said and "[__fusion] " in said
+    assert "[__perf_hints] aten._linalg_det.default is a call of ATen" in said
+    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+    heads = [json.loads(line[line.index("{") :]) for line in lines if line[:1] == "V"]
+    kept = {h["artifact"]["name"] for h in heads if "artifact" in h}
+    parts = ("fx.gy", "loop.gy", "kernel.gy", "tile.gy", "host.gy", "host.py", "graph.json")
+    assert {f"gyrator_{part}" for part in (*parts, "output_code")} <= kept
+
+    # Stored programs are compiled again for a trace folder.
+    debug = {"TORCH_COMPILE_DEBUG": "1", "TORCH_COMPILE_DEBUG_DIR": str(tmp_path)}
+    assert "compiled inference graph of " in _run(tmp_path, TORCH_LOGS="+gyrator", **debug)
+    assert list((tmp_path / "torch_compile_debug/gyrator").glob("*/loop.gy"))
+    assert "loaded inference graph of " in _run(tmp_path, TORCH_LOGS="+gyrator")
+
+
+def test_the_environment_sets_any_option_that_the_program_does_not() -> None:
+    found = environment_options({"GYRATOR_NUMERICS": "fast", "GYRATOR_FUSION": "0", "PATH": "x"})
+    assert found == Options(numerics="fast", fusion=False)
+    assert make_options(options={"numerics": "eager"}, base=found).numerics == "eager"
+    with pytest.raises(OptionError, match=r"GY-OPTION-003.*'numerics'"):
+        environment_options({"GYRATOR_NUMERICS": "fastest"})
