@@ -61,7 +61,7 @@ def _input(rng: random.Random, name: str, dims: tuple[str, ...], gradients: Grad
     if rank > 3:  # small enough for what doubles them
         kept = [isinstance(s, str) and rng.random() < 0.3 for s in sizes]
         sizes = tuple(s if k else rng.randint(1, 4) for s, k in zip(sizes, kept, strict=True))
-    weights = (12, 3, 3, 3, 2, 1, 1, 1, 1, 2, 3)
+    weights = (24, 6, 6, 6, 4, 2, 2, 2, 2, 4, 5, 2, 1, 1, 1)
     dtype = rng.choices(tuple(DTYPES), weights)[0]
     floating = DTYPES[dtype].is_floating_point or DTYPES[dtype].is_complex
     return Input(
@@ -122,6 +122,8 @@ class _Drawing:
                 text = name
             elif kind == "s":
                 text = self._like(first)
+            elif kind == "1":
+                text = first
             else:
                 text = self._number(kind, first)
             if text is None:

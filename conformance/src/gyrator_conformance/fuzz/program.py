@@ -18,13 +18,14 @@ from gyrator_ir.types import HOST
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
     "i64": torch.int64, "i32": torch.int32, "i16": torch.int16, "i8": torch.int8,
-    "u8": torch.uint8, "b8": torch.bool, "c64": torch.complex64,
+    "u8": torch.uint8, "b8": torch.bool, "c64": torch.complex64, "c128": torch.complex128,
+    "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64,
 })  # fmt: skip
 """Element types by the names that programs use."""
 
-LAYOUTS = ("c", "T", "perm", "step", "off", "exp", "cl")
+LAYOUTS = ("c", "T", "perm", "step", "off", "exp", "cl", "over", "conj")
 """Contiguous, last two axes swapped, axes reversed, every second element, all but the first,
-expanded along the first axis, channels-last."""
+expanded along the first axis, channels-last, all strides 1, conjugated (where complex)."""
 
 Gradients = Literal["none", "first", "second"]
 Size = int | str
@@ -123,6 +124,10 @@ def make_input(given: Input, shape: tuple[int, ...], device: str) -> Tensor:
         values = values.expand(shape)
     elif given.layout == "cl" and len(shape) == 4:
         values = values.contiguous(memory_format=torch.channels_last)
+    elif given.layout == "over":
+        values = values.as_strided(shape, (1,) * len(shape))
+    elif given.layout == "conj":
+        values = values.conj()
     if device != HOST:
         values = _moved(values, device)
     return values.requires_grad_() if given.grad else values
@@ -148,6 +153,8 @@ def _stored_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(n + 1 for n in shape)
         case "exp" if shape:
             return (1, *shape[1:])
+        case "over":
+            return (sum(max(n - 1, 0) for n in shape) + 1,)
     return shape
 
 
@@ -170,9 +177,14 @@ def _values(given: Input, shape: tuple[int, ...]) -> Tensor:
         return drawn
     if dtype is torch.bool:
         return torch.rand(shape, generator=generator) < 0.5
-    low, high = {"u8": (0, 256), "i8": (-128, 128), "i16": (-300, 300)}.get(given.dtype, (-20, 21))
+    low, high = {"i8": (-128, 128), "i16": (-300, 300)}.get(given.dtype, (-20, 21))
+    if not dtype.is_signed:
+        low, high = 0, 256
     if given.special:
-        low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+        low, high = (
+            torch.iinfo(dtype).min,
+            min(torch.iinfo(dtype).max, torch.iinfo(torch.int64).max),
+        )
     return torch.randint(low, high, shape, generator=generator).to(dtype)
 
 

@@ -1,9 +1,10 @@
 """What statements of random programs are made of: the lines of `templates.txt`.
 
 A template is Python text with slots: `{t}` any tensor, `{f}` a floating one, `{c}` a complex one,
-`{i}` an integer one, `{b}` a boolean one, `{s}` a tensor of the first one's shape, `{w}` one that
-may be written, `{d}` an axis of the first one, `{n}` a small integer, `{x}` a number. What a
-template makes of unsuitable tensors, eager refuses: then another one is tried.
+`{i}` an integer one, `{b}` a boolean one, `{1}` the first one again, `{s}` a tensor of its shape,
+`{w}` one that may be written, `{d}` an axis of the first one, `{n}` a small integer, `{x}` a
+number.
+What a template makes of unsuitable tensors, eager refuses: then another one is tried.
 """
 
 from collections.abc import Mapping

@@ -9,13 +9,16 @@ from gyrator_conformance.models.model import Model, also, floats, images
 
 def conv_models() -> tuple[Model, ...]:
     """Return the models whose heart is convolution."""
-    small = images(3, 12)
+    small, frozen = images(3, 12), {"freezing": True}
     return (
         Model("cnn", "conv", _cnn, small),
+        Model("cnn-frozen", "conv", _cnn, small, trains=False, options=frozen),
         Model("resnet", "conv", ResNet, small),
+        Model("resnet-frozen", "conv", ResNet, small, trains=False, options=frozen),
         Model("mobilenet", "conv", MobileNet, small),
         Model("convnext", "conv", ConvNext, small),
         Model("unet", "conv", UNet, small),
+        Model("unet-frozen", "conv", UNet, small, trains=False, options=frozen),
         Model("gan-generator", "conv", _generator, floats(8)),
         Model("gan-discriminator", "conv", _discriminator, images(3, 16)),
         Model("diffusion-block", "conv", DiffusionBlock, also(images(8, 6), _steps)),

@@ -1,0 +1,132 @@
+"""`python -m gyrator_conformance.opinfo --shard 1/40`: all samples of all ops against eager."""
+
+import argparse
+import json
+import math
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from attrs import asdict, define, field
+from rich.console import Console
+from rich.table import Table
+
+from gyrator_conformance.opinfo.judge import Outcome
+from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+
+_QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return 0 where every sample gives what eager gives or has an explanation, else 1."""
+    args = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    chosen = [
+        case
+        for case in cases(args.dtypes, args.layouts, args.modes, args.shapes)
+        if args.k in str(case)
+    ]
+    part, parts = args.shard
+    chosen = chosen[part - 1 :: parts]
+    command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
+    workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
+    tally = _Tally(console)
+    end, waiting = time.monotonic() + args.seconds, iter(chosen)
+    alone, stopped = threading.Lock(), threading.Event()
+
+    def next_case() -> Iterator[Case]:
+        while not stopped.is_set() and time.monotonic() < end:
+            with alone:
+                case = next(waiting, None)
+            if case is None:
+                return
+            yield case
+
+    def work(worker: LineProcess) -> None:
+        for case in next_case():
+            try:
+                outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(case)).encode())))
+            except ProcessEndedError as error:
+                outcome = Outcome(findings=(("time" if error.slow else "crash", str(error), ""),))
+            with alone:
+                tally.add(case, outcome)
+
+    run_side_by_side(workers, work, stopped)
+    console.print(tally.table())
+    if args.json:
+        args.json.write_text(json.dumps(tally.failed, indent=1) + "\n", encoding="utf-8")
+    if tally.cases < len(chosen):
+        console.print(f"{len(chosen) - tally.cases} cases were not begun in {args.seconds} s")
+    return int(bool(tally.failed))
+
+
+@define(eq=False)
+class _Tally:
+    """Counts samples, and writes a line for each that differs and has no explanation."""
+
+    console: Console
+    cases: int = 0
+    ops: set[str] = field(factory=set)
+    counts: Counter[str] = field(factory=Counter)
+    failed: list[tuple[str, str, str]] = field(factory=list)
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """Count what was found about a case."""
+        self.cases += 1
+        self.ops.add(case.op)
+        self.counts["samples"] += outcome.samples
+        self.counts["refused by eager mode"] += outcome.refused
+        self.counts["graphs"] += outcome.graphs
+        for kind, detail, explained in outcome.findings:
+            self.counts[f"differ, {explained or 'unexplained'}"] += 1
+            if not explained:
+                self.failed.append((str(case), kind, detail))
+                line = f"{case}: {kind}: {detail}"
+                self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self) -> Table:
+        """Return how many samples ended how."""
+        table = Table("what", "count")
+        table.add_row("ops", f"{len(self.ops)}")
+        table.add_row("cases", f"{self.cases}")
+        for what, count in self.counts.items():
+            table.add_row(what, f"{count}")
+        return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gyrator_conformance.opinfo",
+        description="Compile every op of torch's database and compare it with eager execution.",
+    )
+    add = parser.add_argument
+    add("-k", default="", help="words in the name of a case: op/dtype/layout/mode/shapes")
+    add("--dtypes", type=_words, default=(), help="element types, default all that an op takes")
+    add("--layouts", type=_words, default=LAYOUTS, help=f"default {','.join(LAYOUTS)}")
+    add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
+    add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
+    add("--shard", type=_shard, default=(1, 1), help="K/N: every N-th case, from the K-th on")
+    add("--jobs", type=int, default=1, help="worker processes side by side, default 1")
+    add("--limit", type=float, default=300.0, help="seconds that one case may take")
+    add("--seconds", type=float, default=math.inf, help="begin no other case after this time")
+    add("--json", type=Path, help="write what differs here")
+    return parser
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+def _shard(text: str) -> tuple[int, int]:
+    part, _, parts = text.partition("/")
+    if not 1 <= int(part) <= int(parts):
+        raise argparse.ArgumentTypeError(f"{text}: K/N with K from 1 to N")
+    return int(part), int(parts)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

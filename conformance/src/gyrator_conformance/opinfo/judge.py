@@ -1,0 +1,164 @@
+"""What compiled ops do other than eager ones, sample by sample.
+
+The calls of several samples are one graph, as each compile costs a run of the C++ compiler; where
+something differs, or raises, they are compiled apart.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from attrs import define, evolve, field, frozen
+from torch import Tensor
+
+from gyrator.config import Config, read_config
+from gyrator.reports.records import GraphRecord
+from gyrator.session import Session
+from gyrator_conformance.fuzz.judge import (
+    Verdict,
+    first_line,
+    form,
+    gradients_of,
+    is_as_near,
+    is_close,
+    nudged_up,
+    widened,
+    worst_place,
+)
+from gyrator_conformance.opinfo.samples import UNTOLD, Call, Case, calls, copied
+
+_TOGETHER = 10
+"""Samples in a graph."""
+
+
+@frozen
+class Outcome:
+    """What was found about a case."""
+
+    samples: int = 0
+    refused: int = 0
+    """Samples that eager mode refuses, too."""
+    graphs: int = 0
+    findings: tuple[tuple[str, str, str], ...] = ()
+    """(kind, what differs, what explains it)."""
+
+
+Run = Callable[..., list[Any]]
+
+
+@define(eq=False)
+class OpJudge:
+    """Compiles ops in a session of its own."""
+
+    config: Config = field(factory=read_config)
+    _records: list[GraphRecord] = field(factory=list)
+    _session: Session = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        options = {"cache": False, "progress": False, "fallback_random": True}
+        self._session = Session(options=options, config=self.config, observer=self._records.append)
+
+    def judge(self, case: Case) -> Outcome:
+        """Compile the calls of a case and compare what they give."""
+        self._records.clear()
+        with warnings.catch_warnings(), torch._dynamo.config.patch(
+            capture_dynamic_output_shape_ops=True, capture_scalar_outputs=True
+        ):  # fmt: skip
+            warnings.simplefilter("ignore")
+            torch.manual_seed(0)
+            given = calls(case)
+            taken = [c for c in given if _takes(c, case)]
+            found: list[Verdict] = []
+            for start in range(0, len(taken), _TOGETHER):
+                found += self._apart(case, taken[start : start + _TOGETHER])
+        findings = tuple((v.kind, v.detail, v.explained) for v in found)
+        return Outcome(len(taken), len(given) - len(taken), len(self._records), findings)
+
+    def _apart(self, case: Case, given: Sequence[Call]) -> list[Verdict]:
+        verdict = self._together(case, given, self._session.backend)
+        if not verdict.kind:
+            return []
+        if len(given) > 1:
+            middle = len(given) // 2
+            return self._apart(case, given[:middle]) + self._apart(case, given[middle:])
+        return [evolve(verdict, explained=verdict.explained or self._explained(case, given))]
+
+    def _explained(self, case: Case, given: Sequence[Call]) -> str:
+        if self._together(case, given, "aot_eager").kind:
+            return "torch"
+        run, tensors = _joined(given)
+        want = _outcome(run, tensors, case)
+        nudged = _outcome(run, [_leaf(nudged_up(copied(t)), t) for t in tensors], case)
+        pairs = zip(want, nudged, strict=False)
+        return "unstable" if any(_differ(a, b) for a, b in pairs) else ""
+
+    def _together(self, case: Case, given: Sequence[Call], backend: Any) -> Verdict:
+        run, tensors = _joined(given)
+        want = _outcome(run, tensors, case)
+        torch._dynamo.reset()
+        begun = len(self._records)
+        compiled = torch.compile(run, backend=backend, dynamic=case.dynamic)
+        try:
+            got = _outcome(compiled, tensors, case)
+        except Exception as error:
+            return Verdict("exception", f"{type(error).__name__}: {first_line(error)}")
+        lost = next((r.fallback for r in self._records[begun:] if r.fallback), "")
+        if lost:
+            return Verdict("eager", lost.splitlines()[0])
+        exact: list[Any] | None = None
+        written = len(want) - len(tensors) * (1 + case.gradients)
+        for k, (a, b) in enumerate(zip(got, want, strict=True)):
+            if found := form(a, b, strides=k < written):
+                return found
+            if isinstance(b, Tensor) and case.op not in UNTOLD and not is_close(a, b):
+                if exact is None:
+                    exact = _exactly(run, tensors, case, len(want))
+                if not is_as_near(a, b, exact[k]):
+                    return Verdict("value", f"[{k}] {worst_place(a, b)}")
+        return Verdict()
+
+
+def _takes(call: Call, case: Case) -> bool:
+    """Whether eager mode takes a call, and gives dense tensors."""
+    run, tensors = _joined((call,))
+    try:
+        results = _outcome(run, tensors, case)
+    except Exception:
+        return False
+    return all(r.layout is torch.strided for r in results if isinstance(r, Tensor))
+
+
+def _joined(given: Sequence[Call]) -> tuple[Run, list[Tensor]]:
+    """Return one function that makes all calls, and the tensors that it takes."""
+
+    def run(*tensors: Tensor) -> list[Any]:
+        rest = iter(tensors)
+        return [value for call in given for value in call(rest)]
+
+    return run, [t for call in given for t in call.tensors]
+
+
+def _outcome(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any]:
+    """Return results, then the inputs' gradients, and the inputs afterwards."""
+    leaves = [copied(t) for t in tensors]
+    torch.manual_seed(7)
+    results = run(*leaves)
+    slopes = gradients_of(results, leaves, second=False) if case.gradients else []
+    return [*results, *slopes, *(t.detach() for t in leaves)]
+
+
+def _exactly(run: Run, tensors: Sequence[Tensor], case: Case, count: int) -> list[Any]:
+    try:
+        found = _outcome(run, [widened(t) for t in tensors], case)
+    except Exception:
+        found = []
+    return found if len(found) == count else [None] * count
+
+
+def _leaf(made: Tensor, like: Tensor) -> Tensor:
+    return made.detach().requires_grad_(like.requires_grad)
+
+
+def _differ(a: Any, b: Any) -> bool:
+    return isinstance(b, Tensor) and (form(a, b, strides=False) is not None or not is_close(a, b))

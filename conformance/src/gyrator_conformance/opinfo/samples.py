@@ -1,0 +1,122 @@
+"""Cases: an op of torch's database, an element type, how samples are laid out and compiled."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from typing import Any, Literal
+
+import torch
+from attrs import frozen
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from gyrator_ir.types import HOST
+
+LAYOUTS = ("given", "strided", "channels-last")
+Layout = Literal["given", "strided", "channels-last"]
+
+UNTOLD = {
+    "empty": "memory that nothing was written to",
+    "empty_like": "memory that nothing was written to",
+    "empty_permuted": "memory that nothing was written to",
+    "empty_strided": "memory that nothing was written to",
+    "new_empty": "memory that nothing was written to",
+    "new_empty_strided": "memory that nothing was written to",
+}
+"""Ops whose values mean nothing, and why: their form alone is compared."""
+
+
+@frozen
+class Case:
+    """The samples of an op that are compiled alike."""
+
+    op: str
+    """Its name, with a dot and that of the variant if it has one."""
+    dtype: str
+    layout: Layout = "given"
+    gradients: bool = False
+    dynamic: bool = False
+
+    def __str__(self) -> str:
+        shapes, mode = ("static", "dynamic")[self.dynamic], ("forward", "gradient")[self.gradients]
+        return f"{self.op}/{self.dtype}/{self.layout}/{mode}/{shapes}"
+
+
+@frozen(eq=False)
+class Call:
+    """A call of an op: what it is given, flat, and which of that are tensors."""
+
+    op: Callable[..., Any]
+    flat: list[Any]
+    spec: pytree.TreeSpec
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors that it is given."""
+        return [v for v in self.flat if isinstance(v, torch.Tensor)]
+
+    def __call__(self, tensors: Iterator[torch.Tensor]) -> list[Any]:
+        """Call the op with other tensors; return what it gives, flat."""
+        flat = [next(tensors) if isinstance(v, torch.Tensor) else v for v in self.flat]
+        x, args, kwargs = pytree.tree_unflatten(flat, self.spec)
+        return pytree.tree_leaves(self.op(x, *args, **kwargs))
+
+
+@cache
+def database() -> dict[str, Any]:
+    """Return torch's ops by name."""
+    return {".".join(filter(None, (o.name, o.variant_test_name))): o for o in op_db}
+
+
+def cases(
+    dtypes: Sequence[str], layouts: Sequence[Layout], modes: Sequence[str], shapes: Sequence[str]
+) -> Iterator[Case]:
+    """Return the cases of all ops; no element types mean all that an op takes."""
+    for name, info in sorted(database().items()):
+        for dtype in sorted(info.supported_dtypes(HOST), key=str):
+            short = str(dtype).removeprefix("torch.")
+            if dtypes and short not in dtypes:
+                continue
+            learnt = info.supports_autograd and dtype in info.supported_backward_dtypes(HOST)
+            for mode in modes:
+                if mode == "forward" or learnt:
+                    for layout in layouts:
+                        for shape in shapes:
+                            yield Case(name, short, layout, mode != "forward", shape == "dynamic")
+
+
+def calls(case: Case) -> list[Call]:
+    """Return the calls of a case: those of its samples that take dense tensors."""
+    info, found = database()[case.op], []
+    dtype = getattr(torch, case.dtype)
+    for sample in info.sample_inputs(HOST, dtype, requires_grad=case.gradients):
+        laid = sample.noncontiguous() if case.layout == "strided" else sample
+        flat, spec = pytree.tree_flatten((laid.input, laid.args, laid.kwargs))
+        if case.layout == "channels-last":
+            flat = [_last(v) for v in flat]
+        call = Call(info.op, flat, spec)
+        changed = case.layout != "channels-last" or any(_is_last(t) for t in call.tensors)
+        if changed and all(t.layout is torch.strided for t in call.tensors):
+            found.append(call)
+    return found
+
+
+def _last(value: Any) -> Any:
+    if not isinstance(value, torch.Tensor) or value.dim() != 4:
+        return value
+    made = value.detach().contiguous(memory_format=torch.channels_last)
+    return made.requires_grad_(value.requires_grad)
+
+
+def _is_last(t: torch.Tensor) -> bool:
+    return t.dim() == 4 and not t.is_contiguous()
+
+
+def copied(t: torch.Tensor) -> torch.Tensor:
+    """Return a leaf with the same elements, strides and offset."""
+    if t.is_conj() or t.is_neg() or not t.numel():
+        made = t.detach().clone()
+    else:
+        size = t.untyped_storage().nbytes() // t.itemsize
+        whole = torch.as_strided(t.detach(), (size,), (1,), 0).clone()
+        made = torch.as_strided(whole, t.shape, t.stride(), t.storage_offset())
+    return made.requires_grad_(t.requires_grad)
