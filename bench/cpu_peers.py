@@ -1,0 +1,154 @@
+"""Gyrator against other runtimes for inference on a CPU: OpenVINO, ONNX Runtime, TorchInductor.
+
+    nox -s bench -- cpu-peers [--models BERT,...] [--subjects gyrator,...] [--threads 1] ...
+
+Each subject has a process of its own, so that thread pools and allocators of one cannot help or
+hurt another; the processes take turns. Every number is a ratio: the peer's least time by ours. With
+one thread it is the time of the process, which other load leaves alone, else the clock's.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from _clock import geomean
+from _environment import environment
+from _peer_models import PEERS
+from _tables import Sheet
+from rich.console import Console
+
+SUBJECTS = (
+    "gyrator", "gyrator frozen", "gyrator frozen fast", "eager", "inductor", "inductor frozen",
+    "onnxruntime", "openvino",
+)  # fmt: skip
+OURS = ("gyrator frozen", "gyrator")
+"""What others are divided by: the first that is measured."""
+_TURN_SECONDS = 0.05
+_CLOSE = 1e-3
+"""A larger relative error than this is a wrong model, not another order of sums."""
+
+
+class Subject:
+    """A process that runs one model in one way."""
+
+    def __init__(self, name: str, model: str, threads: int, caches: Path) -> None:
+        """Start it and wait until it has built; `failure` says why it could not."""
+        script = str(Path(__file__).with_name("_peer.py"))
+        folder = caches / name.replace(" ", "-")
+        settings = {
+            "GYRATOR_CACHE_DIR": str(folder),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder),
+            "OMP_NUM_THREADS": str(threads),
+        }
+        self.process = subprocess.Popen(
+            [sys.executable, script, name, model, str(threads), str(folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            env=os.environ | settings,
+        )  # fmt: skip
+        self.seconds = [float("inf"), float("inf")]
+        told = self._line()
+        wrong = told.get("error", 0) > _CLOSE
+        self.failure = f"error of {told['error']:.1e}" if wrong else told.get("failure", "")
+        self.calls = 0 if self.failure else max(1, int(_TURN_SECONDS / self.turn(1)[0]))
+
+    def turn(self, calls: int) -> list[float]:
+        """Let it run; return the seconds of a call, and remember the least."""
+        assert self.process.stdin is not None
+        print(calls, file=self.process.stdin, flush=True)
+        found: list[float] = self._line()
+        self.seconds = [min(pair) for pair in zip(self.seconds, found, strict=True)]
+        return found
+
+    def end(self) -> None:
+        """Close its input, which ends it."""
+        if self.process.poll() is None:
+            self.process.communicate()
+
+    def _line(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if line:
+            return json.loads(line)
+        lines = (self.process.communicate()[1].strip() or "ended silently").splitlines()
+        print("\n".join(lines[-12:]), file=sys.stderr)
+        return {"failure": lines[-1][:80]}
+
+
+def measure(
+    model: str, subjects: Sequence[str], threads: int, turns: int, caches: Path
+) -> dict[str, Any]:
+    """Return the milliseconds of a call by subject, or why there are none."""
+    running = {}
+    for name in subjects:
+        print(f"{model}, {threads} thread(s): {name}", file=sys.stderr, flush=True)
+        running[name] = Subject(name, model, threads, caches / model)
+    for _ in range(turns):
+        for subject in running.values():
+            if subject.calls:
+                subject.turn(subject.calls)
+    for subject in running.values():
+        subject.end()
+    clock = 1 if threads == 1 else 0
+    return {n: s.failure or 1e3 * s.seconds[clock] for n, s in running.items()}
+
+
+def table(threads: int, rows: dict[str, dict[str, Any]], subjects: Sequence[str]) -> Sheet:
+    """Return the ratios as a sheet, with their geometric means."""
+    ours = next((n for n in OURS if n in subjects), subjects[0])
+    others = tuple(n for n in subjects if n != ours)
+    sheet = Sheet(f"Time by that of {ours}, {threads} thread(s)", ("model", f"{ours} ms", *others))
+    ratios: dict[str, list[float]] = {n: [] for n in others}
+    for model, found in rows.items():
+        cells = []
+        for name in others:
+            both = found[name], found[ours]
+            if any(isinstance(one, str) for one in both):
+                cells.append(str(found[name])[:20])
+                continue
+            ratios[name].append(both[0] / both[1])
+            cells.append(f"{ratios[name][-1]:.2f}")
+        mine = found[ours]
+        sheet.rows.append((model, mine if isinstance(mine, float) else mine[:20], *cells))
+    means = [f"{geomean(ratios[n]):.2f}" if ratios[n] else "" for n in others]
+    sheet.rows.append(("geometric mean", "", *means))
+    return sheet
+
+
+def main(arguments: list[str]) -> int:
+    """Measure what is asked for, print tables, write JSON; 1 if anything failed."""
+    parser = argparse.ArgumentParser("bench/cpu_peers.py")
+    add = parser.add_argument
+    add("--models", type=lambda t: t.split(","), default=list(PEERS))
+    add("--subjects", type=lambda t: t.split(","), default=list(SUBJECTS))
+    add("--threads", type=lambda t: [int(n) for n in t.split(",")], default=[1, 2])
+    add("--turns", type=int, default=12)
+    add("--json", type=Path, default=Path(__file__).parent / "results" / "cpu-peers.json")
+    chosen = parser.parse_args(arguments)
+    unknown = {*chosen.models} - {*PEERS} | {*chosen.subjects} - {*SUBJECTS}
+    if unknown:
+        parser.error(f"no such model or subject: {', '.join(sorted(unknown))}")
+    console = Console(width=160)
+    report: dict[str, Any] = {"environment": environment(), "milliseconds": {}, "tables": {}}
+    with tempfile.TemporaryDirectory(prefix="gyrator-peers-") as caches:
+        for threads in chosen.threads:
+            rows = report["milliseconds"][str(threads)] = {}
+            for model in chosen.models:
+                rows[model] = measure(model, chosen.subjects, threads, chosen.turns, Path(caches))
+                sheet = table(threads, rows, chosen.subjects)
+                report["tables"][str(threads)] = sheet.markdown()
+                chosen.json.parent.mkdir(parents=True, exist_ok=True)
+                chosen.json.write_text(json.dumps(report, indent=1) + "\n")
+            sheet.print(console)
+    console.print(f"written: {chosen.json}")
+    found = (r for rows in report["milliseconds"].values() for r in rows.values())
+    return int(any(isinstance(v, str) for r in found for v in r.values()))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
