@@ -41,9 +41,13 @@ EVERYTHING = (
     *(arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")),
     *(arg for folder in STRANGERS for arg in ("-e", folder)),
     "expecttest",  # torch's database of ops imports it
+    "griffe",
+    "halide",
     "hypothesis",
+    "import-linter",
     "mkdocs",
     "mkdocs-material",
+    "mkdocstrings-python",
     "mypy",
     "nox",
     "pytest",
@@ -127,7 +131,9 @@ def venv(session: nox.Session, name: str, *requirements: str, fresh: bool = Fals
     else:
         make = (sys.executable, "-m", "virtualenv", "--quiet", "--python", sys.executable)
         session.run(*make, str(folder), external=True)
-        run = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        # Modules are compiled when they are imported, which few of torch's are.
+        quick = ("--quiet", "--disable-pip-version-check", "--no-compile")
+        run = (str(python), "-m", "pip", "install", *quick)
         session.run(*run, *pins, *requirements, env=package_locations(), external=True)
     stamp.write_text(wanted)
     return str(python)
@@ -188,11 +194,30 @@ def fuzz(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def opinfo(session: nox.Session) -> None:
+    """Every op of torch's database against eager: `-- --shard 1/40 --jobs 2`, `-- -k amax`."""
+    python = everything(session)
+    session.run(python, "-m", "gyrator_conformance.opinfo", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def verify(session: nox.Session) -> None:
     """Every kernel of a set of models beside the interpreter of its IR; `-- -k norm` chooses."""
     python = everything(session)
     chosen = session.posargs or ("--wrapper", "python", "--dtypes", "float32,bfloat16")
     session.run(python, "-m", "gyrator_conformance", "--verify", *chosen, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def halide(session: nox.Session) -> None:
+    """Halide's kernels at length: random ones, the whole op table, and the models; `-- -k norm`."""
+    python = everything(session)
+    tests = ("packages/codegen_halide/tests", "--halide-kernels", "40", "--timeout", "1800")
+    session.run(python, "-m", "pytest", "-n", "auto", *tests, external=True)
+    session.run(
+        python, "-m", "gyrator_conformance", "--target", "halide", *session.posargs,
+        env={"GYRATOR_TARGETS": "halide"}, external=True,
+    )  # fmt: skip
 
 
 @nox.session(venv_backend="none", default=False)
@@ -208,9 +233,16 @@ def bench(session: nox.Session) -> None:
     """`nox -s bench -- cpu`: run bench/cpu.py; what follows the name goes to it."""
     names = sorted(path.stem for path in ROOT.glob("bench/*.py") if path.stem[0] != "_")
     name, *rest = session.posargs or [""]
+    name = name.replace("-", "_")
     if name not in names:
         session.error(f"say which benchmark: nox -s bench -- {{{','.join(names)}}}")
-    session.run(everything(session), f"bench/{name}.py", *rest, external=True)
+    peers = name == "cpu_peers"
+    python = venv(session, "peers", *EVERYTHING, *RUNTIMES) if peers else everything(session)
+    session.run(python, f"bench/{name}.py", *rest, external=True)
+
+
+RUNTIMES = ("onnx", "onnxruntime", "onnxscript", "openvino")
+"""What `bench/cpu_peers.py` compares with."""
 
 
 # ---------------------------------------------------------------- checks
@@ -224,10 +256,14 @@ def tests(session: nox.Session) -> None:
 
 
 IMPORT_EVERYTHING = {
-    "gyrator": (
-        "test_codes.py", "test_explain.py", "test_keys.py", "test_opt.py", "test_outside.py",
-        "test_pieces.py",
-    ),
+    "codegen_cpp": ("test_flex_attention.py", "test_group.py", "test_refusals.py"),
+    "codegen_halide": ("test_halide_emit.py",),
+    "codegen_metal": ("test_metal_emit.py",),
+    "codegen_triton": ("test_triton_group.py", "test_triton_readme.py", "test_triton_walk.py"),
+    "gyrator": ("test_codes.py", "test_explain.py", "test_keys.py", "test_opt.py"),
+    "ir": ("test_codes.py", "test_passes.py", "test_readme.py", "test_roundtrip.py"),
+    "lowering": ("test_codes.py", "test_foreach.py", "test_fx_text.py", "test_passes.py"),
+    "runtime": ("test_host.py", "test_lower.py", "test_readme.py", "test_triton.py"),
 }  # fmt: skip
 """Files that stand for a long suite in an environment of its own, where all that they can find is a
 dependency that is not declared; `tests` runs the whole suite."""
@@ -302,9 +338,9 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def layers(session: nox.Session) -> None:
     """Imports go one way, devices are named only where they may be, public names are as listed."""
-    session.run(sys.executable, "ci/distributions.py", external=True)
-    session.run(sys.executable, "ci/check_layers.py", external=True)
-    session.run(sys.executable, "ci/public_api.py", external=True)
+    python = everything(session)
+    for check in ("distributions", "check_layers", "public_api"):
+        session.run(python, f"ci/{check}.py", external=True)
 
 
 @nox.session(default=False)

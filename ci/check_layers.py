@@ -1,34 +1,28 @@
 """Fail on an import, a cycle of modules or a device's name that `ci/layers.toml` does not allow.
 
-Which layer a package is in, and what it may import at all, its pyproject.toml says.
-
-Imports inside functions and under TYPE_CHECKING count: a cycle hidden is still a cycle. So do
-`importlib.import_module("...")` and `__import__("...")` with a constant name.
+Which layer a package is in, and what it may import at all, its pyproject.toml says. From that come
+the contracts that import-linter checks, imports inside functions and under TYPE_CHECKING included.
+What it cannot say is checked here: dependencies that are not declared, cycles of single modules,
+modules imported by `importlib.import_module("...")`, and devices' names.
 """
 
 import ast
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+
+from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by its path
 from distributions import Package, packages
 
 ROOT = Path(__file__).resolve().parent.parent
 IMPORTERS = ("import_module", "__import__")
-
-
-@dataclass(frozen=True)
-class Import:
-    """One imported dotted name, with the line that imports it."""
-
-    module: str
-    name: str  # what `from module import name` names; empty for `import module`
-    line: int
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,6 @@ class Rules:
     closed: dict[str, list[str]]
     modules: dict[str, list[str]]
     offered: list[str]
-    forbidden: dict[str, str]
     device_names: tuple[str, ...]
     device_files: tuple[str, ...]
 
@@ -52,37 +45,71 @@ class Rules:
             data["closed"],
             data["modules"],
             data["offered"]["names"],
-            data["forbidden"],
             tuple(data["devices"]["names"]),
             tuple(data["devices"]["files"]),
         )
 
 
-def imports(tree: ast.AST) -> Iterator[Import]:
-    """Yield every import of `tree`, however deep the statement sits."""
+# What import-linter checks ----------------------------------------------------------------------
+
+
+def contracts(found: Sequence[Package], rules: Rules) -> str:
+    """Return a configuration of import-linter: for each package what it may not import."""
+    roots = [p.module for p in found]
+    parts = [_section("importlinter", root_packages=roots, include_external_packages=["true"])]
+    for package in found:
+        allowed = rules.layers[package.layer]
+        banned = [
+            p.module
+            for p in found
+            if p is not package and allowed != ["*"] and p.layer not in allowed
+        ]
+        banned += [name for name, layers in rules.closed.items() if package.layer in layers]
+        if banned:
+            part = _section(
+                f"importlinter:contract:{package.module}",
+                name=[f"{package.module}, which is of the layer '{package.layer}'"],
+                type=["forbidden"],
+                source_modules=[package.module],
+                forbidden_modules=banned,
+                allow_indirect_imports=["true"],
+            )
+            parts.append(part)
+    return "\n".join(parts)
+
+
+def _section(title: str, **fields: Sequence[str]) -> str:
+    lines = [f"{key} = " + "\n    ".join(values) for key, values in fields.items()]
+    return "\n".join([f"[{title}]", *lines, ""])
+
+
+def kept(root: Path, found: Sequence[Package], rules: Rules) -> bool:
+    """Let import-linter check the contracts, and print those that are broken."""
+    sys.path[:0] = [str(root / p.folder / "src") for p in found]
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "contracts.ini"
+        path.write_text(contracts(found, rules))
+        return bool(lint_imports(str(path), no_cache=True) == EXIT_STATUS_SUCCESS)
+
+
+# What it cannot say -----------------------------------------------------------------------------
+
+
+def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield every module that `tree` imports, or imports a name of, with its line."""
     for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
-                yield from (Import(alias.name, "", node.lineno) for alias in names)
-            case ast.ImportFrom(module=module, names=names, level=level):
-                where = "." * level + (module or "")
-                yield from (Import(where, alias.name, node.lineno) for alias in names)
-            case ast.Call(func=func, args=[ast.Constant(value=str(module)), *_]):
-                called = func.attr if isinstance(func, ast.Attribute) else getattr(func, "id", "")
-                if called in IMPORTERS:
-                    yield Import(module, "", node.lineno)
+                yield from ((alias.name, node.lineno) for alias in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from ((f"{module}.{alias.name}", node.lineno) for alias in names)
+            case ast.Call(args=[ast.Constant(value=str(module)), *_]) if _imports(node.func):
+                yield module, node.lineno
 
 
-def attributes(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Yield every dotted attribute of `tree` (`a.b.c`) with its line."""
-    for node in ast.walk(tree):
-        parts: list[str] = []
-        inner: ast.AST = node
-        while isinstance(inner, ast.Attribute):
-            parts.append(inner.attr)
-            inner = inner.value
-        if parts and isinstance(inner, ast.Name):
-            yield ".".join([inner.id, *reversed(parts)]), node.lineno
+def _imports(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in IMPORTERS
 
 
 def strings(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -97,11 +124,6 @@ def strings(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.value, node.lineno
 
 
-def under(name: str, top: str) -> bool:
-    """Tell whether the dotted `name` is `top` or lies inside it."""
-    return name == top or name.startswith(top + ".")
-
-
 def permits(patterns: tuple[str, ...], path: Path) -> bool:
     """Tell whether one of `patterns` (a path, or a folder followed by `/**`) covers `path`."""
     text = path.as_posix()
@@ -111,45 +133,20 @@ def permits(patterns: tuple[str, ...], path: Path) -> bool:
     )
 
 
-def import_problems(
-    found: Import, package: Package, known: Mapping[str, Package], rules: Rules
-) -> Iterator[str]:
-    """Yield what is wrong with one import made by `package`; `known` has all by their modules."""
-    if found.module.startswith("."):
-        yield "relative import; write the full name"
-        return
-    full = f"{found.module}.{found.name}" if found.name else found.module
-    for banned, why in rules.forbidden.items():
-        if under(full, banned):
-            yield f"imports {banned}: {why}"
-    top = found.module.partition(".")[0]
-    if top == package.module or top in sys.stdlib_module_names:
-        return
-    sibling = known.get(top)
-    allowed = rules.layers[package.layer]
-    if sibling is not None:
-        if allowed != ["*"] and sibling.layer not in allowed:
-            yield f"the layer {package.layer!r} may not import {top}, which is {sibling.layer!r}"
-        wanted = {sibling.name}
-    else:
-        if package.layer in rules.closed.get(top, ()):
-            yield f"the layer {package.layer!r} may not import {top}"
-        wanted = {name for name, modules in rules.modules.items() if top in modules} or {top}
-    if not wanted & {*package.needs, *rules.offered}:
-        yield f"imports {top}, which {package.folder}/pyproject.toml does not declare"
-
-
 def file_problems(
     path: Path, tree: ast.AST, package: Package, known: Mapping[str, Package], rules: Rules
 ) -> Iterator[str]:
     """Yield `file:line: problem` for one file; `path` is relative to the repository."""
-    for found in imports(tree):
-        for problem in import_problems(found, package, known, rules):
-            yield f"{path}:{found.line}: {problem}"
-    for dotted, line in attributes(tree):
-        for banned, why in rules.forbidden.items():
-            if dotted == banned:
-                yield f"{path}:{line}: uses {banned}: {why}"
+    for name, line in imports(tree):
+        top = name.partition(".")[0]
+        if top == package.module or top in sys.stdlib_module_names:
+            continue
+        wanted = {n for n, modules in rules.modules.items() if top in modules} or {top}
+        if top in known:
+            wanted = {known[top].name}
+        if not wanted & {*package.needs, *rules.offered}:
+            said = f"which {package.folder}/pyproject.toml does not declare"
+            yield f"{path}:{line}: imports {top}, {said}"
     if not permits(rules.device_files, path):
         for text, line in strings(tree):
             if text.partition(":")[0] in rules.device_names:
@@ -163,10 +160,7 @@ def cycle(trees: dict[str, ast.AST]) -> list[str]:
     """Return one cycle among the modules `trees`, first module repeated last, or nothing."""
     graph: dict[str, set[str]] = {}
     for module, tree in trees.items():
-        used = set()
-        for found in imports(tree):
-            full = f"{found.module}.{found.name}"
-            used.add(full if full in trees else found.module)
+        used = {name if name in trees else name.rpartition(".")[0] for name, _ in imports(tree)}
         graph[module] = (used & trees.keys()) - {module}
     try:
         TopologicalSorter(graph).prepare()
@@ -176,7 +170,7 @@ def cycle(trees: dict[str, ast.AST]) -> list[str]:
 
 
 def check(root: Path, rules: Rules) -> list[str]:
-    """Return every problem of the packages under `root`, in a stable order."""
+    """Return the problems of the packages under `root` that import-linter does not see."""
     problems: list[str] = []
     known = {package.module: package for package in packages(root)}
     for package in known.values():
@@ -198,9 +192,10 @@ def check(root: Path, rules: Rules) -> list[str]:
 
 def main() -> int:
     """Print the problems of this repository; return 1 if there are any."""
-    problems = check(ROOT, Rules.read(ROOT / "ci" / "layers.toml"))
+    rules = Rules.read(ROOT / "ci" / "layers.toml")
+    problems = check(ROOT, rules)
     print("\n".join(problems) or "layers: ok")
-    return int(bool(problems))
+    return int(bool(problems) or not kept(ROOT, packages(ROOT), rules))
 
 
 if __name__ == "__main__":

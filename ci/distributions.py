@@ -7,6 +7,7 @@ A pyproject.toml says in `[tool.gyrator]`:
 
 - `layer`: which of the layers of `ci/layers.toml` the package is in;
 - `public`: whether it keeps its promises to everybody; only siblings depend on the others;
+- `api`: the modules beside its root whose names are public (CONTRIBUTING.md);
 - `optional`: distributions that it imports where they are installed, and does not depend on.
 """
 
@@ -51,6 +52,11 @@ class Package:
     def public(self) -> bool:
         """Whether others than its siblings may depend on it."""
         return bool(self.about.get("public", False))
+
+    @property
+    def api(self) -> tuple[str, ...]:
+        """Its public modules beside the root, without the name of the package."""
+        return tuple(self.about.get("api", ()))
 
     @property
     def needs(self) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """What the manual takes from the code itself, so that it cannot fall behind.
 
-- `packages/<name>.md` is the README of that package; all of them are in the navigation.
+- `packages/<name>.md` is the README of that package, `reference/<module>.md` its public names; all
+  of them are in the navigation.
 - A line `<!-- generated: NAME -->` in a page is replaced by what `GENERATORS[NAME]` returns, a line
   `<!-- rules: FAMILY -->` by the ATen ops that a family of lowering rules covers.
 """
@@ -26,7 +27,8 @@ from gyrator_ir.tile import nodes as tile_nodes
 from gyrator_lowering.table import TableBuilder
 
 sys.path.insert(0, str(Path(__file__).parent))
-from distributions import packages, released
+from contracts import contracts
+from distributions import Package, packages, released
 
 KINDS = {"library": "a library call", "kept": "a call of ATen"}
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,15 +138,24 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "scans": lambda: members(body.ScanKind),
     "kernel-nodes": lambda: classes(defined_in(kernel_nodes)),
     "tile-nodes": lambda: classes(defined_in(tile_nodes)),
+    "contracts": lambda: table(["function", "computed by", "may differ in"], contracts()),
     "modes": modes,
     "options": options,
 }
 
 
+def reference(package: Package) -> str:
+    """Return the page of a package's public names, which mkdocstrings fills in."""
+    modules = [package.module, *(f"{package.module}.{name}" for name in package.api)]
+    about = f"The public names of [{package.module}](../{package.folder}.md)."
+    return "\n\n".join([f"# {package.module}", about, *(f"::: {name}" for name in modules)])
+
+
 def on_config(config: Any) -> Any:
     """Add the packages to the navigation, in the order of release (called by mkdocs)."""
-    folders = [package.folder for package in released(packages(ROOT))]
-    config["nav"].append({"Packages": [f"{folder}.md" for folder in folders]})
+    shown = released(packages(ROOT))
+    config["nav"].append({"Packages": [f"{package.folder}.md" for package in shown]})
+    config["nav"].append({"Reference": [f"reference/{package.module}.md" for package in shown]})
     return config
 
 
@@ -155,6 +166,9 @@ def on_files(files: Any, config: Any) -> Any:
         text = text.replace("](../../docs/", "](../")
         page = File.generated(config, f"packages/{readme.parent.name}.md", content=text)
         files.append(page)
+    for package in released(packages(ROOT)):
+        path = f"reference/{package.module}.md"
+        files.append(File.generated(config, path, content=reference(package)))
     return files
 
 

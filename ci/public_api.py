@@ -1,114 +1,152 @@
-"""Compare the public names of every package with the lists in `ci/public_api/`.
+"""Compare the public names of every package with the lists in `ci/public_api/`, by griffe.
 
-`python ci/public_api.py` fails where a list is not what the source says; `--write` rewrites the
-lists. A name is public where neither it nor a module above it begins with an underscore, and a
-module's `__all__` leaves it in. Signatures count: a changed one is a changed line to review.
+`python ci/public_api.py` fails where a list is not what the sources say, or where the manual, a
+vendor or a customer of ours imports what is not public; `--write` rewrites the lists.
+`--since TAG` names what breaks callers of the release with that tag, for its changelog.
+
+Public is what the root of a package, or a module that its pyproject.toml names in
+`[tool.gyrator] api`, has in `__all__`; where a module has none, what it defines and does not begin
+with an underscore. Signatures and fields count.
 """
 
 import ast
 import difflib
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import griffe
+
+sys.path.insert(0, str(Path(__file__).parent))  # also where it is loaded by its path
+from distributions import Package, packages
 
 ROOT = Path(__file__).resolve().parent.parent
-LISTS = ROOT / "ci" / "public_api"
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def sources(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield each package's name and its source folder."""
-    for src in [*sorted(root.glob("packages/*/src")), root / "conformance" / "src"]:
-        if src.exists():
-            yield src.parent.name, src
+def promised(root: Path) -> tuple[Package, ...]:
+    """Return the packages that others import."""
+    return tuple(
+        p for p in packages(root) if p.folder.startswith("packages/") or "/" not in p.folder
+    )
 
 
-def listing(src: Path) -> str:
-    """Return the public names below a source folder, a line each."""
-    lines: list[str] = []
-    for path in sorted(src.rglob("*.py")):
-        parts = path.relative_to(src).with_suffix("").parts
-        if parts[-1] == "__init__":
-            parts = parts[:-1]
-        if any(part.startswith("_") and part != "__main__" for part in parts):
+def modules(package: Package, root: Path) -> Iterator[griffe.Module]:
+    """Yield the root of a package and its public modules."""
+    src = root / package.folder / "src"
+    top = griffe.load(package.module, search_paths=[src], allow_inspection=False)
+    assert isinstance(top, griffe.Module)
+    yield top
+    for name in package.api:
+        found = top[name]
+        assert isinstance(found, griffe.Module), f"{package.module}.{name} is no module"
+        yield found
+
+
+def names(module: griffe.Module) -> Iterator[tuple[str, griffe.Object | griffe.Alias]]:
+    """Yield the public names of a module and what they are."""
+    for name, member in module.members.items():
+        if isinstance(member, griffe.Module) or member.kind is griffe.Kind.MODULE:
             continue
-        lines += names(".".join(parts), ast.parse(path.read_text(), str(path)))
-    return "".join(f"{line}\n" for line in lines)
+        if name in module.exports if module.exports is not None else member.is_public:
+            yield name, member
 
 
-def names(module: str, tree: ast.Module) -> Iterator[str]:
-    """Yield the lines of one module."""
-    exported = declared(tree)
-    for node in tree.body:
-        for name, line in lines_of(node):
-            public = not name.startswith("_") if exported is None else name in exported
-            if public:
-                yield f"{module}.{line}"
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and exported is not None:
-            for alias in node.names:
-                name = alias.asname or alias.name
-                if name in exported:
-                    yield f"{module}.{name} = {node.module}.{alias.name}"
+def lines(path: str, member: griffe.Object | griffe.Alias) -> Iterator[str]:
+    """Yield the line of a name, and below a class those of its members."""
+    if member.is_alias:
+        if not member.target_path.startswith(f"{path.partition('.')[0]}."):
+            yield f"{path} = {member.target_path}"  # of another package
+            return
+        member = member.final_target
+    where, _, name = path.rpartition(".")
+    if member.is_function:
+        yield f"{where}.{name}{str(member.signature()).removeprefix(member.name)}".lstrip(".")
+    elif member.is_attribute:
+        yield f"{path}: {member.annotation}" if member.annotation else path
+    else:
+        bases = ", ".join(map(str, member.bases))
+        yield f"{path}({bases})" if bases else path
+        for name, inner in member.members.items():
+            if not name.startswith("_"):
+                yield from (f"  {line}" for line in lines(name, inner))
 
 
-def declared(tree: ast.Module) -> frozenset[str] | None:
-    """Return the names in `__all__`, or None where a module has none."""
-    for node in tree.body:
-        match node:
-            case ast.Assign(targets=[ast.Name(id="__all__")], value=ast.List() | ast.Tuple()):
-                return frozenset(ast.literal_eval(node.value))
-    return None
+def listing(package: Package, root: Path) -> str:
+    """Return the public names of a package, a line each."""
+    found = ((m, n, o) for m in modules(package, root) for n, o in names(m))
+    return "".join(f"{line}\n" for m, n, o in found for line in lines(f"{m.path}.{n}", o))
 
 
-def lines_of(node: ast.stmt) -> Iterator[tuple[str, str]]:
-    """Yield (name, line) for what a statement of a module defines."""
-    match node:
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-            yield name, f"{name}{signature(node)}"
-        case ast.ClassDef(name=name):
-            bases = ", ".join(map(ast.unparse, node.bases))
-            yield name, f"{name}({bases})" if bases else name
-            for inner in node.body:
-                for member, line in lines_of(inner):
-                    if not member.startswith("_"):
-                        yield name, f"{name}.{line}"
-        case ast.AnnAssign(target=ast.Name(id=name)):
-            yield name, f"{name}: {ast.unparse(node.annotation)}"
-        case ast.Assign(targets=targets):
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    yield target.id, target.id
-
-
-def signature(node: ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return a function's parameters and result as text."""
-    result = "" if node.returns is None else f" -> {ast.unparse(node.returns)}"
-    return f"({ast.unparse(node.args)}){result}"
+def outsiders(root: Path, known: dict[str, set[str]]) -> Iterator[str]:
+    """Yield the imports of what is not public by the manual, vendors and customers."""
+    pages = [root / "README.md", *root.glob("docs/**/*.md")]
+    texts = {p: BLOCK.findall(p.read_text()) for p in pages if p.exists()}
+    for package in packages(root):
+        if package.folder.count("/") == 2 or package.folder == "conformance/vendor":
+            texts |= {p: [p.read_text()] for p in (root / package.folder / "src").rglob("*.py")}
+    for path, blocks in sorted(texts.items()):
+        for node in (n for block in blocks for n in ast.walk(ast.parse(block))):
+            if not isinstance(node, ast.ImportFrom) or node.module is None:
+                continue
+            top = node.module.partition(".")[0]
+            for alias in node.names if top in known else ():
+                if f"{node.module}.{alias.name}" not in known[top]:
+                    yield f"{path.relative_to(root)}: {node.module}.{alias.name} is not public"
 
 
 def problems(root: Path, lists: Path) -> list[str]:
-    """Return the differences between the lists and the sources."""
+    """Return the differences between the lists and the sources, and imports of private names."""
     found: list[str] = []
-    for package, src in sources(root):
-        path = lists / f"{package}.txt"
+    known: dict[str, set[str]] = {}
+    for package in promised(root):
+        path = lists / f"{Path(package.folder).name}.txt"
         old = path.read_text().splitlines() if path.exists() else []
-        new = listing(src).splitlines()
-        if old != new:
-            found += difflib.unified_diff(old, new, path.name, "the sources", lineterm="", n=0)
-    return found
+        new = listing(package, root).splitlines()
+        found += difflib.unified_diff(old, new, path.name, "the sources", lineterm="", n=0)
+        known[package.module] = {re.split(r"[ (:]", line)[0] for line in new}
+        known[package.module] |= {f"{package.module}.{name}" for name in package.api}
+    return [*found, *outsiders(root, known)]
+
+
+def breaks(before: Path, root: Path) -> Iterator[str]:
+    """Yield what of the public names of an older tree is changed or gone, so that callers break."""
+    for package in promised(before):
+        if not (root / package.folder / "src").exists():
+            yield f"{package.folder}: gone"
+            continue
+        old, new = next(modules(package, before)), next(modules(package, root))
+        public = []
+        for module in modules(package, before):
+            for name, member in names(module):
+                public.append(f"{module.path}.{name}")
+                if member.is_alias and member.target_path.startswith(f"{package.module}."):
+                    public.append(member.final_target.path)
+        for one in griffe.find_breaking_changes(old, new):
+            if any(f"{one.obj.path}.".startswith(f"{path}.") for path in public):
+                yield f"{one.obj.path}: {one.kind.value}"
 
 
 def main(arguments: list[str]) -> int:
-    """Compare, or write; return 1 where a list is out of date."""
-    if arguments == ["--write"]:
-        LISTS.mkdir(exist_ok=True)
-        for package, src in sources(ROOT):
-            (LISTS / f"{package}.txt").write_text(listing(src))
+    """Compare, write, or name what breaks; return 1 where a list is out of date."""
+    lists = ROOT / "ci" / "public_api"
+    if arguments[:1] == ["--since"]:
+        with TemporaryDirectory() as folder:
+            git = ("git", "archive", arguments[1], "packages", "conformance")
+            made = subprocess.run(git, cwd=ROOT, check=True, capture_output=True).stdout
+            subprocess.run(("tar", "-x", "-C", folder), check=True, input=made)
+            print("\n".join(breaks(Path(folder), ROOT)) or "nothing breaks")
         return 0
-    found = problems(ROOT, LISTS)
+    if arguments == ["--write"]:
+        for package in promised(ROOT):
+            (lists / f"{Path(package.folder).name}.txt").write_text(listing(package, ROOT))
+    found = problems(ROOT, lists)
     print("\n".join(found) or "public names: as listed")
     if found:
-        print("review the change; `python ci/public_api.py --write` accepts it")
+        print("review the change; `python ci/public_api.py --write` accepts new lists")
     return int(bool(found))
 
 

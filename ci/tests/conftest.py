@@ -40,6 +40,12 @@ def examples() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def promises() -> ModuleType:
+    """The table of what functions promise."""
+    return load("contracts")
+
+
+@pytest.fixture(scope="session")
 def listing() -> ModuleType:
     """What reads the packages' metadata."""
     return load("distributions")

@@ -1,5 +1,8 @@
 """The layer checker finds each kind of violation, and nothing in code that obeys."""
 
+import subprocess
+import sys
+
 import pytest
 
 RULES = """
@@ -13,8 +16,6 @@ torch = ["scheduler"]
 pyyaml = ["yaml"]
 [offered]
 names = ["attrs"]
-[forbidden]
-"torch._inductor" = "it is the peer"
 [devices]
 names = ["cpu", "cuda"]
 files = ["packages/scheduler/src/gyrator_scheduler/targets/**"]
@@ -47,7 +48,7 @@ def problems(tmp_path, layers):
 
     def check(**files):
         src = tmp_path / "packages" / "scheduler" / "src" / "gyrator_scheduler"
-        src.mkdir(parents=True)
+        src.mkdir(parents=True, exist_ok=True)
         (src / "__init__.py").write_text("")
         for name, text in files.items():
             path = src / f"{name.replace('__', '/').replace('FACADE', '__init__')}.py"
@@ -66,24 +67,12 @@ def test_obedient_code_has_no_problem(problems):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("import torch", "may not import torch"),
-        ("def f():\n    import torch", "may not import torch"),
-        ("def f():\n    from torch import nn", "may not import torch"),
-        (
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch",
-            "may not import torch",
-        ),
-        ("import importlib\nimportlib.import_module('torch')", "may not import torch"),
-        ("__import__('torch')", "may not import torch"),
-        ("import gyrator_runtime", "may not import gyrator_runtime, which is 'runtime'"),
         ("import numpy", "imports numpy, which packages/scheduler/pyproject.toml does not declare"),
+        ("def f():\n    import numpy.linalg", "imports numpy"),
+        ("import importlib\nimportlib.import_module('numpy')", "imports numpy"),
+        ("__import__('numpy')", "imports numpy"),
         ("import gyrator_other", "imports gyrator_other, which packages/scheduler"),
         ("from gyrator_new.a import x", "imports gyrator_new, which packages/scheduler"),
-        ("from . import other", "relative import"),
-        ("from .other import x", "relative import"),
-        ("import torch._inductor.config", "torch._inductor"),
-        ("from torch import _inductor", "torch._inductor"),
-        ("def f(torch):\n    return torch._inductor.config", "uses torch._inductor"),
         ("x = 'cuda'", 'names the device "cuda"'),
         ("x = 'cuda:1'", 'names the device "cuda:1"'),
         ("def f(i):\n    return f'cuda:{i}'", "names the device"),
@@ -138,3 +127,38 @@ def test_package_without_a_layer_is_found(tmp_path, layers):
     (found,) = layers.check(tmp_path, layers.Rules.read(tmp_path / "layers.toml"))
 
     assert found.startswith("packages/new/pyproject.toml: layer ''")
+
+
+KEPT = """
+import importlib.util, sys
+from pathlib import Path
+spec = importlib.util.spec_from_file_location("layers", sys.argv[1])
+layers = importlib.util.module_from_spec(spec)
+sys.modules["layers"] = layers
+spec.loader.exec_module(layers)
+root = Path(sys.argv[2])
+rules = layers.Rules.read(root / "layers.toml")
+sys.exit(not layers.kept(root, layers.packages(root), rules))
+"""
+
+
+def test_layers_are_import_linters_contracts(problems, tmp_path, root):
+    """What is broken is told with the line, also inside of functions and under TYPE_CHECKING."""
+    for name in ("ir", "runtime", "other"):
+        src = tmp_path / "packages" / name / "src" / f"gyrator_{name}"
+        src.mkdir(parents=True)
+        (src / "__init__.py").write_text("")
+
+    def broken(text):
+        problems(a=text)
+        command = (sys.executable, "-c", KEPT, str(root / "ci" / "check_layers.py"), str(tmp_path))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout
+
+    assert broken("import gyrator_ir, sympy")[0] == 0
+    hidden = "if TYPE_CHECKING:\n    import gyrator_runtime"
+    code, said = broken(f"def f():\n    from torch import nn\n{hidden}\n")
+    assert code == 1
+    assert "gyrator_scheduler, which is of the layer 'scheduler' BROKEN" in said
+    assert "gyrator_scheduler.a -> torch (l.2)" in said
+    assert "gyrator_scheduler.a -> gyrator_runtime (l.4)" in said

@@ -60,7 +60,11 @@ def test_a_new_kernel_language_is_in_every_list(listing, layers, root, tmp_path)
     rules = layers.Rules.read(root / "ci" / "layers.toml")
     assert layers.check(tmp_path, rules) == []
     stage.write_text("import torch\nfrom gyrator_lowering import lower\n")
-    assert len(layers.check(tmp_path, rules)) == 4  # not of its layer, and not declared
+    assert len(layers.check(tmp_path, rules)) == 2  # not declared
+    contract = layers.contracts(found, rules).partition(":gyrator_codegen_new]")[2]
+    banned = contract.partition("forbidden_modules =")[2].partition("allow")[0].split()
+    assert {"torch", "gyrator_lowering", "gyrator_codegen_cpp"} <= {*banned}
+    assert not {"gyrator_codegen", "gyrator_ir"} & {*banned}
 
 
 def test_siblings_depend_by_range_and_the_umbrella_pins(projects):
