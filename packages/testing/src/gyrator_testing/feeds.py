@@ -21,6 +21,7 @@ from gyrator_ir.loop.nodes import Buffer, Constant, LoopProgram, SizeInput, Tens
 from gyrator_ir.tile.nodes import TileProgram
 from gyrator_ir.types import Device, DType
 from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, cast
+from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.index import Number, integer
 from gyrator_testing.interp.memory import flat, span_of
 from gyrator_testing.interp.tile import tiled_kernels
@@ -122,7 +123,9 @@ def random_numbers(dtype: DType, count: int, rng: np.random.Generator) -> Array:
     return rng.integers(0, INTEGERS_BELOW, count).astype(NUMPY[dtype])
 
 
-def assert_same_meaning(before: Program, after: Program, seed: int = 0) -> None:
+def assert_same_meaning(
+    before: Program, after: Program, seed: int = 0, externs: Externs = DEFAULT
+) -> None:
     """Interpret both programs on equal arguments; results and mutated arguments must agree.
 
     Raises:
@@ -130,8 +133,8 @@ def assert_same_meaning(before: Program, after: Program, seed: int = 0) -> None:
     """
     given = feed(before, seed)
     first, second = given.copy(), given.copy()
-    wanted = run_program(before, first.inputs, first.constants)
-    got = run_program(after, second.inputs, second.constants)
+    wanted = run_program(before, first.inputs, first.constants, externs)
+    got = run_program(after, second.inputs, second.constants, externs)
     assert_same(got, wanted, "output")
     assert_same(second.inputs, first.inputs, "argument")
 

@@ -1,4 +1,4 @@
-"""The command line: `gyrator doctor | opt | verify | options | modes | cache`."""
+"""The command line; `gyrator --help` lists its commands."""
 
 import argparse
 import sys
@@ -10,6 +10,7 @@ from rich.table import Table
 
 from gyrator.cli.doctor import examine
 from gyrator.cli.doctor import table as doctor_table
+from gyrator.cli.repro import add_commands
 from gyrator.config import read_config
 from gyrator.options import Options, list_modes, list_options, make_options, options_of_text
 from gyrator_ir.diagnostics import GyratorError
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="run the kernels of a program beside their IR")
     verify.add_argument("file", type=Path, help="a .gy file of any level")
     verify.set_defaults(run=_verify)
+    add_commands(commands)
     return parser
 
 

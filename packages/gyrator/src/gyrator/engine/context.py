@@ -52,6 +52,8 @@ class CompilerContext:
     observer: Observer
     loaders: dict[Target, KernelLoader] = field(factory=dict)
     """Those opened so far."""
+    keeps_repros: bool = True
+    """Whether a graph on which the compiler fails is written to a folder."""
     memory: GraphMemory = field(factory=GraphMemory)
     """What captured graphs share."""
 

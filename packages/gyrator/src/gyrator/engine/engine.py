@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -24,6 +25,7 @@ from gyrator_ir.diagnostics import (
     UnsupportedError,
     VerificationError,
 )
+from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.warn import warn
 
@@ -61,12 +63,26 @@ class Engine(CompilerContext):
         try:
             return self._compile(gm, phase, depth, watch)
         except Exception as error:
+            shown = self._shown(gm, error)
             if self.options.strict or isinstance(error, VerificationError):
+                if shown:
+                    error.add_note(shown)
                 raise
-            warn_fallback(error, phase)
+            warn_fallback(error, phase, shown)
             calls = sum(n.op == "call_function" for n in gm.graph.nodes)
             self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
             return CompiledGraph(eager_graph(gm))
+
+    def _shown(self, gm: torch.fx.GraphModule, error: Exception) -> str:
+        """Keep a graph on which the compiler itself failed; say where it is."""
+        known = isinstance(error, GyratorError) and not isinstance(error, BuildError)
+        if known or not self.keeps_repros:
+            return ""
+        from gyrator.repro.script import write_repro
+
+        with contextlib.suppress(Exception):  # nothing may hide the error itself
+            return f"`python {write_repro(gm, self.options)}` shows it without the model"
+        return ""
 
     def find(self, key: str, phase: Phase) -> Boxed | None:
         """Return the program stored under the hex digest of a key, or None."""

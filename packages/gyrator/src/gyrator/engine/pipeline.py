@@ -26,6 +26,7 @@ from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, u
 from gyrator.engine.verification import verified
 from gyrator.reports.records import Stopwatch
 from gyrator.reports.tracing import NO_TRACE, Trace
+from gyrator.repro.script import GRAPH, SCRIPT, script
 from gyrator.store.manifest import CompiledHost
 from gyrator.store.programs import HOST, Product, StoredProgram, store_program
 from gyrator.store.summary import summarise
@@ -67,7 +68,8 @@ class Stages:
     ) -> StoredProgram:
         """Compile the graph and store it under `key`."""
         trace = Trace.open(self.setting.options.trace_dir, phase)
-        trace.write("fx.gy", lambda: FX.show(gm))
+        trace.write(GRAPH, lambda: FX.show(gm))
+        trace.write(SCRIPT, lambda: script(self.setting.options))
         budget = Budget(self.setting.options.autotune_seconds)
         try:
             planned, host, units = self._programs(gm, budget, watch, trace)

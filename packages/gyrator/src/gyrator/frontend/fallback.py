@@ -23,8 +23,8 @@ def eager_graph(gm: torch.fx.GraphModule) -> Boxed:
     return run
 
 
-def warn_fallback(error: Exception, phase: str) -> None:
-    """Warn, once for each text, that a graph runs eagerly and why."""
+def warn_fallback(error: Exception, phase: str, shown: str = "") -> None:
+    """Warn, once for each text, that a graph runs eagerly and why; `shown` says what shows it."""
     if isinstance(error, GyratorError):
         why = error.diagnostic.message
         code = error.diagnostic.code
@@ -35,4 +35,6 @@ def warn_fallback(error: Exception, phase: str) -> None:
         help = (
             "this is a bug of Gyrator: please report it; options={'strict': True} gives the trace"
         )
+    if shown:
+        help = f"{help}; {shown}" if help else shown
     warn(code, f"a graph ({phase}) runs eagerly: {why}", help)

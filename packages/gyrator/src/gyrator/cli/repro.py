@@ -1,0 +1,127 @@
+"""`gyrator repro`, `minify` and `bisect`: what is wrong with the text of a graph."""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gyrator.options import make_options, options_of_text
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+
+KINDS = ("any", "error", "wrong", "slow")
+
+
+class ReproError(GyratorError):
+    """There is no graph, or nothing goes wrong with it."""
+
+
+def add_commands(commands: Any) -> None:
+    """Add the three commands to a parser's."""
+    repro = _command(commands, "repro", run_repro, "run the text of a graph beside eager mode")
+    repro.add_argument("--slow", action="store_true", help="compare times, too")
+    small = _command(commands, "minify", run_minify, "make a graph that fails as small as can be")
+    small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="what to look for")
+    small.add_argument(
+        "--seconds", type=float, default=60.0, help="how long one compile and run may take"
+    )
+    small.add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="for the graph and script"
+    )
+    _command(commands, "bisect", run_bisect, "name the first stage, pass or kernel that is wrong")
+    commands.choices["bisect"].add_argument(
+        "-o", "--output", type=Path, metavar="FOLDER", help="for the texts before and after it"
+    )
+
+
+def _command(
+    commands: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=help)
+    parser.add_argument("file", type=Path, help="a graph's text, or the folder of a trace")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of torch.compile; may be repeated",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run_repro(args: argparse.Namespace) -> int:
+    """Say what goes wrong; 1 if anything does."""
+    from gyrator.repro.failure import find_failure
+
+    found = find_failure(_graph(args.file), _options(args), timed=args.slow)
+    print(found)
+    return 1 if found.kind else 0
+
+
+def run_minify(args: argparse.Namespace) -> int:
+    """Write the smallest graph that fails alike, and a script that shows it."""
+    from gyrator.repro.minify import calls, minify
+    from gyrator.repro.script import write_repro
+    from gyrator.repro.worker import Worker
+    from gyrator_lowering.fx_text import parse
+
+    text, options = _graph(args.file), _options(args)
+    with Worker(options, args.seconds, timed=args.kind in ("any", "slow")) as attempt:
+        first = attempt(text)
+        if not first.kind or args.kind not in ("any", first.kind):
+            raise _nothing(args.file, first)
+        if first.kind == "not run":
+            raise _nothing(args.file, first)
+        whole = calls(text)
+        print(f"{first}\n{whole} calls", file=sys.stderr)
+
+        def fails(shorter: str) -> bool:
+            alike = attempt(shorter).alike(first)
+            if alike:
+                print(f"{calls(shorter)} calls, {attempt.tries} tries", file=sys.stderr)
+            return alike
+
+        small = minify(text, fails)
+    print(small, end="")
+    if args.output is not None:
+        args.output.mkdir(parents=True, exist_ok=True)
+    path = write_repro(parse(small), make_options(options=options), args.output)
+    print(f"{path} shows it", file=sys.stderr)
+    return 0
+
+
+def run_bisect(args: argparse.Namespace) -> int:
+    """Print the culprit, and write the texts before and after it; 1 if there is one."""
+    from gyrator.repro.bisect import bisect
+
+    found = bisect(_graph(args.file), _options(args))
+    print(found)
+    if args.output is not None and found.stage:
+        args.output.mkdir(parents=True, exist_ok=True)
+        for name, text in (("before.gy", found.before), ("after.gy", found.after)):
+            if text:
+                (args.output / name).write_text(text, "utf-8")
+                print(args.output / name)
+    return 1 if found.stage else 0
+
+
+def _graph(path: Path) -> str:
+    from gyrator.repro.script import GRAPH
+    from gyrator_lowering.fx_text import parse
+
+    text = (path / GRAPH if path.is_dir() else path).read_text("utf-8")
+    parse(text)
+    return text
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    given = options_of_text(args.option)
+    make_options(options=given)
+    return given
+
+
+def _nothing(file: Path, found: Any) -> ReproError:
+    message = f"{file}: {found}"
+    help = "give the options with which it fails; `--for slow` compares times"
+    return ReproError(Diagnostic("GY-OPT-004", message, help=help))

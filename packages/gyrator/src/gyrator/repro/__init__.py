@@ -1,0 +1,1 @@
+"""Finding what goes wrong: running a graph by itself, making it small, naming the stage."""

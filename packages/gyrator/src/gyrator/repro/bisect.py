@@ -1,0 +1,274 @@
+"""Which stage, which pass and which kernel first computes something else than the graph says.
+
+The product's own stages run one after another, and what each leaves is interpreted: the graph by
+PyTorch, the levels of IR by the interpreters of `gyrator_testing`. A pass is judged by what goes in
+and what comes out of it, a stage by the results of the graph, a kernel beside its IR.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from attrs import define, field, frozen
+from torch import Tensor
+from torch.fx import GraphModule
+
+from gyrator.autotune.kernels import Budget
+from gyrator.engine.engine import Engine
+from gyrator.engine.pipeline import Stages
+from gyrator.options import make_options
+from gyrator.repro.example import Example, run_eagerly
+from gyrator.repro.failure import difference, failed
+from gyrator.session import Session
+from gyrator_ir.diagnostics import Diagnostic, VerificationError
+from gyrator_ir.levels import HOST, KERNEL, LOOP, level_of
+from gyrator_ir.loop.nodes import TypeArg
+from gyrator_ir.passes import NO_EDITS, Level, Pass, PassEdits, Tracer
+from gyrator_lowering.fx_passes import FX
+from gyrator_lowering.fx_text.print import attribute
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH, from_type_arg
+from gyrator_runtime.externs import overload
+
+if TYPE_CHECKING:
+    from gyrator_testing.interp.externs import Externs
+
+M = TypeVar("M")
+
+
+@frozen
+class Culprit:
+    """Where results first differ, or where an exception comes from."""
+
+    stage: str
+    """A level of IR, whose passes or stage did it; `kernels`, the text of a kernel; `run`, the host
+    program as it runs; empty for nothing found."""
+    name: str = ""
+    """Of the pass or the kernel; empty for the stage itself."""
+    detail: str = ""
+    before: str = ""
+    """The text of the last program that was right."""
+    after: str = ""
+    """The text of the first that was not."""
+    checked: int = 0
+    """How many programs were interpreted."""
+
+    def __str__(self) -> str:
+        if not self.stage:
+            return f"every stage and pass agrees: {self.checked} programs were interpreted"
+        what = {"kernels": "kernel", "run": "host program"}.get(self.stage, "pass")
+        named = f", {what} {self.name}" if self.name else ""
+        return f"stage {self.stage}{named}: {self.detail}"
+
+
+class _Found(Exception):
+    """Carries the culprit out of the stages."""
+
+    def __init__(self, culprit: Culprit) -> None:
+        self.culprit = culprit
+
+
+def bisect(
+    text: str,
+    options: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    passes: PassEdits = NO_EDITS,
+) -> Culprit:
+    """Compile the text of an ATen graph step by step; return the first step that is wrong.
+
+    Raises:
+        VerificationError: GY-VERIFY-010, where `gyrator_testing` is not installed.
+        ParseError: as `gyrator_lowering.fx_text.parse`.
+    """
+    try:
+        import gyrator_testing  # noqa: F401
+    except ImportError as error:
+        why = f"bisecting needs gyrator_testing, which cannot be imported: {error}"
+        raise VerificationError(
+            Diagnostic("GY-VERIFY-010", why, help="pip install 'gyrator[verify]'")
+        ) from error
+    chosen = make_options(options={"cache": False, "progress": False, **(options or {})})
+    with Session(options=chosen, passes=passes) as session:
+        example = Example.read(text, seed)
+        watch = _Watch(example=example, expected=example.eager(), last=text)
+        try:
+            _step_by_step(session.engine(session.options), watch)
+        except _Found as found:
+            return found.culprit
+    return Culprit("", checked=watch.checked)
+
+
+def _step_by_step(engine: Engine, watch: "_Watch") -> None:
+    example, stages = watch.example, Stages(engine)
+    budget = Budget(engine.options.autotune_seconds)
+    options = stages.scheduler_options()
+    graph = deepcopy(example.gm)
+    with watch.stage(FX.name):
+        passes = stages.prepare(graph, budget, watch)
+    with watch.stage(LOOP.name):
+        program = stages.lowered(graph, stages.lowering_options(graph, budget, passes))
+        watch.judge(LOOP.name, program, watch.interpreted(program, graph))
+    with watch.stage(KERNEL.name):
+        planned = stages.scheduled(program, options, watch)
+        watch.judge(KERNEL.name, planned, watch.interpreted(planned, graph))
+    with watch.stage(HOST.name):
+        host = stages.hosted(planned, options)
+        watch.judge(HOST.name, host, watch.interpreted(host, graph))
+    with watch.stage("tile"):
+        stages.tiled(host, watch)
+    with watch.stage("kernels"):
+        stages.verify(host)
+    with watch.stage("run"):
+        call = engine.compile(deepcopy(example.gm), "inference").call
+        given = example.arguments()
+        watch.judge("run", host, [*call(list(given)), *given])
+
+
+@define
+class _Watch(Tracer):
+    """Interprets what each pass is given and what it leaves."""
+
+    example: Example = field(kw_only=True)
+    expected: list[Any] = field(kw_only=True)
+    last: str = field(kw_only=True)
+    """The text of the last program that was right."""
+    checked: int = 0
+
+    def run(self, level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
+        """Run a pass; raise where its result means something else."""
+        before: Any = deepcopy(program) if level.in_place else program
+        try:
+            made, changed = super().run(level, one, program)
+        except Exception as error:
+            raise _Found(
+                Culprit(
+                    level.name, one.name, str(failed(error)), level.show(before), "", self.checked
+                )
+            ) from error
+        if changed and (said := self._changed(before, made)):
+            raise _Found(
+                Culprit(
+                    level.name, one.name, said, level.show(before), level.show(made), self.checked
+                )
+            )  # fmt: skip
+        return made, changed
+
+    def _changed(self, before: Any, after: Any) -> str:
+        """Say how two programs differ in what they compute."""
+        self.checked += 1
+        if isinstance(after, GraphModule):
+            given = self.example.arguments()
+            return difference(run_eagerly(after, given), self.expected, self.example)
+        from gyrator_testing.feeds import assert_same_meaning
+
+        try:
+            assert_same_meaning(before, after, externs=_externs())
+        except AssertionError as error:
+            return " ".join(str(error).split())
+        return ""
+
+    def interpreted(self, program: Any, graph: GraphModule) -> list[Any]:
+        """Return what a program of the whole graph makes of the example's arguments."""
+        from gyrator_testing.levels import run_program
+
+        self.checked += 1
+        given = self.example.arguments()
+        arrays = [_array(value) for value in given]
+        keys = {c.key for part in _parts(program) for c in getattr(part, "constants", ())}
+        held = {key: _array(attribute(graph, key)) for key in keys}
+        results = run_program(program, arrays, held, _externs())
+        return [*map(_tensor, results), *given]
+
+    def judge(self, stage: str, program: Any, results: list[Any]) -> None:
+        """Raise where a stage's results are not the graph's."""
+        text = level_of(program).show(program)
+        if said := difference(results, self.expected, self.example):
+            raise _Found(Culprit(stage, "", said, self.last, text, self.checked))
+        self.last = text
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Take exceptions for the stage's."""
+        try:
+            yield
+        except _Found:
+            raise
+        except Exception as error:
+            kernel = _kernel(error) if name == "kernels" else ""
+            raise _Found(
+                Culprit(name, kernel, str(failed(error)), self.last, "", self.checked)
+            ) from error
+
+
+def _kernel(error: Exception) -> str:
+    said = str(error)
+    _, found, rest = said.partition("kernel ")
+    return rest.split()[0] if found and rest else ""
+
+
+def _parts(program: Any) -> Iterator[Any]:
+    """Yield a program and those that it calls."""
+    yield program
+    for called in ("subprograms", "subschedules"):
+        for part in getattr(program, called, ()):
+            yield from _parts(part)
+
+
+# What interpreters take ---------------------------------------------------------------------------
+
+
+def _externs() -> "Externs":
+    """Return the dispatcher's own ops, but for the seeds of random numbers."""
+    from gyrator_testing.interp.externs import DEFAULT, Dispatched
+
+    own = {key: DEFAULT[key] for key in DEFAULT if key.startswith("gyrator.")}
+    return Dispatched(_found, _given, _array, own)
+
+
+def _found(target: str) -> Callable[..., Any]:
+    """Return an op, which draws the same random numbers at each call."""
+    op = overload(target)
+    if torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ()):
+        return op
+
+    def drawn(*args: Any, **kwargs: Any) -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return op(*args, **kwargs)
+
+    return drawn
+
+
+def _given(value: Any) -> Any:
+    return from_type_arg(value) if isinstance(value, TypeArg) else _tensor(value)
+
+
+def _array(value: Any) -> Any:
+    """Return a tensor as an array that shares its memory; anything else as it is."""
+    from gyrator_testing.interp.dtypes import NUMPY
+
+    if not isinstance(value, Tensor):
+        return value
+    value = value.detach().resolve_conj().resolve_neg()
+    kind = NUMPY[FROM_TORCH[value.dtype]]
+    if kind.isbuiltin == 1:
+        return value.numpy()
+    return value.view(_BITS[value.element_size()]).numpy().view(kind)
+
+
+def _tensor(value: Any) -> Any:
+    """Return an array as a tensor that shares its memory; anything else as it is."""
+    from gyrator_testing.interp.dtypes import DTYPES
+
+    kind: Any = None if isinstance(value, Tensor) else getattr(value, "dtype", None)
+    if kind is None:
+        return value
+    dtype = DTYPES[kind]
+    if value.dtype.isbuiltin == 1:
+        return torch.from_numpy(value)
+    return torch.from_numpy(value.view(f"i{dtype.size}")).view(TO_TORCH[dtype])
+
+
+_BITS = {1: torch.int8, 2: torch.int16}
+"""What has the size of a type that NumPy itself lacks."""

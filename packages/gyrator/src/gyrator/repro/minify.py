@@ -1,0 +1,206 @@
+"""Delta debugging of ATen graphs: results, nodes and arguments are taken away while it still fails.
+
+The method is Zeller and Hildebrandt's (Simplifying and Isolating Failure-Inducing Input, 2002): try
+to do without large parts, then without smaller ones.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from gyrator_lowering.fx_text import parse, show
+
+Fails = Callable[[str], bool]
+"""Whether the text of a graph fails as the first one did."""
+
+
+def minify(text: str, fails: Fails) -> str:
+    """Return the text of a part of a graph that fails alike, and none of whose parts do.
+
+    Nodes that are taken away become arguments of the graph, or are passed over.
+    """
+    smaller = True
+    while smaller:
+        smaller = False
+        for shorten in (_shorter, _fewer_results, _fewer_nodes, _bypassed):
+            found = shorten(text, fails)
+            smaller |= found != text
+            text = found
+    return text
+
+
+def calls(text: str) -> int:
+    """Return how many nodes of a graph compute something."""
+    return len(_computing(parse(text)))
+
+
+def _shorter(text: str, fails: Fails) -> str:
+    """End the graph at the first node where what there is of it fails."""
+    least, most = 0, len(_computing(parse(text)))
+    found = text
+    while least + 1 < most:
+        middle = (least + most) // 2
+        tried = _prefix(text, middle)
+        if fails(tried):
+            most, found = middle, tried
+        else:
+            least = middle
+    return found
+
+
+def _fewer_results(text: str, fails: Fails) -> str:
+    """Keep half of the results, a quarter, or one."""
+    whole = len(_results(parse(text)))
+    size = whole
+    while size > 1:
+        size = -(-size // 2)
+        for start in range(0, whole, size):
+            tried = _with_results(text, range(start, min(start + size, whole)))
+            if tried != text and fails(tried):
+                return _fewer_results(tried, fails)
+    return text
+
+
+def _fewer_nodes(text: str, fails: Fails) -> str:
+    """Turn nodes into arguments: many neighbours at once, then fewer."""
+    size = len(_computing(parse(text)))
+    while size >= 1:
+        start = 0
+        while start < len(_computing(parse(text))):
+            tried = _without(text, start, size)
+            if tried is not None and fails(tried):
+                text = tried
+            else:
+                start += size
+        size //= 2
+    return text
+
+
+def _bypassed(text: str, fails: Fails) -> str:
+    """Put an argument of the same form in the place of a node."""
+    place = 0
+    while place < len(_computing(parse(text))):
+        for tried in _passing_over(text, place):
+            if fails(tried):
+                text = tried
+                break
+        else:
+            place += 1
+    return text
+
+
+# One step ---------------------------------------------------------------------------------------
+
+
+def _computing(gm: GraphModule) -> list[Node]:
+    return [n for n in gm.graph.nodes if n.op == "call_function"]
+
+
+def _results(gm: GraphModule) -> list[Any]:
+    return list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+def _with_results(text: str, kept: Iterable[int]) -> str:
+    gm = parse(text)
+    given = _results(gm)
+    gm.graph.output_node().args = (tuple(given[k] for k in kept),)
+    return _cleaned(gm)
+
+
+def _prefix(text: str, length: int) -> str:
+    """Return the first nodes of a graph, whose results are what the others and the caller use."""
+    gm = parse(text)
+    inside = set(_computing(gm)[:length])
+    kept = tuple(
+        node
+        for node in gm.graph.nodes
+        if node in inside and _is_result(node) and any(u not in inside for u in node.users)
+    )
+    gm.graph.output_node().args = (kept,)
+    return _cleaned(gm)
+
+
+def _is_result(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), Tensor)
+
+
+def _without(text: str, start: int, size: int) -> str | None:
+    """Return the graph with some neighbours as arguments; None where they cannot be."""
+    gm = parse(text)
+    chunk = _computing(gm)[start : start + size]
+    inside = set(chunk)
+    for node in chunk:
+        users = [u for u in node.users if u not in inside]
+        if not users:
+            continue
+        if isinstance(node.meta.get("val"), (tuple, list)):
+            if any(not _is_element(u) for u in users):
+                return None
+            for user in users:
+                _becomes_argument(gm, user, user.users)
+        else:
+            _becomes_argument(gm, node, users)
+    for node in reversed(chunk):
+        for user in list(node.users):
+            if not user.users:
+                gm.graph.erase_node(user)
+        if not node.users:
+            gm.graph.erase_node(node)
+    return _cleaned(gm)
+
+
+def _is_element(node: Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem"
+
+
+def _becomes_argument(gm: GraphModule, node: Node, users: Iterable[Node]) -> None:
+    value = node.meta.get("val")
+    first = next(iter(gm.graph.nodes))
+    with gm.graph.inserting_before(first):
+        given = gm.graph.placeholder(f"{node.name}_in")
+    given.meta["val"] = value
+    inside = set(users)
+    node.replace_all_uses_with(given, delete_user_cb=lambda user: user in inside)
+
+
+def _passing_over(text: str, place: int) -> Iterator[str]:
+    gm = parse(text)
+    node = _computing(gm)[place]
+    for k, given in enumerate(node.all_input_nodes):
+        if _alike(given.meta.get("val"), node.meta.get("val")):
+            one = deepcopy(gm)
+            there = _computing(one)[place]
+            there.replace_all_uses_with(there.all_input_nodes[k])
+            yield _cleaned(one)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    if not isinstance(a, Tensor) or not isinstance(b, Tensor):
+        return False
+    return str((a.dtype, a.shape, a.stride())) == str((b.dtype, b.shape, b.stride()))
+
+
+def _cleaned(gm: GraphModule) -> str:
+    """Return the text without what nothing uses; sizes stay, since layouts may use them."""
+    gm.graph.eliminate_dead_code()
+    for node in gm.graph.find_nodes(op="placeholder"):
+        if not node.users and isinstance(node.meta.get("val"), Tensor):
+            gm.graph.erase_node(node)
+    for node in gm.graph.find_nodes(op="get_attr"):
+        if not node.users:
+            gm.graph.erase_node(node)
+    text = show(gm)
+    for node in gm.graph.find_nodes(op="placeholder"):
+        size = node.meta.get("val")
+        unused = isinstance(size, torch.SymInt) and not node.users
+        if unused and text.count(str(size)) <= _OWN_MENTIONS:
+            gm.graph.erase_node(node)
+    return show(gm)
+
+
+_OWN_MENTIONS = 2
+"""How often a size is named where no layout uses it: by its argument and by its fact."""

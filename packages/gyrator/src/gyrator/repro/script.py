@@ -1,0 +1,52 @@
+"""A folder that shows a failure without the model: a graph's text, and a script that runs it."""
+
+import tempfile
+from pathlib import Path
+
+import attrs
+from torch.fx import GraphModule
+
+from gyrator.options import Options
+from gyrator_lowering.fx_text import show
+
+GRAPH, SCRIPT = "fx.gy", "repro.py"
+_PLACES = ("trace_dir", "cache", "progress", "threads")
+"""Options that say nothing of what is compiled."""
+_TEXT = """\
+\"\"\"Compile the graph in {graph} again and compare with eager mode: python {script}
+
+Exits with 1 where they differ. `gyrator minify {graph}` makes the graph small, `gyrator bisect
+{graph}` names the stage.
+\"\"\"
+
+import sys
+from pathlib import Path
+
+from gyrator.repro.failure import find_failure
+
+OPTIONS = {options!r}
+
+if __name__ == "__main__":
+    found = find_failure(Path(__file__).with_name("{graph}").read_text("utf-8"), OPTIONS)
+    print(found)
+    sys.exit(bool(found.kind))
+"""
+
+
+def script(options: Options) -> str:
+    """Return the text of a script that runs the graph beside it."""
+    chosen = {
+        f.name: getattr(options, f.name)
+        for f in attrs.fields(Options)
+        if getattr(options, f.name) != f.default and f.name not in _PLACES
+    }
+    return _TEXT.format(graph=GRAPH, script=SCRIPT, options=chosen)
+
+
+def write_repro(gm: GraphModule, options: Options, folder: Path | None = None) -> Path:
+    """Write a graph and its script into a folder, by default a new one; return the script."""
+    folder = folder or Path(tempfile.mkdtemp(prefix="gyrator-repro-"))
+    (folder / GRAPH).write_text(show(gm), "utf-8")
+    path = folder / SCRIPT
+    path.write_text(script(options), "utf-8")
+    return path

@@ -1,0 +1,86 @@
+"""Trying a graph in a process of its own, which may die or hang."""
+
+import multiprocessing
+import signal
+from collections.abc import Mapping
+from multiprocessing.connection import Connection
+from types import TracebackType
+from typing import Any, Self
+
+from attrs import define, field
+
+from gyrator.repro.failure import Failure, find_failure
+
+
+@define
+class Worker:
+    """Tries graphs one after another; a new process takes the place of one that ended.
+
+    Use as a context manager.
+    """
+
+    options: Mapping[str, Any]
+    seconds: float = 60.0
+    """How long one try may take."""
+    timed: bool = False
+    seed: int = 0
+    tries: int = field(default=0, init=False)
+    _process: Any = field(default=None, init=False)
+    _pipe: Connection | None = field(default=None, init=False)
+
+    def __call__(self, text: str) -> Failure:
+        """Return what goes wrong with the text of a graph."""
+        self.tries += 1
+        pipe = self._opened()
+        try:
+            pipe.send((text, dict(self.options), self.timed, self.seed))
+            if not pipe.poll(self.seconds):
+                self.close()
+                return Failure("hang", "", f"it took longer than {self.seconds:g} s")
+            found: Failure = pipe.recv()
+        except (EOFError, ConnectionError):
+            status = self._ended()
+            return Failure("death", status, f"the process ended with {status}")
+        return found
+
+    def _opened(self) -> Connection:
+        if self._pipe is None or not self._process.is_alive():
+            context = multiprocessing.get_context("spawn")
+            self._pipe, theirs = context.Pipe()
+            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._pipe
+
+    def _ended(self) -> str:
+        self._process.join()
+        code = self._process.exitcode
+        self._process = self._pipe = None
+        return signal.Signals(-code).name if code < 0 else f"status {code}"
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._process = self._pipe = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _serve(pipe: Connection) -> None:
+    while True:
+        try:
+            given = pipe.recv()
+        except EOFError:
+            return
+        pipe.send(find_failure(*given))

@@ -1,0 +1,312 @@
+"""Repros, minifying and bisecting, on compilers with planted faults."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from attrs import evolve, frozen
+
+from gyrator import Session
+from gyrator.cli.main import main
+from gyrator.engine import pipeline
+from gyrator.repro.bisect import bisect
+from gyrator.repro.example import Example
+from gyrator.repro.failure import Failure, find_failure
+from gyrator.repro.minify import calls, minify
+from gyrator.repro.worker import Worker
+from gyrator_codegen_cpp import ops as cpp_ops
+from gyrator_ir.body.nodes import Load
+from gyrator_ir.expr import ZERO
+from gyrator_ir.host.nodes import HostProgram, Return
+from gyrator_ir.kernel.nodes import Kernel, Schedule
+from gyrator_ir.loop.nodes import LoopProgram, Pointwise
+from gyrator_ir.passes import PassEdits
+from gyrator_lowering.table import LoweringTable
+
+GRAPH = """\
+fx.graph 1 @main
+  in x: f32[16, 24] on cpu
+  in w: f32[24, 24] on cpu
+  in b: f32[24] on cpu
+  in i: i64[5] on cpu
+  a = aten.mm.default (x, w)
+  c = aten.add.Tensor (a, b)
+  d = aten.gelu.default (c)
+  e = aten.exp.default (x)
+  f = aten.sum.dim_IntList (e, [1], true)
+  g = aten.div.Tensor (e, f)
+  h = aten.index.Tensor (d, [i])
+  k = aten.amax.default (h, [0])
+  l = aten.mul.Tensor (g, k)
+  m = aten.tanh.default (l)
+  n = aten.neg.default (d)
+  return m, n, h
+"""
+
+
+def test_a_graph_that_is_compiled_well() -> None:
+    assert find_failure(GRAPH, {}) == Failure()
+    found = bisect(GRAPH)
+    assert not found.stage and found.checked > 4, found
+
+
+# Planted faults -----------------------------------------------------------------------------------
+
+
+@frozen
+class Shifting:
+    """A pass of Loop IR that reads the first element of `b` everywhere."""
+
+    name: ClassVar[str] = "shifting"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        made = tuple(map(self._changed, program.operations))
+        return program if made == program.operations else evolve(program, operations=made)
+
+    def _changed(self, op: Any) -> Any:
+        if not isinstance(op, Pointwise):
+            return op
+        loads = [s for s in op.body if isinstance(s, Load) and s.buffer == "b"]
+        body = [evolve(s, index=ZERO) if s in loads else s for s in op.body]
+        return evolve(op, body=tuple(body)) if loads else op
+
+
+@frozen
+class Crashing:
+    """A pass of kernels that does not take a reduction."""
+
+    name: ClassVar[str] = "crashing"
+
+    def run(self, program: Schedule) -> Schedule:
+        if any(isinstance(n, Kernel) and n.inner for n in program.nodes):
+            raise ZeroDivisionError("what it divides by is zero")
+        return program
+
+
+@frozen
+class Rewriting:
+    """A pass of graphs that takes each negation for an absolute value."""
+
+    name: ClassVar[str] = "rewriting"
+
+    def run(self, gm: torch.fx.GraphModule) -> bool:
+        found = gm.graph.find_nodes(op="call_function", target=torch.ops.aten.neg.default)
+        for node in found:
+            node.target = torch.ops.aten.abs.default
+        return bool(found)
+
+
+def edited(level: str, one: Any) -> dict[str, Any]:
+    return {"passes": PassEdits().first(level, one)}
+
+
+def wrong_rule(patch: pytest.MonkeyPatch) -> None:
+    """Plant a lowering rule of `tanh` that computes the sine."""
+    table = pipeline.default_table()
+    rules = {**table.rules, "aten.tanh": table.find("aten.sin.default")}
+    patch.setattr(pipeline, "default_table", lambda: LoweringTable(rules))
+
+
+def wrong_text(patch: pytest.MonkeyPatch) -> None:
+    """Plant C++ that computes the sine where a tangent is asked for."""
+    right = cpp_ops.function
+    patch.setattr(
+        cpp_ops, "function", lambda op, dtype: right("sin" if op == "tanh" else op, dtype)
+    )
+
+
+def wrong_host(patch: pytest.MonkeyPatch) -> None:
+    """Plant a host program that returns its first result twice."""
+    right = pipeline.plan_host
+
+    def planned(*given: Any) -> HostProgram:
+        host = right(*given)
+        *made, end = host.instructions
+        assert isinstance(end, Return)
+        twice = (end.values[0], *end.values[:1], *end.values[2:])[: len(end.values)]
+        return evolve(host, instructions=(*made, Return(twice)))
+
+    patch.setattr(pipeline, "plan_host", planned)
+
+
+def crashing_host(patch: pytest.MonkeyPatch) -> None:
+    """Plant a planner of host programs that does not know results of three dimensions."""
+
+    def planned(*_: Any) -> HostProgram:
+        raise NotImplementedError("a host program")
+
+    patch.setattr(pipeline, "plan_host", planned)
+
+
+Plant = Callable[[pytest.MonkeyPatch], Any]
+FAULTS: dict[str, tuple[Plant, str, str, str]] = {
+    "a pass of graphs": (lambda _: edited("fx", Rewriting()), "wrong", "fx", "rewriting"),
+    "a lowering rule": (wrong_rule, "wrong", "loop", ""),
+    "an index": (lambda _: edited("loop", Shifting()), "wrong", "loop", "shifting"),
+    "a pass of kernels": (lambda _: edited("kernel", Crashing()), "error", "kernel", "crashing"),
+    "the text of a kernel": (wrong_text, "wrong", "kernels", "k"),
+    "a host program": (wrong_host, "wrong", "host", ""),
+    "a planner": (crashing_host, "error", "host", ""),
+}
+
+
+@pytest.fixture(params=FAULTS)
+def planted(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], str, str, str]:
+    plant, kind, stage, name = FAULTS[request.param]
+    return plant(monkeypatch) or {}, kind, stage, name
+
+
+def test_a_planted_fault_is_found_and_made_small(planted: Any) -> None:
+    given, kind, stage, name = planted
+    first = find_failure(GRAPH, {}, **given)
+    assert first.kind == kind, first
+    small = minify(GRAPH, lambda text: find_failure(text, {}, **given).alike(first))
+    assert calls(small) <= 2, small
+    assert find_failure(small, {}, **given).kind == kind
+    for text in (GRAPH, small):
+        found = bisect(text, **given)
+        assert found.stage == stage, found
+        assert found.name.startswith(name) and bool(found.name) == bool(name), found
+        assert found.detail and found.before
+
+
+def test_what_a_pass_did_is_kept_as_text() -> None:
+    found = bisect(GRAPH, passes=PassEdits().first("fx", Rewriting()))
+    assert "neg" in found.before and "neg" not in found.after
+    assert str(found).startswith("stage fx, pass rewriting: result 1: ")
+
+
+# Parts --------------------------------------------------------------------------------------------
+
+FORMS = """\
+fx.graph 1 @main
+  fact s0 in [2, 64]
+  fact s0 ~ 6
+  in n: size s0
+  in x: f32[s0, 4] strides [1, s0] on cpu
+  in y: f32[3, 4] strides [0, 1] on cpu offset 2
+  in m: bool[s0] on cpu
+  in i: i64[2] on cpu
+  in h: bf16[2, 3] on cpu
+  constant c: f32[4] on cpu key held
+  a = aten.add.Tensor (x, c)
+  b = aten.sum.dim_IntList (y, [0])
+  d = aten.exp.default (h)
+  e = aten.bitwise_not.default (m)
+  f = aten.index.Tensor (a, [i])
+  return a, b, d, e, f
+"""
+
+
+def test_arguments_are_as_the_graph_says() -> None:
+    example = Example.read(FORMS)
+    n, x, y, m, i, h = example.inputs
+    assert n == 6 and x.shape == (6, 4) and x.stride() == (1, 6)
+    assert y.stride() == (0, 1) and torch.equal(y[0], y[2]) and not torch.equal(y[0], y[0].flip(0))
+    assert (m.dtype, i.dtype, h.dtype) == (torch.bool, torch.int64, torch.bfloat16)
+    again = Example.read(FORMS).eager()
+    pairs = zip(example.eager(), again, strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs if isinstance(a, torch.Tensor))
+    exact = example.exact()
+    assert exact is not None and exact[2].dtype == torch.float64
+    assert find_failure(FORMS, {}) == Failure() and not bisect(FORMS).stage
+
+
+def test_integers_are_zero_where_others_are_no_indices() -> None:
+    text = GRAPH.replace("f32[16, 24]", "f32[1, 24]")
+    assert not Example.read(text).inputs[3].any()
+
+
+def test_a_dynamic_graph_is_made_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong_rule(monkeypatch)
+    text = FORMS.replace(
+        "return a,", "t = aten.tanh.default (a)\n  u = aten.sin.default (t)\n  return u,"
+    )
+    first = find_failure(text, {})
+    small = minify(text, lambda shorter: find_failure(shorter, {}).alike(first))
+    assert first.kind == "wrong" and calls(small) == 1 and "aten.tanh.default" in small
+
+
+def test_random_numbers_are_compared_by_their_form() -> None:
+    text = GRAPH.replace("aten.neg.default (d)", "aten.rand_like.default (d)")
+    assert Example.read(text).random
+    assert find_failure(text, {}) == Failure() and not bisect(text).stage
+
+
+def test_a_process_may_die_or_hang() -> None:
+    with Worker({}, seconds=120.0) as attempt:
+        threading.Timer(0.5, lambda: attempt._process.kill()).start()  # while it imports torch
+        assert attempt(GRAPH) == Failure("death", "SIGKILL", "the process ended with SIGKILL")
+        assert attempt(GRAPH) == Failure()
+        attempt._process.kill()
+        attempt._process.join()
+        assert attempt(GRAPH) == Failure()
+        attempt.seconds = 0.0
+        assert attempt(GRAPH).kind == "hang"
+        assert attempt.tries == 4
+
+
+# As people use it --------------------------------------------------------------------------------
+
+
+def test_the_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "graph.gy"
+    file.write_text(GRAPH)
+    assert main(["repro", str(file)]) == 0 and main(["bisect", str(file)]) == 0
+    assert "every stage and pass agrees" in capsys.readouterr().out
+    assert main(["minify", str(file), "--for", "wrong"]) == 2
+    assert "GY-OPT-004" in capsys.readouterr().err
+
+    wrong_rule(monkeypatch)
+    assert main(["repro", str(file)]) == 1 and main(["bisect", str(file), "-o", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert "wrong: result 0" in said and "stage loop: result 0" in said
+    assert (tmp_path / "before.gy").read_text().startswith("fx.graph")
+    assert (tmp_path / "after.gy").read_text().startswith("loop.program")
+
+
+def test_a_graph_is_made_small_in_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "graph.gy"
+    file.write_text(GRAPH)
+    monkeypatch.setenv("CXX", "false")
+    monkeypatch.setenv("GYRATOR_CACHE_DIR", str(tmp_path / "cache"))
+    option = ["--option", "numerics=fast"]
+    assert main(["minify", str(file), *option, "-o", str(tmp_path / "small")]) == 0
+    small = (tmp_path / "small" / "fx.gy").read_text()
+    said = capsys.readouterr()
+    assert said.out == small and calls(small) == 1 and "error: GY-" in said.err
+    assert "'numerics': 'fast'" in (tmp_path / "small" / "repro.py").read_text()
+
+
+def test_a_trace_runs_by_itself(tmp_path: Path) -> None:
+    options = {"trace_dir": str(tmp_path), "progress": False, "numerics": "fast"}
+    with Session(options=options) as session:
+        torch._dynamo.reset()
+        torch.compile(lambda x: x.softmax(-1), backend=session.backend)(torch.randn(3, 5))
+    (path,) = tmp_path.glob("*/repro.py")
+    assert "'numerics': 'fast'" in path.read_text()
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, "agrees with eager mode\n"), done.stderr
+
+
+def test_a_failing_compiler_leaves_a_repro(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashing_host(monkeypatch)
+    with Session(options={"cache": False, "progress": False}) as session:
+        torch._dynamo.reset()
+        compiled = torch.compile(torch.sin, backend=session.backend)
+        with pytest.warns(UserWarning, match="repro.py` shows it without the model") as said:
+            compiled(torch.randn(3))
+    (path,) = {w for one in said for w in str(one.message).split("`") if w.startswith("python ")}
+    script = Path(path.removeprefix("python "))
+    assert calls((script.parent / "fx.gy").read_text()) == 1
