@@ -74,14 +74,16 @@ class Engine(CompilerContext):
             return CompiledGraph(eager_graph(gm))
 
     def _shown(self, gm: torch.fx.GraphModule, error: Exception) -> str:
-        """Keep a graph on which the compiler itself failed; say where it is."""
+        """Keep a graph on which the compiler itself failed; say where it is, or the first one with
+        which it failed alike."""
         known = isinstance(error, GyratorError) and not isinstance(error, BuildError)
         if known or not self.keeps_repros:
             return ""
-        from gyrator.repro.script import write_repro
+        from gyrator.repro.script import first_repro
 
         with contextlib.suppress(Exception):  # nothing may hide the error itself
-            return f"`python {write_repro(gm, self.options)}` shows it without the model"
+            path = first_repro(str(error), gm, self.options)
+            return f"`python {path}` shows it without the model"
         return ""
 
     def find(self, key: str, phase: Phase) -> Boxed | None:

@@ -50,3 +50,13 @@ def write_repro(gm: GraphModule, options: Options, folder: Path | None = None) -
     path = folder / SCRIPT
     path.write_text(script(options), "utf-8")
     return path
+
+
+def first_repro(error: str, gm: GraphModule, options: Options) -> Path:
+    """Return the script of the first graph of this process that failed with an error."""
+    if error not in _FIRST:
+        _FIRST[error] = write_repro(gm, options)
+    return _FIRST[error]
+
+
+_FIRST: dict[str, Path] = {}
