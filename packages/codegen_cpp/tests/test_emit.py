@@ -540,7 +540,7 @@ def test_rows_gone_over_twice_are_fetched_ahead():
     (long,) = emitted([softmax("k", 64, 100_000)])
     (once,) = emitted([rows("k", 64, 1024, ReduceKind.SUM, 1)])
 
-    fetched = re.findall(r"__builtin_prefetch\((.*)\);", rows_of_4k.text)
+    fetched = re.findall(r"__builtin_prefetch\((.*?)\);", rows_of_4k.text)
     assert fetched == ["z + 1024*i0 + r0, 1", "x + 1024*i0 + r0 + 1024"]
     for unit in (short, long, once):
         assert "__builtin_prefetch" not in unit.text

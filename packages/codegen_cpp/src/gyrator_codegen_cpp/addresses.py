@@ -8,27 +8,27 @@ from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Bind, Load, Store
 from gyrator_ir.expr import ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.tile.nodes import Prefetch
 
 
-def address(scope: Scope, buffer: str, e: Expr, kind: Access, lane: str | None = None) -> str:
-    """Return a pointer to the element at `e`; of lane number `lane` if given."""
-    fixed, moving = split_terms(e, _left_out(scope, kind))
+def address(scope: Scope, buffer: str, e: Expr, by_lane: bool = False) -> str:
+    """Return a pointer to the element at `e`; to that of the lane called `lane`, by lane."""
+    fixed, moving = split_terms(e, _left_out(scope, by_lane))
     pointer = scope.pointers.get((buffer, fixed))
     if pointer is None:
         pointer, moving = scope.frame.pointers[buffer], e
     if moving is ZERO:
         return pointer
-    return f"{pointer} + {at_lane(scope, moving, lane)}"
+    return f"{pointer} + {at_lane(scope, moving) if by_lane else scope.index(moving)}"
 
 
-def at_lane(scope: Scope, e: Expr, lane: str | None) -> str:
-    """Return an index expression as text, for one lane if `lane` is given."""
-    if lane is None or scope.lanes is None:
+def at_lane(scope: Scope, e: Expr) -> str:
+    """Return an index expression as text, for the lane called `lane`."""
+    if scope.lanes is None:
         return scope.index(e)
     symbol = scope.lanes.symbol
-    names = {symbol.name: f"({scope.symbols.get(symbol, symbol.name)} + {lane})"}
-    names |= {t.name: f"{t.name}_lanes[{lane}]" for t in scope.varying}
-    return scope.index(e, **names)
+    names = {symbol.name: f"({scope.at(symbol)} + lane)"}
+    return scope.index(e, **names, **{t.name: f"{t.name}_lanes[lane]" for t in scope.varying})
 
 
 def hoist(scope: Scope, body: Iterable[KernelStatement], inner: Iterable[Sym]) -> Scope:
@@ -40,7 +40,8 @@ def hoist(scope: Scope, body: Iterable[KernelStatement], inner: Iterable[Sym]) -
     for s in body:
         if not isinstance(s, Load | Store) or s.buffer in scope.frame.local_rows:
             continue
-        fixed, moving = split_terms(s.index, _left_out(inside, scope.access(s.index).kind))
+        by_lane = scope.access(s.index).kind not in (Access.UNIT, Access.UNIFORM)
+        fixed, moving = split_terms(s.index, _left_out(inside, by_lane))
         key = (s.buffer, fixed)
         if fixed is ZERO or moving is ZERO or key in inside.pointers:
             continue
@@ -52,8 +53,16 @@ def hoist(scope: Scope, body: Iterable[KernelStatement], inner: Iterable[Sym]) -
     return inside
 
 
-def _left_out(scope: Scope, kind: Access) -> frozenset[Sym]:
+def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
+    """Return the statements that ask for one vector's memory."""
+    return [
+        f"__builtin_prefetch({address(scope, p.buffer, p.index)}{', 1' if p.write else ''});"
+        for p in prefetches
+    ]
+
+
+def _left_out(scope: Scope, by_lane: bool) -> frozenset[Sym]:
     """Return the symbols that change after an address is computed ahead."""
-    if kind in (Access.UNIT, Access.UNIFORM) or scope.lanes is None:
+    if not by_lane or scope.lanes is None:
         return scope.inner
     return scope.inner | scope.varying | {scope.lanes.symbol}

@@ -53,7 +53,7 @@ def _let(scope: Scope, s: Let) -> None:
     held = scope.frame.ready.get(s.name)
     if held is not None and scope.lanes is not None and scope.lanes.symbol is held[1]:
         array, symbol = held
-        text = f"gy_vload({array} + {scope.symbols.get(symbol, symbol.name)})"
+        text = f"gy_vload({array} + {scope.at(symbol)})"
         scope.define(s.name, text, s.dtype, varying=True)
         return
     values = [scope.env[a] for a in s.args]
@@ -116,7 +116,7 @@ def index_text(scope: Scope, e: Expr, varying: bool) -> str:
     array = scope.frame.names.take("index_lanes")
     scope.line(f"si64 {array}[GY_LANES] = {{}};")
     limit = scope.live or "GY_LANES"
-    text = at_lane(scope, e, "lane")
+    text = at_lane(scope, e)
     scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
     return f"gy_vload({array})"
 

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 
-from gyrator_codegen import static, steps
+from gyrator_codegen import invariant, static, steps
 from gyrator_codegen_cpp.addresses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.column_reduction import Columns
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
-from gyrator_codegen_cpp.inner_loops import inner_stage, split
-from gyrator_codegen_cpp.loops import Span, vector_loop
+from gyrator_codegen_cpp.inner_loops import inner_stage
+from gyrator_codegen_cpp.loops import Span, stretch, vector_loop
 from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
@@ -183,19 +183,14 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
     if first == "0" and extent is not None and extent <= step:
         span = Span("0", str(extent), extent, extent or 1)
     else:
-        name = along.symbol.name
-        low, high = f"{name}_low", f"{name}_high"
-        scope.line(f"const si64 {low} = {first} * {step};")
-        high_text = f"gy_least({last} * {step}, {scope.index(along.extent)})"
-        scope.line(f"const si64 {high} = {high_text};")
-        span = Span(low, high, None, 1 if extent is None else _even(extent, step))
+        span = stretch(scope, along, first, last, step)
     body = [s for stage in frame.kernel.stages for s in stage.body]
     if loops.columns:
         Columns(scope, along, span, step).write()
     elif frame.tiled.transposed:
         transposed(scope, loops, span)
     elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
-        fixed, body = split(scope, body, [along.symbol], loads=True)
+        fixed, body = invariant(body, [along.symbol], frame.written, loads=True)
         run(scope, fixed)
         for s in body:
             if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
@@ -208,11 +203,6 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
         inner = [a.symbol for a in frame.kernel.inner]
         inside = hoist(scope, body, [along.symbol, *inner])
         vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
-
-
-def _even(extent: int, stretch: int) -> int:
-    low = extent & -extent
-    return min(low, stretch & -stretch)
 
 
 def _stages(scope: Scope) -> None:

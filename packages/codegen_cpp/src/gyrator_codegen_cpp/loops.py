@@ -1,6 +1,8 @@
 """Loops over vectors, with their remainders, and nests of plain loops."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from math import gcd
 
 from attrs import frozen
 
@@ -31,11 +33,46 @@ def whole(scope: Scope, axis: Axis) -> Span:
     return Span("0", scope.index(axis.extent), exact, exact or 1)
 
 
+def stretch(scope: Scope, axis: Axis, first: str, last: str, step: int) -> Span:
+    """Write where steps `first` to `last` of an axis begin and end; return that range."""
+    name, extent = axis.symbol.name, static(axis.extent)
+    low, high = f"{name}_low", f"{name}_high"
+    scope.line(f"const si64 {low} = {first} * {step};")
+    scope.line(f"const si64 {high} = gy_least({last} * {step}, {scope.index(axis.extent)});")
+    return Span(low, high, None, 1 if extent is None else gcd(extent, step))
+
+
+def offset(scope: Scope, symbol: Sym, low: str) -> str:
+    """Return how far a loop has come from `low`."""
+    return scope.at(symbol) if low == "0" else f"({scope.at(symbol)} - {low})"
+
+
+def each(
+    scope: Scope, symbol: Sym, low: str, high: str, backwards: bool = False
+) -> AbstractContextManager[None]:
+    """Write a loop over the elements from `low` to `high`, one by one."""
+    name = symbol.name
+    if backwards:
+        return scope.block(f"for (si64 {name} = {high} - 1; {name} >= {low}; {name}--) {{")
+    return scope.block(f"for (si64 {name} = {low}; {name} < {high}; {name}++) {{")
+
+
+def nested_loops(
+    scope: Scope, axes: Sequence[Axis], emit: Callable[[Scope], None], backwards: bool = False
+) -> None:
+    """Write nested loops, one an axis, around what `emit` writes."""
+    if not axes:
+        emit(scope)
+        return
+    with each(scope, axes[0].symbol, "0", scope.index(axes[0].extent), backwards):
+        nested_loops(scope.nested(), axes[1:], emit, backwards)
+
+
 def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
     """Write a loop over `span` of `symbol` in vectors, `copies` of them a turn."""
     name, width, high = symbol.name, scope.frame.width, span.high
     if width == 1:
-        with scope.block(f"for (si64 {name} = {span.low}; {name} < {high}; {name}++) {{"):
+        with each(scope, symbol, span.low, high):
             emit(scope.nested(lanes=None), 0)
         return
     step = copies * width
@@ -74,21 +111,3 @@ def _one(
         return
     with scope.block("{"):
         emit(inside, copy)
-
-
-def nested_loops(
-    scope: Scope, axes: Sequence[Axis], emit: Callable[[Scope], None], backwards: bool = False
-) -> None:
-    """Write nested loops, one an axis, around what `emit` writes."""
-    if not axes:
-        emit(scope)
-        return
-    name = axes[0].symbol.name
-    extent = scope.index(axes[0].extent)
-    head = (
-        f"for (si64 {name} = {extent} - 1; {name} >= 0; {name}--) {{"
-        if backwards
-        else f"for (si64 {name} = 0; {name} < {extent}; {name}++) {{"
-    )
-    with scope.block(head):
-        nested_loops(scope.nested(), axes[1:], emit, backwards)

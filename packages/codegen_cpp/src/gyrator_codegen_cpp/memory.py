@@ -25,10 +25,10 @@ def load(scope: Scope, s: Load) -> None:
     access = scope.access(s.index)
     varying_mask = s.mask is not None and scope.env[s.mask].varying
     if access.kind is Access.UNIFORM:
-        pointer = address(scope, s.buffer, s.index, access.kind)
+        pointer = address(scope, s.buffer, s.index)
         _load_uniform(scope, s, pointer)
     elif access.kind is Access.UNIT:
-        pointer = address(scope, s.buffer, s.index, access.kind)
+        pointer = address(scope, s.buffer, s.index)
         if varying_mask:
             mask = scope.live_mask(s.mask)
             text = f"gy_vload_mask({pointer}, {mask}, {scope.zero(dtype, varying=True)})"
@@ -38,11 +38,11 @@ def load(scope: Scope, s: Load) -> None:
             text = _if_masked(scope, s, text)
         scope.define(s.name, text, dtype, varying=True)
     elif access.kind is Access.STRIDED and scope.live is None and not varying_mask:
-        pointer = address(scope, s.buffer, s.index, Access.UNIT)
+        pointer = address(scope, s.buffer, s.index)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
         scope.define(s.name, _if_masked(scope, s, text), dtype, varying=True)
     else:
-        _load_lanes(scope, s, access.kind)
+        _load_lanes(scope, s)
 
 
 def _if_masked(scope: Scope, s: Load, text: str) -> str:
@@ -94,7 +94,7 @@ def _vector_index(scope: Scope, e: Expr) -> tuple[str, str] | None:
     return scope.index(split[1]), total
 
 
-def _load_lanes(scope: Scope, s: Load, kind: Access) -> None:
+def _load_lanes(scope: Scope, s: Load) -> None:
     dtype = scope.frame.storage[s.buffer]
     vector = _vector_index(scope, s.index)
     if vector is not None:
@@ -107,7 +107,7 @@ def _load_lanes(scope: Scope, s: Load, kind: Access) -> None:
         return
     array = scope.frame.names.take(f"{s.name}_lanes")
     scope.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
-    pointer = address(scope, s.buffer, s.index, kind, "lane")
+    pointer = address(scope, s.buffer, s.index, by_lane=True)
     test = _lane_test(scope, s.mask)
     limit = scope.live or "GY_LANES"
     scope.line(
@@ -141,7 +141,7 @@ def store(scope: Scope, s: Store) -> None:
         return
     if scope.lanes is None:
         test = "" if s.mask is None else f"if ({scope.env[s.mask].text}) "
-        pointer = address(scope, s.buffer, s.index, Access.UNIFORM)
+        pointer = address(scope, s.buffer, s.index)
         scope.line(test + _store_one(scope, s, pointer, scope.env[s.value].text))
         return
     kind = scope.access(s.index).kind
@@ -150,9 +150,9 @@ def store(scope: Scope, s: Store) -> None:
         _combine_vector(scope, s)
         return
     if kind is not Access.UNIT:
-        _store_lanes(scope, s, kind)
+        _store_lanes(scope, s)
         return
-    pointer = address(scope, s.buffer, s.index, kind)
+    pointer = address(scope, s.buffer, s.index)
     value = scope.operand(s.value, varying=True)
     if varying_mask:
         scope.line(f"gy_store_mask({pointer}, {value}, {scope.live_mask(s.mask)});")
@@ -177,11 +177,11 @@ def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:
 def _combine_vector(scope: Scope, s: Store) -> None:
     """Write a store that combines with consecutive elements: vectors where no thread meets them."""
     if scope.frame.storage[s.buffer] is DType.BOOL:
-        _store_lanes(scope, s, Access.UNIT)
+        _store_lanes(scope, s)
         return
     if s.buffer in scope.frame.tiled.atomic:
         with scope.block("if (shared) {"):
-            _store_lanes(scope.nested(), s, Access.UNIT)
+            _store_lanes(scope.nested(), s)
         with scope.block("else {"):
             _combine_alone(scope.nested(), s)
         return
@@ -189,7 +189,7 @@ def _combine_vector(scope: Scope, s: Store) -> None:
 
 
 def _combine_alone(scope: Scope, s: Store) -> None:
-    pointer = address(scope, s.buffer, s.index, Access.UNIT)
+    pointer = address(scope, s.buffer, s.index)
     value, combine = scope.operand(s.value, varying=True), _COMBINE[s.mode]
     if s.mask is not None and scope.env[s.mask].varying:
         mask = scope.live_mask(s.mask)
@@ -205,12 +205,12 @@ def _combine_alone(scope: Scope, s: Store) -> None:
     scope.line(f"{test}gy_store_n({pointer}, {combine}({there}, {value}), {scope.live});")
 
 
-def _store_lanes(scope: Scope, s: Store, kind: Access) -> None:
+def _store_lanes(scope: Scope, s: Store) -> None:
     value = scope.env[s.value]
     one = scope.spill(s.value) + "[lane]" if value.varying else value.text
     test = _lane_test(scope, s.mask)
     # A uniform address may still name a symbol of the lanes' loop below a quotient.
-    pointer = address(scope, s.buffer, s.index, Access.LANES, "lane")
+    pointer = address(scope, s.buffer, s.index, by_lane=True)
     text = _store_one(scope, s, pointer, one)
     scope.line(f"for (si64 lane = 0; lane < {scope.live or 'GY_LANES'}; lane++) {test}{{ {text} }}")
 

@@ -5,16 +5,17 @@ Sums may also be in `f64` from the first value on.
 """
 
 import math
+from collections.abc import Sequence
 
 from attrs import frozen
 
-from gyrator_codegen import identity
+from gyrator_codegen import identity, linear_position
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Reduce, ReduceKind
-from gyrator_ir.expr import Expr
+from gyrator_ir.tile.nodes import Reduction
 from gyrator_ir.types import DType
 
 _ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
@@ -46,6 +47,14 @@ def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
     return f"({form}{lane_type(dtype)})({a} {operator} {b})"
 
 
+def joined(kind: ReduceKind, dtype: DType, form: str, parts: Sequence[str]) -> str:
+    """Return the text that combines a power of two of values, in pairs."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [merge(kind, dtype, form, a, b) for a, b in pairs]
+    return parts[0]
+
+
 def only_live(new: str, old: str, live: str | None) -> str:
     """Return `new` in the lanes in use and `old` in the others."""
     return new if live is None else f"gy_combine_n({new}, {old}, {live})"
@@ -68,27 +77,24 @@ class Accumulators:
     Args:
         scope: the place around the loops.
         reduce: what is reduced.
+        how: how it runs.
         copies: independent accumulators, for latency.
         vector: accumulators have lanes.
         across: the lanes belong to one point, and are reduced at the end.
-        cascade: chains of values are added to a total.
-        wide: the accumulators of a sum are `f64`.
-        position: linear position over the inner axes.
         nonempty: text of whether there is anything to reduce, None if surely so.
         count: text of how many elements have come, this one included; None to count here.
     """
 
     def __init__(
-        self, scope: Scope, reduce: Reduce, copies: int, *, vector: bool, across: bool,
-        cascade: bool, wide: bool, position: Expr, nonempty: str | None,
-        count: str | None = None,
+        self, scope: Scope, reduce: Reduce, how: Reduction, copies: int, *, vector: bool,
+        across: bool, nonempty: str | None, count: str | None = None,
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self._form = "v" if vector else "s"
         self._across = across and vector
-        self.cascade = cascade
-        self._wide = wide
-        self._position = position
+        self.cascade = bool(how.chain)
+        self._wide = how.wide
+        self._position = linear_position(scope.frame.kernel.inner)
         self._nonempty = nonempty
         take = scope.frame.names.take
         first = reduce.names[0]
@@ -159,7 +165,9 @@ class Accumulators:
         elif kind is ReduceKind.WELFORD:
             self._welford(scope, args[0], acc, second)
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            self._softmax(scope, args[0], acc, second)
+            nothing = self._constant(scope, -math.inf, dtype)
+            given = f"{acc}, {second}, {args[0]}, {nothing}, GY_AS({function('exp', dtype)})"
+            scope.line(f"gy_softmax_take({given});")
         else:
             if self._wide:
                 args = [cast(a, dtype, DType.F64) for a in args]
@@ -179,36 +187,11 @@ class Accumulators:
         share = f"1.0 / (sf64)({count})"
         if self._form == "v":
             share = f"gy_vsplat({share})"
-        word = self._type(DType.F64)
-        with scope.block("{"):
-            scope.line(f"const {word} given = {cast(x, self.reduce.dtype, DType.F64)};")
-            scope.line(f"const {word} gap = given - {mean};")
-            scope.line(f"{mean} = gy_mad(gap, {share}, {mean});")
-            scope.line(f"{m2} = gy_mad(gap, given - {mean}, {m2});")
-
-    def _softmax(self, scope: Scope, x: str, top: str, total: str) -> None:
-        # Of the two exponentials that the sum takes, that of the larger's difference is one.
-        dtype, exp = self.reduce.dtype, function("exp", self.reduce.dtype)
-        word, wide = self._type(dtype), self._type(DType.F64)
-        nothing = self._constant(scope, -math.inf, dtype)
-        zero, one = (self._constant(scope, n, DType.F64) for n in (0, 1))
-        with scope.block("{"):
-            scope.line(f"const {word} higher = gy_maximum({top}, {x});")
-            part = cast(f"{exp}(gy_neg(gy_abs({top} - {x})))", dtype, DType.F64)
-            scope.line(f"const {wide} part = {part};")
-            sums = f"gy_mad({total}, part, {one}), gy_add({total}, part)"
-            scope.line(f"const {wide} more = gy_select(gy_gt({x}, {top}), {sums});")
-            # Nothing but minus infinity so far: the difference would be NaN.
-            scope.line(f"{total} = gy_select(gy_eq(higher, {nothing}), {zero}, more);")
-            scope.line(f"{top} = higher;")
+        given = cast(x, self.reduce.dtype, DType.F64)
+        scope.line(f"gy_welford_take({mean}, {m2}, {given}, {share});")
 
     def _joined(self) -> str:
-        kind, dtype = self.reduce.kind, self.reduce.dtype
-        parts = list(self._acc)
-        while len(parts) > 1:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [merge(kind, dtype, self._form, a, b) for a, b in pairs]
-        return parts[0]
+        return joined(self.reduce.kind, self.reduce.dtype, self._form, self._acc)
 
     def flush(self, scope: Scope) -> None:
         """Write the end of a chain: move the accumulators into the total."""

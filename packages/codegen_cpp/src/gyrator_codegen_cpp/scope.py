@@ -126,10 +126,6 @@ class Scope:
     """What to do at a Reduce, ScanStep or SortStep."""
     ready: dict[str, str] = field(factory=dict)
     """Texts of loads that are done already, by name."""
-    copy: int = 0
-    """Which of several accumulators this place feeds."""
-    low: str = "0"
-    """Where the stretch of the innermost loop begins."""
 
     @property
     def writer(self) -> Writer:
@@ -150,7 +146,7 @@ class Scope:
         """Return a place inside this one: names given there are not seen here."""
         inside = Scope(
             self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
-            dict(self.pointers), self.inner, self.collective, self.ready, self.copy, self.low,
+            dict(self.pointers), self.inner, self.collective, self.ready,
         )  # fmt: skip
         for name, value in changes.items():
             setattr(inside, name, value)
@@ -174,6 +170,10 @@ class Scope:
         for name, text in names.items():
             symbols[Sym(name)] = text
         return self.frame.printer(symbols)(e)
+
+    def at(self, symbol: Sym) -> str:
+        """Return a loop's symbol as text."""
+        return self.symbols.get(symbol, symbol.name)
 
     def operand(self, name: str, varying: bool) -> str:
         """Return a value's text, spread over the lanes if asked for and not so already."""

@@ -101,7 +101,7 @@ def _fill_by_lane(scope: Scope, s: Load, tile: _Tile, array: str) -> None:
     limit = scope.live or "GY_LANES"
     pointer = scope.frame.pointers[s.buffer]
     with scope.block(f"for (si64 lane = 0; lane < {limit}; lane++) {{"):
-        e = at_lane(scope, s.index, "lane")
+        e = at_lane(scope, s.index)
         place = f"GY_LANES*({name} - {name}_low) + lane"
         head = f"for (si64 {name} = {name}_low; {name} < {name}_high; {name}++)"
         scope.line(f"{head} {array}[{place}] = gy_sload({pointer} + {e});")

@@ -140,3 +140,115 @@ template <class S> GY_FN void gy_welford_h_fold(S *m, S *q, S *k, S &mean, S &m2
     gy_welford_h_fold(m, q, k, mean, m2, n); \
   })
 GY_WELFORD_H(f32) GY_WELFORD_H(f64)
+//% GY_LAMBDA
+#define GY_LAMBDA __attribute__((always_inline))
+//% GY_AS
+#define GY_AS(f) [](auto x) GY_LAMBDA { return f(x); }
+//% gy_welford_take
+template <class M> GY_FN void gy_welford_take(M &mean, M &m2, M given, M share) {
+  const M gap = given - mean;
+  mean = gy_mad(gap, share, mean);
+  m2 = gy_mad(gap, given - mean, m2);
+}
+//% gy_softmax_take
+// Of the two exponentials that the sum takes, that of the larger's difference is one.
+template <class T, class W, class E> GY_FN void gy_softmax_take(T &top, W &total, T x, T nothing, E exp) {
+  const T higher = gy_maximum(top, x);
+  const W part = gy_to_f64(exp(gy_neg(gy_abs(top - x))));
+  const W more = gy_select(gy_gt(x, top), gy_mad(total, part, gy_one(W{})), gy_add(total, part));
+  // Nothing but minus infinity so far: the difference would be NaN.
+  total = gy_select(gy_eq(higher, nothing), W{}, more);
+  top = higher;
+}
+//% gy_welford_block
+// Elements `low` to `high` of a row, of which `row` is the first and `sum` the sum, join those
+// before by the formula of Chan, Golub and LeVeque. `ask` is called for each vector.
+#if GY_VEC
+#define GY_TAKE(k, load, given) { \
+    const V gap = load - middle; \
+    gaps##k = given(gy_add(gaps##k, gap), gaps##k); \
+    squares##k = given(gy_mad(gap, gap, squares##k), squares##k); \
+  }
+#define GY_WHOLE(k) ask(low + at + k * GY_LANES); GY_TAKE(k, gy_vload(row + at + k * GY_LANES), GY_ALL_LANES)
+#define GY_ALL_LANES(x, old) x
+#define GY_LIVE_LANES(x, old) gy_combine_n(x, old, count - at)
+template <si64 COPIES, class P, class V, class A>
+GY_FN void gy_welford_block(const P *row, si64 low, si64 high, V sum, sf64 &mean, sf64 &m2, si64 &n, A ask) {
+  typedef decltype(gy_hsum(sum)) S;
+  const si64 count = high - low;
+  sf64 here = (sf64)(gy_hsum(sum) / (S)count);
+  const V middle = gy_vsplat((S)here);
+  V gaps0 = {}, gaps1 = {}, gaps2 = {}, gaps3 = {};
+  V squares0 = {}, squares1 = {}, squares2 = {}, squares3 = {};
+  si64 at = 0;
+  for (; at + COPIES * GY_LANES <= count; at += COPIES * GY_LANES) {
+    GY_WHOLE(0)
+    if (COPIES > 1) { GY_WHOLE(1) }
+    if (COPIES > 2) { GY_WHOLE(2) GY_WHOLE(3) }
+  }
+  for (; at + GY_LANES <= count; at += GY_LANES) { GY_WHOLE(0) }
+  if (at < count) GY_TAKE(0, gy_vload_n(row + at, count - at), GY_LIVE_LANES)
+  if (COPIES > 1) gaps0 = gy_add(gaps0, gaps1), squares0 = gy_add(squares0, squares1);
+  if (COPIES > 2) {
+    gaps0 = gy_add(gaps0, gy_add(gaps2, gaps3));
+    squares0 = gy_add(squares0, gy_add(squares2, squares3));
+  }
+  // The middle is rounded: what the gaps sum to says by how much it is off.
+  const sf64 off = (sf64)gy_hsum(gaps0) / (sf64)count;
+  const sf64 deviation = (sf64)gy_hsum(squares0) - off * off * (sf64)count;
+  here += off;
+  if (n == 0) {
+    mean = here, m2 = deviation, n = count;
+    return;
+  }
+  const sf64 before = (sf64)n, share = (sf64)count / (before + (sf64)count), apart = here - mean;
+  mean += apart * share;
+  m2 += deviation + apart * apart * before * share;
+  n += count;
+}
+#undef GY_TAKE
+#undef GY_WHOLE
+#undef GY_ALL_LANES
+#undef GY_LIVE_LANES
+#endif
+//% gy_softmax_block
+// Elements `low` to `high` of a row, of which `row` is the first and `top` the maximum, join those
+// before, which are rescaled to the greater maximum. Their exponentials go to `kept`, if it is not
+// null. `ask` is called for each vector.
+#if GY_VEC
+template <class P, class V, class S, class E, class A>
+GY_FN void gy_softmax_block(const P *row, si64 low, si64 high, V top, sf64 &most, sf64 &total, S *kept, E exp, A ask) {
+  const si64 count = high - low;
+  const sf64 higher = gy_maximum(most, (sf64)gy_hmax(top));
+  const V middle = gy_vsplat((S)higher);
+  V sums = {};
+  si64 at = 0;
+  for (; at + GY_LANES <= count; at += GY_LANES) {
+    ask(low + at);
+    const V part = exp(gy_vload(row + at) - middle);
+    if (kept) gy_store(kept + at, part);
+    sums = gy_add(sums, part);
+  }
+  if (at < count) {
+    const V part = exp(gy_vload_n(row + at, count - at) - middle);
+    if (kept) gy_store(kept + at, part);
+    sums = gy_combine_n(gy_add(sums, part), sums, count - at);
+  }
+  const sf64 sum = (sf64)gy_hsum(sums);
+  total = most == -__builtin_inf() ? sum : total * (sf64)exp((S)(most - higher)) + sum;
+  most = higher;
+}
+#endif
+//% gy_log_add
+// log(exp(a) + exp(b)); two equal infinities have no difference.
+template <class T> GY_FN T gy_log_add(T a, T b) {
+  const T more = gy_maximum(a, b), less = gy_minimum(a, b);
+  return gy_select(gy_eq(more, less) & gy_isinf(more), more, more + gy_log1p_f64(gy_exp_f64(less - more)));
+}
+//% gy_reach
+// A running minimum or maximum moves on to what reaches it, but for a NaN, which stays until the next.
+template <class T, class I, class M> GY_FN void gy_reach(T &best, I &at, T x, I place, M reaches) {
+  const M moves = gy_ne(x, x) | (reaches & gy_eq(best, best));
+  best = gy_select(moves, x, best);
+  at = gy_select(moves, place, at);
+}
