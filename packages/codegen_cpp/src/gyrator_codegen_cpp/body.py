@@ -91,14 +91,11 @@ def _held(op: str, values: list[Value]) -> frozenset[DType]:
 
 def _let_by_lane(scope: Scope, s: Let, types: tuple[DType, ...]) -> None:
     """Compute an op lane by lane: for operands that the prelude wants to be the same for all."""
-    args = tuple(
-        scope.spill(a) + "[lane]" if scope.env[a].varying else scope.env[a].text for a in s.args
-    )
+    args = tuple(map(scope.one_lane, s.args))
     array = scope.frame.names.take(f"{s.name}_lanes")
     scope.line(f"s{lane_type(s.dtype)} {array}[GY_LANES] = {{}};")
     text = EMITTERS[s.op](args, types, s.dtype, "s")
-    limit = scope.live or "GY_LANES"
-    scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
+    scope.line(f"{scope.each_lane} {array}[lane] = {text};")
     scope.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
 
 
@@ -115,9 +112,7 @@ def index_text(scope: Scope, e: Expr, varying: bool) -> str:
             return f"gy_viota({scope.index(e)}, {scope.index(access.stride)})"
     array = scope.frame.names.take("index_lanes")
     scope.line(f"si64 {array}[GY_LANES] = {{}};")
-    limit = scope.live or "GY_LANES"
-    text = at_lane(scope, e)
-    scope.line(f"for (si64 lane = 0; lane < {limit}; lane++) {array}[lane] = {text};")
+    scope.line(f"{scope.each_lane} {array}[lane] = {at_lane(scope, e)};")
     return f"gy_vload({array})"
 
 

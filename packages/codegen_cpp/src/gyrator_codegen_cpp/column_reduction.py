@@ -69,7 +69,9 @@ class Columns:
         stages = self._kernel.stages
         for number, stage in enumerate(stages):
             if stage.level is Level.OUTER or not self._kernel.inner:
-                self._outer(stage, {n for g in stages[number + 1 :] for s in g.body for n in used(s)})
+                self._outer(
+                    stage, {n for g in stages[number + 1 :] for s in g.body for n in used(s)}
+                )
             else:
                 self._inner(stage)
 

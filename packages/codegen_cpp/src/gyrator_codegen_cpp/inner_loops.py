@@ -1,12 +1,11 @@
 """Stages that run at every inner element: reductions, scans, and the pointwise work beside them."""
 
-from collections.abc import Sequence
 from math import gcd
 from typing import Protocol
 
 from attrs import frozen
 
-from gyrator_codegen import axis_of, invariant, linear_position, static
+from gyrator_codegen import axis_of, invariant, linear_position
 from gyrator_codegen_cpp.addresses import hoist, requests
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.loops import Span, each, nested_loops, vector_loop, whole

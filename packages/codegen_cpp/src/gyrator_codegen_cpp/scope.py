@@ -228,6 +228,15 @@ class Scope:
         self.line(f"gy_store({array}, {value.text});")
         return array
 
+    def one_lane(self, name: str) -> str:
+        """Return a value's text for the lane called `lane`."""
+        return f"{self.spill(name)}[lane]" if self.env[name].varying else self.env[name].text
+
+    @property
+    def each_lane(self) -> str:
+        """The head of a loop over the lanes in use, one by one."""
+        return f"for (si64 lane = 0; lane < {self.live or 'GY_LANES'}; lane++)"
+
     def live_mask(self, mask: str | None) -> str | None:
         """Return the mask of lanes that count, None if all do: `mask` and the live ones."""
         parts = [] if mask is None else [self.operand(mask, varying=True)]

@@ -56,16 +56,6 @@ template <class P> GY_FN void gy_rows_of(const P *from, si64 step, si64 across, 
   }
 }
 //% gy_turn_tile
-#if GY_ISA == 512
-#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15);
-#elif GY_ISA == 256
-#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
-#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7);
-#else
-#define GY_EACH_LANE(X) X(0)
-#define GY_TURN_LANES
-#endif
 #define GY_TURN_READ(n) gy_pack r##n = gy_pack_load(from + n * step);
 #define GY_TURN_WRITE(n) gy_store(to + n * ld, r##n);
 template <class P> GY_FN void gy_turn_tile(const P *from, si64 step, sf32 *to, si64 ld) {

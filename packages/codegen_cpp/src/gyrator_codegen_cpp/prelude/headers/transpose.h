@@ -89,3 +89,34 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3, T &r4, T 
   r7 = t2_7;
 }
 #endif
+//% GY_EACH_LANE GY_TURN_LANES
+#if GY_ISA == 512
+#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7, r8, r9, r10, r11, r12, r13, r14, r15);
+#elif GY_ISA == 256
+#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
+#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7);
+#else
+#define GY_EACH_LANE(X) X(0)
+#define GY_TURN_LANES
+#endif
+//% gy_turn
+// Vectors of which lane k is read along the row at `from + k * step`: `rows` of them go to `to`.
+#if GY_VEC
+#define GY_READ(n) auto r##n = gy_vload(from + n * step + k);
+#define GY_WRITE(n) gy_store(to + GY_LANES * (k + n), r##n);
+template <class P, class T> GY_FN void gy_turn(const P *from, si64 step, T *to, si64 rows, si64 live) {
+  si64 k = 0;
+  if constexpr (sizeof(T) == 4)
+    if (live == GY_LANES)
+      for (; k + GY_LANES <= rows; k += GY_LANES) {
+        GY_EACH_LANE(GY_READ)
+        GY_TURN_LANES
+        GY_EACH_LANE(GY_WRITE)
+      }
+  for (si64 lane = 0; lane < live; lane++)
+    for (si64 j = k; j < rows; j++) to[GY_LANES * j + lane] = gy_sload(from + lane * step + j);
+}
+#undef GY_READ
+#undef GY_WRITE
+#endif
