@@ -7,6 +7,7 @@ from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, s
 from gyrator_codegen.language import LaunchLanguage, TilingLanguage, served
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
 from gyrator_codegen.reductions import REDUCTION_OF, identity
+from gyrator_codegen.rounding import round_to
 from gyrator_codegen.stage import tile
 from gyrator_codegen.writer import Names, Writer, write_origins
 
@@ -29,6 +30,7 @@ __all__ = [
     "lane_slope",
     "linear_position",
     "nest",
+    "round_to",
     "served",
     "split_terms",
     "static",

@@ -6,23 +6,21 @@ from attrs import evolve
 
 from gyrator_codegen import Access
 from gyrator_codegen_cpp.addresses import at_lane
-from gyrator_codegen_cpp.dtypes import lane_type, literal, round_to
+from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.scope import Scope, Value
+from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let, Load, Store
+from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.source import Failure
 from gyrator_ir.types import DType
 
+Statements = list[KernelStatement]
+
 OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
 """Message of the check of a `Bind`."""
-
-_NARROW = (DType.BF16, DType.F16)
-
-_CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
-"""Ops whose result is one of their operands, or that with another sign."""
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -35,9 +33,6 @@ def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
                 _let(scope, s)
             case Const(name, value, dtype):
                 scope.define(name, literal(value, dtype), dtype, varying=False)
-                if dtype is DType.F32:
-                    held = frozenset(d for d in _NARROW if round_to(float(value), d) == value)
-                    scope.hold(name, held)
             case IndexValue():
                 _index_value(scope, s)
             case Bind():
@@ -47,6 +42,17 @@ def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
             case _:
                 assert scope.collective is not None, s
                 scope.collective(scope, s)
+
+
+def split(scope: Scope, body: Iterable[KernelStatement]) -> tuple[Statements, Statements]:
+    """Return what of a body is computed ahead of its loops, and the rest."""
+    ahead: Statements = []
+    rest: Statements = []
+    for s in body:
+        names = (s.symbol.name,) if isinstance(s, Bind) else defined(s)
+        first = isinstance(s, Const) or not scope.frame.ahead.isdisjoint(names)
+        (ahead if first else rest).append(s)
+    return ahead, rest
 
 
 def _let(scope: Scope, s: Let) -> None:
@@ -69,24 +75,13 @@ def _let(scope: Scope, s: Let) -> None:
         scope.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
         return
     args = tuple(scope.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
-    if s.op == "cast" and s.dtype in values[0].held:
+    if s.name in scope.frame.tiled.exact:
         text = args[0]
     else:
         text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     scope.define(s.name, text, s.dtype, varying)
-    if s.dtype is DType.F32:
-        scope.hold(s.name, _held(s.op, values))
     if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
         scope.env[s.name] = evolve(scope.env[s.name], exact=values[0].text)
-
-
-def _held(op: str, values: list[Value]) -> frozenset[DType]:
-    """Return the narrow floats that hold the `f32` result of an op on `values` as it is."""
-    if op == "cast" and values[0].dtype in _NARROW:
-        return frozenset((values[0].dtype,))
-    if op not in _CHOOSING:
-        return frozenset()
-    return frozenset.intersection(*(v.held for v in values))
 
 
 def _let_by_lane(scope: Scope, s: Let, types: tuple[DType, ...]) -> None:

@@ -5,9 +5,9 @@ from typing import Protocol
 
 from attrs import frozen
 
-from gyrator_codegen import axis_of, invariant, linear_position
+from gyrator_codegen import axis_of, linear_position
 from gyrator_codegen_cpp.addresses import hoist, requests
-from gyrator_codegen_cpp.body import run
+from gyrator_codegen_cpp.body import run, split
 from gyrator_codegen_cpp.loops import Span, each, nested_loops, vector_loop, whole
 from gyrator_codegen_cpp.reduction import Accumulators
 from gyrator_codegen_cpp.scan import Scanner
@@ -39,14 +39,12 @@ class Collective(Protocol):
 
 def inner_stage(scope: Scope, number: int, body: tuple[KernelStatement, ...]) -> None:
     """Write stage `number` of the kernel, which runs over the inner axes."""
-    frame = scope.frame
-    kernel = frame.kernel
+    kernel = scope.frame.kernel
     if not kernel.inner:
         run(scope, body)
         return
-    symbols = [a.symbol for a in kernel.inner]
-    fixed, rest = invariant(body, symbols, frame.written, frame.tiled.nonempty)
-    run(scope, fixed)
+    ahead, rest = split(scope, body)
+    run(scope, ahead)
     if any(isinstance(s, SortStep) for s in rest):
         sort_stage(scope, kernel.inner, rest, linear_position(kernel.inner))
     else:

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from gyrator_codegen import invariant, static, steps
+from gyrator_codegen import static, steps
 from gyrator_codegen_cpp.addresses import hoist
-from gyrator_codegen_cpp.body import run
+from gyrator_codegen_cpp.body import run, split
 from gyrator_codegen_cpp.column_reduction import Columns
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
 from gyrator_codegen_cpp.inner_loops import inner_stage
@@ -190,8 +190,8 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
     elif frame.tiled.transposed:
         transposed(scope, loops, span)
     elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
-        fixed, body = invariant(body, [along.symbol], frame.written, loads=True)
-        run(scope, fixed)
+        ahead, body = split(scope, body)
+        run(scope, ahead)
         for s in body:
             if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
                 clear(scope, s, along.symbol, span)

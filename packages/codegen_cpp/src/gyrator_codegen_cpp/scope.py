@@ -7,7 +7,7 @@ lanes, which values are in reach, which parts of addresses are already computed.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from gyrator_codegen import (
     Access,
@@ -19,7 +19,6 @@ from gyrator_codegen import (
 )
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -37,8 +36,6 @@ class Value:
     varying: bool
     exact: str | None = None
     """Of a narrow float: text of the `f32` value that it was rounded from, as stores round too."""
-    held: frozenset[DType] = frozenset()
-    """Of an `f32` value: the narrow floats that hold it as it is."""
 
 
 @frozen
@@ -73,9 +70,7 @@ class Frame:
         self.checks: list[KernelCheck] = []
         self.ready: dict[str, tuple[str, Sym]] = {}
         """Values that an array over a loop already holds."""
-        self.written = frozenset(
-            s.buffer for stage in kernel.stages for s in stage.body if isinstance(s, Store)
-        )
+        self.ahead = frozenset(tiled.ahead)
         self.reductions = {r.result: r for r in tiled.reductions}
         for stage in kernel.stages:
             for s in stage.body:
@@ -198,11 +193,6 @@ class Scope:
         word = self.safe(name)
         self.line(f"const {form}{lane_type(dtype)} {word} = {text};")
         self.env[name] = Value(word, dtype, varying)
-
-    def hold(self, name: str, held: frozenset[DType]) -> None:
-        """Say which narrow floats hold the value `name` as it is."""
-        if held:
-            self.env[name] = evolve(self.env[name], held=held)
 
     def safe(self, name: str) -> str:
         """Return the identifier that stands for an IR name in the text."""

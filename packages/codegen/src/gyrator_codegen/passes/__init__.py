@@ -15,6 +15,8 @@ from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.cascade_sums import CascadeSums
 from gyrator_codegen.passes.cores.clear_memory import ClearMemory
 from gyrator_codegen.passes.cores.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.exact_casts import ExactCasts
+from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.offer_choices import OfferChoices
 from gyrator_codegen.passes.cores.own_writes import OwnWrites
 from gyrator_codegen.passes.cores.place_locals import PlaceLocals
@@ -59,6 +61,8 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         OwnWrites(cores),
         PlaceLocals(),
         NonemptyRows(symbolic=False),
+        HoistValues(),
+        ExactCasts(),
         OfferChoices(),
         PlainDivisions(),
     )

@@ -219,6 +219,12 @@ class TiledKernel:
     """Indices that are not written as they stand in the kernel."""
     nonempty: bool = field(default=False, validator=exactly(bool))
     """Points surely have inner elements: what does not depend on them may be loaded ahead."""
+    ahead: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Values, and symbols bound to values, that are the same in all steps of the loops that their
+    stage does not share, or, where no stage reduces, of the loop over vectors: they are computed
+    once, ahead of those loops. So are constants, which are not named here."""
+    exact: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Casts to narrow floats that round nothing: the type holds what is cast as it is."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that are the same for all points of a step, and are read for each."""
     index: DType = field(default=DType.I64, validator=exactly(DType))

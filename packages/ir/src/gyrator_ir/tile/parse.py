@@ -10,7 +10,7 @@ from gyrator_ir.text.forms import NAMES, build
 from gyrator_ir.text.lines import Line
 from gyrator_ir.text.program import read_facts, read_header, read_origin, sections, sole
 from gyrator_ir.text.scanner import Scanner
-from gyrator_ir.tile.forms import BUFFERS, EXPRESSIONS, FORMS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.forms import EXPRESSIONS, FORMS, LOOPS, NAMED, REPEAT, SHARED
 from gyrator_ir.tile.nodes import (
     LoopKind,
     Repeat,
@@ -34,7 +34,7 @@ _WORDS = (
         "choice": "choices",
     }
     | {"candidate": "candidates"}
-    | {name: name for name in BUFFERS}
+    | {name: name for name in NAMED}
 )
 _ONE = ("contraction", "threads")
 _TUNED = ("choices", "candidates")
@@ -106,7 +106,7 @@ def _tile(line: Line) -> TiledKernel | TiledTemplate:
     if isinstance(kernel, KernelGroup):
         line.fail("expected one kernel below")
     values["loops"] = tuple(_loop(child) for child in groups.pop("loops"))
-    for name in BUFFERS:
+    for name in NAMED:
         values[name] = tuple(n for child in groups.pop(name) for n in _names(child, name))
     for child in groups.pop("index"):
         s = Scanner(child.leaf())

@@ -4,7 +4,7 @@ from gyrator_ir.kernel.print import show_kernel
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_facts, show_origin
 from gyrator_ir.text.scanner import Writer, show_device
-from gyrator_ir.tile.forms import BUFFERS, EXPRESSIONS, FORMS, LISTS, LOOPS, REPEAT, SHARED
+from gyrator_ir.tile.forms import EXPRESSIONS, FORMS, LISTS, LOOPS, NAMED, REPEAT, SHARED
 from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 from gyrator_ir.types import DType
 
@@ -51,7 +51,7 @@ def _kernel(t: TiledKernel, writer: Writer) -> list[str]:
     for name in LISTS:
         for item in getattr(t, name):
             lines += _line(item, writer)
-    for name in BUFFERS:
+    for name in NAMED:
         names = getattr(t, name)
         if names:
             lines.append(f"{name} ({', '.join(names)})")

@@ -15,7 +15,7 @@ GY-TILE-006  a contraction names its loops: different grid loops of rows and of 
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
              lies on the stack is a local of a constant extent, what is plain a division; an index
-             has one form
+             has one form; what is computed ahead is defined, what is exact is a cast
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
 GY-TILE-010  a repeat is of a kernel before it
@@ -26,7 +26,8 @@ The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.rewrite import defined
 from gyrator_ir.body.verify import Checker, Where
 from gyrator_ir.expr import Const, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel
@@ -270,6 +271,15 @@ class _Kernel:
         for name in self._t.stack:
             if name not in fixed:
                 self._fail(8, f"there is no local {name!r} of a constant extent")
+        named = {n for s in body for n in defined(s)}
+        named |= {s.symbol.name for s in body if isinstance(s, Bind)}
+        for name in self._t.ahead:
+            if name not in named:
+                self._fail(8, f"there is no value {name!r} to compute ahead")
+        casts = {s.name for s in body if isinstance(s, Let) and s.op == "cast"}
+        for name in self._t.exact:
+            if name not in casts:
+                self._fail(8, f"there is no cast {name!r}")
         for e in self._t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is no quotient and no remainder")
