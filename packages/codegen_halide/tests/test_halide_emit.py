@@ -80,6 +80,35 @@ def test_operands_that_are_written_before_they_are_read_are_copied(build_folder)
 T0 = Sym("t0", SymKind.INDIRECT)
 
 
+def test_stages_may_use_a_name_for_different_values(build_folder):
+    """And names that C++ and the script take."""
+    at = 10 * I0 + R0
+    twice = kernel(
+        "twice",
+        [(I0, 4)],
+        [(R0, 10)],
+        [
+            inner(Load("add", "int", at), Reduce(("m",), ReduceKind.SUM, ("add",), F32)),
+            inner(
+                Load("k", "at", at),
+                Bind(T0, "k", expr(40)),
+                Load("add", "failed", T0),
+                Let("b", "mul", ("add", "m"), F32),
+                Store("def", at, "b"),
+            ),
+        ],
+        {"at": I64},
+        dict.fromkeys(("int", "at", "failed", "def"), 40),
+    )
+    rng = np.random.default_rng(2)
+    x, z = rng.random((2, 40), np.float32)
+    k, y = rng.integers(0, 40, 40), np.zeros(40, np.float32)
+    arrays = {"int": x, "at": k, "failed": z, "def": y}
+    assert Library([twice], build_folder)("twice", arrays) == 0
+    want = z[k].reshape(4, 10) * x.reshape(4, 10).sum(1, keepdims=True)
+    np.testing.assert_allclose(y.reshape(4, 10), want, rtol=1e-6)
+
+
 def gather(**bind):
     body = (
         Load("p", "at", I0),

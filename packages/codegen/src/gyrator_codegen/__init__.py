@@ -4,7 +4,7 @@ from gyrator_codegen.analysis import element_types, invariant, linear_position, 
 from gyrator_codegen.batches import balanced
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, split_terms
-from gyrator_codegen.language import LaunchLanguage, TilingLanguage, served
+from gyrator_codegen.language import LaunchLanguage, TilingLanguage, index_check, served
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
 from gyrator_codegen.reductions import REDUCTION_OF, identity
 from gyrator_codegen.rounding import round_to
@@ -25,6 +25,7 @@ __all__ = [
     "element_types",
     "extent_guess",
     "identity",
+    "index_check",
     "invariant",
     "lane_access",
     "lane_slope",

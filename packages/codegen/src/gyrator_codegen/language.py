@@ -7,12 +7,13 @@ from typing import ClassVar
 from attrs import evolve
 
 from gyrator_codegen.stage import tile
+from gyrator_ir.body.nodes import Check
 from gyrator_ir.content import content_hash
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
 from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
 
@@ -93,3 +94,10 @@ def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[K
         elif isinstance(k, Repeat) and k.kernel in sources:
             found.append(evolve(sources[k.kernel], kernel=k.name))
     return tuple(found)
+
+
+def index_check(code: int, check: Check) -> KernelCheck:
+    """Return what a kernel's code means that says that an index was outside."""
+    failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
+    said = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
+    return KernelCheck(code, failure, said)

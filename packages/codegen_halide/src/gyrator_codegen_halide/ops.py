@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+from gyrator_codegen.constants import wrapped
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.types import DType
 
@@ -42,12 +43,9 @@ def constant(value: bool | int | float, dtype: DType) -> str:
         return f"const({int(bool(value))}, 'bool')"
     if dtype.is_float:
         return f"const({_float(float(value))}, '{dtype.value}')"
-    bits = 8 * dtype.size
-    number = int(value) & ((1 << bits) - 1)
     # Halide takes what it is given as a signed 64-bit integer, and converts by the low bits.
-    wrapped = number - (1 << 64) if number >> 63 else number
-    signed = number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else wrapped
-    return f"const({signed}, '{dtype.value}')"
+    number = wrapped(value, dtype if dtype.size < 8 else DType.I64)
+    return f"const({number}, '{dtype.value}')"
 
 
 def _float(value: float) -> str:

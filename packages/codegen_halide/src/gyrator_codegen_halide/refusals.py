@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
+from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_halide.ops import STORAGE, has
 from gyrator_codegen_halide.values import Scheduling, Values, reach
-from gyrator_ir.body.nodes import Const, IndexValue, Let, ScanStep, SortStep
+from gyrator_ir.body.nodes import Let, ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_ir.expr import Const as Number
+from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.target import Target
-from gyrator_ir.types import DType
 
 DTYPE = "GY-HALIDE-001"
 """An element type that Halide kernels do not compute on."""
@@ -23,45 +23,30 @@ SIZE = "GY-HALIDE-004"
 
 def refusal(kernel: Kernel, target: Target, how: Scheduling) -> Diagnostic | None:
     """Return why the kernel can't be written, or None."""
-    for code, why, where in _reasons(kernel, target.capabilities.ops_lacking, how):
-        place = f"{where} in kernel {kernel.name}" if where else f"kernel {kernel.name}"
-        return Diagnostic(code, why, where=place, help="leave the operation to its ATen op")
-    return None
+    return next(_refusals(kernel, target.capabilities.ops_lacking, how), None)
 
 
-def _reasons(
-    kernel: Kernel, lacking: frozenset[str], how: Scheduling
-) -> Iterator[tuple[str, str, str]]:
-    for name, dtype in _types(kernel):
-        if dtype not in STORAGE:
-            yield DTYPE, f"Halide kernels do not compute on {dtype.value}", name
+def _refusals(kernel: Kernel, lacking: frozenset[str], how: Scheduling) -> Iterator[Diagnostic]:
+    why = Refusals(kernel, "Halide")
+    yield from why.types(DTYPE, STORAGE)
     values = Values(kernel, how)
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Let):
-                types = [values.types[a] for a in s.args]
-                if s.op in lacking or not has(s.op, types):
-                    yield OPERATION, f"Halide kernels have no {s.op} of {types[0].value}", s.name
-            elif isinstance(s, SortStep):
-                yield OPERATION, "Halide kernels do not sort", s.names[0]
-            elif isinstance(s, ScanStep) and len(kernel.inner) != 1:
-                yield ORDER, "Halide kernels scan along one axis", s.names[0]
+    for s in (s for stage in values.kernel.stages for s in stage.body):
+        if isinstance(s, Let):
+            types = [values.types[a] for a in s.args]
+            if s.op in lacking or not has(s.op, types):
+                yield why.op(OPERATION, s, f" of {types[0].value}")
+        elif isinstance(s, SortStep):
+            yield why.of(OPERATION, "Halide kernels do not sort", s.names[0])
+        elif isinstance(s, ScanStep) and len(kernel.inner) != 1:
+            yield why.of(ORDER, "Halide kernels scan along one axis", s.names[0])
     if how.blocks and not values.single:
-        yield ORDER, "on a GPU, Halide kernels are one loop nest over a strided tensor", ""
+        yield why.of(ORDER, "on a GPU, Halide kernels are one loop nest over a strided tensor")
     for load in values.lost:
-        yield ORDER, "a value is loaded after a store to another place", load
-    for buffer in kernel.parameters:
-        size = reach(kernel, buffer)
+        yield why.of(ORDER, "a value is loaded after a store to another place", load)
+    for buffer in values.kernel.parameters:
+        size = reach(values.kernel, buffer)
         if size is None and values.copied:
-            yield ORDER, "a buffer of unknown length may be read after it is written", buffer.name
-        elif isinstance(size, Number) and size.value > 0x7FFFFFFF:
-            yield SIZE, "Halide's coordinates have 31 bits", buffer.name
-
-
-def _types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
-    yield from ((b.name, b.dtype) for b in kernel.parameters)
-    yield from ((scratch.name, scratch.dtype) for scratch in kernel.locals)
-    for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Let | Const | IndexValue):
-                yield s.name, s.dtype
+            said = "a buffer of unknown length may be read after it is written"
+            yield why.of(ORDER, said, buffer.name)
+        elif isinstance(size, Const) and size.value > 0x7FFFFFFF:
+            yield why.of(SIZE, "Halide's coordinates have 31 bits", buffer.name)

@@ -41,6 +41,8 @@ class HalideBackend(TilingLanguage):
 
     package: ClassVar[str] = "gyrator_codegen_halide"
 
+    blocks: ClassVar[bool] = False
+
     name: str = "halide"
     autoscheduler: str = ""
     """`Mullapudi2016`, `Adams2019` or `Li2018`: Halide's own instead of the tile loops."""
@@ -52,7 +54,7 @@ class HalideBackend(TilingLanguage):
     @property
     def scheduling(self) -> Scheduling:
         """Where schedules come from."""
-        return Scheduling(self.autoscheduler)
+        return Scheduling(self.autoscheduler, self.blocks)
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return what decides how kernels run."""
@@ -69,22 +71,18 @@ class HalideBackend(TilingLanguage):
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
-        originals = [bound(k) for k in program.kernels if isinstance(k, TiledKernel)]
-        return tuple(
-            _unit(f"unit{k}", x, program, target, self.scheduling) for k, x in enumerate(originals)
-        )
+        kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
+        how = self.scheduling
+        return tuple(_unit(n, k, program, target, how) for n, k in enumerate(kernels))
 
 
 @frozen
 class HalideCudaBackend(HalideBackend):
     """The same for CUDA: grid loops are blocks, the elements of their steps threads."""
 
-    name: str = "halide-cuda"
+    blocks: ClassVar[bool] = True
 
-    @property
-    def scheduling(self) -> Scheduling:
-        """Where schedules come from."""
-        return Scheduling(blocks=True)
+    name: str = "halide-cuda"
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
         """Return what decides how kernels run."""
@@ -111,11 +109,11 @@ def _prelude(name: str) -> str:
 def _reserved() -> frozenset[str]:
     text = _prelude("ops.txt") + _prelude("kernels.txt")
     words = re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)
-    return frozenset((*words, *kwlist, *dir(__builtins__), "hl", "sys", "codes", "point"))
+    return frozenset((*words, *kwlist, "hl", "sys", "codes", "thread"))
 
 
 def _unit(
-    name: str, tiled: TiledKernel, program: TileProgram, target: Target, how: Scheduling
+    number: int, tiled: TiledKernel, program: TileProgram, target: Target, how: Scheduling
 ) -> TranslationUnit:
     """Write a text that is a script to Python and, but for the script, C++ to a compiler."""
     script, entry = Writer("    "), Writer()
@@ -136,5 +134,5 @@ def _unit(
         "#if 0\n'''\n#endif\n",
     )
     source = KernelSource(tiled.kernel.name, symbol, script.text, checks=checks_of(text))
-    sources = served(program, {source.kernel: source})
-    return TranslationUnit(name, "halide", "".join(parts), sources)
+    known = served(program, {source.kernel: source})
+    return TranslationUnit(f"unit{number}", "halide", "".join(parts), known)

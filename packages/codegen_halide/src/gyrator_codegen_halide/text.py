@@ -1,67 +1,35 @@
 """Expressions and statements as Halide's Python text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
+from gyrator_codegen.array_text import ArrayPrinter
 from gyrator_codegen_halide.ops import call, constant
 from gyrator_codegen_halide.values import Values
-from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Reduce, ScanStep, Store
-from gyrator_ir.expr import (
-    Expr,
-    Fragment,
-    Max,
-    Min,
-    Node,
-    Prec,
-    PythonPrinter,
-    Sym,
-    Where,
-    linear,
-)
-from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Reduce, ScanStep
+from gyrator_ir.expr import Expr, Sym, linear
+from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.types import DType
 
 
-class IndexPrinter(PythonPrinter):
+class IndexPrinter(ArrayPrinter):
     """Writes index expressions over Halide's: `//` and `%` of theirs mean what ours mean for
-    positive divisors.
+    positive divisors, and divisions by 0 give 0.
 
     Args:
         sizes: the kernel's parameters.
         wide: the arithmetic has 64 bits.
     """
 
-    word_and = "&"
-    word_or = "|"
+    minimum, maximum, where = "hl.min", "hl.max", "hl.select"
 
     def __init__(self, sizes: Sequence[Sym], wide: bool) -> None:
         given = {s: f"{s.name}_given" for s in sizes}
         super().__init__(lambda s: given.get(s, f"wide({s.name})") if wide else s.name)
         self._wide = wide
 
-    def at(self, node: Node, prec: Prec) -> str:
-        """Return the text of `node`, relations in parentheses beside `&` and `|`."""
-        text = super().at(node, prec)
-        return f"({text})" if prec is Prec.RELATION else text
-
     def integer(self, value: int) -> str:
         """Return a literal of the width."""
         return f"hl.i64({value})" if self._wide else str(value)
-
-    def power(self, atom: Node, power: int) -> Fragment:
-        """Return a repeated product."""
-        return Fragment("*".join([self.at(atom, Prec.ATOM)] * power), Prec.PRODUCT)
-
-    def extremum(self, node: Min | Max) -> Fragment:
-        """Return nested calls of two arguments."""
-        word = "hl.min" if isinstance(node, Min) else "hl.max"
-        text = self(node.args[-1])
-        for arg in reversed(node.args[:-1]):
-            text = f"{word}({self(arg)}, {text})"
-        return Fragment(text, Prec.ATOM)
-
-    def select(self, node: Where) -> Fragment:
-        """Return a selection; both branches are evaluated, and divisions by 0 give 0."""
-        return Fragment(f"hl.select({self(node.cond)}, {self(node.a)}, {self(node.b)})", Prec.ATOM)
 
 
 class Printer:
@@ -69,13 +37,10 @@ class Printer:
 
     Args:
         narrow: all indices fit into 32 bits.
-        name: the identifier for a value, a buffer or a symbol.
     """
 
-    def __init__(self, values: Values, narrow: bool, name: Callable[[str], str]) -> None:
-        self._values = values
-        self._narrow = narrow
-        self.name = name
+    def __init__(self, values: Values, narrow: bool) -> None:
+        self._values, self._narrow = values, narrow
         self._short, self._long = (
             IndexPrinter(values.kernel.sizes, wide) for wide in (False, True)
         )
@@ -89,60 +54,40 @@ class Printer:
             return self._short(e)
         return f"short({self._long(e)})"
 
-    def wide(self, e: Expr) -> str:
-        """Return an index expression as an `i64` value."""
-        return f"wide({self._long(e)})"
-
-    def body(self, results: Sequence[str], symbols: Sequence[Sym] = ()) -> list[str]:
+    def body(self, results: Sequence[str | Sym]) -> list[str]:
         """Return the lines that compute values and bound symbols."""
-        return [self._line(s) for s in self._values.slice([*results, *symbols])]
+        return [self._line(s) for s in self._values.slice(results)]
 
     def _line(self, s: KernelStatement) -> str:
-        n, types = self.name, self._values.types
+        types, forwarded = self._values.types, self._values.forwarded
         match s:
-            case Load(name) if name in self._values.forwarded:
-                value = n(self._values.forwarded[name])
-                if s.mask is not None:
-                    value = f"where({n(s.mask)}, {value}, {constant(0, types[name])})"
-                return f"{n(name)} = {value}"
+            case Load(name, _, _, None) if name in forwarded:
+                return f"{name} = {forwarded[name]}"
+            case Load(name, _, _, mask) if name in forwarded:
+                return f"{name} = where({mask}, {forwarded[name]}, {constant(0, types[name])})"
             case Load(name, buffer, index, mask):
-                place = f'{n(buffer)}, {self.index(index)}, "{types[name].value}"'
-                text = f"load({place})" if mask is None else f"load_if({n(mask)}, {place})"
-                return f"{n(name)} = {text}"
+                place = f'{buffer}, {self.index(index)}, "{types[name].value}"'
+                return f"{name} = " + (f"load_if({mask}, {place})" if mask else f"load({place})")
             case Let(name, op, args, dtype):
-                text = call(op, [n(a) for a in args], [types[a] for a in args], dtype)
-                return f"{n(name)} = {text}"
+                return f"{name} = {call(op, args, [types[a] for a in args], dtype)}"
             case Const(name, value, dtype):
-                return f"{n(name)} = {constant(value, dtype)}"
+                return f"{name} = {constant(value, dtype)}"
             case IndexValue(name, e, dtype):
-                text = self.wide(e)
+                text = f"wide({self._long(e)})"
                 if dtype is not DType.I64:
                     text = call("cast", [text], [DType.I64], dtype)
-                return f"{n(name)} = {text}"
-            case Bind(symbol, value, size, wrap, _, mask):
-                only = "None" if mask is None else n(mask)
-                text = f"bound_index({n(value)}, {self.wide(size)}, {wrap}, {only})"
-                return f"{symbol.name}, {symbol.name}_inside = {text}"
-            case Reduce(names):
-                points = ", ".join(self.points)
-                results = ", ".join(n(x) for x in names)
-                return f"({results},) = {n(names[0] + '_fold')}({points})"
-            case ScanStep(names):
-                where = ", ".join((*self.points, *self.inner))
-                return f"{n(names[0])} = {n(names[0] + '_scan')}.result({where})"
+                return f"{name} = {text}"
+            case Bind(x, value, size, wrap, _, mask):
+                end = f"wide({self._long(size)}), {wrap}, {mask}"
+                return f"{x.name}, {x.name}_inside = bound_index({value}, {end})"
+            case Reduce() | ScanStep():
+                level = Level.OUTER if isinstance(s, Reduce) else Level.INNER
+                at = listed(self._values.coordinates(level))
+                return f"[{', '.join(s.names)}] = {s.names[0]}_fold({at})"
             case _:
                 raise AssertionError(f"{type(s).__name__} is refused")
 
-    @property
-    def points(self) -> list[str]:
-        """The coordinates of a point; one without axes has one all the same."""
-        return [a.symbol.name for a in self._values.kernel.axes] or ["point"]
 
-    @property
-    def inner(self) -> list[str]:
-        """The coordinates inside of a point."""
-        return [a.symbol.name for a in self._values.kernel.inner]
-
-    def stored(self, s: Store, dtype: DType) -> str:
-        """Return what a store puts into memory."""
-        return f'stored({self.name(s.value)}, "{dtype.value}")'
+def listed(symbols: Iterable[Sym]) -> str:
+    """Return the names of symbols."""
+    return ", ".join(s.name for s in symbols)

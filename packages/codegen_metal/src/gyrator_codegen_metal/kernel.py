@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gyrator_codegen import Names, write_origins
+from gyrator_codegen import Names, index_check, write_origins
 from gyrator_codegen_metal.body import statement
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.collective import end, rows, scan, sort, start, take
@@ -14,7 +14,7 @@ from gyrator_ir.body.rewrite import reads
 from gyrator_ir.expr import Const, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import Configuration, Failure, KernelArgument, KernelCheck, KernelSource
+from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.loops import extent_of, kernel_facts
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -22,7 +22,6 @@ from gyrator_ir.types import DType
 THREADS, LANES = "THREADS", "LANES"
 """Entries of a kernel's one configuration: threads of a threadgroup, and those that share a point's
 elements."""
-_OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
 
 
 def emit_kernel(
@@ -66,7 +65,7 @@ def emit_kernel(
         kernel=kernel.name,
         symbol=symbol,
         text=head + body,
-        checks=tuple(_check(c, n) for n, c in enumerate(checks, 1)),
+        checks=tuple(index_check(n, c) for n, c in enumerate(checks, 1)),
         source_map=tuple((line + skipped, row) for line, row in w.source_map),
         candidates=(Configuration(((THREADS, threads.count), (LANES, threads.lanes))),),
         arguments=tuple(arguments),
@@ -83,11 +82,6 @@ def _checks(tiled: TiledKernel) -> tuple[Check, ...]:
     """Return the kinds of checks of a kernel, in order of first use."""
     body = (s for stage in tiled.kernel.stages for s in stage.body)
     return tuple(dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check))
-
-
-def _check(check: Check, number: int) -> KernelCheck:
-    failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
-    return KernelCheck(number, failure, _OUTSIDE)
 
 
 def _point(code: Code, threads: Threads) -> None:

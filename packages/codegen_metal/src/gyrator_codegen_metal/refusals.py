@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from gyrator_codegen import element_types, linear_position
+from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_codegen_metal.ops import EMITTERS
 from gyrator_codegen_metal.threads import MOST
-from gyrator_ir.body.nodes import Let, Load, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.body.nodes import ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Const
 from gyrator_ir.kernel.nodes import Kernel
@@ -30,7 +30,6 @@ BUFFERS = "GY-METAL-007"
 PLACES = 31
 LOCAL_EXTENT = 4096
 """Elements of a local at most: what the threads of a point keep to themselves."""
-_LIBRARY = "leave the operation to its ATen op"
 
 
 def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
@@ -39,43 +38,25 @@ def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
 
 
 def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
-    place = f"kernel {kernel.name}"
-    for name, dtype in element_types(kernel):
-        if dtype not in TYPES:
-            said = f"Metal kernels do not compute on {dtype.value}"
-            yield Diagnostic(DTYPE, said, where=f"{name} in {place}", help=_LIBRARY)
+    why = Refusals(kernel, "Metal")
+    yield from why.types(DTYPE, TYPES)
     if len(kernel.parameters) + len(kernel.sizes) >= PLACES:
         said = f"a function has {PLACES} places for tensors and sizes, one of them for checks"
-        yield Diagnostic(BUFFERS, said, where=place, help=_LIBRARY)
-    extent, position = extent_of(kernel.inner), linear_position(kernel.inner)
+        yield why.of(BUFFERS, said)
     for t in kernel.locals:
         if not isinstance(t.extent, Const) or t.extent.value > LOCAL_EXTENT:
             said = f"a local of {t.extent!r} elements is more than threads keep"
             help = "compute the values again, or give them a buffer of their own"
-            yield Diagnostic(LOCAL, said, where=f"{t.name} in {place}", help=help)
-    local = {t.name for t in kernel.locals}
-    types = {b.name: b.dtype for b in kernel.parameters}
+            yield why.of(LOCAL, said, t.name, help)
     everything = [s for stage in kernel.stages for s in stage.body]
     ordered = {type(s) for s in everything if isinstance(s, ScanStep | SortStep)}
     ways = [{s.reverse for s in x.body if isinstance(s, ScanStep)} for x in kernel.stages]
     if len(ordered) > 1 or any(len(x) > 1 for x in ways):
         said = "scans both ways in one stage, or beside a sort"
-        yield Diagnostic(ORDERED, said, where=place, help="run them as two kernels")
+        yield why.of(ORDERED, said, help="run them as two kernels")
+    extent = extent_of(kernel.inner)
     if SortStep in ordered and not (isinstance(extent, Const) and extent.value <= MOST):
-        said = f"a row of {extent!r} elements is more than a threadgroup sorts"
-        yield Diagnostic(ORDERED, said, where=place, help=_LIBRARY)
-    for s in everything:
-        if isinstance(s, Let) and s.op not in EMITTERS:
-            said = f"Metal kernels have no {s.op}"
-            yield Diagnostic(OPERATION, said, where=f"{s.name} in {place}", help=_LIBRARY)
-        elif isinstance(s, Load | Store) and s.buffer in local:
-            if s.index is not position:
-                said = f"local {s.buffer} is not addressed by the position {position!r}"
-                help = "give the intermediate result a buffer of its own"
-                yield Diagnostic(LOCAL, said, where=place, help=help)
-        elif isinstance(s, Store) and s.mode is not StoreMode.SET:
-            dtype = types[s.buffer]
-            if (dtype, s.mode) in target.capabilities.atomics:
-                continue
-            said = f"no atomic {s.mode.value} of {dtype.value} on {target.arch}"
-            yield Diagnostic(ATOMIC, said, where=f"{s.buffer} in {place}", help=_LIBRARY)
+        yield why.of(ORDERED, f"a row of {extent!r} elements is more than a threadgroup sorts")
+    yield from why.ops(OPERATION, EMITTERS)
+    yield from why.locals(LOCAL)
+    yield from why.atomics(ATOMIC, target)

@@ -47,7 +47,7 @@ struct gy_copy {
   }
   ~gy_copy() { free(made); }
 };
-static gy_buffer gy_view(void *host, gy_i64 offset, int size, gy_u8 code, gy_u8 bits, gy_dim *dim, int rank) {
+static gy_buffer gy_view(void *host, gy_i64 offset, int size, gy_u8 code, gy_dim *dim, int rank) {
   gy_u8 *at = host ? (gy_u8 *)host + offset * size : gy_nothing;
-  return {0, nullptr, at, 0, {code, bits, 1}, rank, dim, nullptr};
+  return {0, nullptr, at, 0, {code, (gy_u8)(8 * size), 1}, rank, dim, nullptr};
 }
