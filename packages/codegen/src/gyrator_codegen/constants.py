@@ -1,4 +1,4 @@
-"""Constants that all languages write alike."""
+"""Constants and casts that all languages write alike."""
 
 from gyrator_ir.types import DType
 
@@ -8,3 +8,21 @@ def wrapped(value: bool | int | float, dtype: DType) -> int:
     bits = 8 * dtype.size
     number = int(value) & ((1 << bits) - 1)
     return number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else number
+
+
+def bitcast(
+    text: str, source: DType, target: DType, name: str, converted: str, same_bits: str
+) -> str:
+    """Return the same bits as another type of the same size.
+
+    Args:
+        text: an atom or call.
+        name: of the target type.
+        converted: how a value `{0}` is converted to the type `{1}`.
+        same_bits: how it is taken for one of the type.
+    """
+    if source is target:
+        return text
+    if target is DType.BOOL:
+        return f"({text} != 0)"
+    return (converted if source is DType.BOOL else same_bits).format(text, name)

@@ -13,9 +13,28 @@ from collections.abc import Iterable
 from attrs import frozen
 
 from gyrator_ir.body.nodes import Axis
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym
-from gyrator_ir.tile.loops import axes_of, in_one_step
-from gyrator_ir.tile.nodes import Contraction, LoopKind, TiledKernel
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym
+from gyrator_ir.tile.loops import axes_of, in_one_step, steps_of
+from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, TiledKernel
+
+_GRID, _LOOP = LoopKind.GRID, LoopKind.LOOP
+_POINTS = (_GRID, "XBLOCK")
+_INNER = (_LOOP, "RBLOCK")
+_NESTS = (
+    (_POINTS,),
+    (_POINTS, (_GRID, "RBLOCK")),
+    (_POINTS, _INNER),
+    ((_GRID, 1), _POINTS, _INNER),
+)
+"""Kinds and steps of loops, as `Blocks` has them."""
+_PRODUCT = (_POINTS, (_GRID, "RBLOCK"), (_LOOP, "KBLOCK"))
+_PRODUCTS = (
+    _PRODUCT,
+    ((_GRID, 1), *_PRODUCT),
+    (*_PRODUCT, (_LOOP, 1)),
+    ((_GRID, 1), *_PRODUCT, (_LOOP, 1)),
+)
+"""The same of products: batches, rows, columns, depth, and what is summed over one by one."""
 
 
 @frozen
@@ -115,3 +134,25 @@ def places_of(axes: ProductAxes) -> Places:
     renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(axes.depth))
     turned = Flat("r", renewed, (around.symbol, depth.symbol))
     return Places(rows, columns, batches, around, depth, turned, again)
+
+
+def unfit_blocks(tiled: TiledKernel) -> str | None:
+    """Return what a language of blocks can't follow in a kernel's decisions, or None: what
+    `block_pipeline` never decides."""
+    if tiled.threads or tiled.transposed or tiled.prefetches or tiled.cleared:
+        return "programs have no threads, prefetches or blocks in memory of their own"
+    product = tiled.contraction is not None
+    whole = in_one_step(tiled)
+    method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
+    for r in tiled.reductions:
+        if r.method is not method or r.unroll != 1 or r.chain or r.wide or r.block:
+            return f"{r.result} is reduced as {method.value}, and in no other way"
+    nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
+    if nest not in (_PRODUCTS if product else _NESTS):
+        return "its loops are none that text has"
+    if not product and nest[0] == (_GRID, 1):
+        extent = axes_of(tiled.kernel, tiled.loops[1])[-1].extent
+        steps = steps_of(tiled, tiled.loops[1])
+        if not isinstance(extent, Const) or any(extent.value % step for step in steps):
+            return f"blocks of {steps} points reach beyond the axis of {extent!r}"
+    return None

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gyrator_codegen.constants import wrapped
 from gyrator_ir.types import DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
@@ -38,10 +39,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     if dtype.is_float:
         text = _float(float(value))
         return text if dtype is DType.F32 else f"{TYPES[dtype]}({text})"
-    bits = 8 * dtype.size
-    number = int(value) & ((1 << bits) - 1)
-    if dtype.is_signed and number >> (bits - 1):
-        number -= 1 << bits
+    number = wrapped(value, dtype)
     if number == -(1 << 63):
         return "(-9223372036854775807L - 1)"
     suffix = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}.get(dtype, "")
@@ -82,14 +80,3 @@ def cast(text: str, source: DType, target: DType) -> str:
         elif target is DType.U32:
             text = f"long({text})"
     return f"{TYPES[target]}({text})"
-
-
-def bitcast(text: str, source: DType, target: DType) -> str:
-    """Return the same bits as another type of the same size."""
-    if source is target:
-        return text
-    if target is DType.BOOL:
-        return f"({text} != 0)"
-    if source is DType.BOOL:
-        return f"{TYPES[target]}({text})"
-    return f"as_type<{TYPES[target]}>({text})"

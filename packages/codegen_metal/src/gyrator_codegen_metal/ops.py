@@ -7,7 +7,8 @@ its quotient, so that ours is written out.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gyrator_codegen_metal.dtypes import TYPES, bitcast, cast, unsigned
+from gyrator_codegen.constants import bitcast
+from gyrator_codegen_metal.dtypes import TYPES, cast, unsigned
 from gyrator_ir.types import DType
 
 Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
@@ -80,7 +81,9 @@ def _table() -> Mapping[str, Emitter]:
         table[name] = _integer(f"{{0}} {operator} {{1}}")
     table |= {"neg": _neg, "abs": _abs, "bit_not": _bit_not}
     table["cast"] = lambda args, types, dtype: cast(args[0], types[0], dtype)
-    table["bitcast"] = lambda args, types, dtype: bitcast(args[0], types[0], dtype)
+    table["bitcast"] = lambda args, types, dtype: bitcast(
+        args[0], types[0], dtype, TYPES[dtype], "{1}({0})", "as_type<{1}>({0})"
+    )
     return MappingProxyType(table)
 
 

@@ -1,24 +1,13 @@
 """Straight-line statements: loads, values of the op table, checked indices and stores."""
 
+from collections.abc import Iterable
+
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import EMITTERS
-from gyrator_ir.body.nodes import (
-    Bind,
-    Const,
-    IndexValue,
-    Let,
-    Load,
-    Statement,
-    Store,
-    StoreMode,
-)
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
-
-_MIRROR = {StoreMode.ADD: "tl.atomic_add", StoreMode.MIN: "tl.atomic_min"} | {
-    StoreMode.MAX: "tl.atomic_max"
-}
 
 
 def statement(code: Code, s: Statement) -> None:
@@ -75,8 +64,7 @@ def _load(code: Code, s: Load) -> None:
     at = code.index(s.index)
     mask = None if s.mask is None else code.values[s.mask]
     key = (s.buffer, at.text, None if mask is None else mask.text)
-    if s.buffer in code.dirty:
-        barrier(code)
+    barrier(code, (s.buffer,))
     found = code.loaded.get(key)
     if found is not None:
         code.values[s.name] = found
@@ -99,10 +87,11 @@ def _load(code: Code, s: Load) -> None:
         code.loaded[key] = code.values[s.name]
 
 
-def barrier(code: Code) -> None:
-    """Make what this program has stored visible to all of its threads."""
-    code.writer.line("tl.debug_barrier()")
-    code.dirty.clear()
+def barrier(code: Code, buffers: Iterable[str]) -> None:
+    """Make what this program has stored to any of some buffers visible to all of its threads."""
+    if not code.dirty.isdisjoint(buffers):
+        code.writer.line("tl.debug_barrier()")
+        code.dirty.clear()
 
 
 def _has_elements(code: Code) -> bool:
@@ -134,13 +123,13 @@ def _bind(code: Code, s: Bind) -> None:
     text, kind = cast(value.text, value.dtype, DType.I64), DType.I64
     at = code.let(s.symbol.name, text, kind, x, r)
     if s.wrap:
-        wrapped = f"tl.where({at.text} < 0, {at.text} + {_atom(size)}, {at.text})"
+        wrapped = f"tl.where({at.text} < 0, {at.text} + {atom(size.text)}, {at.text})"
         code.writer.line(f"{at.text} = {wrapped}")
     if mask is not None:
         code.writer.line(f"{at.text} = tl.where({mask.text}, {at.text}, 0)")
     if s.check:
         valid = _mask(code, x, r, None if mask is None else mask.text)
-        inside = f"({at.text} >= 0) & ({at.text} < {_atom(size)})"
+        inside = f"({at.text} >= 0) & ({at.text} < {atom(size.text)})"
         if valid:
             inside = f"({inside}) | ~({valid})"
         code.writer.line(f'tl.device_assert({inside}, "index out of bounds: {s.value}")')
@@ -149,8 +138,9 @@ def _bind(code: Code, s: Bind) -> None:
     code.bound[s.symbol] = at
 
 
-def _atom(value: Value) -> str:
-    return value.text if value.text.isidentifier() or value.text.isdigit() else f"({value.text})"
+def atom(text: str) -> str:
+    """Return an expression so that any operator may stand beside it."""
+    return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def _store(code: Code, s: Store) -> None:
@@ -168,7 +158,7 @@ def _store(code: Code, s: Store) -> None:
     if s.mode is StoreMode.SET:
         code.writer.line(f"tl.store({pointer}, {text}, mask={valid})")
     else:
-        function = _MIRROR[s.mode]
+        function = f"tl.atomic_{s.mode.value}"
         if value.dtype.is_float and s.mode is not StoreMode.ADD:
             text = _sticky(s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text)
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')

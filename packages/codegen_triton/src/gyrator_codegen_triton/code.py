@@ -1,10 +1,13 @@
 """The place where statements are written: names, values and how far each of them reaches."""
 
+from collections.abc import Iterable
+
 from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Blocks, Flat
 from gyrator_codegen_triton.index import TritonPrinter
+from gyrator_ir.body.rewrite import AnyStatement, expressions
 from gyrator_ir.expr import Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import TiledKernel
@@ -90,13 +93,11 @@ class Code:
 
     def index(self, e: Expr) -> Value:
         """Return an index expression as an atom or a sum, with its dimensions."""
-        e = self.form(e)
+        e, (first, second) = self.form(e), self.flats
         x = r = False
         for s in e.free_symbols:
-            x |= (s in self.flats[0].digits and s not in self.blocks.still) or s is self.flats[
-                0
-            ].symbol
-            r |= s in self.flats[1].digits or s is self.flats[1].symbol
+            x |= s is first.symbol or (s in first.digits and s not in self.blocks.still)
+            r |= s is second.symbol or s in second.digits
             value = self.bound.get(s)
             if value is not None:
                 x, r = x or value.x, r or value.r
@@ -108,6 +109,19 @@ class Code:
         return self.form(e).free_symbols.isdisjoint(flats) and not (
             self.form(e).free_symbols & {flat.symbol for flat in self.flats}
         )
+
+    def used(self, body: Iterable[AnyStatement]) -> set[Sym]:
+        """Return the symbols that the text of statements' expressions mentions."""
+        return {x for s in body for e in expressions(s) for x in self.form(e).free_symbols}
+
+    def digits(self, flat: Flat, used: set[Sym]) -> None:
+        """Write the axes of a flat group that are used; `first` is the place of still ones."""
+        still = TritonPrinter(self.plain, lambda s: "first")
+        for symbol in reversed(flat.digits):
+            if symbol in used:
+                show = still if symbol in self.blocks.still else self.printer()
+                name = self.names.stable(symbol.name)
+                self.writer.line(f"{name} = {show(flat.digits[symbol])}")
 
     def block(self, x: bool, r: bool) -> str:
         """Return the shape of a block that varies along these dimensions."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from gyrator_codegen.constants import wrapped
 from gyrator_ir.types import BYTE_FLOATS, DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
@@ -26,6 +27,9 @@ TYPES: Mapping[DType, str] = MappingProxyType(
 """The types that Triton kernels compute on. A `bool` is a byte in memory and `int1` in a block;
 floats of 8 bits are their bits, as eager and Triton round them in different ways."""
 
+_SHORT = {"float": "fp", "bfloat": "bf", "int": "i", "uint": "u"}
+"""Kinds of types, as signatures call them."""
+
 _FORMS: Mapping[DType, str] = MappingProxyType(
     {
         DType.F8E4M3: "3, 7, 0x7E",
@@ -36,25 +40,12 @@ _FORMS: Mapping[DType, str] = MappingProxyType(
 )
 """Of a float of 8 bits: the bits of its mantissa, its exponent's bias, its largest magnitude."""
 
-POINTERS: Mapping[DType, str] = MappingProxyType(
-    {
-        DType.F64: "*fp64",
-        DType.F32: "*fp32",
-        DType.F16: "*fp16",
-        DType.BF16: "*bf16",
-        DType.I64: "*i64",
-        DType.I32: "*i32",
-        DType.I16: "*i16",
-        DType.I8: "*i8",
-        DType.U64: "*u64",
-        DType.U32: "*u32",
-        DType.U16: "*u16",
-        DType.U8: "*u8",
-        DType.BOOL: "*i1",
-        **dict.fromkeys(BYTE_FLOATS, "*u8"),
-    }
-)
-"""What a signature calls a pointer to elements of each type."""
+
+def pointer(dtype: DType) -> str:
+    """Return what a signature calls a pointer to elements of a type."""
+    name = TYPES[dtype].removeprefix("tl.")
+    kind = name.rstrip("0123456789")
+    return f"*{_SHORT[kind]}{name.removeprefix(kind)}"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
@@ -65,11 +56,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         number = float(value)
         text = repr(number)
         return f'float("{text}")' if text in ("inf", "-inf", "nan") else text
-    bits = 8 * dtype.size
-    wrapped = int(value) & ((1 << bits) - 1)
-    if dtype.is_signed and wrapped >> (bits - 1):
-        wrapped -= 1 << bits
-    return str(wrapped)
+    return str(wrapped(value, dtype))
 
 
 def cast(text: str, source: DType, target: DType) -> str:
@@ -100,14 +87,3 @@ def cast(text: str, source: DType, target: DType) -> str:
         if target is DType.U32:
             return f"{text}.to(tl.int64).to(tl.uint32)"
     return f"{text}.to({TYPES[target]})"
-
-
-def bitcast(text: str, source: DType, target: DType) -> str:
-    """Return the same bits as another type of the same size."""
-    if source is target:
-        return text
-    if target is DType.BOOL:
-        return f"({text} != 0)"
-    if source is DType.BOOL:
-        return f"{text}.to({TYPES[target]})"
-    return f"{text}.to({TYPES[target]}, bitcast=True)"

@@ -1,20 +1,19 @@
 """One tiled kernel as one `@triton.jit` function."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from gyrator_codegen import Names, Writer, write_origins
+from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Flat, blocks_of
 from gyrator_codegen_triton.body import barrier, statement
 from gyrator_codegen_triton.code import Code, Value
-from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
-from gyrator_codegen_triton.source import blocks_over, options, source_of
+from gyrator_codegen_triton.source import blocks_over, function, options, source_of
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
-from gyrator_ir.body.rewrite import expressions, reads
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
+from gyrator_ir.body.rewrite import reads
+from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.kernel.nodes import KernelGroup, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.tile.loops import extent_of
@@ -39,15 +38,8 @@ def emit_kernel(
     names, wide = Names(RESERVED | {symbol}), tiled.index is DType.I64
     code = Code(tiled, Writer("    "), names, wide, blocks, flats)
     launched = kernel if group is None else group
-    parameters = [names.stable(b.name) for b in launched.parameters]
-    sizes = [names.stable(s.name) for s in kernel.sizes]
-    lengths = ["XBLOCK: tl.constexpr"] + (["RBLOCK: tl.constexpr"] if blocks.second else [])
-    w = code.writer
-    w.line("@triton.jit")
-    with w.block(f"def {symbol}({', '.join(parameters + sizes + lengths)}):", end=""):
-        write_origins(w, kernel.origins, origins)
-        if wide:
-            w.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
+    lengths = "XBLOCK RBLOCK" if blocks.second else "XBLOCK"
+    with function(launched, symbol, code, lengths, origins):
         if group is not None:
             _member(code, group, total, extent)
         _spaces(code, total, extent, group is not None)
@@ -75,11 +67,6 @@ def _member(code: Code, group: KernelGroup, total: Expr, extent: Expr) -> None:
             w.line(f"{name} = {chosen}")
 
 
-def _used(code: Code, body: Iterable[KernelStatement]) -> set[Sym]:
-    """Return the symbols that the text of statements' expressions mentions."""
-    return {x for s in body for e in expressions(s) for x in code.form(e).free_symbols}
-
-
 def _spaces(code: Code, total: Expr, extent: Expr, grouped: bool) -> None:
     """Write the blocks of points and inner elements, and the axes as digits of them."""
     w, blocks = code.writer, code.blocks
@@ -93,41 +80,27 @@ def _spaces(code: Code, total: Expr, extent: Expr, grouped: bool) -> None:
         program = "program // tiles"
     w.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
-    used = _used(code, (s for stage in code.kernel.stages for s in stage.body))
+    used = code.used(s for stage in code.kernel.stages for s in stage.body)
     if not blocks.still.isdisjoint(used):
         w.line(f"first = {program} * XBLOCK + tl.arange(0, 1){column}")
-    _digits(code, code.flats[0], used)
+    code.digits(code.flats[0], used)
     if not blocks.second:
         return
     if blocks.tiles:
         w.line(f"r = program % tiles * RBLOCK + tl.arange(0, RBLOCK){row}")
         w.line("r_mask = r < extent")
-        _digits(code, code.flats[1], used)
+        code.digits(code.flats[1], used)
         return
     w.line(f"extent = {show(extent)}")
     if blocks.whole:
         wide = ".to(tl.int64)" if code.wide else ""
         w.line(f"r = tl.arange(0, RBLOCK){row}{wide}")
         w.line("r_mask = r < extent")
-        _digits(code, code.flats[1], used)
-
-
-def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
-    show = code.printer()
-
-    def first(symbol: Sym) -> str:
-        return "first" if symbol is flat.symbol else code.names.stable(symbol.name)
-
-    show_still = TritonPrinter(code.plain, first)
-    for symbol in reversed(flat.digits):
-        if symbol in used:
-            text = (show_still if symbol in code.blocks.still else show)(flat.digits[symbol])
-            code.writer.line(f"{code.names.stable(symbol.name)} = {text}")
+        code.digits(code.flats[1], used)
 
 
 def _stage(code: Code, stage: Stage, ahead: int | str) -> None:
-    if not code.dirty.isdisjoint(reads(stage.body)):
-        barrier(code)
+    barrier(code, reads(stage.body))
     inner = stage.level is Level.INNER and bool(code.kernel.inner)
     code.inner = inner or code.blocks.tiles
     if inner and not code.blocks.whole:
@@ -164,7 +137,11 @@ def _block(code: Code, stage: Stage) -> None:
 def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
     """Write an inner stage as a loop over blocks of the inner elements."""
     w = code.writer
-    loops = _collectives(code, stage)
+    loops = {
+        s.names[0]: LoopReduction(code, s) if isinstance(s, Reduce) else LoopScan(code, s)
+        for s in stage.body
+        if isinstance(s, Reduce | ScanStep)
+    }
     for loop in loops.values():
         loop.start(code)
     outside = dict(code.values)
@@ -178,7 +155,7 @@ def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
         start = "(extent - 1) // RBLOCK * RBLOCK - start" if backwards else "start"
         w.line(f"r = {start} + tl.arange(0, RBLOCK)[None, :]{wide}")
         w.line("r_mask = r < extent")
-        _digits(code, code.flats[1], _used(code, stage.body))
+        code.digits(code.flats[1], code.used(stage.body))
         for s in stage.body:
             if isinstance(s, Reduce | ScanStep):
                 loops[s.names[0]].step(code)
@@ -189,14 +166,3 @@ def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
     for loop in loops.values():
         if isinstance(loop, LoopReduction):
             loop.end(code)
-
-
-def _collectives(code: Code, stage: Stage) -> dict[str, LoopReduction | LoopScan]:
-    """Return what a loop keeps from step to step, by the first name of each collective."""
-    loops: dict[str, LoopReduction | LoopScan] = {}
-    for s in stage.body:
-        if isinstance(s, Reduce):
-            loops[s.names[0]] = LoopReduction(code, s)
-        elif isinstance(s, ScanStep):
-            loops[s.names[0]] = LoopScan(code, s)
-    return loops

@@ -9,7 +9,8 @@ for large arguments.
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from gyrator_codegen_triton.dtypes import bitcast, cast
+from gyrator_codegen.constants import bitcast
+from gyrator_codegen_triton.dtypes import TYPES, cast
 from gyrator_ir.types import DType
 
 Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
@@ -17,19 +18,13 @@ Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
 
 
 def _form(text: str) -> Emitter:
-    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
-        return text.format(*args)
-
-    return emit
+    return lambda args, types, dtype: text.format(*args)
 
 
 def _either(single: str, double: str) -> Emitter:
     """One form for `f32` and one for `f64`."""
 
-    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
-        return (double if dtype is DType.F64 else single).format(*args)
-
-    return emit
+    return lambda args, types, dtype: (double if dtype is DType.F64 else single).format(*args)
 
 
 def _neg(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
@@ -38,10 +33,7 @@ def _neg(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
 
 
 def _by_sign(signed: str, unsigned: str) -> Emitter:
-    def emit(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
-        return (signed if dtype.is_signed else unsigned).format(*args)
-
-    return emit
+    return lambda args, types, dtype: (signed if dtype.is_signed else unsigned).format(*args)
 
 
 def _bit_not(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
@@ -102,7 +94,9 @@ def _table() -> Mapping[str, Emitter]:
     table["signbit"] = _signbit
     table["shl"], table["shr"] = _shift("gy_shl"), _shift("gy_shr")
     table["cast"] = lambda args, types, dtype: cast(args[0], types[0], dtype)
-    table["bitcast"] = lambda args, types, dtype: bitcast(args[0], types[0], dtype)
+    table["bitcast"] = lambda args, types, dtype: bitcast(
+        args[0], types[0], dtype, TYPES[dtype], "{0}.to({1})", "{0}.to({1}, bitcast=True)"
+    )
     return MappingProxyType(table)
 
 

@@ -6,19 +6,19 @@ stages on the block. Programs are numbered so that those that run at the same ti
 columns in the cache.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from attrs import frozen
 
-from gyrator_codegen import Names, Writer, write_origins
+from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Blocks, Flat, Places, ProductAxes, places_of, product_axes
-from gyrator_codegen_triton.body import barrier, statement
+from gyrator_codegen_triton.body import atom, barrier, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import blocks_over, options, source_of
+from gyrator_codegen_triton.source import blocks_over, function, options, source_of
 from gyrator_codegen_triton.support import RESERVED
-from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep
-from gyrator_ir.body.rewrite import AnyStatement, expressions, reads, renamed
+from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.body.rewrite import AnyStatement, reads, renamed
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.loop.contraction import needed_for
@@ -112,15 +112,7 @@ def emit_product(
         for p in contraction.products
     )
     text = _Text(kernel, contraction, axes, places, result, factors)
-    parameters = [names.stable(b.name) for b in kernel.parameters]
-    parameters += [names.stable(s.name) for s in kernel.sizes]
-    parameters += [f"{b}: tl.constexpr" for b in ("XBLOCK", "RBLOCK", "KBLOCK")]
-    writer.line("@triton.jit")
-    with writer.block(f"def {symbol}({', '.join(parameters)}):", end=""):
-        write_origins(writer, kernel.origins, origins)
-        if wide:
-            sizes = [names.stable(s.name) for s in kernel.sizes]
-            writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
+    with function(kernel, symbol, result, "XBLOCK RBLOCK KBLOCK", origins):
         _space(text)
         _walk(text, target)
         for stage in kernel.stages:
@@ -152,11 +144,11 @@ def _space(text: _Text) -> None:
     _mask(code, "m", "XBLOCK", "[XBLOCK, 1]", extent_of(axes.rows))
     _mask(code, "n", "RBLOCK", "[1, RBLOCK]", extent_of(axes.columns))
     outer = (stage for stage in text.kernel.stages if stage.level is not Level.INNER)
-    used = _used(code, (s for stage in outer for s in stage.body))
+    used = code.used(s for stage in outer for s in stage.body)
     for factor in (f for pair in text.factors for f in pair):
-        used |= _used(factor.code, factor.body)
+        used |= factor.code.used(factor.body)
     for flat in (places.batches, places.rows, places.columns):
-        _digits(code, flat, used)
+        code.digits(flat, used)
 
 
 def _mask(code: Code, letter: str, block: str, shape: str, length: Expr) -> None:
@@ -166,17 +158,6 @@ def _mask(code: Code, letter: str, block: str, shape: str, length: Expr) -> None
         full = f"tl.full({shape}, True, tl.int1)"
         inside = f"{full} if {length.value} % {block} == 0 else {inside}"
     code.writer.line(f"{letter}_mask = {inside}")
-
-
-def _used(code: Code, body: Iterable[AnyStatement]) -> set[Sym]:
-    return {x for s in body for e in expressions(s) for x in code.form(e).free_symbols}
-
-
-def _digits(code: Code, flat: Flat, used: set[Sym]) -> None:
-    for symbol in reversed(flat.digits):
-        if symbol in used:
-            text = code.printer()(flat.digits[symbol])
-            code.writer.line(f"{code.names.stable(symbol.name)} = {text}")
 
 
 def _walk(text: _Text, target: Target) -> None:
@@ -195,25 +176,25 @@ def _walk(text: _Text, target: Target) -> None:
     length, around = show(extent_of(axes.depth)), show(extent_of(axes.around))
     if axes.around:
         w.line(f"blocks = ({length} + KBLOCK - 1) // KBLOCK")
-        head = f"for step in range(0, {_atom(around)} * blocks):"
+        head = f"for step in range(0, {atom(around)} * blocks):"
     else:
         head = f"for start in range(0, {length}, KBLOCK):"
     with w.block(head, end=""):
         if axes.around:
             wide = "tl.cast(step, tl.int64)" if code.wide else "step"
-            w.line(f"start = step // {_atom(around)} * KBLOCK")
-            w.line(f"position = {wide} % {_atom(around)}")
+            w.line(f"start = step // {atom(around)} * KBLOCK")
+            w.line(f"position = {wide} % {atom(around)}")
         first = "tl.cast(start, tl.int64)" if code.wide else "start"
         w.line(f"k = {first} + tl.arange(0, KBLOCK)[None, :]")
         w.line(f"kt = {first} + tl.arange(0, KBLOCK)[:, None]")
         _mask(code, "k", "KBLOCK", "[1, KBLOCK]", extent_of(axes.depth))
         _mask(code, "kt", "KBLOCK", "[KBLOCK, 1]", extent_of(axes.depth))
         left, right = text.factors[0][0].code, text.factors[0][1].code
-        used = {x for a, _ in text.factors for x in _used(left, a.body)}
-        used_right = {x for _, b in text.factors for x in _used(right, b.body)}
-        _digits(code, places.around, used | used_right)
-        _digits(left, places.depth, used)
-        _digits(right, places.turned, used_right)
+        used = {x for a, _ in text.factors for x in left.used(a.body)}
+        used_right = {x for _, b in text.factors for x in right.used(b.body)}
+        code.digits(places.around, used | used_right)
+        left.digits(places.depth, used)
+        right.digits(places.turned, used_right)
         for p, acc, (a, b) in zip(products, sums, text.factors, strict=True):
             precision = _precision(p, types[p.result], target)
             w.line(f"{acc} = tl.dot({_block(a)}, {_block(b)}, {acc}{precision})")
@@ -225,16 +206,12 @@ def _precision(p: Product, total: DType, target: Target) -> str:
     return "" if total is DType.F32 else f", out_dtype={TYPES[total]}"
 
 
-def _atom(text: str) -> str:
-    return text if text.isidentifier() or text.isdigit() else f"({text})"
-
-
 def _block(factor: _Factor) -> str:
     """Write a factor's statements; return its block, which is 0 beyond the end of depth."""
     code = factor.code
     for s in factor.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)
-        if not code.values.keys() >= set(_names(s)):
+        if isinstance(s, Bind | Store) or s.name not in code.values:
             statement(code, s)
     value = code.values[factor.value]
     text = value.text
@@ -246,14 +223,8 @@ def _block(factor: _Factor) -> str:
     return f"tl.where({factor.letter}_mask, {text}, 0).to({TYPES[factor.dtype]})"
 
 
-def _names(s: AnyStatement) -> tuple[str, ...]:
-    name = getattr(s, "name", None)
-    return ("",) if name is None else (name,)
-
-
 def _stage(code: Code, stage: Stage) -> None:
-    if not code.dirty.isdisjoint(reads(stage.body)):
-        barrier(code)
+    barrier(code, reads(stage.body))
     for s in stage.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)
         statement(code, s)

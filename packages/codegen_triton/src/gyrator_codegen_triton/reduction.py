@@ -50,9 +50,9 @@ def reduce_block(code: Code, s: Reduce) -> None:
             _point(code, s.names[0], _sum(filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
             whole = filled(code, args[0], kind, dtype)
-            row = code.let(f"{s.names[0]}_row", whole, dtype, True, True)
-            at = code.let(f"{s.names[0]}_at", places(code), DType.I64, True, True)
-            _first(code, s, row.text, at.text)
+            row = code.let(f"{s.names[0]}_row", whole, dtype, True, True).text
+            at = code.let(f"{s.names[0]}_at", places(code), DType.I64, True, True).text
+            _first(code, s, row, at)
         case ReduceKind.WELFORD:
             _two_passes(code, s, args[0])
         case ReduceKind.ONLINE_SOFTMAX:
@@ -62,12 +62,8 @@ def reduce_block(code: Code, s: Reduce) -> None:
             power = f"libdevice.exp({args[0]} - {code.values[m].text})"
             _point(code, total, _sum(filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
         case _:
-            _point(
-                code,
-                s.names[0],
-                _reduced_as(filled(code, args[0], kind, dtype), kind, dtype),
-                dtype,
-            )
+            row = filled(code, args[0], kind, dtype)
+            _point(code, s.names[0], _reduced_as(row, kind, dtype), dtype)
 
 
 def _reduced_as(row: str, kind: ReduceKind, dtype: DType) -> str:
@@ -94,21 +90,14 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     code.writer.line(f"{best}, {name} = tl.reduce(({row}, {at}), 1, {combine}, keep_dims=True)")
     if not code.tiled.nonempty:
         code.writer.line(f"{name} = tl.where({name} == {_NOWHERE}, 0, {name}).to(tl.int64)")
-    code.values[s.names[0]] = _value(name, DType.I64)
-
-
-def _value(text: str, dtype: DType) -> Value:
-    return Value(text, dtype, True, False)
-
-
-def _count(code: Code, dtype: DType) -> str:
-    return f"tl.full([1, 1], extent, tl.int64).to({TYPES[dtype]})"
+    code.values[s.names[0]] = Value(name, DType.I64, True, False)
 
 
 def _two_passes(code: Code, s: Reduce, row: str) -> None:
     mean, squares, count = s.names
     dtype = s.dtype
-    code.define(count, _count(code, dtype), dtype, False, False)
+    extent = f"tl.full([1, 1], extent, tl.int64).to({TYPES[dtype]})"
+    code.define(count, extent, dtype, False, False)
     n = f"gy_maximum({code.values[count].text}, 1.0)"
     total = _sum(filled(code, row, ReduceKind.SUM, dtype), dtype)
     _point(code, mean, f"{total} / {n}", dtype)
@@ -203,7 +192,7 @@ class LoopReduction:
                     f"{', '.join(words)} = tl.reduce(({joined}), 1, gy_welford, keep_dims=True)"
                 )
                 for name, word in zip(s.names, words, strict=True):
-                    code.values[name] = _value(word, dtype)
+                    code.values[name] = Value(word, dtype, True, False)
             case ReduceKind.ONLINE_SOFTMAX:
                 m, total = s.names
                 _point(code, m, _reduced(acc[0], "gy_maximum"), dtype)

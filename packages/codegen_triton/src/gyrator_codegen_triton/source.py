@@ -1,13 +1,16 @@
 """What stands around a kernel's function: the user's lines, its arguments, and the text's head."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
-from gyrator_codegen import Names, Writer
-from gyrator_codegen_triton.dtypes import POINTERS
+from gyrator_codegen import Names, Writer, write_origins
+from gyrator_codegen_triton.dtypes import pointer
 from gyrator_codegen_triton.support import preamble
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
+from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.nodes import TiledKernel
 
@@ -23,6 +26,23 @@ class Written(Protocol):
     names: Names
     wide: bool
     """Indices have 64 bits."""
+
+
+@contextmanager
+def function(
+    launched: Launchable, symbol: str, code: Written, blocks: str, origins: Sequence[Origin]
+) -> Iterator[None]:
+    """Write a function, whose body the `with` body writes. `blocks` are names of lengths."""
+    parameters = [code.names.stable(b.name) for b in launched.parameters]
+    sizes = [code.names.stable(s.name) for s in launched.sizes]
+    lengths = [f"{b}: tl.constexpr" for b in blocks.split()]
+    code.writer.line("@triton.jit")
+    head = f"def {symbol}({', '.join(parameters + sizes + lengths)}):"
+    with code.writer.block(head, end=""):
+        write_origins(code.writer, launched.origins, origins)
+        if code.wide:
+            code.writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in sizes))
+        yield
 
 
 def source_of(
@@ -78,7 +98,7 @@ def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
 def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:
     """Return the types of the function's parameters, and what they are likely multiples of."""
     buffers = (
-        KernelArgument(code.names.stable(b.name), POINTERS[b.dtype], ALIGNMENT)
+        KernelArgument(code.names.stable(b.name), pointer(b.dtype), ALIGNMENT)
         for b in kernel.parameters
     )
     integer = "i64" if code.wide else "i32"

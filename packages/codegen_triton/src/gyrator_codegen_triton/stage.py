@@ -9,10 +9,10 @@ from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.expressible import check_expressible
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
-from gyrator_codegen_triton.rank_templates import RankTemplates
 from gyrator_codegen_triton.refusals import refusal
 from gyrator_codegen_triton.support import RESERVED, preamble
 from gyrator_codegen_triton.templates.emit import emit_template
+from gyrator_codegen_triton.templates.rank_templates import RankTemplates
 from gyrator_codegen_triton.templates.refusals import template_refusal
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
