@@ -72,8 +72,7 @@ class HalideBackend(TilingLanguage):
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
         kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
-        how = self.scheduling
-        return tuple(_unit(n, k, program, target, how) for n, k in enumerate(kernels))
+        return tuple(_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
 
 
 @frozen
