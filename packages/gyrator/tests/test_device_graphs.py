@@ -112,6 +112,18 @@ def test_an_index_of_the_host_is_copied_outside_of_one_graph():
     assert captured(host) is None and parts == [Captured("cuda", 0, ())]
 
 
+def test_a_number_of_the_host_is_copied_once_outside_of_one_graph():
+    def scaled(x, number):
+        y = torch.relu(x * number).sum(0)
+        return (x @ x.t()).sin() * number, torch.full_like(x, 2.0).clamp(max=number), y - number
+
+    _, made, host = planned(scaled, (64, 100), (), host=("number_1",))
+    outside, inside = made.partitions
+    assert (outside.end, outside.reason) == (1, "it copies from one device to another")
+    assert str(inside.device) == "cuda:0" and inside.end == len(made.nodes) > 2
+    assert [captured(part) for part in host.subprograms] == [Captured("cuda", 0, ())]
+
+
 @pytest.mark.parametrize("facts", [None, Captured("cpu", 0, ())])
 def test_other_programs_run_as_they_are(facts):
     def plan(args):

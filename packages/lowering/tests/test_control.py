@@ -76,6 +76,25 @@ def test_scalars_read_back(check) -> None:
         assert any(isinstance(op, ScalarRead) for op in programs[0].operations)
 
 
+def test_run_time_floats_where_rules_take_numbers(check) -> None:
+    functional = torch.nn.functional
+
+    def fn(x, t):
+        s = t.item()
+        bent = functional.elu(x, s), functional.softplus(x, s), functional.leaky_relu(x, s)
+        made = torch.linspace(-s, s, 7), torch.linspace(1, s, 1), torch.full((2,), 1 - s)
+        return *bent, functional.hardshrink(x, s), *made, x * int(9 * s)
+
+    with torch._dynamo.config.patch(capture_scalar_outputs=True):
+        programs = []
+        run = compiled(check, fn, programs)
+        for number in (0.7, 1.25):
+            given = torch.randn(4, 5), torch.tensor(number)
+            for got, want in zip(run(*given), fn(*given), strict=True):
+                torch.testing.assert_close(got, want)
+        assert len(programs) == 1
+
+
 def test_sizes_that_depend_on_values(check) -> None:
     def fn(x):
         chosen = torch.masked_select(x, x > 0)

@@ -44,3 +44,44 @@ def test_page_locked_memory_is_atens(fn, pinned):
     program = lower(gm, LoweringOptions(), TARGETS)
     calls = [o for o in program.operations if isinstance(o, Extern)]
     assert [dict(o.kwargs)["pin_memory"].value for o in calls] == [True] * pinned
+
+
+def _copies(program):
+    return [o for o in program.operations if isinstance(o, DeviceCopy)]
+
+
+def _lowered(function, *args):
+    gm = make_fx(function, tracing_mode="fake")(*args)
+    return lower(gm, LoweringOptions(strict=True), TARGETS)
+
+
+def test_what_several_ops_read_is_copied_once_until_it_is_written():
+    x, t = torch.ones(3, device="meta"), torch.ones(())
+
+    def reads(x, t):
+        first = x * t + torch.clamp(x, t)
+        return first, x - t
+
+    def writes(x, t):
+        first = x * t
+        t.add_(1)
+        return first, x * t, x - t
+
+    assert len(_copies(_lowered(reads, x, t))) == 1
+    assert len(_copies(_lowered(writes, x, t))) == 2
+
+
+def test_an_index_is_copied_once_and_in_order():
+    x, i = torch.ones(5, 5, device="meta"), torch.tensor([[0, 1], [2, 3]]).t()
+    program = _lowered(lambda x, i: (x[i], x[:, i], x.index_put((i[0],), x[0])), x, i)
+    assert len(_copies(program)) == 2
+    there = {b.name for b in program.buffers if b.device.type == "meta"}
+    assert {c.destination for c in _copies(program)} <= there
+
+
+def test_a_copy_between_devices_without_a_write_is_no_call():
+    x, y = torch.ones(3, 4, device="meta"), torch.ones(4, dtype=torch.float64)
+    copy = torch.ops.aten.copy.default
+    program = _lowered(lambda x, y: (copy(x, y), copy(y.expand(3, 4), x)), x, y)
+    assert len(_copies(program)) == 2
+    assert not any(isinstance(o, Extern) for o in program.operations)

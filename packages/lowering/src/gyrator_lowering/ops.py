@@ -7,7 +7,7 @@ from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
-from gyrator_ir.loop.nodes import DeviceCopy, Extern, TypeArg
+from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import BYTE_FLOATS, DType
@@ -179,22 +179,16 @@ class Ops:
         return value
 
     def _moved(self, value: TensorValue) -> TensorValue:
-        """Return numbers, and indices, on the device of the result, as eager moves them there."""
-        fake = self.b.node.meta.get("val")
-        if not isinstance(fake, torch.Tensor) or self.b.node.target in _MOVES:
+        """Return numbers, and indices, on the device of the results, as eager moves them there."""
+        if self.b.node.target in _MOVES:
             return value
-        if fake.device.type == value.device.type:
+        fakes = (f for f in each(self.b.node.meta.get("val")) if isinstance(f, torch.Tensor))
+        devices = {device_of(f.device) for f in fakes}
+        if len(devices) != 1 or value.device in devices:
             return value
         if value.shape and not str(self.b.node.target).startswith(_INDEXED):
             return value
-        strides = contiguous_strides(value.shape)
-        if value.strides != strides:
-            value = self.b.copy(value)
-        result = self.b.buffer(Spec(value.dtype, device_of(fake.device), value.shape, strides))
-        self.b.operations.append(
-            DeviceCopy(self.b.op_name(), value.ref, result.buffer, origins=self.b.origin)
-        )
-        return result
+        return self.b.moved(value, devices.pop())
 
     def _materialised(self, value: TensorValue) -> TensorValue:
         """Copy a view that reads elements of another size to a buffer of its own type."""

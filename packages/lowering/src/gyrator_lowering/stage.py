@@ -28,8 +28,8 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
-from gyrator_lowering.builder.promote import ScalarValue
 from gyrator_lowering.builder.scalars import read_size, scalar_of
+from gyrator_lowering.builder.trace import ScalarValue
 from gyrator_lowering.builder.values import OPAQUE, TensorValue
 from gyrator_lowering.control import Regions
 from gyrator_lowering.default import default_table

@@ -4,8 +4,20 @@ from collections.abc import Callable, Iterable
 
 from gyrator_ir.body.nodes import Bind, IndexValue, Let, Load, Statement, Store
 from gyrator_ir.body.nodes import Const as Number
+from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import Const, Expr
-from gyrator_ir.loop.nodes import Operation, Pointwise, Reduction, Scan, Scatter, Sort
+from gyrator_ir.loop.nodes import (
+    CollectiveCall,
+    CollectiveWait,
+    Extern,
+    Operation,
+    Pointwise,
+    Reduction,
+    Scan,
+    Scatter,
+    Sort,
+    UserTritonKernel,
+)
 from gyrator_ir.target import Capabilities
 from gyrator_ir.types import DType
 
@@ -50,6 +62,20 @@ def touched(operation: Operation) -> set[str]:
         return set()
     stores = () if isinstance(operation, Pointwise | Scatter) else operation.stores
     return {s.buffer for s in (*operation.body, *stores) if isinstance(s, Load | Store)}
+
+
+def written(operation: Operation) -> set[str]:
+    """Return the buffers that an operation writes to; results that calls create are left out."""
+    match operation:
+        case Pointwise(body=body) | Scatter(body=body):
+            return set(writes(body))
+        case Reduction(stores=stores) | Scan(stores=stores) | Sort(stores=stores):
+            return {s.buffer for s in stores}
+        case CollectiveWait(buffer=buffer):
+            return {buffer}
+        case Extern(mutates=names) | UserTritonKernel(mutates=names) | CollectiveCall(mutates=names):
+            return set(names)
+    return set()
 
 
 def _lack(operation: Operation, body: tuple[Statement, ...], offered: Capabilities) -> str:

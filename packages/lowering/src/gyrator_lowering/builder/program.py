@@ -5,19 +5,32 @@ from typing import Any
 
 from attrs import define, field
 
-from gyrator_ir.body.nodes import Axis, Reduce, ReduceKind, ScanKind, ScanStep, SortStep, Store
+from gyrator_ir.body.nodes import (
+    Axis,
+    Reduce,
+    ReduceKind,
+    ScanKind,
+    ScanStep,
+    SortStep,
+    Statement,
+    Store,
+)
+from gyrator_ir.body.rewrite import reads, rewritten, writes
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, sum_of
 from gyrator_ir.loop.nodes import (
     Buffer,
+    DeviceCopy,
     Operation,
     Pointwise,
     Reduction,
     Scan,
     Scatter,
     Sort,
+    TensorRef,
 )
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device, DType
+from gyrator_lowering.builder.capabilities import written
 from gyrator_lowering.builder.node import CurrentNode
 from gyrator_lowering.builder.trace import Index, Tracer, Value, address
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
@@ -43,6 +56,10 @@ class LoopBuilder(CurrentNode):
     """Where each buffer lies."""
     known: set[Sym] = field(factory=set)
     """Unbacked symbols that the program's inputs or operations have bound."""
+    numbers: dict[str, TensorValue] = field(factory=dict)
+    """0-d tensors that hold run-time numbers, by the names of their buffers."""
+    _moves: dict[tuple[TensorRef, Device], tuple[int, TensorValue]] = field(factory=dict)
+    """Copies to other devices: the numbers of their operations, and what they made."""
     _taken: set[str] = field(factory=set)
     _count: int = 0
 
@@ -94,6 +111,45 @@ class LoopBuilder(CurrentNode):
         """Return a fresh name for an operation of the current node."""
         return f"op{len(self.operations)}"
 
+    # Devices ------------------------------------------------------------------------------
+
+    def moved(self, value: TensorValue, device: Device) -> TensorValue:
+        """Return a view's elements on a device: copied there once, as long as nobody writes."""
+        if value.device == device:
+            return value
+        key = value.ref, device
+        place, found = self._moves.get(key, (0, None))
+        if found is not None and self._stands(place, value.buffer, found.buffer):
+            return found
+        source = value
+        if value.strides != contiguous_strides(value.shape):
+            source = self.copy(value)
+        spec = Spec(value.dtype, device, value.shape, contiguous_strides(value.shape))
+        result = self.buffer(spec)
+        self._moves[key] = len(self.operations), result
+        self.operations.append(
+            DeviceCopy(self.op_name(), source.ref, result.buffer, origins=self.origin)
+        )
+        return result
+
+    def _stands(self, place: int, source: str, destination: str) -> bool:
+        """Whether the copy at a place was not taken back, and its source not written since."""
+        since = self.operations[place:]
+        if not since or not isinstance(since[0], DeviceCopy) or since[0].destination != destination:
+            return False
+        return not any(source in written(o) for o in since)
+
+    def _body(self, body: Sequence[Statement], device: Device) -> tuple[Statement, ...]:
+        """Return a traced body that reads the run-time numbers of other devices from `device`."""
+        if not self.numbers:
+            return tuple(body)
+        names = {
+            name: self.moved(number, device).buffer
+            for name in reads(body)
+            if (number := self.numbers.get(name)) is not None and number.device != device
+        }
+        return tuple([rewritten(s, buffers=names) for s in body]) if names else tuple(body)
+
     # Loop operations ----------------------------------------------------------------------
 
     def pointwise(self, fn: Body, out: Spec | None = None) -> TensorValue:
@@ -107,7 +163,8 @@ class LoopBuilder(CurrentNode):
         axes, index = axes_of(into.shape)
         ops = Tracer()
         ops.store(into, index, fn(ops, index))
-        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+        body = self._body(ops.body, into.device)
+        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
 
     def pointwise_many(self, fn: ManyBody, outs: Sequence[Spec]) -> tuple[TensorValue, ...]:
         """Like `pointwise` for several results of one shape, in one operation."""
@@ -116,7 +173,8 @@ class LoopBuilder(CurrentNode):
         ops = Tracer()
         for into, value in zip(results, fn(ops, index), strict=True):
             ops.store(into, index, value)
-        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+        body = self._body(ops.body, outs[0].device)
+        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
         return results
 
     def scatter(self, shape: Sequence[Expr], fn: Effect) -> None:
@@ -124,7 +182,8 @@ class LoopBuilder(CurrentNode):
         axes, index = axes_of(tuple(shape))
         ops = Tracer()
         fn(ops, index)
-        self.operations.append(Scatter(self.op_name(), axes, tuple(ops.body), self.origin))
+        body = self._body(ops.body, next(self.devices[name] for name in writes(ops.body)))
+        self.operations.append(Scatter(self.op_name(), axes, body, self.origin))
 
     def reduction(
         self,
@@ -153,8 +212,9 @@ class LoopBuilder(CurrentNode):
             if t is not None
         )
         step = Reduce(results, kind, names, dtype)
+        body = self._body(ops.body, _device_of(into))
         self.operations.append(
-            Reduction(self.op_name(), axes, folded, tuple(ops.body), step, stores, self.origin)
+            Reduction(self.op_name(), axes, folded, body, step, stores, self.origin)
         )
 
     def scan(
@@ -174,9 +234,8 @@ class LoopBuilder(CurrentNode):
         results = tuple(f"r{k}" for k in range(len(into)))
         stores = _stores(results, into, index)
         step = ScanStep(results, kind, (value.name,), dtype, reverse)
-        self.operations.append(
-            Scan(self.op_name(), axes, axis, tuple(ops.body), step, stores, self.origin)
-        )
+        body = self._body(ops.body, _device_of(into))
+        self.operations.append(Scan(self.op_name(), axes, axis, body, step, stores, self.origin))
 
     def sort(
         self,
@@ -194,15 +253,18 @@ class LoopBuilder(CurrentNode):
         names = tuple(f"r{k}" for k in range(2))
         stores = _stores(names, into, index)
         step = SortStep(names, (value.name,), value.dtype, descending, stable)
-        self.operations.append(
-            Sort(self.op_name(), axes, axis, tuple(ops.body), step, stores, self.origin)
-        )
+        body = self._body(ops.body, _device_of(into))
+        self.operations.append(Sort(self.op_name(), axes, axis, body, step, stores, self.origin))
 
     def copy(self, value: TensorValue, out: Spec | None = None) -> TensorValue:
         """Copy a view to a new buffer of `out` (by default contiguous), converting its type."""
         if out is None:
             out = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
         return self.pointwise(lambda ops, index: ops.get(value, index), out)
+
+
+def _device_of(results: Sequence[TensorValue | None]) -> Device:
+    return next(t.device for t in results if t is not None)
 
 
 def _stores(

@@ -1,23 +1,13 @@
 """Operands of elementwise rules: promotion, broadcasting, scalars."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
-
-from attrs import frozen
 
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.trace import Index, ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.torch_bridge.dtypes import result_type
-
-
-@frozen
-class ScalarValue:
-    """A float or bool that is known at run time only: traced where it is used, as `dtype`."""
-
-    dtype: DType
-    trace: Callable[[Tracer], Value]
 
 
 Arg = TensorValue | Expr | ScalarValue | bool | int | float
@@ -48,6 +38,4 @@ def operand(ops: Tracer, arg: Arg, index: Index, dtype: DType) -> Value:
         return ops.cast(ops.get(arg, index), dtype)
     if isinstance(arg, Expr):
         return ops.cast(ops.index(arg), dtype)
-    if isinstance(arg, ScalarValue):
-        return ops.cast(arg.trace(ops), dtype)
     return ops.const(arg, dtype)

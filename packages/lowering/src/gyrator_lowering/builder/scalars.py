@@ -13,8 +13,7 @@ from gyrator_ir.expr import Sym
 from gyrator_ir.loop.nodes import ScalarRead
 from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import ScalarValue
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import Spec
 from gyrator_lowering.torch_bridge.symbols import ROUNDINGS
 

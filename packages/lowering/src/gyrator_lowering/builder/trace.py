@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Union, final
 
+from attrs import frozen
+
 from gyrator_ir.body.nodes import (
     Bind,
     Check,
@@ -23,8 +25,8 @@ from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.torch_bridge.dtypes import SATURATES
 
-Number = bool | int | float
-Operand = Union["Value", bool, int, float]
+Number = Union[bool, int, float, "ScalarValue"]
+Operand = Union["Value", Number]
 
 
 class TraceError(GyratorError):
@@ -100,6 +102,51 @@ class Value:
 
     def __invert__(self) -> "Value":
         return self.ops.let("bit_not", self)
+
+
+@frozen(eq=False)
+class ScalarValue:
+    """A float or bool that is known at run time only: traced where it is used, as `dtype`.
+
+    What Python computes with it is computed where it is used, in Python's type, `f64`.
+    """
+
+    dtype: DType
+    trace: Callable[["Tracer"], Value]
+
+    def _with(self, row: str, other: Any, swapped: bool = False) -> "ScalarValue":
+        if not isinstance(other, (bool, int, float, ScalarValue)):
+            return NotImplemented
+        pair = (other, self) if swapped else (self, other)
+
+        def trace(ops: Tracer) -> Value:
+            return ops.let(row, *[ops.const(number, DType.F64) for number in pair])
+
+        return ScalarValue(DType.F64, trace)
+
+    def __add__(self, other: Any) -> "ScalarValue":
+        return self._with("add", other)
+
+    def __radd__(self, other: Any) -> "ScalarValue":
+        return self._with("add", other, swapped=True)
+
+    def __sub__(self, other: Any) -> "ScalarValue":
+        return self._with("sub", other)
+
+    def __rsub__(self, other: Any) -> "ScalarValue":
+        return self._with("sub", other, swapped=True)
+
+    def __mul__(self, other: Any) -> "ScalarValue":
+        return self._with("mul", other)
+
+    def __rmul__(self, other: Any) -> "ScalarValue":
+        return self._with("mul", other, swapped=True)
+
+    def __truediv__(self, other: Any) -> "ScalarValue":
+        return self._with("div", other)
+
+    def __neg__(self) -> "ScalarValue":
+        return self._with("mul", -1.0)
 
 
 Index = Sequence[Expr]
@@ -204,6 +251,8 @@ class Tracer:
 
     def const(self, number: Number, dtype: DType) -> Value:
         """Return a constant of the given type; narrow floats are rounded from `f32`."""
+        if isinstance(number, ScalarValue):
+            return self.cast(number.trace(self), dtype)
         if dtype.is_narrow_float:
             return self.cast(self.const(number, DType.F32), dtype)
         if dtype is DType.BOOL:

@@ -84,7 +84,7 @@ def softplus_rule(
     b: LoopBuilder, x: TensorValue, beta: float = 1, threshold: float = 20
 ) -> TensorValue:
     """Softplus."""
-    return elementwise(b, lambda ops, v: softplus(ops, v, float(beta), float(threshold)), (x,))
+    return elementwise(b, lambda ops, v: softplus(ops, v, beta, threshold), (x,))
 
 
 def softplus_backward(
@@ -93,8 +93,8 @@ def softplus_backward(
     """Gradient of softplus."""
 
     def body(ops: Tracer, g: Value, v: Value) -> Value:
-        z = ops.exp(v * float(beta))
-        return ops.where(ops.gt(v * float(beta), float(threshold)), g, g * z / (z + 1.0))
+        z = ops.exp(v * beta)
+        return ops.where(ops.gt(v * beta, threshold), g, g * z / (z + 1.0))
 
     return elementwise(b, body, (grad, x))
 
@@ -117,8 +117,8 @@ def elu(
     """`scale * x` above 0, else `scale * alpha * (exp(input_scale * x) - 1)`."""
 
     def body(ops: Tracer, v: Value) -> Value:
-        low = ops.expm1(v * float(input_scale)) * float(alpha * scale)
-        return ops.where(ops.lt(v, 0.0), low, v * float(scale))
+        low = ops.expm1(v * input_scale) * (alpha * scale)
+        return ops.where(ops.lt(v, 0.0), low, v * scale)
 
     return elementwise(b, body, (x,))
 
@@ -135,19 +135,19 @@ def elu_backward(
     """Gradient of elu, from its argument or from its result."""
 
     def body(ops: Tracer, g: Value, v: Value) -> Value:
-        slope = float(alpha * scale)
+        slope = alpha * scale
         if is_result:
-            low = g * float(input_scale) * (v + slope)
+            low = g * input_scale * (v + slope)
         else:
-            low = g * (float(input_scale) * slope) * ops.exp(v * float(input_scale))
-        return ops.where(ops.gt(v, 0.0), g * float(scale), low)
+            low = g * (input_scale * slope) * ops.exp(v * input_scale)
+        return ops.where(ops.gt(v, 0.0), g * scale, low)
 
     return elementwise(b, body, (grad, value))
 
 
 def leaky_relu(b: LoopBuilder, x: TensorValue, slope: float = 0.01) -> TensorValue:
     """`x` above 0, else `slope * x`."""
-    return elementwise(b, lambda ops, v: ops.where(ops.gt(v, 0.0), v, v * float(slope)), (x,))
+    return elementwise(b, lambda ops, v: ops.where(ops.gt(v, 0.0), v, v * slope), (x,))
 
 
 def leaky_relu_backward(
@@ -155,7 +155,7 @@ def leaky_relu_backward(
 ) -> TensorValue:
     """Gradient of leaky relu."""
     return elementwise(
-        b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * float(slope)), (grad, x)
+        b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * slope), (grad, x)
     )
 
 
@@ -249,7 +249,7 @@ def logit(b: LoopBuilder, x: TensorValue, eps: float | None = None) -> TensorVal
 
     def body(ops: Tracer, v: Value) -> Value:
         if eps is not None:
-            v = ops.minimum(ops.maximum(v, float(eps)), 1.0 - float(eps))
+            v = ops.minimum(ops.maximum(v, eps), 1.0 - eps)
         return ops.log(v / (1.0 - v))
 
     return elementwise(b, body, (x,))
@@ -279,12 +279,10 @@ def shrink(soft: bool) -> Any:
     """Return the rule of softshrink or hardshrink."""
 
     def rule(b: LoopBuilder, x: TensorValue, limit: float = 0.5) -> TensorValue:
-        width = float(limit)
-
         def body(ops: Tracer, v: Value) -> Value:
-            inside = ops.ge(v, -width) & ops.le(v, width)
+            inside = ops.ge(v, -limit) & ops.le(v, limit)
             zero = v * 0.0 if soft else ops.const(0.0, v.dtype)
-            outer = ops.where(ops.gt(v, width), v - width, v + width) if soft else v
+            outer = ops.where(ops.gt(v, limit), v - limit, v + limit) if soft else v
             return ops.where(inside, zero, outer)
 
         return elementwise(b, body, (x,))
@@ -326,7 +324,7 @@ def dropout_backward(
     b: LoopBuilder, grad: TensorValue, mask: TensorValue, scale: float
 ) -> TensorValue:
     """`grad * mask * scale`."""
-    return elementwise(b, lambda ops, g, m: g * (m * float(scale)), (grad, mask))
+    return elementwise(b, lambda ops, g, m: g * (m * scale), (grad, mask))
 
 
 def register(table: TableBuilder) -> None:

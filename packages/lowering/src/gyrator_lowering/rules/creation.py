@@ -7,8 +7,8 @@ from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import DeviceCopy
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import ScalarValue, operand
-from gyrator_lowering.builder.trace import Tracer, Value
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.pointwise import as_bool
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
@@ -95,17 +95,17 @@ def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
 
 def linspace(b: LoopBuilder, start: Any, end: Any, steps: Any, **_: Any) -> TensorValue:
     """Evenly spaced numbers, counted from the nearer end as eager does."""
-    numbers = all(isinstance(v, (int, float)) for v in (start, end, steps))
-    if not numbers or not b.out.dtype.is_float:
+    numbers = all(isinstance(v, (int, float, ScalarValue)) for v in (start, end))
+    if not numbers or not isinstance(steps, int) or not b.out.dtype.is_float:
         raise FallbackToAten
     out = b.out
     dtype = out.dtype.compute
-    step = (float(end) - float(start)) / (steps - 1) if steps > 1 else 0.0
+    step = (end - start) / (steps - 1) if steps > 1 else 0.0
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         place = ops.index(index[0])
-        forth = float(start) + ops.cast(place, dtype) * step
-        back = float(end) - ops.cast(ops.index(Const(steps - 1) - index[0]), dtype) * step
+        forth = start + ops.cast(place, dtype) * step
+        back = end - ops.cast(ops.index(Const(steps - 1) - index[0]), dtype) * step
         return ops.where(ops.lt(place, steps // 2), forth, back) if steps > 1 else forth
 
     return b.pointwise(body, out)
@@ -200,8 +200,10 @@ def _move(b: LoopBuilder, source: TensorValue, out: Spec, non_blocking: bool) ->
 
 
 def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
-    """A tensor in the form of `x` with the elements of `source`."""
+    """A tensor in the form of `x` with the elements of `source`, which may be on any device."""
     out = b.out
+    if isinstance(source, TensorValue):
+        source = b.moved(source, out.device)
     return b.pointwise(
         lambda ops, index: (
             operand(ops, source, index, out.dtype)

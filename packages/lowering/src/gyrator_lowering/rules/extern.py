@@ -12,7 +12,7 @@ from gyrator_ir.loop.nodes import Arg, Extern, ListArg, Literal, ScalarRead
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
-from gyrator_lowering.builder.promote import ScalarValue
+from gyrator_lowering.builder.trace import ScalarValue
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.torch_bridge.dtypes import type_arg
@@ -212,6 +212,7 @@ def read_scalar(b: LoopBuilder, x: TensorValue) -> Any:
         return size
     only = evolve(x, shape=(), strides=())
     saved = b.copy(only, Spec(x.dtype, x.device, (), ()))
+    b.numbers[saved.buffer] = saved
     return ScalarValue(x.dtype, lambda ops: ops.load(saved, ()))
 
 

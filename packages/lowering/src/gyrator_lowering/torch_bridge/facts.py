@@ -17,6 +17,8 @@ def facts_of(symbols: Symbols) -> ShapeFacts:
     if environment is None:
         return facts
     for symbol in sorted(symbols.seen(), key=lambda s: s.name):
+        if not symbol.is_integer:  # a float that a size is rounded from
+            continue
         ours = symbols.expression(symbol)
         if not isinstance(ours, Sym):
             continue
