@@ -57,6 +57,34 @@ def test_no_library_is_called(
     assert records and not [c for r in records for c in r.externs]
 
 
+SCALES = {
+    "one": ((), (1,), F.ScalingType.TensorWise),
+    "rows": ((17, 1), (1, 16), F.ScalingType.RowWise),
+}
+
+
+@pytest.mark.parametrize("kind", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("name", SCALES)
+def test_products_of_scaled_bytes(
+    session: Session, records: list[GraphRecord], name: str, kind: torch.dtype
+) -> None:
+    *shapes, recipe = SCALES[name]
+    p, q = (torch.rand(s) for s in shapes)
+    x, y = torch.randn(17, 32).to(kind), torch.randn(16, 32).to(kind).t()
+    bias = torch.randn(16).bfloat16()
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        out = torch.bfloat16
+        first = torch._scaled_mm(x, y, p, q, bias=bias, out_dtype=out)
+        return first, F.scaled_mm(x, y, p, recipe, q, recipe, output_dtype=out)
+
+    exact = (x.double() @ y.double()) * p * q
+    compiled = torch.compile(fn, backend=session.backend, options={"extern_kernels": "none"})
+    for got, want in zip(compiled(x, y), (exact + bias, exact), strict=True):
+        torch.testing.assert_close(got.double(), want, rtol=2**-7, atol=2**-7)
+    assert records and not [c for r in records for c in r.externs]
+
+
 def test_dynamic_sizes(session: Session, records: list[GraphRecord]) -> None:
     compiled = torch.compile(
         lambda x, y, b: torch.addmm(b, x, y),

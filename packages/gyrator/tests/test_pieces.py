@@ -277,11 +277,14 @@ def test_a_second_session_compiles_nothing(config: Config) -> None:
 
 
 def test_a_library_that_was_not_wanted_is_told(config: Config) -> None:
-    def fn(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return torch._scaled_mm(q, k.t(), one, one, out_dtype=torch.bfloat16).sin()
+    """Of a product that torch counts no operations of: its weight is packed as the processor
+    likes it."""
 
-    q, k, one = (torch.randn(n, 32).to(torch.float8_e4m3fn) for n in (16, 48, 1))
-    one = torch.tensor(1.0)
+    def fn(x: torch.Tensor, packed: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+        return torch._weight_int4pack_mm_for_cpu(x, packed, 32, scales).sin()
+
+    packed = torch._convert_weight_to_int4pack_for_cpu(torch.randint(0, 16, (64, 64)).int(), 1)
+    given = torch.randn(5, 64).bfloat16(), packed, torch.rand(2, 64, 2).bfloat16()
     options = {"extern_kernels": "none", "progress": False}
     for strict in (False, True):
         torch._dynamo.reset()
@@ -289,7 +292,7 @@ def test_a_library_that_was_not_wanted_is_told(config: Config) -> None:
             compiled = torch.compile(fn, backend=session.backend)
             raised = pytest.raises(Exception, match="GY-LOWER-031")
             with raised if strict else pytest.warns(GyratorWarning, match="GY-LOWER-031"):
-                compiled(q, k)
+                compiled(*given)
 
 
 def test_many_tensors_are_joined_by_one_call(compiled: Compiled) -> None:

@@ -132,6 +132,59 @@ def test_time_first(check_loops) -> None:
     check_loops(lambda x, w, b: torch.conv_tbc(x, w, b, 1), x, w, b)
 
 
+def narrow(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    """Return numbers of a narrow type."""
+    return torch.randn(shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_products_with_scaled_bytes(check_loops, dtype: torch.dtype) -> None:
+    weight = torch.randint(-128, 128, (24, 32), dtype=torch.int8)
+    scales = (torch.rand(24) / 64).to(dtype)
+    tolerance = {} if dtype is torch.float32 else {"rtol": 2**-6, "atol": 2**-5}
+    for rows in (5, 1):
+        x = narrow(rows, 32, dtype=dtype)
+        check_loops(torch._weight_int8pack_mm, x, weight, scales, **tolerance)
+
+
+GROUPED = {
+    "rows": ((16, 32), (4, 32, 24)),
+    "columns": ((4, 8, 32), (32, 16)),
+    "sums": ((8, 16), (16, 24)),
+}
+
+
+@pytest.mark.parametrize("name", GROUPED)
+@pytest.mark.parametrize("ends", [(3, 8, 8, 16), (0, 0, 16, 16), (16,) * 4])
+def test_grouped_products(check_loops, name: str, ends) -> None:
+    """Some groups are empty."""
+    x, y = (narrow(*shape) for shape in GROUPED[name])
+    given = x, y, torch.tensor(ends, dtype=torch.int32)
+    check_loops(torch._grouped_mm, *given, rtol=2**-6, atol=2**-5)
+
+
+def test_products_of_two_stacks(check_loops) -> None:
+    stacks = narrow(4, 8, 16), narrow(4, 16, 24)
+    check_loops(torch._grouped_mm, *stacks, rtol=2**-6, atol=2**-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_of_any_length(check_loops, causal: bool) -> None:
+    """That of vectors too, which the usual scale depends on."""
+
+    def fn(q, k, v):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    def shaped(*sizes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.randn(s) for s in sizes)
+
+    check_loops(
+        fn,
+        *shaped((2, 3, 5, 16), (2, 3, 9, 16), (2, 3, 9, 7)),
+        other=shaped((3, 2, 6, 8), (3, 2, 4, 8), (3, 2, 4, 10)),
+    )
+
+
 def test_only_nodes_that_are_named_become_loops(check) -> None:
     x = torch.randn(4, 4)
     graph = check.trace(lambda x: x @ x @ x, (x,))

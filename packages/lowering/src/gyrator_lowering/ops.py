@@ -216,9 +216,9 @@ _MOVES_BYTES = frozenset(
     _to_copy convert_element_type clone copy cat stack where full zeros ones fill empty new_zeros
     new_full zeros_like ones_like full_like constant_pad_nd index index_select gather embedding flip
     repeat roll triu tril select_scatter slice_scatter as_strided_scatter index_put index_copy
-    scatter
+    scatter _scaled_mm _scaled_mm_v2
     """.split()
 )
-"""Ops that move or convert values: all that kernels do with floats of 8 bits, as eager does little
-more, and refuses the rest with errors of its own."""
+"""Ops that move or convert values, and products of them: all that kernels do with floats of 8 bits,
+as eager does little more, and refuses the rest with errors of its own."""
 _MOVES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)

@@ -73,7 +73,9 @@ def written(operation: Operation) -> set[str]:
             return {s.buffer for s in stores}
         case CollectiveWait(buffer=buffer):
             return {buffer}
-        case Extern(mutates=names) | UserTritonKernel(mutates=names) | CollectiveCall(mutates=names):
+        case (
+            Extern(mutates=names) | UserTritonKernel(mutates=names) | CollectiveCall(mutates=names)
+        ):
             return set(names)
     return set()
 

@@ -9,7 +9,6 @@ from gyrator_lowering.builder.trace import Index, ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.torch_bridge.dtypes import result_type
 
-
 Arg = TensorValue | Expr | ScalarValue | bool | int | float
 
 

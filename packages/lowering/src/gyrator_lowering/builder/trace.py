@@ -114,7 +114,7 @@ class ScalarValue:
     dtype: DType
     trace: Callable[["Tracer"], Value]
 
-    def _with(self, row: str, other: Any, swapped: bool = False) -> "ScalarValue":
+    def _with(self, row: str, other: Any, swapped: bool = False) -> Any:
         if not isinstance(other, (bool, int, float, ScalarValue)):
             return NotImplemented
         pair = (other, self) if swapped else (self, other)
@@ -124,28 +124,28 @@ class ScalarValue:
 
         return ScalarValue(DType.F64, trace)
 
-    def __add__(self, other: Any) -> "ScalarValue":
+    def __add__(self, other: Any) -> Any:
         return self._with("add", other)
 
-    def __radd__(self, other: Any) -> "ScalarValue":
+    def __radd__(self, other: Any) -> Any:
         return self._with("add", other, swapped=True)
 
-    def __sub__(self, other: Any) -> "ScalarValue":
+    def __sub__(self, other: Any) -> Any:
         return self._with("sub", other)
 
-    def __rsub__(self, other: Any) -> "ScalarValue":
+    def __rsub__(self, other: Any) -> Any:
         return self._with("sub", other, swapped=True)
 
-    def __mul__(self, other: Any) -> "ScalarValue":
+    def __mul__(self, other: Any) -> Any:
         return self._with("mul", other)
 
-    def __rmul__(self, other: Any) -> "ScalarValue":
+    def __rmul__(self, other: Any) -> Any:
         return self._with("mul", other, swapped=True)
 
-    def __truediv__(self, other: Any) -> "ScalarValue":
+    def __truediv__(self, other: Any) -> Any:
         return self._with("div", other)
 
-    def __neg__(self) -> "ScalarValue":
+    def __neg__(self) -> Any:
         return self._with("mul", -1.0)
 
 

@@ -154,9 +154,7 @@ def leaky_relu_backward(
     b: LoopBuilder, grad: TensorValue, x: TensorValue, slope: float, *_: Any
 ) -> TensorValue:
     """Gradient of leaky relu."""
-    return elementwise(
-        b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * slope), (grad, x)
-    )
+    return elementwise(b, lambda ops, g, v: ops.where(ops.gt(v, 0.0), g, g * slope), (grad, x))
 
 
 def hardtanh(b: LoopBuilder, x: TensorValue, low: Arg = -1, high: Arg = 1) -> TensorValue:

@@ -11,7 +11,7 @@ from gyrator_ir.loop.nodes import Extern, Literal, Template, TemplateKind, Tenso
 from gyrator_ir.loop.templates import wrong_with
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.trace import Index, ScalarValue, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import LIBRARY, argument
 from gyrator_lowering.table import FallbackToAten
@@ -28,7 +28,8 @@ class Attention:
     k: TensorValue
     v: TensorValue
     mask: TensorValue | None
-    scale: float
+    scale: float | ScalarValue
+    """Known at run time only where the length of vectors is."""
     causal: bool
 
     @property
@@ -73,17 +74,13 @@ def attention(
     the last one.
 
     Raises:
-        FallbackToAten: for dropout, for vectors without a constant length, and for tensors of other
-            than four dimensions, or that do not agree.
+        FallbackToAten: for dropout, for vectors without elements, and for tensors that do not have
+            four dimensions, or do not agree.
     """
     length = q.shape[-1]
     if dropout or q.ndim != 4 or k.ndim != 4 or v.ndim != 4:
         raise FallbackToAten
-    if (
-        not isinstance(length, Const)
-        or not length.value
-        or not (scale is None or type(scale) is float)
-    ):
+    if length is ZERO or not (scale is None or type(scale) is float):
         raise FallbackToAten
     if causal and last_row_sees_all and q.shape[2] != k.shape[2]:
         raise FallbackToAten
@@ -94,11 +91,11 @@ def attention(
         mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float)
     ):
         raise FallbackToAten
-    number = length.value**-0.5 if scale is None else scale
+    number = _usual_scale(length) if scale is None else scale
     found = Attention(q=q, k=k, v=v, mask=mask, scale=number, causal=causal)
     inputs = [t.ref for t in (q, k, v)]
     out = TensorRef("out", q.dtype, (*q.shape[:3], v.shape[3]), q.strides, ZERO)
-    if wrong_with(TemplateKind.ATTENTION, inputs, (out,), attributes(found)):
+    if wrong_with(TemplateKind.ATTENTION, inputs, (out,), attributes(evolve(found, scale=1.0))):
         raise FallbackToAten
     if mask is not None:
         if mask.ndim > 4 or not (mask.dtype is DType.BOOL or mask.dtype.is_float):
@@ -109,6 +106,17 @@ def attention(
     return found
 
 
+def _usual_scale(length: Expr) -> float | ScalarValue:
+    """Return one over the root of the length of vectors."""
+    if isinstance(length, Const):
+        return float(length.value**-0.5)
+
+    def trace(ops: Tracer) -> Value:
+        return 1.0 / ops.sqrt(ops.cast(ops.index(length), DType.F64))
+
+    return ScalarValue(DType.F64, trace)
+
+
 def _divides(groups: Expr, heads: Expr) -> bool:
     if not isinstance(groups, Const) or not isinstance(heads, Const) or not groups.value:
         return False
@@ -116,7 +124,8 @@ def _divides(groups: Expr, heads: Expr) -> bool:
 
 
 def attributes(a: Attention) -> tuple[tuple[str, Literal], ...]:
-    """Return the attributes of a template."""
+    """Return the attributes of a template, whose scale is a constant."""
+    assert isinstance(a.scale, float)
     return (("scale", Literal(a.scale)), ("causal", Literal(a.causal)))
 
 
@@ -169,6 +178,8 @@ def score_of(b: LoopBuilder, a: Attention) -> Callable[[Tracer, Index], Value]:
 
 def offers(b: LoopBuilder, a: Attention, kind: TemplateKind) -> bool:
     """Whether the kernels of the attention's device have a template."""
+    if isinstance(a.scale, ScalarValue):
+        return False
     target = b.targets.get(a.q.device.type)
     return target is not None and kind.value in target.capabilities.templates
 

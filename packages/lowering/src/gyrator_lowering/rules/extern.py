@@ -18,7 +18,18 @@ from gyrator_lowering.table import Rule, TableBuilder
 from gyrator_lowering.torch_bridge.dtypes import type_arg
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of
 
-_LIBRARY_WORK = frozenset(map(str, flop_registry))
+_UNCOUNTED = """
+    _int_mm _scaled_mm_v2 _grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2 _weight_int8pack_mm
+    _weight_int4pack_mm _weight_int4pack_mm_for_cpu _weight_int4pack_mm_with_scales_and_zeros
+    _dyn_quant_matmul_4bit mv addmv dot vdot linear linear_backward matmul addbmm _addmm_activation
+    _trilinear _scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable
+    _scaled_dot_product_fused_attention_overrideable_backward
+    _scaled_dot_product_flash_attention_for_cpu scaled_dot_product_attention
+    _scaled_dot_product_flash_attention_for_cpu_backward
+    _cudnn_rnn miopen_rnn mkldnn_rnn_layer mkldnn_rnn_layer_backward
+""".split()
+_LIBRARY_WORK = frozenset(map(str, flop_registry)) | {f"aten.{op}" for op in _UNCOUNTED}
+"""Those that torch counts operations of, and those that it does not."""
 _INDEXED = ("aten.index.", "aten.index_put")
 MASKS = (DType.BOOL, DType.U8)
 """Types of indices that say of each place whether it counts."""
