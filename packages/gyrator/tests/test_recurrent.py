@@ -1,0 +1,93 @@
+"""Recurrent networks of torch, which Dynamo gives as graphs if `allow_rnn` is set, and exported."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from gyrator.reports.records import GraphRecord
+from gyrator.session import Session
+
+CASES: dict[str, tuple[type[nn.RNNBase], dict[str, Any]]] = {
+    "lstm": (nn.LSTM, {"num_layers": 2, "bidirectional": True}),
+    "projected": (nn.LSTM, {"proj_size": 3, "batch_first": True}),
+    "gru": (nn.GRU, {"bidirectional": True, "batch_first": True}),
+    "without bias": (nn.GRU, {"num_layers": 2, "bias": False}),
+    "rnn": (nn.RNN, {"bidirectional": True}),
+    "relu": (nn.RNN, {"nonlinearity": "relu"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def _graphs_of_networks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(torch._dynamo.config, "allow_rnn", True)
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def same(got: Any, want: Any) -> None:
+    """Compare results, with their strides."""
+    for mine, theirs in zip(tree_leaves(got), tree_leaves(want), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+        assert mine.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
+def test_networks(session: Session, records: list[GraphRecord], name: str, training: bool) -> None:
+    """With states of the caller's; gradients of weights, states and input."""
+    kind, options = CASES[name]
+    model = kind(4, 6, **options)
+    turns = options.get("num_layers", 1) * (1 + options.get("bidirectional", False))
+    states = [torch.randn(turns, 3, options.get("proj_size", 0) or 6)]
+    states += [torch.randn(turns, 3, 6)] * (kind is nn.LSTM)
+    x = torch.randn((3, 5, 4) if options.get("batch_first") else (5, 3, 4))
+    compiled = torch.compile(model, backend=session.backend, fullgraph=True)
+
+    def run(call: Any) -> tuple[Any, list[torch.Tensor]]:
+        given = [t.clone().requires_grad_(training) for t in (x, *states)]
+        state = tuple(given[1:]) if kind is nn.LSTM else given[1]
+        with torch.set_grad_enabled(training):
+            out = call(given[0], state)
+        if not training:
+            return out, []
+        loss = sum((t * t).sum() for t in tree_leaves(out))
+        return out, list(torch.autograd.grad(loss, [*given, *model.parameters()]))
+
+    (got, mine), (want, theirs) = run(compiled), run(model)
+    same(got, want)
+    for g, w in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(g, w, rtol=1e-3, atol=1e-4)
+    assert len(records) == 1 + training and not any(r.fallback for r in records)
+
+
+def test_sequences_of_several_lengths(session: Session) -> None:
+    """Unbatched ones too; what is packed by length breaks the graph."""
+    model = nn.GRU(4, 6)
+
+    def packed(x: torch.Tensor, lengths: torch.Tensor) -> Any:
+        rows = nn.utils.rnn.pack_padded_sequence(x * 2, lengths, enforce_sorted=False)
+        y, h = model(rows)
+        return nn.utils.rnn.pad_packed_sequence(y)[0] + 1, h
+
+    compiled = torch.compile(packed, backend=session.backend)
+    x = torch.randn(5, 3, 4)
+    for lengths in ((5, 2, 3), (1, 5, 4)):
+        same(compiled(x, torch.tensor(lengths)), packed(x, torch.tensor(lengths)))
+    call = torch.compile(model, backend=session.backend, fullgraph=True)
+    for shape in ((5, 4), (3, 4), (1, 2, 4)):
+        x = torch.randn(shape)
+        same(call(x), model(x))
+
+
+def test_an_exported_network(session: Session) -> None:
+    model = nn.LSTM(4, 6)
+    x = torch.randn(5, 3, 4)
+    exported = torch.export.export(model, (x,)).run_decompositions().module()
+    compiled = torch.compile(exported, backend=session.backend, fullgraph=True)
+    with torch.no_grad():
+        same(compiled(x), model(x))
