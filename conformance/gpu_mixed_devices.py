@@ -199,7 +199,7 @@ def main(words: Sequence[str]) -> int:
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     cases: list[tuple[str, Any, Any, float, bool, dict[str, Any]]] = []
-    trained = ("number", "formula", "item", "indices", "products", "bent")
+    trained = ("number", "formula", "item", "indices", "products")
     for name, (fn, args) in MIXED.items():
         cases.append((name, fn, args, 1e-5, False, {}))
         if name in trained:

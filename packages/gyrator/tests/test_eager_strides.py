@@ -64,8 +64,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x: F.rrelu(x, 0.25, 0.25, training=True),
         lambda: (channels_last(2, 4, 3, 5),),
     ),
+    "poisson": (lambda x: torch.poisson(x), lambda: (turned(4, 5) * 0,)),
     "roll": (lambda x: x.roll(2, -1), lambda: (channels_last(2, 3, 4, 5),)),
     "roll_axes": (lambda x: x.roll((2, 1), (-1, 0)), lambda: (channels_last(2, 3, 4, 5),)),
+    "shift": (torch.fft.fftshift, lambda: (channels_last(2, 3, 4, 6),)),
+    "shift_back": (torch.fft.ifftshift, lambda: (channels_last(2, 3, 4, 5),)),
     "roll_flat": (lambda x: x.roll(2), lambda: (turned(4, 5),)),
     "roll_turned": (lambda x: x.roll(1, 0), lambda: (turned(4, 5),)),
     "index": (lambda x, i: x[:, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
@@ -84,7 +87,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 
 SEVERAL = {
     "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
-    "one_hot",
+    "one_hot", "poisson",
 }  # fmt: skip
 """What takes calls, or more than one kernel."""
 

@@ -32,10 +32,11 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 
 _NAMES = frozenset(
     {
-        "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide", "floor_divide",
+        "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide",
+        "fft_fftshift", "fft_ifftshift", "floor_divide",
         "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp", "logaddexp2",
         "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
-        "native_dropout_backward", "one_hot", "pow", "roll", "rpow", "rrelu", "__rpow__",
+        "native_dropout_backward", "one_hot", "poisson", "pow", "roll", "rpow", "rrelu", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -200,6 +201,7 @@ _RULES: dict[Any, Rule] = {
     aten.index.Tensor: _index,
     aten.index_fill.int_Scalar: _preserved,
     aten.index_fill.int_Tensor: _preserved,
+    aten.poisson.default: _contiguous,
     aten.pow.Scalar: _contiguous,
     aten.log_sigmoid_forward.default: _host_contiguous,
     aten.native_batch_norm.default: _host_contiguous,
