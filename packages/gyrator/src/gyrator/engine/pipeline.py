@@ -67,6 +67,18 @@ class Stages:
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
     ) -> StoredProgram:
         """Compile the graph and store it under `key`."""
+        product, building = self.product(gm, phase, watch)
+        with watch.stage("build"):
+            return store_program(
+                self.setting.cache if self.setting.options.cache and product.lasting else None,
+                key, product, building, gm, self.setting.running(),
+            )  # fmt: skip
+
+    def product(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch
+    ) -> tuple[Product, dict[str, Building]]:
+        """Compile the graph; return the program, and what is being built for it: see
+        `store_program`."""
         trace = Trace.open(self.setting.options.trace_dir, phase)
         trace.write(GRAPH, lambda: FX.show(gm))
         trace.write(SCRIPT, lambda: script(self.setting.options))
@@ -91,13 +103,8 @@ class Stages:
             with watch.stage("verify"):
                 runs = verified(host, units, building, self.setting, trace.folder)
         manifest = summarise(gm, planned, host, units, wrapper, compiled, runs)
-        # A program that had to be in Python for want of a compiler is not for other processes.
         fallen = language.name == "cpp" and not wrapper.units
-        with watch.stage("build"):
-            return store_program(
-                self.setting.cache if self.setting.options.cache and not fallen else None,
-                key, Product(wrapper.text, plan, manifest), building, gm, self.setting.running(),
-            )  # fmt: skip
+        return Product(wrapper.text, plan, manifest, lasting=not fallen), building
 
     def _programs(
         self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace

@@ -77,33 +77,12 @@ class Frontend:
         direct: bool,
         places: frozenset[int],
     ) -> Callable[..., Any]:
-        # Here, since a warm start needs neither: 0.4 s of imports.
-        from torch._functorch.aot_autograd import aot_module_simplified
-
-        from gyrator_lowering.decompositions import (
-            default_decompositions,
-            exact_decompositions,
-            whole_ops,
-        )
-
         plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         strides = strides_of_results(plain)
-        tracing = _Tracing(self.compiler, self.options, strides, places, self.constants)
-        bitwise = self.options.bitwise
-        decompositions = exact_decompositions if bitwise else default_decompositions
-        with whole_ops() if bitwise else nullcontext():
-            compiled: Callable[..., Any] = aot_module_simplified(
-                gm,
-                inputs,
-                fw_compiler=cast(Any, tracing.compiler("forward")),
-                bw_compiler=cast(Any, tracing.compile_backward),
-                inference_compiler=cast(Any, tracing.compiler("inference")),
-                partition_fn=tracing.partition,
-                decompositions=decompositions(self.compiler.rules),
-                keep_inference_input_mutations=True,
-            )
+        tracing = Tracing(self.compiler, self.options, strides, places, self.constants)
+        compiled = tracing.run(gm, inputs)
         wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
@@ -194,7 +173,7 @@ class _Lazily:
 
 
 @define(eq=False)
-class _Tracing:
+class Tracing:
     """One run of AOTAutograd: its callbacks, and what they saw."""
 
     compile_graph: GraphCompiler
@@ -213,6 +192,32 @@ class _Tracing:
     """What watched the passes over the joint graph, until a part of it is compiled."""
     random: bool = False
     """Whether the user's function draws random numbers."""
+
+    def run(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Trace a graph, compile what becomes of it, and return AOTAutograd's callable."""
+        # Here, since a warm start needs neither: 0.4 s of imports.
+        from torch._functorch.aot_autograd import aot_module_simplified
+
+        from gyrator_lowering.decompositions import (
+            default_decompositions,
+            exact_decompositions,
+            whole_ops,
+        )
+
+        bitwise = self.options.bitwise
+        decompositions = exact_decompositions if bitwise else default_decompositions
+        with whole_ops() if bitwise else nullcontext():
+            compiled: Callable[..., Any] = aot_module_simplified(
+                gm,
+                inputs,
+                fw_compiler=cast(Any, self.compiler("forward")),
+                bw_compiler=cast(Any, self.compile_backward),
+                inference_compiler=cast(Any, self.compiler("inference")),
+                partition_fn=self.partition,
+                decompositions=decompositions(self.compile_graph.rules),
+                keep_inference_input_mutations=True,
+            )
+        return compiled
 
     def compiler(self, phase: Phase) -> Callable[[torch.fx.GraphModule, Sequence[Any]], Boxed]:
         """Return the callback for one phase."""

@@ -9,16 +9,7 @@ from typing import Any
 from attrs import asdict, field, frozen
 
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
-
-
-@frozen
-class BuiltKernel:
-    """How a launch finds its kernel."""
-
-    name: str
-    symbol: str
-    checks: tuple[tuple[str, str], ...] = ()
-    """What a return of 1, 2, ... raises: a value of `gyrator_ir.source.Failure`, and a message."""
+from gyrator_runtime.native import BuiltKernel
 
 
 @frozen

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from gyrator.engine.compiled import Boxed
 from gyrator.engine.device_graphs import NO_GRAPHS, GraphDevices, replayed
 from gyrator.reports.records import GraphRecord
-from gyrator.store.manifest import BuiltKernel, Captured, ProgramManifest
+from gyrator.store.manifest import Captured, ProgramManifest
 from gyrator_lowering.torch_bridge.random_ops import LIBRARY, register_ops
 from gyrator_runtime.artifact import (
     NO_LOADERS,
@@ -26,7 +26,7 @@ from gyrator_runtime.artifact import (
 from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.host import with_current_device
-from gyrator_runtime.native import KernelFunction, LoadedKernel, Plan, Runner, load_runner
+from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import parse
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
@@ -39,10 +39,6 @@ if TYPE_CHECKING:
 
 HOST = ""
 """Among what is being built, by device type: the units of the host program."""
-_EXCEPTIONS: Mapping[str, type[BaseException]] = {
-    kind.__name__: kind for kind in (IndexError, RuntimeError)
-}
-"""By the values of `gyrator_ir.source.Failure`."""
 
 
 @frozen(eq=False)
@@ -79,6 +75,8 @@ class Product:
     """The host program as it runs: a `StoredPlan`, the Wrapper IR of one that is an FX graph, or
     nothing for one in C++."""
     manifest: ProgramManifest
+    lasting: bool = True
+    """False for one that had to be in Python for want of a compiler: it is not for other processes."""
 
 
 @frozen(eq=False)
@@ -164,7 +162,7 @@ def _load(
         register_ops()  # 0.05 s, of which a program without random numbers pays nothing
     linker = Linker(
         running.runner(),
-        {k.name: LoadedKernel(addresses[k.symbol], _checks(k)) for k in manifest.built},
+        {k.name: k.loaded(addresses[k.symbol]) for k in manifest.built},
         {} if gm is None else {key: _attribute(gm, key) for key in manifest.constants},
         {
             k.key: UserKernelLauncher(k.source, k.parameters, dict(k.settings))
@@ -222,10 +220,6 @@ def _part(plan: Run, facts: Captured | None, running: LoadContext) -> Run:
     """Return a partition that is captured with its device current, whichever the program's is."""
     captured = replayed(plan, facts, running.graphs, running.memory)
     return with_current_device(captured, None if facts is None else facts.index)
-
-
-def _checks(kernel: BuiltKernel) -> tuple[tuple[type[BaseException], str], ...]:
-    return tuple((_EXCEPTIONS[failure], message) for failure, message in kernel.checks)
 
 
 def _boxed(plan: Run) -> Boxed:

@@ -6,13 +6,14 @@ import torch
 
 from gyrator.engine.device_graphs import captured
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
-from gyrator.store.manifest import BuiltKernel, CompiledHost, ProgramManifest, StoredUserKernel
+from gyrator.store.manifest import CompiledHost, ProgramManifest, StoredUserKernel
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, user_kernels, walk
 from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import Buffer, CollectiveCall, Extern
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Program, TranslationUnit
+from gyrator_runtime.native import BuiltKernel
 
 
 def summarise(

@@ -5,7 +5,13 @@
 behaviour. Starting with a stored plan takes none of `program` and `encode`.
 """
 
-from gyrator_runtime.native.kernels import Checks, DeviceLaunch, KernelFunction, LoadedKernel
+from gyrator_runtime.native.kernels import (
+    BuiltKernel,
+    Checks,
+    DeviceLaunch,
+    KernelFunction,
+    LoadedKernel,
+)
 from gyrator_runtime.native.load import (
     NativeRunner,
     Plan,
@@ -16,6 +22,7 @@ from gyrator_runtime.native.load import (
 )
 
 __all__ = [
+    "BuiltKernel",
     "Checks",
     "DeviceLaunch",
     "KernelFunction",

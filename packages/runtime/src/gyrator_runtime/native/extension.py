@@ -14,7 +14,7 @@ from types import ModuleType
 
 from attrs import frozen
 
-from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
+from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.library import SharedLibrary, places, warn_of_copy
 from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
@@ -60,7 +60,7 @@ class Extension:
         if entry is None:
             return None
         try:
-            return self._import(entry)
+            return self.imported(entry.file(self.file))
         except ImportError as error:
             cache.discard(key, str(error))
             return None
@@ -89,10 +89,10 @@ class Extension:
             except OSError as error:
                 raise subprocess.SubprocessError(str(error)) from error
 
-        return self._import(cache.get_or_build(self.key(), write))
+        return self.imported(cache.get_or_build(self.key(), write).file(self.file))
 
-    def _import(self, entry: Entry) -> ModuleType:
-        path = entry.file(self.file)
+    def imported(self, path: Path) -> ModuleType:
+        """Return the module that a built file holds. ImportError where it does not load."""
         first: ImportError | None = None
         with contextlib.closing(places(path)) as tried:
             for place in tried:

@@ -1,7 +1,7 @@
 """Built kernels, as plans launch them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
 from attrs import frozen
@@ -55,6 +55,27 @@ class LoadedKernel:
 
     function: KernelFunction
     checks: Checks = ()
+
+
+_EXCEPTIONS: Mapping[str, type[BaseException]] = {
+    kind.__name__: kind for kind in (IndexError, RuntimeError)
+}
+"""By the values of `gyrator_ir.source.Failure`."""
+
+
+@frozen
+class BuiltKernel:
+    """How a launch of a stored plan finds its kernel."""
+
+    name: str
+    symbol: str
+    checks: tuple[tuple[str, str], ...] = ()
+    """What a return of 1, 2, ... raises: a value of `gyrator_ir.source.Failure`, and a message."""
+
+    def loaded(self, function: KernelFunction) -> LoadedKernel:
+        """Return the kernel that a function of this process computes."""
+        checks = tuple((_EXCEPTIONS[failure], message) for failure, message in self.checks)
+        return LoadedKernel(function, checks)
 
 
 def check_handler(kernel: KernelFunction, name: str, checks: Checks | CheckHandler) -> CheckHandler:
