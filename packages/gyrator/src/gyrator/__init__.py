@@ -6,11 +6,15 @@
 tensor([[0.5000, 0.5000]])
 """
 
-from gyrator.options import OptionError, Options, list_modes, list_options
-from gyrator.reports.explain import Explanation, explain
-from gyrator.reports.records import ExternRecord, GraphRecord, KernelRecord
-from gyrator.session import Session, default_session
-from gyrator_ir.passes import PassEdits
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gyrator.options import OptionError, Options, list_modes, list_options
+    from gyrator.reports.explain import Explanation, explain
+    from gyrator.reports.records import ExternRecord, GraphRecord, KernelRecord
+    from gyrator.session import Session, default_session
+    from gyrator_ir.passes import PassEdits
 
 __all__ = [
     "Explanation",
@@ -26,3 +30,26 @@ __all__ = [
     "list_modes",
     "list_options",
 ]
+
+_MODULES = {
+    "Explanation": "gyrator.reports.explain",
+    "ExternRecord": "gyrator.reports.records",
+    "GraphRecord": "gyrator.reports.records",
+    "KernelRecord": "gyrator.reports.records",
+    "OptionError": "gyrator.options",
+    "Options": "gyrator.options",
+    "PassEdits": "gyrator_ir.passes",
+    "Session": "gyrator.session",
+    "default_session": "gyrator.session",
+    "explain": "gyrator.reports.explain",
+    "list_modes": "gyrator.options",
+    "list_options": "gyrator.options",
+}
+"""Where each name is. They are imported when they are asked for: a process that runs packages
+(`gyrator.aot.load`) needs nothing that compiles."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

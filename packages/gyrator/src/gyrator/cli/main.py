@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from gyrator.cli.aot import add_parser as add_aot
 from gyrator.cli.doctor import examine
 from gyrator.cli.doctor import table as doctor_table
 from gyrator.cli.repro import add_commands
@@ -45,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     cache = commands.add_parser("cache", help="where the cache is, how large, and emptying it")
     cache.add_argument("--prune", type=int, metavar="BYTES", help="shrink it to this size")
     cache.set_defaults(run=_cache)
+    add_aot(commands)
     opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
     opt.add_argument("file", nargs="?", default="-", help="a .gy file; - reads standard input")
     opt.add_argument("--from", dest="start", default="", help="its level: loop, kernel, tile, host")

@@ -95,7 +95,7 @@ class Engine(CompilerContext):
         if stored is None:
             return None
         record = stored.record(phase, True, tuple(watch.seconds.items()))
-        self._report(record.externs)
+        self.report(record.externs)
         self.observe(record)
         return stored.call
 
@@ -113,8 +113,7 @@ class Engine(CompilerContext):
     def _compile(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
     ) -> CompiledGraph:
-        self._check_devices(gm)
-        _check_pending(gm)
+        self.check(gm)
         with watch.stage("key"):
             key = self._key(gm)
         refused: Mapping[str, Diagnostic] | None = None
@@ -204,7 +203,7 @@ class Engine(CompilerContext):
         cached: bool,
     ) -> CompiledGraph:
         record = stored.record(phase, cached, tuple(watch.seconds.items()))
-        self._report(record.externs)
+        self.report(record.externs)
         if not cached and self.options.cache:
             record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
         self.observe(
@@ -216,7 +215,12 @@ class Engine(CompilerContext):
         )
         return CompiledGraph(stored.call, None if stored.constants else key)
 
-    def _report(self, externs: Iterable[ExternRecord]) -> None:
+    def check(self, gm: torch.fx.GraphModule) -> None:
+        """Raise UnsupportedError for a graph that can only run as it is."""
+        self._check_devices(gm)
+        _check_pending(gm)
+
+    def report(self, externs: Iterable[ExternRecord]) -> None:
         """Warn of calls that should have been kernels; with `strict`, raise what was refused."""
         for extern in externs:
             code, colon, message = extern.reason.partition(": ")

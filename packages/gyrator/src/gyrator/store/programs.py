@@ -76,7 +76,7 @@ class Product:
     nothing for one in C++."""
     manifest: ProgramManifest
     lasting: bool = True
-    """False for one that had to be in Python for want of a compiler: it is not for other processes."""
+    """False for one that is in Python for want of a compiler: it is not for other processes."""
 
 
 @frozen(eq=False)
@@ -163,7 +163,7 @@ def _load(
     linker = Linker(
         running.runner(),
         {k.name: k.loaded(addresses[k.symbol]) for k in manifest.built},
-        {} if gm is None else {key: _attribute(gm, key) for key in manifest.constants},
+        {} if gm is None else {key: attribute(gm, key) for key in manifest.constants},
         {
             k.key: UserKernelLauncher(k.source, k.parameters, dict(k.settings))
             for k in manifest.user_kernels
@@ -230,7 +230,8 @@ def _boxed(plan: Run) -> Boxed:
     return run
 
 
-def _attribute(gm: torch.fx.GraphModule, path: str) -> Any:
+def attribute(gm: torch.fx.GraphModule, path: str) -> Any:
+    """Return what a graph module has under a dotted path; a tensor without its gradients."""
     found: Any = gm
     for part in path.split("."):
         found = getattr(found, part)

@@ -19,6 +19,9 @@ from gyrator_runtime.native.load import (
     Runner,
     build_native_runner,
     load_runner,
+    pure_runner,
+    runner_extension,
+    runner_of,
 )
 
 __all__ = [
@@ -33,4 +36,7 @@ __all__ = [
     "Runner",
     "build_native_runner",
     "load_runner",
+    "pure_runner",
+    "runner_extension",
+    "runner_of",
 ]

@@ -133,17 +133,21 @@ def load_runner(cache: Cache, toolchain: Toolchain | None) -> Runner:
     """Return the native runner, built if need be, else the pure one after one warning."""
     reason = "there is no C++ compiler"
     try:
-        if (module := _extension().find(cache)) is not None:
-            return _native(module)
+        if (module := runner_extension().find(cache)) is not None:
+            return runner_of(module)
         if toolchain is not None:
             return build_native_runner(cache, toolchain)
     except (OSError, ImportError, CacheError, subprocess.SubprocessError) as error:
         reason = str(error).strip()
-    warn(
-        "GY-RUNTIME-001",
-        f"the native runner cannot be built ({reason}); calls cost some 20 us more",
+    return pure_runner(
+        f"the native runner cannot be built ({reason})",
         "install a C++ compiler and Python's headers (Debian: apt-get install g++ python3-dev)",
     )
+
+
+def pure_runner(why: str, help: str) -> PureRunner:
+    """Return the pure runner, with one warning (GY-RUNTIME-001) that says what it stands in for."""
+    warn("GY-RUNTIME-001", f"{why}; calls cost some 20 us more", help)
     return PureRunner()
 
 
@@ -153,14 +157,16 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
     Raises OSError or subprocess.SubprocessError where it does not build, ImportError where it
     does not load.
     """
-    return _native(_extension().build(cache, toolchain))
+    return runner_of(runner_extension().build(cache, toolchain))
 
 
-def _extension() -> Extension:
+def runner_extension() -> Extension:
+    """Return the native runner as a module that is built for each Python."""
     return Extension("_gyrunner", Path(__file__).with_name("gyrunner.cpp").read_bytes())
 
 
-def _native(module: ModuleType) -> NativeRunner:
+def runner_of(module: ModuleType) -> NativeRunner:
+    """Return the runner that a built module holds."""
     return NativeRunner(module, tensor_data_ptr_address())
 
 

@@ -8,6 +8,9 @@ from attrs import evolve, frozen
 
 from gyrator_runtime.native.ready import Encoded
 
+FORMAT = 1
+"""Of the words of plans and of what they refer to, for what outlives a version; raised when one
+of them changes its meaning."""
 _FIELDS = ("n_args", "n_regs", "boxed", "code", "ints", "groups", "operators")
 
 

@@ -1,0 +1,535 @@
+"""Packages: files that give what eager mode gives, and for anything else an error with a code."""
+
+import gc
+import json
+import os
+import struct
+import subprocess
+import sys
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from safetensors.torch import load as load_safetensors
+from safetensors.torch import save_file
+from torch import nn
+from torch.export import Dim, export
+
+import gyrator.aot as aot
+from gyrator.options import OptionError
+from gyrator_ir.diagnostics import GyratorError, UnsupportedError
+from gyrator_runtime.package import loader as loading
+from gyrator_runtime.package.archive import ALIGNMENT, Archive, Raw, file_hash, write_archive
+from gyrator_runtime.package.manifest import MANIFEST, WEIGHTS, PackageManifest
+from gyrator_runtime.warn import GyratorWarning
+
+BATCH = Dim("batch", min=1, max=64)
+
+
+class Block(nn.Module):
+    """Weights, a counter that is written, a constant, arguments by name, and nested results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 12)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+        self.table = torch.arange(12.0)
+
+    def forward(self, x: torch.Tensor, *, scale: torch.Tensor, power: int = 2) -> Any:
+        self.calls.add_(1)
+        y = torch.softmax(self.inner(x) * scale + self.table, -1) ** power
+        return {"y": y, "size": x.shape[0], "same": x}, y.sum(0)
+
+
+@pytest.fixture(scope="module")
+def block(tmp_path_factory: pytest.TempPathFactory) -> tuple[Block, Path]:
+    """A module, and its package with a dynamic batch."""
+    torch.manual_seed(0)
+    model = Block().eval()
+    path = tmp_path_factory.mktemp("block") / "block.gya"
+    shapes = {"x": {0: BATCH}, "scale": None, "power": None}
+    given = {"scale": torch.ones(12), "power": 3}
+    aot.compile(model, (torch.randn(3, 12),), kwargs=given, dynamic_shapes=shapes, package=path)
+    model.calls.zero_()
+    return model, path
+
+
+def _package(tmp_path: Path, model: nn.Module, *inputs: Any, **more: Any) -> aot.Model:
+    return aot.load(aot.compile(model, inputs, package=tmp_path / "model.gya", **more))
+
+
+def _rewritten(path: Path, to: Path, **changes: Any) -> Path:
+    """Write a package with fields of its manifest replaced."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    manifest = PackageManifest.from_json(members[MANIFEST])
+    weights = members.pop(WEIGHTS)
+    members[MANIFEST] = evolve(manifest, **changes).to_json().encode()
+    stored = Raw(len(weights), "", lambda file: file.write(weights))
+    write_archive(to, {**members, WEIGHTS: stored})
+    return to
+
+
+def test_a_package_gives_what_the_module_gives(block: tuple[Block, Path]) -> None:
+    model, path = block
+    fast = aot.load(path)
+    model.calls.zero_()
+
+    for n in (1, 2, 5, 64):
+        x, scale = torch.randn(n, 12), torch.randn(12)
+        with torch.no_grad():
+            expected = model(x, scale=scale, power=3)
+        given = fast(x, power=3, scale=scale)
+        torch.testing.assert_close(given, expected)
+        assert given[0]["same"] is x
+
+    assert fast.runner == "native"
+    assert int(fast.weights["calls"]) == 4
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("shape", [(4, 6), (1, 6), (0, 6)])
+def test_types_and_sizes(tmp_path: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    class Mixed(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return (a * b + a, a.amax(1))
+
+    def made(of: tuple[int, ...]) -> torch.Tensor:
+        return (torch.randn(of) * 8).to(dtype)
+
+    def strided() -> tuple[torch.Tensor, torch.Tensor]:
+        return made(shape[::-1]).t(), made((shape[0], 12))[:, ::2]
+
+    plain = made(shape), made(shape)
+    for kind, (first, second) in enumerate(
+        ((plain, (made(shape), plain[0])), (strided(), strided()))
+    ):
+        (tmp_path / str(kind)).mkdir()
+        fast = _package(tmp_path / str(kind), Mixed(), *first)
+        torch.testing.assert_close(fast(*second), Mixed()(*second))
+    if shape == (4, 6):
+        with pytest.raises(GyratorError, match=r"GY-RUNTIME-090: the input a is .* strides"):
+            fast(*plain)
+
+
+def test_nothing_that_compiles_is_imported(block: tuple[Block, Path]) -> None:
+    program = """
+import json, sys
+import torch
+import gyrator.aot
+fast = gyrator.aot.load(sys.argv[1])
+fast(torch.ones(2, 12), scale=torch.ones(12), power=3)
+print(json.dumps([fast.runner, sorted(sys.modules)]))
+"""
+    command = [sys.executable, "-W", "error", "-c", program, str(block[1])]
+    environment = {**os.environ, "PATH": "", "GYRATOR_CACHE_DIR": "/nonexistent"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    runner, modules = json.loads(done.stdout)
+
+    ours = {m.partition(".")[0] for m in modules if m.startswith("gyrator")}
+    assert runner == "native"
+    assert ours == {"gyrator", "gyrator_ir", "gyrator_runtime"}
+    assert not {"triton", "torch._dynamo", "torch._inductor", "gyrator.session"} & set(modules)
+
+
+def _calls(model: aot.Model) -> dict[str, tuple[str, Any]]:
+    x, scale = torch.randn(3, 12), torch.randn(12)
+    return {
+        "too few": ("GY-PACKAGE-006", lambda: model(x)),
+        "too many": ("GY-PACKAGE-006", lambda: model(x, scale, 3, 4)),
+        "unknown name": ("GY-PACKAGE-006", lambda: model(x, scale=scale, power=3, more=1)),
+        "twice": ("GY-PACKAGE-006", lambda: model(x, scale, 3, x=x)),
+        "structure": ("GY-PACKAGE-006", lambda: model([x], scale=scale, power=3)),
+        "constant": ("GY-PACKAGE-007", lambda: model(x, scale=scale, power=2)),
+        "constant's type": ("GY-PACKAGE-007", lambda: model(x, scale=scale, power=3.0)),
+        "no tensor": ("GY-PACKAGE-007", lambda: model(3, scale=scale, power=3)),
+        "element type": ("GY-PACKAGE-007", lambda: model(x.double(), scale=scale, power=3)),
+        "device": ("GY-PACKAGE-007", lambda: model(x.to("meta"), scale=scale, power=3)),
+        "sparse": ("GY-PACKAGE-007", lambda: model(x.to_sparse(), scale=scale, power=3)),
+        "rank": ("GY-PACKAGE-007", lambda: model(x[0], scale=scale, power=3)),
+        "size": ("GY-PACKAGE-007", lambda: model(x[:, :5], scale=scale, power=3)),
+        "above": ("GY-PACKAGE-007", lambda: model(torch.zeros(65, 12), scale=scale, power=3)),
+        "below": ("GY-PACKAGE-007", lambda: model(torch.zeros(0, 12), scale=scale, power=3)),
+        "entry": ("GY-PACKAGE-005", lambda: model.entry("backward")),
+        "unknown weight": ("GY-PACKAGE-008", lambda: model.replace({"outer": x})),
+        "weight's size": ("GY-PACKAGE-008", lambda: model.replace({"inner.bias": x})),
+        "weight's type": ("GY-PACKAGE-008", lambda: model.replace({"inner.bias": 3})),
+        "missing weight": ("GY-PACKAGE-008", lambda: model.load_weights({"inner.bias": scale})),
+    }
+
+
+@pytest.mark.parametrize("case", list(_calls(None)))  # type: ignore[arg-type]  # names alone
+def test_a_wrong_call_is_an_error_with_a_code(block: tuple[Block, Path], case: str) -> None:
+    model = aot.load(block[1])
+    code, call = _calls(model)[case]
+
+    with pytest.raises(aot.PackageError) as caught:
+        call()
+
+    assert caught.value.diagnostic.code == code
+    model(torch.randn(3, 12), torch.randn(12), 3)  # still usable, and by place
+
+
+def test_sizes_that_belong_together(tmp_path: Path) -> None:
+    class Pair(nn.Module):
+        def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+            return torch.cat([a, a]) + b
+
+    n = Dim("n", min=1, max=100)
+    shapes = {"a": {0: n}, "b": {0: 2 * n}}
+    fast = _package(tmp_path, Pair(), torch.ones(5), torch.ones(10), dynamic_shapes=shapes)
+    for size in (1, 4, 33):
+        a, b = torch.randn(size), torch.randn(2 * size)
+        torch.testing.assert_close(fast(a, b), Pair()(a, b))
+    for wrong in ((3, 7), (3, 8), (101, 202)):
+        with pytest.raises(aot.PackageError, match="GY-PACKAGE-007"):
+            fast(*map(torch.ones, wrong))
+
+
+def test_an_input_that_is_written_must_lie_as_compiled(tmp_path: Path) -> None:
+    class Writes(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x.mul_(2)
+            return x + 1
+
+    fast = _package(tmp_path, Writes(), torch.ones(3, 4))
+    x = torch.randn(3, 4)
+    twice = x * 2
+    torch.testing.assert_close(fast(x), twice + 1)
+    torch.testing.assert_close(x, twice)
+    with pytest.raises(GyratorError, match="GY-RUNTIME-090"):
+        fast(torch.ones(4, 3).t())
+
+
+def test_gradients_and_autocast_stay_outside(block: tuple[Block, Path]) -> None:
+    model, path = block
+    x = torch.randn(3, 12, requires_grad=True)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given = aot.load(path)(x, scale=torch.ones(12), power=3)
+    with torch.no_grad():
+        expected = model(x, scale=torch.ones(12), power=3)
+    torch.testing.assert_close(given, expected)
+    assert not given[1].requires_grad and torch.is_grad_enabled()
+
+
+def test_weights_are_shared_and_replaced(block: tuple[Block, Path], tmp_path: Path) -> None:
+    model, path = block
+    first = aot.load(path)
+    second = first.instance()
+    weight, calls = first.weights["inner.weight"], first.weights["calls"]
+    assert weight.data_ptr() == second.weights["inner.weight"].data_ptr()
+    assert calls.data_ptr() != second.weights["calls"].data_ptr()
+    assert weight.data_ptr() % ALIGNMENT == 0
+
+    other = Block().eval()
+    save_file(other.state_dict(), tmp_path / "other.safetensors")
+    second.load_weights(tmp_path / "other.safetensors")
+    x, scale = torch.randn(5, 12), torch.randn(12)
+    with torch.no_grad():
+        for fast, eager in ((first, model), (second, other)):
+            expected = eager(x, scale=scale, power=3)[1]
+            torch.testing.assert_close(fast(x, scale=scale, power=3)[1], expected)
+    turned = torch.randn(12, 12).t()
+    second.replace({"inner.weight": turned})
+    other.inner.weight = nn.Parameter(turned)
+    with torch.no_grad():
+        expected = other(x, scale=scale, power=3)[1]
+    torch.testing.assert_close(second(x, scale=scale, power=3)[1], expected)
+
+
+def test_threads_see_one_set_of_weights_or_the_other(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = (nn.Parameter(torch.zeros(64)) for _ in range(2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.a - self.b
+
+    fast = _package(tmp_path, Two(), torch.ones(64))
+    x, wrong, stop = torch.ones(64), [], threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            if not torch.equal(fast(x), x):
+                wrong.append(1)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for turn in range(300):
+        fast.replace({name: torch.full((64,), float(turn)) for name in ("a", "b")})
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_several_entry_points_store_a_weight_once(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(10, 8)
+            self.head = nn.Linear(8, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.embed(tokens))
+
+    model = Tied().eval()
+    tokens = {n: torch.randint(0, 10, (n, 4)) for n in (1, 8)}
+    entries = {f"batch{n}": aot.EntryPoint(model, (t,)) for n, t in tokens.items()}
+    fast = aot.load(aot.compile(entries, package=tmp_path / "tied.gya"))
+    for n, given in tokens.items():
+        torch.testing.assert_close(fast.entry(f"batch{n}")(given), model(given).detach())
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-005"):
+        fast(tokens[1])
+    with zipfile.ZipFile(tmp_path / "tied.gya") as archive:
+        assert len(load_safetensors(archive.read(WEIGHTS))) == 1
+    other = aot.EntryPoint(Tied(), (tokens[1],))
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-008"):
+        aot.compile({"a": entries["batch1"], "b": other}, package=tmp_path / "two.gya")
+    assert not (tmp_path / "two.gya").exists()
+
+
+def test_the_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
+    program = """
+import sys, torch
+sys.path.insert(0, sys.argv[1])
+import test_aot, gyrator.aot as aot
+torch.manual_seed(7)
+model, levels = test_aot.Block().eval(), ["avx2", "plain"]
+given = {"scale": torch.ones(12), "power": 3}
+aot.compile(model, (torch.ones(3, 12),), kwargs=given, package=sys.argv[2], target=levels)
+"""
+    hashes = []
+    for run in ("one", "two"):
+        folder = tmp_path / run
+        folder.mkdir()
+        command = [sys.executable, "-c", program, str(Path(__file__).parent), str(folder / "p.gya")]
+        environment = {
+            **os.environ,
+            "GYRATOR_CACHE_DIR": str(folder),
+            "PYTHONHASHSEED": str(len(hashes)),
+        }
+        subprocess.run(command, check=True, env=environment)
+        hashes.append(file_hash(folder / "p.gya"))
+    assert hashes[0] == hashes[1]
+
+
+def test_the_weights_lie_aligned_and_are_a_safetensors_file(block: tuple[Block, Path]) -> None:
+    model, path = block
+    with open(path, "rb") as file:
+        start, size = Archive(file).stretch(WEIGHTS)
+        file.seek(start)
+        tensors = load_safetensors(file.read(size))
+    assert start % ALIGNMENT == 0
+    torch.testing.assert_close(tensors["inner.weight"], model.inner.weight.detach())
+
+
+def test_the_highest_level_is_chosen_that_may_be_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "levels.gya"
+    aot.compile(nn.Softmax(-1), (torch.ones(5, 7),), target=("plain", "avx2"), package=path)
+    x = torch.randn(5, 7)
+    for level, chosen in (("plain", "plain"), ("avx2", "avx2")):
+        monkeypatch.setenv("GYRATOR_ISA", level)
+        fast = aot.load(path)
+        assert fast.isa == chosen
+        torch.testing.assert_close(fast(x), torch.softmax(x, -1))
+    only = aot.compile(nn.Softmax(-1), (x,), target="avx2", package=tmp_path / "only.gya")
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-004"):
+        aot.load(only, isa="plain")
+
+
+def test_another_process_is_told_what_does_not_fit(
+    block: tuple[Block, Path], tmp_path: Path
+) -> None:
+    path, to = block[1], tmp_path / "changed.gya"
+    changes = {
+        "GY-PACKAGE-002": {"format": 99},
+        "GY-PACKAGE-004": {"machine": "vax"},
+    }
+    for code, change in changes.items():
+        with pytest.raises(aot.PackageError, match=code):
+            aot.load(_rewritten(path, to, **change))
+    for change in ({"least_torch": "99.0"}, {"plan_format": 99}):
+        with pytest.raises(aot.PackageError, match="GY-PACKAGE-004"):
+            aot.load(_rewritten(path, to, **change))
+
+
+def test_without_its_native_runner_it_runs_in_python(
+    block: tuple[Block, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, path = block
+    monkeypatch.setattr(loading, "_modules", dict)
+    with pytest.warns(GyratorWarning, match="GY-RUNTIME-001"):
+        fast = aot.load(_rewritten(path, tmp_path / "pure.gya", runners=()))
+    x, scale = torch.randn(4, 12), torch.randn(12)
+    assert fast.runner == "pure"
+    with torch.no_grad():
+        expected = model(x, scale=scale, power=3)
+    torch.testing.assert_close(fast(x, scale=scale, power=3), expected)
+
+
+def test_a_damaged_file_is_an_error_or_does_no_harm(
+    block: tuple[Block, Path], tmp_path: Path
+) -> None:
+    model, path = block
+    whole, at = path.read_bytes(), tmp_path / "damaged.gya"
+    x, scale = torch.randn(4, 12), torch.randn(12)
+    with torch.no_grad():
+        expected = model(x, scale=scale, power=3)[1]
+    generator = torch.Generator().manual_seed(3)
+    places = torch.randint(0, len(whole), (150,), generator=generator).tolist()
+    damaged = [whole[:n] for n in (0, 3, 30, 200, len(whole) // 2, len(whole) - 1)]
+    for place in places:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << (place % 8)
+        damaged.append(bytes(changed))
+    refused = []
+    for data in damaged:
+        at.write_bytes(data)
+        try:
+            fast = aot.load(at, verify=True)
+        except aot.PackageError as error:
+            refused.append(error.diagnostic.code)
+            continue
+        torch.testing.assert_close(fast(x, scale=scale, power=3)[1], expected)
+    assert set(refused) <= {f"GY-PACKAGE-00{n}" for n in (1, 2, 3)}
+    assert len(refused) > 30  # most of the file is the runner, which this process has
+    for foreign in (b"", b"PK\3\4", os.urandom(5000)):
+        at.write_bytes(foreign)
+        with pytest.raises(aot.PackageError, match="GY-PACKAGE-001"):
+            aot.load(at)
+    with zipfile.ZipFile(at, "w") as archive:
+        archive.writestr("word/document.xml", "no package")
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-001"):
+        aot.load(at)
+
+
+def test_the_hash_that_is_expected(block: tuple[Block, Path]) -> None:
+    path = block[1]
+    aot.load(path, expected_sha256=file_hash(path).upper())
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-003"):
+        aot.load(path, expected_sha256="0" * 64)
+
+
+def test_a_changed_weight_is_seen_where_that_is_asked_for(
+    block: tuple[Block, Path], tmp_path: Path
+) -> None:
+    data = bytearray(block[1].read_bytes())
+    with open(block[1], "rb") as file:
+        start, size = Archive(file).stretch(WEIGHTS)
+    data[start + size - 2] ^= 1
+    changed = tmp_path / "weight.gya"
+    changed.write_bytes(data)
+    aot.load(changed)
+    with pytest.raises(aot.PackageError, match=r"GY-PACKAGE-00[13]"):
+        aot.load(changed, verify=True)
+    struct.pack_into("<Q", data, start, 1 << 60)
+    changed.write_bytes(data)
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-001"):
+        aot.load(changed)
+
+
+def test_loading_again_and_again_leaves_nothing(block: tuple[Block, Path]) -> None:
+    def mapped() -> int:
+        return sum("gyrator-" in line or ".gya" in line for line in open("/proc/self/maps"))
+
+    def turn() -> None:
+        aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
+
+    for _ in range(3):
+        turn()
+    gc.collect()
+    before = mapped(), len(os.listdir("/proc/self/fd")), threading.active_count()
+    for _ in range(100):
+        turn()
+    gc.collect()
+    assert (mapped(), len(os.listdir("/proc/self/fd")), threading.active_count()) == before
+
+
+def test_it_loads_where_nothing_can_be_written(
+    block: tuple[Block, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*, prefix: str, dir: Path | None = None) -> Any:  # as tempfile's
+        if dir is None:
+            raise OSError("read-only file system")
+        return original(prefix=prefix, dir=dir)
+
+    original = loading.tempfile.TemporaryDirectory
+    monkeypatch.setattr(loading.tempfile, "TemporaryDirectory", refused)
+    aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
+    monkeypatch.setattr(loading, "_SPARE", Path("/nonexistent"))
+    with pytest.raises(aot.PackageError, match="GY-PACKAGE-004"):
+        aot.load(block[1])
+
+
+def test_an_exported_program_is_packaged_as_it_is(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)).eval()
+    model = model.to(memory_format=torch.channels_last)
+    x = torch.randn(2, 3, 8, 8).to(memory_format=torch.channels_last)
+    with torch.no_grad():
+        program = export(model, (x,), dynamic_shapes=({0: Dim("n", max=16)},))
+        fast = aot.load(aot.compile(program, package=tmp_path / "conv.gya"))
+        for n in (1, 2, 9):
+            x = torch.randn(n, 3, 8, 8).to(memory_format=torch.channels_last)
+            torch.testing.assert_close(fast(x), model(x), check_stride=n > 1)
+
+
+def test_random_numbers_are_eagers(tmp_path: Path) -> None:
+    class Noise(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.dropout(x + torch.rand_like(x), 0.5, training=True)
+
+    x = torch.randn(40, 40)
+    fast = _package(tmp_path, Noise(), x)
+    torch.manual_seed(11)
+    expected = Noise()(x)
+    torch.manual_seed(11)
+    torch.testing.assert_close(fast(x), expected)
+
+
+def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
+    path, x = tmp_path / "no.gya", torch.ones(3)
+
+    class Conjugated(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.complex(x, x).conj()
+
+    with pytest.raises(UnsupportedError, match="GY-AOT-001"):
+        aot.compile(Conjugated(), (x,), package=path)
+    with pytest.raises(UnsupportedError, match="GY-AOT-001"):
+        aot.compile(nn.ReLU(), package=path)
+    with pytest.raises(UnsupportedError, match="GY-AOT-001"):
+        aot.compile({}, package=path)
+    with pytest.raises(OptionError, match="GY-AOT-002"):
+        aot.compile(nn.ReLU(), (x,), target="avx1024", package=path)
+    with pytest.raises(OptionError, match="GY-AOT-003"):
+        aot.compile(nn.ReLU(), (x,), options={"wrapper": "cpp"}, package=path)
+    assert not path.exists() and not list(tmp_path.iterdir())
+
+
+def test_a_custom_op_is_called_by_name(tmp_path: Path) -> None:
+    library = torch.library.Library("gyrator_package_test", "FRAGMENT")
+    library.define("twice(Tensor x) -> Tensor")
+    library.impl("twice", lambda x: x * 2, "CompositeExplicitAutograd")
+    torch.library.register_fake("gyrator_package_test::twice", torch.empty_like, lib=library)
+
+    class Custom(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.ops.gyrator_package_test.twice(x).sin()
+
+    x = torch.randn(7)
+    fast = _package(tmp_path, Custom(), x)
+    torch.testing.assert_close(fast(x), (x * 2).sin())
+    assert "gyrator_package_test.twice.default" in fast.manifest.entries[0].programs[0].calls
+    command = [sys.executable, "-c", "import sys, gyrator.aot as a; a.load(sys.argv[1])"]
+    done = subprocess.run([*command, str(tmp_path / "model.gya")], capture_output=True, text=True)
+    assert "GY-RUNTIME-002" in done.stderr

@@ -1,0 +1,105 @@
+"""`gyrator aot`: from a .pt2 file to a package, and what the package is."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export, save
+
+from gyrator import aot
+from gyrator.cli.aot import draw
+from gyrator.cli.main import main
+
+
+class Scores(nn.Module):
+    """An embedding, its mean, and which of the scores are positive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Embedding(9, 16), nn.Linear(16, 3)
+
+    def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> Any:
+        scores = self.out(self.embed(tokens).mean(1)) + bias
+        return scores, scores > 0, tokens.shape[0]
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An exported program with a dynamic batch."""
+    path = tmp_path_factory.mktemp("aot") / "scores.pt2"
+    given = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
+    with torch.no_grad():
+        save(export(Scores(), given, dynamic_shapes=({0: Dim("n", max=40)}, None)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def package(program: Path) -> Path:
+    """Its package."""
+    assert main(["aot", "compile", str(program)]) == 0
+    return program.with_suffix(".gya")
+
+
+def _json(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> Any:
+    capsys.readouterr()
+    assert main(["aot", *map(str, arguments), "--json"]) == status
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_package_is_made_listed_and_checked(
+    program: Path, package: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = _json(capsys, "list", package)
+    assert [i["name"] for i in listed["entries"][0]["inputs"]] == ["tokens", "bias"]
+    checked = _json(capsys, "check", package, program, "--runs", 4)
+    assert checked["failed"] == 0
+    assert len({tuple(map(tuple, run["sizes"])) for run in checked["runs"]}) > 1
+    measured = _json(capsys, "bench", package, program, "--runs", 3)
+    assert measured["ratio"] > 0
+    assert main(["aot", "list", str(package)]) == 0
+    said = capsys.readouterr().out
+    assert "tokens: int64[" in said
+    assert "BSD-3-Clause" in said
+
+
+def test_a_package_of_another_program_does_not_agree(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with torch.no_grad():
+        given = torch.zeros(4, 5, dtype=torch.int64), torch.zeros(3)
+        save(export(Scores(), given), tmp_path / "other.pt2")
+    made = _json(capsys, "compile", tmp_path / "other.pt2", "-o", tmp_path / "other.gya")
+    assert made["bytes"] == (tmp_path / "other.gya").stat().st_size
+    checked = _json(capsys, "check", tmp_path / "other.gya", program, status=1)
+    assert checked["failed"] == 5
+
+
+def test_several_programs_have_names(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "two.gya"
+    _json(capsys, "compile", f"a={program}", f"b={program}", "-o", path, "--target", "plain")
+    assert aot.load(path).entries == ("a", "b")
+    assert main(["aot", "compile", str(program), str(program)]) == 2
+    assert "GY-AOT-004" in capsys.readouterr().err
+    assert main(["aot", "check", str(path), str(program)]) == 2
+    assert "GY-PACKAGE-005" in capsys.readouterr().err
+    (tmp_path / "text.pt2").write_text("no program")
+    assert main(["aot", "compile", str(tmp_path / "text.pt2")]) == 2
+    assert "GY-AOT-004" in capsys.readouterr().err
+
+
+def test_inputs_are_drawn_within_their_ranges(package: Path) -> None:
+    entry = aot.inspect(package).entries[0]
+    sizes = set()
+    for seed in range(60):
+        tokens, bias = draw(entry, torch.Generator().manual_seed(seed))
+        assert tokens.dtype == torch.int64
+        assert bias.shape == (3,)
+        sizes.add(tokens.shape[0])
+    assert min(sizes) >= entry.symbols[0].least
+    assert max(sizes) <= 40
+    assert len(sizes) > 10

@@ -1,0 +1,127 @@
+"""The file of a package: a zip archive whose bytes depend on nothing but its members.
+
+The weights are stored as they are, at a multiple of `ALIGNMENT` bytes, to be mapped into memory;
+the other members are deflated.
+"""
+
+import hashlib
+import io
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO
+
+from attrs import frozen
+
+ALIGNMENT = 64
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_LOCAL = struct.Struct("<4s5H3L2H")
+_PADDING = struct.Struct("<HH")
+_PADDING_ID = 0xD935
+"""The extra field that others use to align members."""
+_ZIP64_EXTRA = 20
+_CHUNK = 1 << 20
+_SEED = 1 << 20
+"""Bytes of a member up to which a file may claim to grow by inflation, whatever its size."""
+
+
+@frozen
+class Raw:
+    """A member that is written in parts, and not deflated."""
+
+    size: int
+    sha256: str
+    write: Callable[[IO[bytes]], None]
+
+
+def write_archive(path: Path, members: Mapping[str, bytes | Raw]) -> None:
+    """Write an archive, members in order; it is there whole or not at all."""
+    path = Path(path)
+    work = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(work, "wb") as file:
+            with zipfile.ZipFile(file, "w") as archive:
+                for name, data in members.items():
+                    _write(archive, file, name, data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(work, path)
+    finally:
+        work.unlink(missing_ok=True)
+
+
+def _write(archive: zipfile.ZipFile, file: IO[bytes], name: str, data: bytes | Raw) -> None:
+    info = zipfile.ZipInfo(name, _EPOCH)
+    info.create_system, info.external_attr = 3, 0o644 << 16  # the same on every machine
+    if isinstance(data, bytes):
+        info.compress_type = zipfile.ZIP_DEFLATED
+        archive.writestr(info, data, compresslevel=9)
+        return
+    start = file.tell() + _LOCAL.size + len(name.encode()) + _ZIP64_EXTRA + _PADDING.size
+    padding = -start % ALIGNMENT
+    info.extra = _PADDING.pack(_PADDING_ID, padding) + bytes(padding)
+    info.file_size = data.size
+    with archive.open(info, "w", force_zip64=True) as member:
+        data.write(member)
+
+
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while part := file.read(_CHUNK):
+            digest.update(part)
+    return digest.hexdigest()
+
+
+class BrokenArchiveError(ValueError):
+    """A file is no whole zip archive."""
+
+
+class Archive:
+    """An archive that is open for reading. BrokenArchiveError where it is none."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size = file.seek(0, io.SEEK_END)
+        try:
+            self._zip = zipfile.ZipFile(file)
+        except (zipfile.BadZipFile, ValueError, struct.error, NotImplementedError) as error:
+            raise BrokenArchiveError(str(error)) from error
+        self._infos = {info.filename: info for info in self._zip.infolist()}
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The members."""
+        return frozenset(self._infos)
+
+    def read(self, name: str) -> bytes:
+        """Return a member's bytes. BrokenArchiveError for one that is missing or damaged."""
+        info = self._info(name)
+        if info.file_size > _SEED + 1024 * self._size:
+            raise BrokenArchiveError(f"{name} claims to have {info.file_size} bytes")
+        try:
+            return self._zip.read(info)
+        except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, RuntimeError) as error:
+            raise BrokenArchiveError(f"{name}: {error}") from error
+
+    def stretch(self, name: str) -> tuple[int, int]:
+        """Return where in the file a member lies that is not deflated: offset and size."""
+        info = self._info(name)
+        self._file.seek(info.header_offset)
+        head = self._file.read(_LOCAL.size)
+        if len(head) < _LOCAL.size or head[:4] != b"PK\3\4" or info.compress_type:
+            raise BrokenArchiveError(f"{name} is not stored as it is")
+        *_, name_size, extra_size = _LOCAL.unpack(head)
+        start = info.header_offset + _LOCAL.size + name_size + extra_size
+        if start + info.file_size > self._size:
+            raise BrokenArchiveError(f"{name} ends beyond the file")
+        return start, info.file_size
+
+    def _info(self, name: str) -> zipfile.ZipInfo:
+        if name not in self._infos:
+            raise BrokenArchiveError(f"it has no {name}")
+        return self._infos[name]
