@@ -57,6 +57,23 @@ def test_graphs_are_a_part_of_the_product_and_need_a_device_that_has_them():
     assert excuse_of(replayed, models["mlp"], evolve(chosen, target=able).excuses) is None
 
 
+def test_packages_are_a_part_of_the_product_and_are_for_inference():
+    models = all_models()
+    small = Selection(("cpu",), ("python",), package=("off", "on"), keyword="swiglu and float32")
+    names = [c.name for c in small.cells(models.values())]
+    assert len(names) == 8
+    assert names[4] == "cpu/python+package/swiglu/static/inference/float32"
+    chosen = find_target("cpu")
+    packaged = evolve(CELL, package="on", mode="inference")
+    assert excuse_of(packaged, models["mlp"], chosen.excuses) is None
+    trained = evolve(packaged, mode="training")
+    assert excuse_of(trained, models["mlp"], chosen.excuses).reason is Reason.TRAINING
+    other = find_target("cpu-interpreter")
+    assert excuse_of(packaged, models["mlp"], other.excuses).reason is Reason.EXPORT
+    group = evolve(packaged, model="expert-exchange", family="collective")
+    assert excuse_of(group, models["expert-exchange"], chosen.excuses).reason is Reason.LIBRARY
+
+
 def test_every_excuse_has_a_reason_of_the_list():
     models = all_models()
     cell = Cell("moe-routing", "sort", "t", "python", "dynamic", "training", "float16")

@@ -8,8 +8,10 @@ from attrs import evolve
 
 from gyrator.config import Config
 from gyrator.session import Session
+from gyrator_conformance import packages
 from gyrator_conformance.cells import Cell
 from gyrator_conformance.models import all_models
+from gyrator_conformance.process import LineProcess
 from gyrator_conformance.profiles import find_target
 from gyrator_conformance.running import CellRunner
 from gyrator_conformance.suite import Worker, run_cells
@@ -46,6 +48,32 @@ def test_a_slice_of_the_matrix(runner, target):
         result = run(wanted, all_models()[wanted.model])
         assert result.status == "pass", result
         assert result.kernels and result.bound >= result.error
+
+
+def test_packages_run_elsewhere_and_are_judged(runner):
+    run = runner("cpu").run
+    for wanted in (
+        cell("mlp", shapes="dynamic"),
+        cell("adamw-step", dtype="bfloat16"),
+        cell("least-squares"),
+    ):
+        result = run(evolve(wanted, package="on"), all_models()[wanted.model])
+        assert result.status == "pass", result
+        assert result.bound >= result.error
+    refused = evolve(cell("llama-kv-cache", shapes="dynamic"), package="on")
+    result = run(refused, all_models()["llama-kv-cache"])
+    assert (result.status, result.reason) == ("reason", "export"), result
+
+
+def test_a_package_that_imports_the_compiler_fails(runner, monkeypatch):
+    child = "import sys, runpy, gyrator; runpy.run_path(sys.argv[1], run_name='__main__')"
+    wanted = evolve(cell("mlp"), package="on")
+    found = runner("cpu")
+    process = LineProcess((sys.executable, "-c", child, str(packages.CHILD)), 120.0)
+    found._packages = packages.Packager(child=process)
+    result = found.run(wanted, all_models()["mlp"])
+    assert result.status == "fail", result
+    assert "a package imports gyrator" in result.message
 
 
 def test_triton_kernels_run_without_a_gpu(runner):

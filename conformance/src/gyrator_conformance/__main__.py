@@ -46,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             modes=args.modes,
             dtypes=args.dtypes,
             graphs=args.graphs,
+            package=args.package,
             keyword=args.keyword,
         )
         cells = list(selection.cells(models.values()))
@@ -163,6 +164,10 @@ def _parser() -> argparse.ArgumentParser:
     whether = ("off", "on")
     graphs = "replay graphs of the device: off, on, or both; default off"
     add("--graphs", type=_names(whether), default=("off",), help=graphs)
+    packaged = (
+        "run the model from a package, in a process of its own: off, on, or both; default off"
+    )
+    add("--package", type=_names(whether), default=("off",), help=packaged)
     verify = "run every kernel beside the interpreter of its IR, too"
     add(VERIFY, action="store_true", help=verify)
     add("--json", type=Path, help="write results, scores and versions here")

@@ -15,6 +15,7 @@ from gyrator_conformance.models import Model
 Shapes = Literal["static", "dynamic"]
 Mode = Literal["inference", "training"]
 Graphs = Literal["off", "on"]
+Packages = Literal["off", "on"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "float32": torch.float32,
@@ -37,6 +38,7 @@ class Reason(StrEnum):
     LIBRARY = "library"
     TRACING = "tracing"
     GRAPHS = "graphs"
+    EXPORT = "export"
 
     @property
     def meaning(self) -> str:
@@ -60,6 +62,7 @@ _MEANINGS = {
     Reason.LIBRARY: "the device has no library call for one of the operations",
     Reason.TRACING: "PyTorch cannot trace one of the device's operations",
     Reason.GRAPHS: "the device cannot capture graphs of its work",
+    Reason.EXPORT: "torch.export cannot export the model, or the device has no packages",
 }
 
 _MARKS = {
@@ -73,6 +76,7 @@ _MARKS = {
     Reason.LIBRARY: "L",
     Reason.TRACING: "P",
     Reason.GRAPHS: "C",
+    Reason.EXPORT: "X",
 }
 
 
@@ -90,6 +94,7 @@ class Excuse:
     modes: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
     graphs: frozenset[str] = frozenset()
+    package: frozenset[str] = frozenset()
 
     def covers(self, cell: "Cell") -> bool:
         """Whether the excuse holds for a cell."""
@@ -101,6 +106,7 @@ class Excuse:
             (self.modes, cell.mode),
             (self.dtypes, cell.dtype),
             (self.graphs, cell.graphs),
+            (self.package, cell.package),
         )
         return all(not allowed or value in allowed for allowed, value in wanted)
 
@@ -118,6 +124,8 @@ class Cell:
     dtype: str
     graphs: Graphs = "off"
     """Whether work is captured as graphs of the device and replayed."""
+    package: Packages = "off"
+    """Whether the model is exported, put into a package, and run by a process that loads it."""
 
     @property
     def column(self) -> tuple[str, ...]:
@@ -127,8 +135,10 @@ class Cell:
 
     @property
     def host(self) -> str:
-        """`python`, or `python+graphs`: the host language, and whether graphs are replayed."""
-        return f"{self.wrapper}+graphs" if self.graphs == "on" else self.wrapper
+        """`python`, `python+graphs`, `python+package`: the host language, whether graphs are
+        replayed, and whether it is a package that runs."""
+        more = ("graphs", self.graphs), ("package", self.package)
+        return "+".join((self.wrapper, *(name for name, value in more if value == "on")))
 
     @property
     def name(self) -> str:
@@ -147,6 +157,7 @@ class Selection:
     modes: tuple[Mode, ...] = ("inference", "training")
     dtypes: tuple[str, ...] = tuple(DTYPES)
     graphs: tuple[Graphs, ...] = ("off",)
+    package: tuple[Packages, ...] = ("off",)
     keyword: str = ""
     """Words with `and`, `or`, `not` and brackets, as pytest's `-k`; a word matches a part of a
     cell's name or its family."""
@@ -156,11 +167,11 @@ class Selection:
         wanted = Keyword.read(self.keyword)
         listed = tuple(models)
         for target in self.targets:
-            for wrapper, graphs in product(self.wrappers, self.graphs):
+            for wrapper, graphs, package in product(self.wrappers, self.graphs, self.package):
                 for model in listed:
                     names = (model.name, model.family, target, wrapper)
                     for form in product(self.shapes, self.modes, self.dtypes):
-                        cell = Cell(*names, *form, graphs)
+                        cell = Cell(*names, *form, graphs, package)
                         if wanted.matches(f"{cell.name}/{cell.family}"):
                             yield cell
 
@@ -171,6 +182,8 @@ def excuse_of(cell: Cell, model: Model, declared: Sequence[Excuse]) -> Excuse | 
         return Excuse(Reason.NO_GRADIENT, Reason.NO_GRADIENT.meaning)
     if DTYPES[cell.dtype] not in model.dtypes:
         return Excuse(Reason.EAGER_DTYPE, f"eager lacks an operation in {cell.dtype}")
+    if cell.package == "on" and cell.mode == "training":
+        return Excuse(Reason.TRAINING, "packages are for inference")
     return next((e for e in declared if e.covers(cell)), None)
 
 

@@ -14,6 +14,7 @@ from attrs import evolve, field, frozen
 from gyrator.config import Config, read_config
 from gyrator.targets import GROUP as TARGETS
 from gyrator.targets import OPTIONAL, TargetDefinition, discover
+from gyrator.targets.cpu import CPU
 from gyrator_conformance.cells import DTYPES, Excuse, Reason
 from gyrator_conformance.models.collective import HOST_GROUP
 from gyrator_ir.target import Target
@@ -67,6 +68,17 @@ class Chosen:
         if not self.target.capabilities.graphs:
             note = "the target declares no graphs"
             found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
+        packaged = frozenset({"on"})
+        if self.definition is not CPU:
+            note = "packages hold the kernels of the target cpu"
+            found.append(Excuse(Reason.EXPORT, note, package=packaged))
+        alone = "a process that loads a package is in no process group"
+        collective = frozenset({"collective"})
+        found.append(Excuse(Reason.LIBRARY, alone, families=collective, package=packaged))
+        alone = "the operator is the suite's own, which imports the compiler"
+        found.append(
+            Excuse(Reason.LIBRARY, alone, models=frozenset({"custom-op"}), package=packaged)
+        )
         if lacking:
             found.append(
                 Excuse(Reason.DTYPE, "kernels lack the element type", dtypes=frozenset(lacking))

@@ -46,11 +46,12 @@ def scores(results: Iterable[Result]) -> list[Score]:
             f"dtype {c.dtype}",
             f"wrapper {c.wrapper}",
             f"graphs {c.graphs}",
+            f"package {c.package}",
             f"target {c.target}",
             "in all",
         ):
             groups.setdefault(name, []).append(r)
-    kinds = ("family", "shapes", "mode", "dtype", "wrapper", "graphs", "target", "in")
+    kinds = ("family", "shapes", "mode", "dtype", "wrapper", "graphs", "package", "target", "in")
     order = sorted(groups, key=lambda name: kinds.index(name.partition(" ")[0]))
     return [
         Score(name, *(sum(r.status == s for r in groups[name]) for s in ("pass", "fail", "reason")))

@@ -13,9 +13,10 @@ from torch.utils._pytree import tree_leaves
 from gyrator.reports.accuracy import allowed_block_error, worst_error
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
-from gyrator_conformance.cells import DTYPES, Cell
+from gyrator_conformance.cells import DTYPES, Cell, Reason
 from gyrator_conformance.models import Model
 from gyrator_conformance.models.collective import start_group
+from gyrator_conformance.packages import ExportError, Packager
 from gyrator_conformance.profiles import Chosen
 
 Status = Literal["pass", "fail", "reason"]
@@ -55,12 +56,16 @@ class CellRunner:
     """Run every kernel beside the interpreter of its IR, too."""
     _sessions: dict[str, Session] = field(factory=dict)
     _records: list[GraphRecord] = field(factory=list)
+    _packages: Packager = field(factory=Packager)
 
     def run(self, cell: Cell, model: Model) -> Result:
         """Run a cell. What it raises becomes a failure with its text."""
         start, before = time.perf_counter(), self._recorded()
         try:
             error, eager_error, bound = self._judge(cell, model)
+        except ExportError as raised:
+            said = str(raised).partition("\n")[0]
+            return Result(cell=cell, status="reason", reason=Reason.EXPORT.value, message=said)
         except Exception as raised:
             message = f"{type(raised).__name__}: {raised}"
             seconds = time.perf_counter() - start
@@ -93,8 +98,11 @@ class CellRunner:
         eager_device = self.chosen.profile.eager_device or device
         # The compiled program keeps its model; eager and the exact one start from copies of it.
         made = deepcopy(base).to(device)
-        backend = self._session(cell, model).backend
-        compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)
+        if cell.package == "on":
+            compiled: Callable[..., Any] = self._packages.packaged(made, model, cell, dtype)
+        else:
+            backend = self._session(cell, model).backend
+            compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)
         eager, exact = deepcopy(base).to(eager_device), deepcopy(base).double()
         error = eager_error = 0.0
         held: tuple[_Values, _Values, _Values] | None = None

@@ -9,6 +9,8 @@ tensor([[0.5000, 0.5000]])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gyrator.store.travel import register
+
 if TYPE_CHECKING:
     from gyrator.options import OptionError, Options, list_modes, list_options
     from gyrator.reports.explain import Explanation, explain
@@ -47,6 +49,8 @@ _MODULES = {
 }
 """Where each name is. They are imported when they are asked for: a process that runs packages
 (`gyrator.aot.load`) needs nothing that compiles."""
+
+register()
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from gyrator.frontend.freezing import SharedConstants
 from gyrator.options import Options, environment_options, make_options
 from gyrator.reports.records import Observer, ignore_record
 from gyrator.store.content_hash import passes_hash
+from gyrator.store.travel import record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.passes import PassEdits
@@ -120,7 +121,7 @@ class Session:
     def cache(self) -> Cache:
         """The cache folder, opened at first use."""
         if self._cache is None:
-            self._cache = Cache(self.config.cache_root, self.config.cache_bytes)
+            self._cache = Cache(self.config.cache_root, self.config.cache_bytes, used=record)
         return self._cache
 
     @property

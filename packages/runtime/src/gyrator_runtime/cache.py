@@ -100,9 +100,17 @@ class Cache:
     replaced by a private temporary folder with one warning, so that callers need not care.
     """
 
-    def __init__(self, root: Path, limit: int = DEFAULT_LIMIT, lock_timeout: float = 60.0) -> None:
+    def __init__(
+        self,
+        root: Path,
+        limit: int = DEFAULT_LIMIT,
+        lock_timeout: float = 60.0,
+        used: Callable[["CacheKey", "Entry"], None] | None = None,
+    ) -> None:
+        """Open the folder `root`. `used` is told of every entry that is read or written."""
         self.limit = limit
         self.lock_timeout = lock_timeout
+        self._used = used
         self._written = _PRUNE_EVERY  # so that the first put prunes
         self._spare: Path | None = None
         self._warned: set[str] = set()
@@ -125,10 +133,17 @@ class Cache:
             if files is not None:
                 with contextlib.suppress(OSError):
                     os.utime(folder)
-                return Entry(folder, files)
+                return self._told(key, Entry(folder, files))
             if damage:
                 self._discard(folder, damage)
         return None
+
+    def stored(self) -> Iterator[CacheKey]:
+        """Return the keys of all entries."""
+        for root in self._roots():
+            for kind in _children(root / "entries"):
+                for folder in _entries(kind):
+                    yield CacheKey(kind.name, folder.name, _stored_fields(folder) or {})
 
     def nearest(self, key: CacheKey, same: str = "") -> tuple[str, ...] | None:
         """Name the fields in which the most similar other entry of the same kind differs.
@@ -227,15 +242,20 @@ class Cache:
 
     def _store(self, key: CacheKey, write: Callable[[Path], None]) -> Entry:
         try:
-            return self._store_in(self.root, key, write)
+            return self._told(key, self._store_in(self.root, key, write))
         except OSError as error:
             if self._spare == self.root:
                 raise _unusable(self.root, error) from error
             spare = self._fall_back(self.root, str(error))
         try:
-            return self._store_in(spare, key, write)
+            return self._told(key, self._store_in(spare, key, write))
         except OSError as error:
             raise _unusable(spare, error) from error
+
+    def _told(self, key: CacheKey, entry: Entry) -> Entry:
+        if self._used is not None:
+            self._used(key, entry)
+        return entry
 
     def _store_in(self, root: Path, key: CacheKey, write: Callable[[Path], None]) -> Entry:
         work = self._new_tmp(root)

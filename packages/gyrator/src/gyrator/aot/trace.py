@@ -96,7 +96,8 @@ class PackageEngine(Engine):
                 "return the 0-d tensor, or `x.resolve_conj()`",
             )
         self.check(gm)
-        for node, name in zip(gm.graph.find_nodes(op="placeholder"), self.names, strict=True):
+        given = gm.graph.find_nodes(op="placeholder")
+        for node, name in zip(given[len(given) - len(self.names) :], self.names, strict=True):
             node._rename(name)  # with a number where another node has the name
             node.target = node.name
         with _with_ranges(self.environment, self.ranges):
@@ -195,8 +196,6 @@ def _check_guards(guards: Sequence[Any]) -> None:
 
 
 def _check_effects(metadata: Any) -> None:
-    if metadata.tokens:
-        raise unpackable("the program has side effects, such as printing")
     for info in metadata.input_info:
         if info.mutates_metadata or info.mutation_type.name == "MUTATED_OUT_GRAPH":
             raise unpackable("the program changes the sizes or the memory of what it is given")
@@ -256,6 +255,7 @@ def signature(
         keywords=tuple(by_name),
         in_spec=pytree.treespec_dumps(spec),
         out_spec=pytree.treespec_dumps(called.out_spec),
+        tokens=len(traced.metadata.tokens),
         programs=(),
     )
     return entry, tensors, tuple(weights)
@@ -342,7 +342,8 @@ def _bound(value: Any) -> int | None:
 def _outputs(traced: Traced) -> tuple[Output, ...]:
     (results,) = traced.made.graph.graph.output_node().args
     found = []
-    for info, result in zip(traced.metadata.output_info, results, strict=False):  # type: ignore[arg-type]
+    given = results[len(traced.metadata.tokens) :]  # type: ignore[index]
+    for info, result in zip(traced.metadata.output_info, given, strict=False):  # type: ignore[arg-type]
         value = result.meta.get("val") if isinstance(result, torch.fx.Node) else result
         if info.output_type.name == "is_input":
             found.append(Output("input", place=info.base_idx))

@@ -18,6 +18,7 @@ from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.host.parse import parse as parse_host
 from gyrator_ir.passes import Tracer
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.transfer import export_cache, import_cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,11 @@ def _parser() -> argparse.ArgumentParser:
     options.set_defaults(run=_options)
     modes = commands.add_parser("modes", help="what each mode sets")
     modes.set_defaults(run=_modes)
-    cache = commands.add_parser("cache", help="where the cache is, how large, and emptying it")
+    cache = commands.add_parser(
+        "cache", help="where the cache is, how large; its entries as a file"
+    )
+    cache.add_argument("action", nargs="?", choices=("export", "import"))
+    cache.add_argument("file", nargs="?", type=Path, help="what to export to, or import from")
     cache.add_argument("--prune", type=int, metavar="BYTES", help="shrink it to this size")
     cache.set_defaults(run=_cache)
     add_aot(commands)
@@ -109,11 +114,22 @@ def _modes(_: argparse.Namespace) -> int:
 
 def _cache(args: argparse.Namespace) -> int:
     config = read_config()
+    if args.action is not None:
+        return _transfer(args.action, args.file, Cache(config.cache_root, config.cache_bytes))
     if args.prune is not None:
         Cache(config.cache_root, config.cache_bytes).prune(args.prune)
     files = [p for p in config.cache_root.rglob("*") if p.is_file()]
     size = sum(p.stat().st_size for p in files)
     print(f"{config.cache_root}: {size / 2**20:.1f} MiB in {len(files)} files")
+    return 0
+
+
+def _transfer(action: str, file: Path | None, cache: Cache) -> int:
+    if file is None:
+        print(f"gyrator cache {action} needs the name of a file", file=sys.stderr)
+        return 2
+    count = export_cache(cache, file) if action == "export" else import_cache(cache, file)
+    print(f"{count} entries")
     return 0
 
 

@@ -141,6 +141,8 @@ class Entry:
     """Of `(args, kwargs)`, as `torch.utils._pytree.treespec_dumps` writes it."""
     out_spec: str
     programs: tuple[PackedProgram, ...]
+    tokens: int = 0
+    """What a program with ordered effects, such as checks, takes first and returns first."""
 
 
 @frozen

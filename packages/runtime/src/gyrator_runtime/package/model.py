@@ -30,11 +30,13 @@ class Function:
     arguments: Arguments
     checks: Sequence[Check]
     results: Results
+    tokens: tuple[torch.Tensor, ...]
 
     @classmethod
     def of(cls, entry: Entry, plan: Plan) -> Function:
         """Link a plan with its signature."""
-        return cls(entry, plan, Arguments.of(entry), checks_of(entry), Results.of(entry))
+        tokens = tuple(torch.empty(0) for _ in range(entry.tokens))
+        return cls(entry, plan, Arguments.of(entry), checks_of(entry), Results.of(entry), tokens)
 
     def run(
         self, weights: Sequence[torch.Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -45,7 +47,10 @@ class Function:
         for check, leaf in zip(self.checks, leaves, strict=True):
             check(leaf, sizes)
         given = [*weights, *leaves]
-        return self.results.of_values(_run(self.plan, given), given)
+        if not self.tokens:
+            return self.results.of_values(_run(self.plan, given), given)
+        values = _run(self.plan, [*self.tokens, *given])
+        return self.results.of_values(values[len(self.tokens) :], given)
 
 
 def _run(plan: Plan, given: list[Any]) -> Sequence[Any]:

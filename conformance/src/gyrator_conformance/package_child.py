@@ -1,0 +1,48 @@
+"""The process that runs packages: it answers a request a line, and has nothing that compiles.
+
+Run as a file, for its own package imports the compiler.
+"""
+
+import json
+import os
+import sys
+
+import torch
+
+from gyrator_runtime.package import Model, load
+
+ALLOWED = frozenset({"gyrator_ir", "gyrator_runtime"})
+
+
+def run(model: Model, given: str, to: str) -> None:
+    """Run a model on saved inputs; save its results, and the buffers that it has written."""
+    saved = torch.load(given)
+    torch.set_rng_state(saved["random"])
+    results = model(*saved["inputs"])
+    ours = {m.partition(".")[0] for m in sys.modules if m.startswith("gyrator")}
+    if not ours <= ALLOWED:
+        raise ImportError(f"a package imports {', '.join(sorted(ours - ALLOWED))}")
+    written = {w.name: model.weights[w.name] for w in model.manifest.weights if w.written}
+    torch.save({"results": results, "written": written}, to)
+
+
+def serve() -> None:
+    """Answer requests until the input ends."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    model: Model | None = None
+    for line in sys.stdin:
+        request, error = json.loads(line), ""
+        try:
+            if "load" in request:
+                model = load(request["load"], verify=True)
+            elif model is not None:
+                run(model, request["run"], request["to"])
+        except Exception as raised:
+            error = f"{type(raised).__name__}: {raised}"
+        answers.write(json.dumps({"error": error}) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
