@@ -167,10 +167,11 @@ HOST = """host.program 1 @p
         extern test.below (i, 4) -> (t)
       body
         extern test.next (i) -> (j)
+    repeat s9 below 0 carry (c0) from (last) next (c0) -> (same)
     call sub (f, (s3)) -> (o0, o1)
     call_partition sub (f, 7) -> (o2, o3)
     free pool
-    return f, g, [o1, (u0), none], o2, o3, (u1), last, a
+    return f, g, [o1, (u0), none], o2, o3, (u1), same, a
   host.program 1 @sub
     parameter t tensor
     parameter n size

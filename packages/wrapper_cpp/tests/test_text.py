@@ -222,6 +222,30 @@ CASES: list[tuple[h.Instruction, list[str]]] = [
             "f.t_r = static_cast<gy::Tensor&&>(f.t_v);",
         ],
     ),
+    (
+        h.Repeat(
+            Sym("s1"),
+            expr(5),
+            ("v",),
+            ("x",),
+            (call("aten.mm.default", ref("v"), ref("y"), results=("m",)),),
+            ("m",),
+            ("r",),
+        ),
+        [
+            "f.t_v = f.t_x.share();",
+            "{",
+            "  const int64_t count = 5LL;",
+            "  for (f.s_s1 = 0; f.s_s1 < count; ++f.s_s1) {",
+            "    { gy::Call<2> c; c.push(gy::tensor(f.t_v)).push(gy::tensor(f.t_y)); "
+            'c.call("aten::mm", "", "T"); f.t_m = c.tensor(0); }',
+            "    auto next0 = static_cast<gy::Tensor&&>(f.t_m);",
+            "    f.t_v = static_cast<decltype(next0)&&>(next0);",
+            "  }",
+            "}",
+            "f.t_r = static_cast<gy::Tensor&&>(f.t_v);",
+        ],
+    ),
     *[
         (
             made("sub", (ref("x"), S0), ("b",)),

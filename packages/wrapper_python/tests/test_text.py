@@ -147,6 +147,24 @@ NESTED: dict[type, tuple[h.Instruction, list[str]]] = {
             "(r,) = (v,)",
         ],
     ),
+    h.Repeat: (
+        h.Repeat(
+            Sym("s1"),
+            expr(5),
+            ("v",),
+            ("x",),
+            (h.ExternCall("f.f.f", (ref("v"), Sym("s1")), (), ("n",)),),
+            ("n",),
+            ("r",),
+        ),
+        [
+            "(v,) = (x,)",
+            "for s1 in range(5):",
+            "    n = rt.extern('f.f.f', (v, s1), {})",
+            "    (v,) = (n,)",
+            "(r,) = (v,)",
+        ],
+    ),
 }
 
 

@@ -1,6 +1,5 @@
 """Higher-order ops: branches, loops and repeated regions become subprograms."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,9 +13,7 @@ from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.rules.extern import argument
-
-Lower = Callable[[GraphModule, str, str], LoopProgram]
-"""`lower(gm, name, prefix)`: the prefix is the path of `gm` from the root module."""
+from gyrator_lowering.steps import Around, Lower, lower_steps
 
 
 @define
@@ -27,13 +24,14 @@ class Regions:
     lower: Lower
     stem: str = "region"
     """With what names begin; a region inside of a region has a name of its own."""
-    programs: dict[int, LoopProgram] = field(factory=dict)
+    programs: dict[tuple[int, Around | None], LoopProgram] = field(factory=dict)
 
     def call(self, node: Node, args: list[Any]) -> Any:
         """Lower a call of a higher-order op.
 
         Raises:
-            UnsupportedError: GY-LOWER-001, for an op that is none of `cond`, `while_loop` and
+            UnsupportedError: GY-LOWER-001, for an op that is none of `cond`, `while_loop`,
+                `while_loop_stack_output`, `scan`, `map_impl` and
                 `invoke_subgraph`; GY-LOWER-011, where a region returns something but tensors.
         """
         name = getattr(node.target, "__name__", str(node.target))
@@ -62,7 +60,11 @@ class Regions:
                     )
                 )
                 return results
-            case "while_loop":
+            case "scan" | "map_impl":
+                return lower_steps(
+                    self.b, node, args, lambda around: self._region(places[0], args[0], around)
+                )
+            case "while_loop" | "while_loop_stack_output":
                 _, _, carried, invariants = args
                 condition = self._region(places[0], args[0])
                 body = self._region(places[1], args[1])
@@ -75,6 +77,7 @@ class Regions:
                         self._arguments(carried),
                         self._arguments(invariants),
                         tuple(r.buffer for r in results),
+                        name == "while_loop_stack_output",
                         self.b.origin,
                     )
                 )
@@ -101,14 +104,15 @@ class Regions:
     def _arguments(self, operands: Any) -> tuple[Any, ...]:
         return tuple(argument(self.b, operand) for operand in operands)
 
-    def _region(self, place: Any, module: Any) -> str:
+    def _region(self, place: Any, module: Any, around: Around | None = None) -> str:
         if not isinstance(module, GraphModule):
             raise self.b.unsupported("GY-LOWER-001", f"{place} is no graph")
-        found = self.programs.get(id(module))
+        known = id(module), around
+        found = self.programs.get(known)
         if found is None:
             key = str(place.target) if isinstance(place, Node) else str(place)
             name = f"{self.stem}{len(self.programs)}"
-            found = self.programs[id(module)] = self.lower(module, name, f"{key}.")
+            found = self.programs[known] = self.lower(module, name, f"{key}.", around)
         return found.name
 
     def _results(self, node: Node) -> tuple[TensorValue, ...]:

@@ -25,6 +25,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.formulas import NoFormulaError, Surroundings, formula
+from gyrator_lowering.steps import Lower
 from gyrator_lowering.torch_bridge.facts import facts_of
 
 NAMES = frozenset({"flex_attention", "flex_attention_backward"})
@@ -64,9 +65,7 @@ class _Blocks:
         )
 
 
-def lower_call(
-    b: LoopBuilder, lower: Callable[[GraphModule, str, str], LoopProgram], args: Sequence[Any]
-) -> Any:
+def lower_call(b: LoopBuilder, lower: Lower, args: Sequence[Any]) -> Any:
     """Emit the template that a call of one of the ops is.
 
     Raises:
@@ -76,7 +75,7 @@ def lower_call(
     kind = TemplateKind.FLEX_ATTENTION_GRADIENTS if backward else TemplateKind.FLEX_ATTENTION
 
     def lowered(gm: GraphModule) -> LoopProgram:
-        return lower(gm, "formula", "")
+        return lower(gm, "formula", "", None)
 
     try:
         return (_backward if backward else _forward)(b, lowered, args, kind)

@@ -37,6 +37,7 @@ from gyrator_lowering.folding import PACKED
 from gyrator_lowering.functionalized import Holders, Wrapped, is_token
 from gyrator_lowering.ops import REPORT, Ops
 from gyrator_lowering.options import LoweringOptions
+from gyrator_lowering.steps import STEP, Around
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH
 from gyrator_lowering.torch_bridge.facts import facts_of
@@ -80,6 +81,8 @@ class _Lowering:
     """Why nodes cannot be expressed."""
     prefix: str = ""
     """Path of this graph from the root module, with a dot at its end."""
+    around: Around | None = None
+    """What this graph is one step of."""
     regions: Regions = field(init=False)
     wrapped: Wrapped = field(init=False)
     launches: Launches = field(init=False)
@@ -105,11 +108,14 @@ class _Lowering:
         self.launches = Launches(self.b, self.wrapped)
         self.ops = Ops(self.b, self.table)
 
-    def _region(self, gm: GraphModule, name: str, path: str) -> LoopProgram:
+    def _region(self, gm: GraphModule, name: str, path: str, around: Around | None) -> LoopProgram:
         """Lower a graph inside this one to a program of its own."""
         b = self.b
         inner = _Lowering.of(gm, evolve(b.options, name=name), b.targets, self.table)
         inner.prefix = self.prefix + path
+        inner.around = around
+        if around is not None:
+            inner.b.known |= {STEP, *around.sizes}
         inner.regions.stem = f"{name}_region"
         return inner.run()
 
@@ -137,6 +143,9 @@ class _Lowering:
         if self.refused:
             raise RefusedError(self.refused) from failure
         b = self.b
+        facts = facts_of(b.symbols)
+        if self.around is not None:
+            facts = facts.with_range(STEP, 0, self.around.count - 1)
         return LoopProgram(
             name=b.options.name,
             inputs=tuple(self.inputs),
@@ -144,7 +153,7 @@ class _Lowering:
             buffers=tuple(b.buffers),
             operations=tuple(b.operations),
             outputs=outputs,
-            facts=facts_of(b.symbols),
+            facts=facts,
             origins=tuple(b.origins),
             subprograms=tuple(self.regions.programs.values()),
             user_kernels=tuple(self.launches.kernels.values()),
@@ -235,6 +244,11 @@ class _Lowering:
 
     def _placeholder(self, node: Node) -> Any:
         fake = node.meta.get("val")
+        if self.around is not None:
+            given = self.around.given(self.b, node, len(self.inputs))
+            if given is not None:
+                self.inputs.append(given[0])
+                return given[1]
         name = self.b.reserve(_identifier(node.name))
         if isinstance(fake, torch.Tensor) and not is_token(node) and self._holds(fake):
             with suppress(UnsupportedError):  # of sizes: the input is opaque
@@ -259,21 +273,7 @@ class _Lowering:
 
     def _given(self, name: str, fake: torch.Tensor) -> tuple[Buffer, TensorValue]:
         """Return the buffer and the view of a tensor that exists before the program runs."""
-        spec = self.b.exact_spec(fake)
-        for size in (*spec.shape, *spec.strides):
-            self.b.known |= size.free_symbols
-        buffer = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
-        self.b.devices[name] = spec.device
-        view = self.b.given[name] = TensorValue(
-            name,
-            spec.dtype,
-            spec.device,
-            spec.shape,
-            spec.strides,
-            self.b.symbols.size(0),
-            spec.dtype,
-        )
-        return buffer, view
+        return self.b.existing(name, self.b.exact_spec(fake))
 
     def _attribute(self, node: Node) -> Any:
         key = str(node.target)
@@ -295,6 +295,11 @@ class _Lowering:
     def _outputs(self, node: Node) -> tuple[Output, ...]:
         (given,) = node.args
         items: Any = given if isinstance(given, (list, tuple)) else (given,)
+        if self.around is not None:
+            values = [self.env.get(item, item) for item in items]
+            inputs, outputs = self.around.finish(self.b, self.inputs, values)
+            self.inputs = [*inputs]
+            return outputs
         return tuple(self._output(self.env.get(item, item)) for item in items)
 
     def _output(self, value: Any) -> Output:

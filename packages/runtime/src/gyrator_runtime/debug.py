@@ -63,6 +63,7 @@ class TextRuntime:
     assert_no_nan = staticmethod(host.check_nan)
     assert_true = staticmethod(host.assert_true)
     separate = staticmethod(host.separate)
+    stack = staticmethod(host.stack)
     copy = staticmethod(host.copy)
     read_scalar = staticmethod(host.read_scalar)
     tma_descriptor = staticmethod(host.tma_descriptor)

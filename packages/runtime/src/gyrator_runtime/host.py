@@ -5,7 +5,7 @@ it is called when a plan is linked, and its result on each run.
 """
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -33,6 +33,7 @@ __all__ = [
     "read_scalar",
     "separate",
     "size_of",
+    "stack",
     "stride_of",
     "tma_descriptor",
     "typed",
@@ -96,6 +97,11 @@ def identity(value: Any) -> Any:
 def pack(*items: Any) -> list[Any]:
     """Return the arguments as a list; how a plan passes a list of tensors."""
     return list(items)
+
+
+def stack(rows: Sequence[Sequence[torch.Tensor]]) -> tuple[torch.Tensor, ...]:
+    """Return the columns of `rows`, each as one tensor with a new first dimension."""
+    return tuple(map(torch.stack, zip(*rows, strict=True)))
 
 
 def over_storage(

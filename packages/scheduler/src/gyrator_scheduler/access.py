@@ -22,6 +22,7 @@ from gyrator_ir.loop.nodes import (
     Operation,
     Pointwise,
     Reduction,
+    RepeatOp,
     ScalarRead,
     Scan,
     Scatter,
@@ -123,6 +124,8 @@ def arguments_of(op: Operation) -> tuple[Arg | Cond, ...]:
             return (predicate, *operands)
         case WhileOp(carried=carried, invariants=invariants):
             return (*carried, *invariants)
+        case RepeatOp(count=count, carried=carried, operands=operands):
+            return (count, *carried, *operands)
         case CallOp(operands=operands):
             return operands
         case _:
@@ -137,6 +140,8 @@ def results_of(op: Operation) -> tuple[str, ...]:
             return tuple(n for r in lists if isinstance(r, tuple) for n in r)
         case CollectiveCall() | CondOp() | WhileOp() | CallOp():
             return op.results
+        case RepeatOp(results=results, stacks=stacks):
+            return (*results, *stacks)
         case Template(outputs=outputs):
             return tuple(o.buffer for o in outputs)
         case DeviceCopy(destination=destination):

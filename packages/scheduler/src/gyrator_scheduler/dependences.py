@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import (
     CondOp,
     Extern,
     Operation,
+    RepeatOp,
     WhileOp,
 )
 from gyrator_scheduler.access import Access, access
@@ -55,7 +56,7 @@ def has_effects(op: Operation) -> bool:
     """Whether a call must keep its place among calls of this sort: it draws from a generator's
     stream, talks to other processes, or does something that no result shows."""
     match op:
-        case CollectiveCall() | CollectiveWait() | CondOp() | WhileOp() | CallOp():
+        case CollectiveCall() | CollectiveWait() | CondOp() | WhileOp() | RepeatOp() | CallOp():
             return True
         case Extern(target=target, results=results, mutates=mutates):
             if not results and not mutates:
@@ -132,7 +133,7 @@ def dependences(operations: Sequence[Operation], buffers: Sequence[Buffer]) -> D
             readers[name] = []
         for symbol in touched.defines:
             definer[symbol] = index
-        if isinstance(op, Extern):
+        if isinstance(op, (Extern, WhileOp)):
             for name in touched.writes:
                 for symbol in shapes.get(name, ()):
                     definer.setdefault(symbol, index)

@@ -15,6 +15,7 @@ from gyrator_ir.loop.nodes import (
     Extern,
     LoopProgram,
     Output,
+    RepeatOp,
     Template,
     TensorRef,
 )
@@ -129,8 +130,10 @@ def program_peak(program: LoopProgram) -> int:
     return peak_at(lives, sizes_of_buffers(program.buffers, program.facts))[0]
 
 
-def allocated(node: ScheduleNode) -> bool:
-    """Whether the host allocates what a node creates (and not the callee)."""
+def allocated(node: ScheduleNode, buffer: str) -> bool:
+    """Whether the host allocates a buffer that a node creates (and not the callee)."""
+    if isinstance(node, RepeatOp):
+        return buffer in node.stacks
     if isinstance(node, Extern):
         return node.out is not None
     return isinstance(node, (Kernel, Template, DeviceCopy))
@@ -167,12 +170,12 @@ def with_reuse(
         dying = [
             lives[d].buffer
             for d in deaths.get(n, ())
-            if lives[d].first < n and allocated(nodes[lives[d].first])
+            if lives[d].first < n and allocated(nodes[lives[d].first], lives[d].buffer)
         ]
         for b in births.get(n, ()):
-            if not allocated(node):
-                continue
             buffer = buffers[lives[b].buffer]
+            if not allocated(node, buffer.name):
+                continue
             source = None
             if isinstance(node, Kernel):
                 source = _in_place(node, buffer, dying, buffers, sizes)
@@ -186,8 +189,8 @@ def with_reuse(
         for name in dying:
             places.give(buffers[name], sizes[name])
         for d in deaths.get(n, ()):
-            if lives[d].first == n and allocated(node):
-                name = lives[d].buffer
+            name = lives[d].buffer
+            if lives[d].first == n and allocated(node, name):
                 places.give(buffers[name], sizes[name])
     return tuple(result)
 

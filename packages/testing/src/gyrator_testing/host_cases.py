@@ -160,6 +160,44 @@ REFUSED_ELSEWHERE: Mapping[str, tuple[str, Array]] = MappingProxyType({
 """,
         X,
     ),
+    "a loop of steps in a loop of steps that sizes count": (
+        """    s0 = dim x 0
+    s1 = dim x 1
+    y = allocate f32[s0, s1] strides [s1, 1] on cpu
+    extern aten.mul.Scalar (x, 0) -> (z)
+    repeat s2 below s0 carry (v) from (z) next (w) -> (last)
+      row = view x as f32[s1] strides [1] offset s1*s2
+      repeat s3 below (s1 - 1) carry (a) from (v) next (b) -> (w)
+        extern aten.add.Tensor (a, row) with {alpha=(s3)} -> (b)
+      place = view y as f32[s1] strides [1] offset s1*s2
+      part = view w as f32[s1] strides [1] offset 0
+      copy part -> place
+    repeat s4 below (s0 - 4) carry (n) from (x) next (m) -> (never)
+      extern aten.neg.default (n) -> (m)
+    repeat s5 below 2 carry () from () next () -> ()
+      extern aten.add_.Scalar (y, (s5))
+    return last, y, never
+""",
+        X,
+    ),
+    "loops that stack what they carry": (
+        """    extern aten.argmin.default (x) -> (any)
+    extern aten.mul.Scalar (any, 0) -> (k)
+    loop (i, v) from (k, x) while t next (j, w) stacked -> (counts, values)
+      condition
+        extern aten.lt.Scalar (i, 3) -> (t)
+      body
+        extern aten.add.Scalar (i, 1) -> (j)
+        extern aten.mul.Tensor (v, x) -> (w)
+    loop (i1) from (k) while t1 next (j1) stacked -> (one)
+      condition
+        extern aten.lt.Scalar (i1, 0) -> (t1)
+      body
+        extern aten.add.Scalar (i1, 1) -> (j1)
+    return counts, values, one
+""",
+        X,
+    ),
     "calls that return nothing and change an argument": (
         """    extern aten.bernoulli_.float (x, 1.0)
     v = view x as f32[2] strides [1] offset 2

@@ -1,6 +1,6 @@
 """One method an instruction. `BodyWriter.WRITERS` lists them; a test holds it complete."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -236,10 +236,10 @@ class BodyWriter:
 
     def loop(self, i: h.Loop) -> Lines:
         """`for (;;) { condition; if (!test) break; body; next }`."""
-        lines = [
-            f"{self.at(c)} = {self._given(v, False)};"
-            for c, v in zip(i.carried, i.initial, strict=True)
-        ]
+        lines = self._begin(i)
+        if i.stacked:
+            lines += [f"gy::List rows{k}(8);" for k in range(len(i.carried))]
+            lines.append("bool ran = false;")
         body = self.sequence(i.condition)
         tested = [n for n in bound(i.condition) if n not in freed(i.condition)]
         body.append(f"bool again = gy::truth({self.at(i.test)});")
@@ -247,16 +247,56 @@ class BodyWriter:
         body.extend(indented([*self._drop(tested), "break;"]))
         body.append("}")
         body.extend(self.sequence(i.body))
+        body.extend(self._go_on(i, tested))
+        if i.stacked:
+            added = (f"rows{k}.add(gy::tensor({self.at(c)}));" for k, c in enumerate(i.carried))
+            body.extend((*added, "ran = true;"))
+        lines += ["for (;;) {", *indented(body), "}"]
+        return block(lines + self._stack(i)) if i.stacked else lines + self._end(i)
+
+    def _stack(self, i: h.Loop) -> Lines:
+        """Write a call of `aten::stack` for each result of a loop."""
+        lines: Lines = []
+        for k, (result, carried) in enumerate(zip(i.results, i.carried, strict=True)):
+            pushed = f"c.push(rows{k}.take()).push(gy::integer(0));"
+            lines += [
+                f"if (!ran) rows{k}.add(gy::tensor({self.at(carried)}));",
+                f'{{ gy::Call<2> c; {pushed} c.call("aten::stack", "", "T"); '
+                f"{self.at(result)} = c.tensor(0); }}",
+                *self._drop([carried]),
+            ]
+        return lines
+
+    def repeat(self, i: h.Repeat) -> Lines:
+        """`for (f.s_s0 = 0; f.s_s0 < count; ++f.s_s0) { body; next }`."""
+        step = f"f.s_{i.symbol.name}"
+        body = [*self.sequence(i.body), *self._go_on(i, ())]
+        count = f"const int64_t count = {self.size(i.count)};"
+        head = f"for ({step} = 0; {step} < count; ++{step}) {{"
+        return [*self._begin(i), *block([count, head, *indented(body), "}"]), *self._end(i)]
+
+    def _begin(self, i: h.Loop | h.Repeat) -> Lines:
+        """Write what the carried names are at first."""
+        return [
+            f"{self.at(c)} = {self._given(v, False)};"
+            for c, v in zip(i.carried, i.initial, strict=True)
+        ]
+
+    def _go_on(self, i: h.Loop | h.Repeat, tested: Sequence[str]) -> Lines:
+        """Write the end of a loop's body: the next carried names; all else is dropped."""
+        lines: Lines = []
         inside = frozenset((*bound(i.body), *i.carried, *tested))
         for k, value in enumerate(i.next):
             moved = value in inside and value not in i.next[k + 1 :]
-            body.append(f"auto next{k} = {self._given(value, moved)};")
+            lines.append(f"auto next{k} = {self._given(value, moved)};")
         move = "static_cast<decltype(next{0})&&>(next{0})"
-        body.extend(f"{self.at(c)} = {move.format(k)};" for k, c in enumerate(i.carried))
+        lines.extend(f"{self.at(c)} = {move.format(k)};" for k, c in enumerate(i.carried))
         gone = freed(i.body) | set(i.next)
-        body.extend(self._drop(n for n in (*tested, *bound(i.body)) if n not in gone))
-        lines += ["for (;;) {", *indented(body), "}"]
-        return lines + [
+        return lines + self._drop(n for n in (*tested, *bound(i.body)) if n not in gone)
+
+    def _end(self, i: h.Loop | h.Repeat) -> Lines:
+        """Write what the results of a loop are."""
+        return [
             f"{self.at(r)} = {self._given(c, True)};"
             for r, c in zip(i.results, i.carried, strict=True)
         ]
@@ -305,6 +345,7 @@ class BodyWriter:
         h.ReadScalar: read_scalar, h.CollectiveStart: collective_start,
         h.CollectiveFinish: collective_finish, h.WithDevice: with_device,
         h.ProfileRange: profile_range, h.Branch: branch, h.Loop: loop,
+        h.Repeat: repeat,
         h.CallProgram: call_program, h.CallPartition: call_program, h.Comment: comment,
         h.Return: returns,
     })  # fmt: skip

@@ -129,6 +129,13 @@ class Kinds:
                 self._read(i.body)
                 for name, value in zip(i.results, i.initial, strict=True):
                     self._bind(name, self._of(value))
+            case h.Repeat():
+                self._symbols[i.symbol.name] = None
+                for name, value in zip(i.carried, i.initial, strict=True):
+                    self._bind(name, self._of(value))
+                self._read(i.body)
+                for name, value in zip(i.results, i.initial, strict=True):
+                    self._bind(name, self._of(value))
             case h.CallProgram() | h.CallPartition():
                 self._call(i)
 

@@ -68,5 +68,5 @@ def _bound(instructions: Iterable[h.Instruction]) -> Iterator[tuple[str, Layout 
                 devices[name] = devices.get(source)
                 yield name, Layout(i.dtype, i.shape, i.strides, devices[name])
             case _ if not isinstance(i, h.WithDevice | h.ProfileRange):
-                carried = i.carried if isinstance(i, h.Loop) else ()
+                carried = i.carried if isinstance(i, h.Loop | h.Repeat) else ()
                 yield from ((name, None) for name in (*binds(i), *carried))

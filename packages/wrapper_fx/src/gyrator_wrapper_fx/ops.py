@@ -27,8 +27,10 @@ __all__ = [
     "loop",
     "mod_or_zero",
     "read_scalar",
+    "repeat",
     "select",
     "separate",
+    "stacking_loop",
     "view",
     "within_device",
     "within_profile",
@@ -267,6 +269,45 @@ def loop(
     """Replace `carried` by what `body` returns while `condition` gives true, as a while loop."""
     while bool(condition(*carried, *captured)[0]):
         carried = tuple(body(*carried, *captured))
+    return tuple(carried)
+
+
+def _stacked_once(
+    _: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return the results of one run, stacked."""
+    return tuple(torch.stack([value]) for value in body(*carried, *captured))
+
+
+@leaf(_stacked_once)
+def stacking_loop(
+    condition: Body, body: Body, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return all that `body` returned, each stacked, while `condition` gave true.
+
+    Where it never did, these are the stacks of `carried` alone.
+    """
+    rows: list[tuple[Any, ...]] = []
+    while bool(condition(*carried, *captured)[0]):
+        carried = tuple(body(*carried, *captured))
+        rows.append(carried)
+    return tuple(torch.stack(column) for column in zip(*(rows or [carried]), strict=True))
+
+
+def _first_step(
+    body: Body, _: int, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Return the results of the first run, whose layout all runs have."""
+    return tuple(body(0, *carried, *captured))
+
+
+@leaf(_first_step)
+def repeat(
+    body: Body, count: int, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Replace `carried` by what `body` returns for each of 0, 1, ... below `count`."""
+    for step in range(count):
+        carried = tuple(body(step, *carried, *captured))
     return tuple(carried)
 
 

@@ -234,7 +234,20 @@ def _loop(scope: Scope, i: h.Loop) -> None:
     condition = scope.nested("test", parameters, i.condition, (i.test,))
     body = scope.nested("body", parameters, i.body, i.next)
     initial = tuple(scope.env[n] for n in i.initial)
-    result = scope.call(ops.loop, condition, body, initial, _operands(scope, names))
+    function = ops.stacking_loop if i.stacked else ops.loop
+    result = scope.call(function, condition, body, initial, _operands(scope, names))
+    scope.unpack(i.results, result)
+
+
+def _repeat(scope: Scope, i: h.Repeat) -> None:
+    known = {*i.carried, *bound(i.body)}
+    passed = [v for v in i.next if v not in known]
+    symbol = i.symbol.name
+    names = tuple(n for n in scope.captures(i.body, passed) if n not in (symbol, *i.carried))
+    body = scope.nested("body", (symbol, *i.carried, *names), i.body, i.next)
+    initial = tuple(scope.env[n] for n in i.initial)
+    count = scope.size(i.count)
+    result = scope.call(ops.repeat, body, count, initial, _operands(scope, names))
     scope.unpack(i.results, result)
 
 
@@ -290,6 +303,7 @@ TRANSLATIONS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType(
         h.ProfileRange: _profile_range,
         h.Branch: _branch,
         h.Loop: _loop,
+        h.Repeat: _repeat,
         h.CallProgram: _call_program,
         h.CallPartition: _call_program,
         h.Comment: _comment,

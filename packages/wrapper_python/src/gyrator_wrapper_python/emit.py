@@ -235,11 +235,29 @@ def _loop(w: Writer, i: h.Loop) -> None:
     """`while True`, left where the condition gives false."""
     for line in _assigned(i.carried, i.initial):
         w.out.add(line)
+    rows = f"{w.rt}_rows"
+    if i.stacked:
+        w.out.add(f"{rows} = []")
     w.block("while True:", i.condition, f"if not {i.test}:", "    break")
     with w.out.indent():
         w.body(i.body)
         for line in _assigned(i.carried, i.next):
             w.out.add(line)
+        if i.stacked:
+            w.out.add(f"{rows}.append({names(i.carried)})")
+    if i.stacked:
+        w.call("stack", f"{rows} or [{names(i.carried)}]", into=names(i.results))
+        return
+    for line in _assigned(i.results, i.carried):
+        w.out.add(line)
+
+
+def _repeat(w: Writer, i: h.Repeat) -> None:
+    """`for s0 in range(count)`."""
+    for line in _assigned(i.carried, i.initial):
+        w.out.add(line)
+    carry = _assigned(i.carried, i.next)
+    w.block(f"for {i.symbol.name} in range({w.size(i.count)}):", i.body, *carry)
     for line in _assigned(i.results, i.carried):
         w.out.add(line)
 
@@ -273,6 +291,7 @@ WRITERS: Mapping[type, Callable[[Writer, Any], None]] = MappingProxyType({
     h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
     h.WithDevice: _with_device,
     h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
+    h.Repeat: _repeat,
     h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _comment,
     h.Return: _return,
 })  # fmt: skip
@@ -284,10 +303,12 @@ def runtime_name(program: h.HostProgram) -> str:
     used = {p.name for p in program.parameters}
     for i in walk(program.instructions):
         used.update(binds(i))
-        if isinstance(i, h.Loop):
+        if isinstance(i, h.Loop | h.Repeat):
             used.update(i.carried)
+        if isinstance(i, h.Repeat):
+            used.add(i.symbol.name)
     name = "rt"
-    while name in used:
+    while name in used or f"{name}_rows" in used:
         name += "_"
     return name
 

@@ -335,13 +335,32 @@ class Loop:
     """While `condition` gives a true tensor called `test`, run `body` and replace `carried`.
 
     `carried` starts as `initial`; after each run of `body` it takes the values `next`. Afterwards
-    `results` are bound to the last `carried`.
+    `results` are bound to the last `carried`; if `stacked`, to new tensors that hold, along a new
+    first dimension, what each `next` was in order, or where `body` never ran, `initial` alone.
     """
 
     carried: tuple[str, ...] = field(validator=a_tuple)
     initial: tuple[str, ...] = field(validator=a_tuple)
     condition: tuple["Instruction", ...] = field(validator=a_tuple)
     test: str = field(validator=identifier)
+    body: tuple["Instruction", ...] = field(validator=a_tuple)
+    next: tuple[str, ...] = field(validator=a_tuple)
+    results: tuple[str, ...] = field(validator=a_tuple)
+    stacked: bool = field(default=False, validator=exactly(bool))
+
+
+@frozen
+class Repeat:
+    """Run `body` with `symbol` = 0, 1, ... below `count`, and replace `carried` each time.
+
+    `carried` starts as `initial`; after each run of `body` it takes the values `next`. Afterwards
+    `results` are bound to the last `carried`.
+    """
+
+    symbol: Sym = field(validator=exactly(Sym))
+    count: Expr = field(validator=instance_of(Expr))
+    carried: tuple[str, ...] = field(validator=a_tuple)
+    initial: tuple[str, ...] = field(validator=a_tuple)
     body: tuple["Instruction", ...] = field(validator=a_tuple)
     next: tuple[str, ...] = field(validator=a_tuple)
     results: tuple[str, ...] = field(validator=a_tuple)
@@ -406,6 +425,7 @@ Instruction = (
     | ProfileRange
     | Branch
     | Loop
+    | Repeat
     | CallProgram
     | CallPartition
     | Comment

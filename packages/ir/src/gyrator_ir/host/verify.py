@@ -63,6 +63,7 @@ from gyrator_ir.host.nodes import (
     ProfileRange,
     ReadScalar,
     Ref,
+    Repeat,
     Return,
     Reuse,
     Separate,
@@ -464,6 +465,26 @@ def _loop(v: _Scope, i: Loop) -> None:
         v.bind(name, _Bound(bound.kind, bound.dtype))
 
 
+def _repeat(v: _Scope, i: Repeat) -> None:
+    counts = {len(i.carried), len(i.initial), len(i.next), len(i.results)}
+    if len(counts) != 1:
+        v.fail(
+            6,
+            f"{len(i.carried)} carried, {len(i.initial)} initial and {len(i.next)} next "
+            f"value(s), {len(i.results)} result(s)",
+        )
+    v.exprs((i.count,))
+    initial = [v.use(name) for name in i.initial]
+    live, symbols = dict(v.live), set(v.symbols)
+    v.bind_symbol(i.symbol)
+    for name, bound in zip(i.carried, initial, strict=True):
+        v.bind(name, _Bound(bound.kind, bound.dtype))
+    _body(v, i.body, i.next, i)
+    v.live, v.symbols = live, symbols
+    for name, bound in zip(i.results, initial, strict=True):
+        v.bind(name, _Bound(bound.kind, bound.dtype))
+
+
 def _call(v: _Scope, i: CallProgram | CallPartition) -> None:
     found = v.programs.get(i.program)
     if found is None:
@@ -516,6 +537,7 @@ _CHECKS: Mapping[type, Callable[[_Scope, Any], None]] = MappingProxyType(
         ProfileRange: _with,
         Branch: _branch,
         Loop: _loop,
+        Repeat: _repeat,
         CallProgram: _call,
         CallPartition: _call,
         Comment: lambda *_: None,
@@ -533,6 +555,7 @@ _UNCAPTURED: Mapping[type, str] = MappingProxyType(
         CollectiveFinish: "it waits for other processes",
         Branch: "the host chooses between programs",
         Loop: "the host decides when it ends",
+        Repeat: "the host repeats a program",
         CallProgram: "it calls a program",
         CallPartition: "it calls a program",
     }

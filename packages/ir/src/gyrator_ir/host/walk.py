@@ -37,7 +37,7 @@ _BODIES = ("body", "then", "otherwise", "condition")
 def bodies(instruction: h.Instruction) -> tuple[tuple[h.Instruction, ...], ...]:
     """Return the sequences nested in an instruction."""
     match instruction:
-        case h.WithDevice(body=body) | h.ProfileRange(body=body):
+        case h.WithDevice(body=body) | h.ProfileRange(body=body) | h.Repeat(body=body):
             return (body,)
         case h.Branch(then=then, otherwise=otherwise):
             return (then, otherwise)
@@ -69,6 +69,8 @@ def binds(instruction: h.Instruction) -> tuple[str, ...]:
             return results
         case h.CallPartition(results=results) | h.Branch(results=results) | h.Loop(results=results):
             return results
+        case h.Repeat(results=results):
+            return results
         case h.WithDevice(body=body) | h.ProfileRange(body=body):
             return bound(body)
     attribute = _BINDS.get(type(instruction))
@@ -97,7 +99,7 @@ def freed(instructions: Iterable[h.Instruction]) -> frozenset[str]:
 
 def uses(instruction: h.Instruction) -> tuple[str, ...]:
     """Return the names and symbols that an instruction itself reads, nested bodies left out."""
-    defined = _BINDS.get(type(instruction))
+    defined = "symbol" if isinstance(instruction, h.Repeat) else _BINDS.get(type(instruction))
     found: list[str] = []
     for attribute in attrs.fields(type(instruction)):
         name = attribute.name
@@ -135,6 +137,9 @@ def free_names(instructions: Iterable[h.Instruction]) -> tuple[str, ...]:
                 inside = free_names(i.condition) + free_names(i.body)
                 local = {*carried, *bound(i.condition), *bound(i.body)}
                 needed += [n for n in (*inside, i.test, *i.next) if n not in local]
+            case h.Repeat(carried=carried, body=body):
+                local = {i.symbol.name, *carried, *bound(body)}
+                needed += [n for n in (*free_names(body), *i.next) if n not in local]
             case h.WithDevice(body=body) | h.ProfileRange(body=body):
                 needed += free_names(body)
         found.update(dict.fromkeys(n for n in needed if n not in known))

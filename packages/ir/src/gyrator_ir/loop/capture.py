@@ -12,6 +12,7 @@ from gyrator_ir.loop.nodes import (
     CondOp,
     DeviceCopy,
     Extern,
+    RepeatOp,
     ScalarRead,
     WhileOp,
 )
@@ -25,6 +26,7 @@ _UNCAPTURED: Mapping[type, str] = MappingProxyType(
         AssertCond: "the host checks sizes",
         CondOp: "the host chooses between programs",
         WhileOp: "the host decides when it ends",
+        RepeatOp: "the host repeats a program",
         CallOp: "it calls a program",
     }
 )

@@ -8,6 +8,7 @@ from gyrator_ir.loop.nodes import (
     CondOp,
     DeviceCopy,
     Extern,
+    RepeatOp,
     ScalarRead,
     TemplateKind,
     UserTritonKernel,
@@ -15,6 +16,7 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.text.forms import (
     COND,
+    EXPR,
     NAME,
     NAMES,
     ORIGINS,
@@ -118,7 +120,22 @@ CALLS = FormTable(
                 Part("body", WORD, lead="do"),
                 Part("carried", ARGS),
                 Part("invariants", ARGS, lead="invariants", omit=()),
+                flag("stacked", "stacked"),
                 _RESULTS,
+                _ORIGINS,
+            ),
+        ),
+        Form(
+            RepeatOp,
+            "repeat",
+            (
+                _NAME,
+                Part("count", EXPR),
+                Part("body", WORD, lead="do"),
+                Part("carried", ARGS),
+                Part("operands", ARGS, lead="with", omit=()),
+                _RESULTS,
+                Part("stacks", NAMES, lead="stacks", omit=()),
                 _ORIGINS,
             ),
         ),

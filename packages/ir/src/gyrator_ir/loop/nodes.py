@@ -392,7 +392,11 @@ class CondOp:
 @frozen
 class WhileOp:
     """While the subprogram `condition` gives true, replace the carried operands by what `body`
-    gives; `invariants` are passed to both, after the carried ones."""
+    gives; `invariants` are passed to both, after the carried ones.
+
+    The results are the last carried ones; if `stacked`, all that `body` gave, in order along a new
+    first dimension, or where it never ran, the operands alone.
+    """
 
     name: str = field(validator=identifier)
     condition: str = field(validator=exactly(str))
@@ -400,6 +404,27 @@ class WhileOp:
     carried: tuple[Arg, ...] = field(validator=a_tuple)
     invariants: tuple[Arg, ...] = field(validator=a_tuple)
     results: tuple[str, ...] = field(validator=a_tuple)
+    stacked: bool = field(default=False, validator=exactly(bool))
+    origins: tuple[int, ...] = field(default=(), validator=a_tuple)
+
+
+@frozen
+class RepeatOp:
+    """For each of `count` steps, replace the carried operands by what `body` gives.
+
+    `body` takes the number of the step, which is counted from 0, then the carried operands, then
+    `operands`, then `stacks`: buffers that exist before the first step and that it fills. It must
+    not write any other.
+    """
+
+    name: str = field(validator=identifier)
+    count: Expr = field(validator=instance_of(Expr))
+    body: str = field(validator=exactly(str))
+    carried: tuple[Arg, ...] = field(validator=a_tuple)
+    operands: tuple[Arg, ...] = field(validator=a_tuple)
+    results: tuple[str, ...] = field(validator=a_tuple)
+    """The last carried ones."""
+    stacks: tuple[str, ...] = field(default=(), validator=a_tuple)
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 
@@ -428,6 +453,7 @@ CallOperation = (
     | AssertCond
     | CondOp
     | WhileOp
+    | RepeatOp
     | CallOp
 )
 """Operations that the host program carries out."""

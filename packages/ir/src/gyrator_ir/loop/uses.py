@@ -14,6 +14,7 @@ from gyrator_ir.loop.nodes import (
     DeviceCopy,
     Extern,
     ListArg,
+    RepeatOp,
     ScalarRead,
     Template,
     TensorRef,
@@ -34,6 +35,8 @@ def buffers_of(op: CallOperation) -> set[str]:
             names.update(results, mutates)
         case CondOp(results=results) | WhileOp(results=results) | CallOp(results=results):
             names.update(results)
+        case RepeatOp(results=results, stacks=stacks):
+            names.update(results, stacks)
         case CollectiveWait(buffer=buffer):
             names.add(buffer)
         case DeviceCopy(destination=destination):
@@ -58,6 +61,8 @@ def _arguments(op: CallOperation) -> tuple[Arg, ...]:
             return (predicate, *operands) if isinstance(predicate, TensorRef) else operands
         case WhileOp(carried=carried, invariants=invariants):
             return (*carried, *invariants)
+        case RepeatOp(carried=carried, operands=operands):
+            return (*carried, *operands)
         case CallOp(operands=operands):
             return operands
         case CollectiveWait() | AssertCond():

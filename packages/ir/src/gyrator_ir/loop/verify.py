@@ -50,6 +50,7 @@ from gyrator_ir.loop.nodes import (
     Output,
     Pointwise,
     Reduction,
+    RepeatOp,
     ScalarRead,
     Scan,
     Scatter,
@@ -275,7 +276,7 @@ class CallChecker:
                 for name in (then, otherwise):
                     self._program(name, len(operands), len(results), where)
                 self._results(results, where)
-            case WhileOp(_, condition, body, carried, invariants, results):
+            case WhileOp(_, condition, body, carried, invariants, results, stacked):
                 self._arguments((*carried, *invariants), where)
                 operands_count = len(carried) + len(invariants)
                 self._program(condition, operands_count, 1, where)
@@ -284,7 +285,18 @@ class CallChecker:
                     flow.checker.fail(
                         15, f"{len(carried)} operands are carried, {len(results)} result", where
                     )
+                for name in results if stacked else ():
+                    flow.size_by(name)
                 self._results(results, where)
+            case RepeatOp(_, count, body, carried, operands, results, stacks):
+                self._arguments((count, *carried, *operands), where)
+                given = 1 + len(carried) + len(operands) + len(stacks)
+                self._program(body, given, len(carried), where)
+                if len(results) != len(carried):
+                    flow.checker.fail(
+                        15, f"{len(carried)} operands are carried, {len(results)} result", where
+                    )
+                self._results((*results, *stacks), where)
             case CallOp(_, program, operands, results):
                 self._arguments(operands, where)
                 self._program(program, len(operands), len(results), where)

@@ -102,6 +102,16 @@ class LoopBuilder(CurrentNode):
             name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
         )
 
+    def existing(self, name: str, spec: Spec) -> tuple[Buffer, TensorValue]:
+        """Return the buffer and the view of a tensor that exists before the program runs."""
+        for size in (*spec.shape, *spec.strides):
+            self.known |= size.free_symbols
+        self.devices[name] = spec.device
+        view = self.given[name] = TensorValue(
+            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
+        )
+        return Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides), view
+
     def temp(self, shape: Sequence[Expr], dtype: DType, like: TensorValue | Spec) -> TensorValue:
         """Create a contiguous buffer on the device of `like`."""
         shape = tuple(shape)

@@ -1,4 +1,5 @@
-"""`inline-higher-order`: scans, maps and flexible attention as the ops that they stand for."""
+"""`inline-higher-order`: short scans and maps, associative scans and flexible attention as the ops
+that they stand for."""
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -29,8 +30,9 @@ class InlineHigherOrder:
     """Replace calls of some higher-order ops by the ops that eager mode runs for them."""
 
     name: ClassVar[str] = "inline-higher-order"
-    longest: int = 64
-    """A scan or map over more steps stays: it would be written out step by step."""
+    longest: int = 4
+    """A scan or map over more steps becomes a loop, which takes less time to compile than all the steps
+    written out. Of an associative scan, the number of ops grows with the logarithm of its steps."""
     whole: bool = False
     """No op is taken apart; else those are that have no rule."""
     targets: Mapping[str, Target] = NO_TARGETS
@@ -64,6 +66,8 @@ def _is_inlined(node: Node, longest: int) -> bool:
         return True
     sliced = pytree.tree_leaves(node.args[place])
     lengths = [_value(n).shape[0] for n in sliced if isinstance(n, Node)]
+    if target.__name__ == "associative_scan":
+        return all(isinstance(n, int) for n in lengths)
     return all(isinstance(n, int) and n <= longest for n in lengths)
 
 

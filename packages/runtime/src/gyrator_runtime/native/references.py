@@ -100,6 +100,18 @@ class Looping:
     body: int
     carried: int
     """How many there are."""
+    stacked: bool = False
+    """All carried values, stacked, and not the last."""
+
+
+@frozen
+class Repeating:
+    """`f(count, *carried, *captured)`: the carried values after a plan ran for each number below
+    `count`, which it takes first."""
+
+    body: int
+    carried: int
+    """How many there are."""
 
 
 @frozen
@@ -124,5 +136,5 @@ class UserLaunch:
 
 Reference: TypeAlias = (
     HostFunction | Operator | TorchObject | TorchDevice | Carried | Allocator | Conforming
-    | Operating | Within | Branching | Looping | Calling | UserLaunch
+    | Operating | Within | Branching | Looping | Repeating | Calling | UserLaunch
 )  # fmt: skip

@@ -73,7 +73,7 @@ class Linker:
         yes, no = self._plans[then], self._plans[otherwise]
         return lambda condition, *args: (yes if condition else no)(*args)
 
-    def looping(self, condition: int, body: int, carried: int) -> Callable[..., Any]:
+    def looping(self, condition: int, body: int, carried: int, stacked: bool) -> Callable[..., Any]:
         """Return what runs a plan as long as another gives a true value."""
         test: Any = self._plans[condition]
         step: Any = self._plans[body]
@@ -82,6 +82,26 @@ class Linker:
             values, captured = args[:carried], args[carried:]
             while test(*values, *captured)[0]:
                 values = step(*values, *captured)
+            return values
+
+        def stack(*args: Any) -> Any:
+            values, captured = args[:carried], args[carried:]
+            rows = []
+            while test(*values, *captured)[0]:
+                values = step(*values, *captured)
+                rows.append(values)
+            return host.stack(rows or [values])
+
+        return stack if stacked else run
+
+    def repeating(self, body: int, carried: int) -> Callable[..., Any]:
+        """Return what runs a plan a number of times."""
+        step: Any = self._plans[body]
+
+        def run(count: int, *args: Any) -> Any:
+            values, captured = args[:carried], args[carried:]
+            for k in range(count):
+                values = step(k, *values, *captured)
             return values
 
         return run
@@ -160,6 +180,7 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "Within": Linker.within,
     "Branching": Linker.branching,
     "Looping": Linker.looping,
+    "Repeating": Linker.repeating,
     "Calling": Linker.calling,
     "UserLaunch": Linker.user_launch,
 }

@@ -36,6 +36,7 @@ from gyrator_runtime.native.references import (
     Operating,
     Operator,
     Reference,
+    Repeating,
     UserLaunch,
     Within,
 )
@@ -362,8 +363,21 @@ def _loop(scope: Scope, i: h.Loop) -> None:
     parameters, like = (*i.carried, *names), (*i.initial, *names)
     test = _nested(scope, parameters, like, i.condition, (i.test,))
     body = _nested(scope, parameters, like, i.body, i.next)
-    function = Looping(test.number, body.number, len(i.carried))
+    function = Looping(test.number, body.number, len(i.carried), i.stacked)
     scope.results(i.results, function, tuple(map(scope.bound, like)), body.integers)
+
+
+def _repeat(scope: Scope, i: h.Repeat) -> None:
+    known = {i.symbol.name, *i.carried, *bound(i.body)}
+    inner = (*free_names(i.body), *i.next)
+    names = tuple(dict.fromkeys(n for n in inner if n not in known))
+    parameters, like = (*i.carried, *names), (*i.initial, *names)
+    # The number of the step comes first; any integer stands for it here.
+    scope.env[i.symbol.name] = 0
+    body = _nested(scope, (i.symbol.name, *parameters), (i.symbol.name, *like), i.body, i.next)
+    del scope.env[i.symbol.name]
+    args = (scope.size(i.count), *map(scope.bound, like))
+    scope.results(i.results, Repeating(body.number, len(i.carried)), args, body.integers)
 
 
 def _call_program(scope: Scope, i: h.CallProgram | h.CallPartition) -> None:
@@ -388,6 +402,7 @@ LOWERINGS: Mapping[type, Callable[[Scope, Any], None]] = MappingProxyType({
     h.CollectiveStart: _collective_start, h.CollectiveFinish: _collective_finish,
     h.WithDevice: _with_device,
     h.ProfileRange: _profile_range, h.Branch: _branch, h.Loop: _loop,
+    h.Repeat: _repeat,
     h.CallProgram: _call_program, h.CallPartition: _call_program, h.Comment: _nothing,
 })  # fmt: skip
 """How each class of instruction is lowered; `Return` ends a plan."""

@@ -19,6 +19,7 @@ from gyrator_ir.host.nodes import (
     Mend,
     ReadScalar,
     Ref,
+    Repeat,
     Separate,
     TmaDescriptor,
     TritonLaunch,
@@ -37,6 +38,7 @@ from gyrator_ir.loop.nodes import (
     Extern,
     ListArg,
     Literal,
+    RepeatOp,
     ScalarRead,
     TensorRef,
     UserTritonKernel,
@@ -80,6 +82,8 @@ def calls(
             _branch(node, names, before, work)
         case WhileOp():
             _loop(node, names, before, work)
+        case RepeatOp():
+            _repeat(node, names, before, work)
         case CallOp(program=program, operands=operands, results=results):
             work.append(CallProgram(program, _values(operands, names, before), results))
 
@@ -174,8 +178,8 @@ def _branch(node: CondOp, names: Names, before: list[Instruction], work: list[In
     work.append(Branch(condition, *arms[0], *arms[1], node.results))
 
 
-def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
-    initial: list[str] = []
+def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) -> tuple[str, ...]:
+    found: list[str] = []
     for arg in node.carried:
         if not isinstance(arg, TensorRef):
             raise SchedulerError(
@@ -185,19 +189,54 @@ def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Ins
                     help="lower carried integers to one-element tensors",
                 )
             )
-        initial.append(names.tensor(arg, before))
+        found.append(names.tensor(arg, before))
+    return tuple(found)
+
+
+def _loop(node: WhileOp, names: Names, before: list[Instruction], work: list[Instruction]) -> None:
+    initial = _initial(node, names, before)
     carried = tuple(names.fresh("carried") for _ in initial)
     following = tuple(names.fresh("next") for _ in initial)
     test = names.fresh("test")
-    args = (*(Ref(c) for c in carried), *_values(node.invariants, names, before))
+    invariants = _values(node.invariants, names, before)
+    args = (*map(Ref, carried), *invariants)
     work.append(
         Loop(
             carried,
-            tuple(initial),
+            initial,
             (CallProgram(node.condition, args, (test,)),),
             test,
             (CallProgram(node.body, args, following),),
             following,
             node.results,
+            node.stacked,
         )
     )
+    _separated(node, initial, invariants, work)
+
+
+def _repeat(
+    node: RepeatOp, names: Names, before: list[Instruction], work: list[Instruction]
+) -> None:
+    initial = _initial(node, names, before)
+    carried = tuple(names.fresh("carried") for _ in initial)
+    following = tuple(names.fresh("next") for _ in initial)
+    step = Sym(names.fresh("s_step"))
+    operands = _values(node.operands, names, before)
+    given = (*operands, *map(Ref, node.stacks))
+    call = CallProgram(node.body, (step, *map(Ref, carried), *given), following)
+    work.append(Repeat(step, node.count, carried, initial, (call,), following, node.results))
+    _separated(node, initial, given, work)
+
+
+def _separated(
+    node: WhileOp | RepeatOp,
+    initial: tuple[str, ...],
+    given: Sequence[Value],
+    work: list[Instruction],
+) -> None:
+    """Give what a loop carried last memory of its own: where no step ran it is what it began with,
+    and a program may return what it was given."""
+    others = dict.fromkeys((*initial, *(name for value in given for name in _names(value))))
+    if node.results:
+        work.append(Separate(node.results, tuple(others)))

@@ -198,9 +198,9 @@ class _Planner:
         for p in self.placement.pools:
             if p.first == n:
                 out.append(AllocatePool(p.name, p.bytes, p.device))
-        if allocated(node):
-            for life in births:
-                out.extend(self._storage(life))
+        made = [life for life in births if allocated(node, life.buffer)]
+        for life in made:
+            out.extend(self._storage(life))
         work: list[Instruction] = []
         if isinstance(node, Kernel):
             tensors = tuple(b.name for b in node.parameters)
@@ -216,8 +216,8 @@ class _Planner:
         else:
             calls(node, self.names, out, work)
             self.bound.update(defined_symbols(node))
-        created = [self.buffers[life.buffer] for life in births]
-        after: list[Instruction] = [] if allocated(node) else bind_results(created, self.bound)
+        given = [self.buffers[life.buffer] for life in births if life not in made]
+        after: list[Instruction] = bind_results(given, self.bound)
         if not isinstance(node, Kernel | Template):
             work.extend(separation(work, self.packed))
             # Sizes are bound outside of what work may be wrapped in, for others need them.

@@ -24,6 +24,7 @@ from gyrator_ir.loop.nodes import (
     Literal,
     OpaqueInput,
     Output,
+    RepeatOp,
     ScalarRead,
     SizeInput,
     Template,
@@ -123,6 +124,8 @@ class Machine:
                 self.assign(op.results, self.subprogram(chosen, operands))
             case WhileOp():
                 self._while(op)
+            case RepeatOp():
+                self._repeat(op)
             case CallOp(_, program, operands, results):
                 self.assign(results, self.subprogram(program, [self.argument(a) for a in operands]))
 
@@ -203,10 +206,28 @@ class Machine:
     def _while(self, op: WhileOp) -> None:
         carried: list[Any] = [self.argument(a) for a in op.carried]
         invariants = [self.argument(a) for a in op.invariants]
+        rows: list[list[Any]] = []
         while bool(np.asarray(self.subprogram(op.condition, [*carried, *invariants])[0]).item()):
             given = self.subprogram(op.body, [*carried, *invariants])
-            carried = [g.copy() if isinstance(g, np.ndarray) else g for g in given]
+            carried = _own(given)
+            rows.append(carried)
+        if op.stacked:
+            carried = [np.stack(column) for column in zip(*(rows or [carried]), strict=True)]
         self.assign(op.results, carried)
+
+    def _repeat(self, op: RepeatOp) -> None:
+        carried: list[Any] = [self.argument(a) for a in op.carried]
+        for name in op.stacks:
+            self.storage[name] = created(self.buffers[name], self.symbols)
+        operands = [*map(self.argument, op.operands), *map(self.whole, op.stacks)]
+        for step in range(integer(op.count, self.symbols)):
+            carried = _own(self.subprogram(op.body, [step, *carried, *operands]))
+        self.assign(op.results, carried)
+
+
+def _own(values: Sequence[Any]) -> list[Any]:
+    """Return what a program gave, in memory of its own."""
+    return [v.copy() if isinstance(v, np.ndarray) else v for v in values]
 
 
 def bind_inputs(machine: Machine, inputs: Sequence[Input], given: Sequence[object]) -> None:

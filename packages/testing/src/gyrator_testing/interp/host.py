@@ -36,6 +36,7 @@ from gyrator_ir.host.nodes import (
     ProfileRange,
     ReadScalar,
     Ref,
+    Repeat,
     Return,
     Reuse,
     Separate,
@@ -374,6 +375,8 @@ class _Host:
                 self.names.update(zip(i.results, found, strict=True))
             case Loop():
                 self._loop(i)
+            case Repeat():
+                self._repeat(i)
             case CallProgram(name, args, results) | CallPartition(name, args, results):
                 self._bind(results, self._call(name, [self._value(a) for a in args]))
             case Comment():
@@ -394,11 +397,25 @@ class _Host:
 
     def _loop(self, i: Loop) -> None:
         values = [self._get(name) for name in i.initial]
+        rows: list[list[Any]] = []
         while True:
             self.names.update(zip(i.carried, values, strict=True))
             self.run(i.condition)
             if not bool(self._get_tensor(i.test).array.item()):
                 break
+            self.run(i.body)
+            values = [self._get(name) for name in i.next]
+            rows.append(values)
+        if i.stacked:
+            columns = zip(*(rows or [values]), strict=True)
+            values = [_tensor(np.stack([t.array for t in column])) for column in columns]
+        self.names.update(zip(i.results, values, strict=True))
+
+    def _repeat(self, i: Repeat) -> None:
+        values = [self._get(name) for name in i.initial]
+        for step in range(integer(i.count, self.symbols)):
+            self.symbols[i.symbol] = step
+            self.names.update(zip(i.carried, values, strict=True))
             self.run(i.body)
             values = [self._get(name) for name in i.next]
         self.names.update(zip(i.results, values, strict=True))
