@@ -32,7 +32,8 @@ class InlineHigherOrder:
     name: ClassVar[str] = "inline-higher-order"
     longest: int = 4
     """A scan or map over more steps becomes a loop, which takes less time to compile than all
-    the steps written out. Of an associative scan, the number of ops grows with the logarithm of its steps."""
+    the steps written out. Of an associative scan, the number of ops grows with the logarithm
+    of its steps."""
     whole: bool = False
     """No op is taken apart; else those are that have no rule."""
     targets: Mapping[str, Target] = NO_TARGETS
