@@ -124,12 +124,15 @@ def test_a_selective_state_space(compared: Compared) -> None:
     def fn(x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
         def step(state: torch.Tensor, given: Any) -> Any:
             x, b, c = given
-            state = state * (-a.exp() * x.unsqueeze(-1).sigmoid()).exp() + x.unsqueeze(-1) * b
+            x = x.unsqueeze(-1)
+            state = state * (-a.exp() * x.sigmoid()).exp() + x * b
             return state, (state * c).sum(-1)
 
         return scan(step, x.new_zeros(a.shape), (x, b, c))[1]
 
-    compared.check(fn, (doubles(30, 6), doubles(6, 4), doubles(30, 4), doubles(30, 4)))
+    # Without gradients: AOTAutograd refuses this step, for what it saves shares memory with inputs.
+    shapes = ((30, 6), (6, 4), (30, 4), (30, 4))
+    compared.check(fn, tuple(torch.randn(shape) for shape in shapes))
 
 
 def test_loops_in_loops(compared: Compared) -> None:
