@@ -710,10 +710,10 @@ def test_runner_without_headers_is_the_pure_one(tmp_path, toolchain, monkeypatch
 
 
 def test_a_stored_runner_that_does_not_load_is_built_again(tmp_path, toolchain, shared_cache):
-    from gyrator_runtime.native.load import _extension
+    from gyrator_runtime.native import runner_extension
 
     cache = Cache(tmp_path / "c")
-    extension = _extension()
+    extension = runner_extension()
     cache.put(extension.key(), {extension.file: b"not a module"})
     with pytest.warns(GyratorWarning) as caught:
         assert load_runner(cache, toolchain).name == "native"
