@@ -48,8 +48,13 @@ class DType(StrEnum):
 
     @property
     def is_complex(self) -> bool:
-        """True for complex types, which no kernel computes on."""
-        return self in (DType.C64, DType.C128)
+        """True for complex types, which kernels read and write part by part."""
+        return self in _PARTS
+
+    @property
+    def part(self) -> "DType":
+        """The type of the real and the imaginary part of a complex type; others themselves."""
+        return _PARTS.get(self, self)
 
     @property
     def is_int(self) -> bool:
@@ -91,6 +96,7 @@ BYTE_FLOATS = (DType.F8E4M3, DType.F8E5M2, DType.F8E4M3FNUZ, DType.F8E5M2FNUZ)
 """Floats of 8 bits."""
 _NARROW = frozenset({DType.F16, DType.BF16, *BYTE_FLOATS})
 _FLOATS = _NARROW | {DType.F32, DType.F64}
+_PARTS = {DType.C64: DType.F32, DType.C128: DType.F64}
 _INTS = frozenset(
     {DType.I64, DType.I32, DType.I16, DType.I8, DType.U64, DType.U32, DType.U16, DType.U8}
 )

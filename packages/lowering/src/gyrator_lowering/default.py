@@ -5,6 +5,7 @@ from gyrator_lowering.rules import (
     attention,
     batch_norm,
     collective,
+    complex,
     conv,
     creation,
     embedding_bag,
@@ -59,6 +60,7 @@ FAMILIES = (
     attention.register,
     extern.register,
     collective.register,
+    complex.register,
 )
 
 

@@ -168,7 +168,7 @@ class Wrapped:
         if not isinstance(value, TensorValue):
             return value
         if place is not None and self.is_free(node, value, place):
-            return value
+            return value.in_memory
         return self.b.copy(value, self.b.spec(fake))
 
     def is_free(self, node: Node, value: TensorValue, place: int | str) -> bool:

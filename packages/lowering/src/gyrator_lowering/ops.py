@@ -28,12 +28,12 @@ class Ops:
 
     b: LoopBuilder
     table: LoweringTable
-    _rules: dict[str, Rule | None] = field(factory=dict)
+    _rules: dict[tuple[str, bool], Rule | None] = field(factory=dict)
 
     def lower(self, op: torch._ops.OpOverload, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Lower the builder's current node, a call of `op`; return what it became."""
         info = info_of(op)
-        rule = self._rule(info)
+        rule = self._rule(info, self._is_complex(args, kwargs))
         if info.name == "aten._conj.default" and isinstance(args[0], (int, float, complex)):
             return args[0].conjugate()
         if rule is None and info.is_view:
@@ -115,10 +115,21 @@ class Ops:
             return ""
         return other_bits(info.name, self.b.operations[mark[1] :])
 
-    def _rule(self, info: OpInfo) -> Rule | None:
-        if info.name not in self._rules:
-            self._rules[info.name] = self.table.find(info.name)
-        return self._rules[info.name]
+    def _rule(self, info: OpInfo, complex: bool) -> Rule | None:
+        key = (info.name, complex)
+        if key not in self._rules:
+            self._rules[key] = self.table.find(*key)
+        return self._rules[key]
+
+    def _is_complex(self, args: list[Any], kwargs: dict[str, Any]) -> bool:
+        """Whether an argument or a result of the current node is complex."""
+        for fake in each(self.b.node.meta.get("val")):
+            if isinstance(fake, torch.Tensor) and fake.is_complex():
+                return True
+        return any(
+            value.dtype.is_complex if isinstance(value, TensorValue) else type(value) is complex
+            for value in each((args, kwargs))
+        )
 
     def _view(self, info: OpInfo, args: list[Any]) -> Any:
         fake = self.b.node.meta["val"]
@@ -145,8 +156,6 @@ class Ops:
             return f"{info.name} is among the options' extern_ops"
         if kwargs.get("pin_memory"):
             return "page-locked memory is ATen's to allocate"
-        if info.name in _ANY_DTYPE:
-            return ""
         moves = info.name.split(".")[1] in _MOVES_BYTES
         for fake in each(self.b.node.meta.get("val")):
             if isinstance(fake, torch.Tensor):
@@ -164,14 +173,14 @@ class Ops:
         target = self.b.targets.get(device)
         if dtype in BYTE_FLOATS and not moves:
             return False
-        return target is not None and dtype in target.capabilities.dtypes
+        return target is not None and dtype.part in target.capabilities.dtypes
 
     def _ready(self, value: Any) -> Any:
         """Return an argument as kernels can read it: no change of element size, on one device."""
         if isinstance(value, TensorValue):
             return (
                 self._moved(value)
-                if value.dtype.size == value.stored.size
+                if value.dtype.part.size == value.stored.size
                 else (self._materialised(value))
             )
         if isinstance(value, list):
@@ -210,7 +219,6 @@ class Ops:
 
 REPORT = "this is a bug of Gyrator: please report it"
 _INDEXED = ("aten.index.", "aten.index_put.", "aten._unsafe_index", "aten._index_put_impl")
-_ANY_DTYPE = frozenset({"aten._conj.default", "aten._neg_view.default"})
 _MOVES_BYTES = frozenset(
     """
     _to_copy convert_element_type clone copy cat stack where full zeros ones fill empty new_zeros

@@ -130,6 +130,7 @@ class _Lowering:
                     outputs = self._outputs(node)
                 else:
                     self.env[node] = self._node(node)
+                self.b.join(mark[1], outputs)
                 if node.op != "placeholder" and self.b.symbols.pending:
                     self._compute_sizes(mark[1])
             except Exception as error:

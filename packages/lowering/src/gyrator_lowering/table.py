@@ -25,11 +25,15 @@ class LoweringTable:
     """An immutable map from overload (`aten.add.Tensor`) or packet (`aten.add`) to rule."""
 
     rules: Mapping[str, Rule] = field(converter=_read_only)
+    complex_rules: Mapping[str, Rule] = field(converter=_read_only, factory=dict)
+    """Those of calls with a complex argument or result."""
 
-    def find(self, target: str) -> Rule | None:
-        """Return the rule for an overload, or for its packet, or None."""
-        rule = self.rules.get(target)
-        return rule if rule is not None else self.rules.get(target.rpartition(".")[0])
+    def find(self, target: str, complex: bool = False) -> Rule | None:
+        """Return the rule for an overload, or for its packet, or None; for calls with a `complex`
+        argument or result, or for the others."""
+        rules = self.complex_rules if complex else self.rules
+        rule = rules.get(target)
+        return rule if rule is not None else rules.get(target.rpartition(".")[0])
 
 
 @define
@@ -37,26 +41,31 @@ class TableBuilder:
     """Collects rules, refusing silent replacement; `build()` freezes it."""
 
     _rules: dict[str, Rule] = field(factory=dict)
+    _complex: dict[str, Rule] = field(factory=dict)
 
-    def rule(self, *targets: str, replace: bool = False) -> Callable[[Rule], Rule]:
-        """Register the decorated function under each target.
+    def rule(
+        self, *targets: str, replace: bool = False, complex: bool = False
+    ) -> Callable[[Rule], Rule]:
+        """Register the decorated function under each target, for calls with a `complex` argument or
+        result or for the others.
 
         Raises:
             ValueError: when a target has a rule already and `replace` is false.
         """
+        rules = self._complex if complex else self._rules
 
         def add(fn: Rule) -> Rule:
             for target in targets:
-                if target in self._rules and not replace:
-                    old = self._rules[target]
+                if target in rules and not replace:
+                    old = rules[target]
                     raise ValueError(
                         f"{target} is already lowered by {old.__module__}.{old.__qualname__}"
                     )
-                self._rules[target] = fn
+                rules[target] = fn
             return fn
 
         return add
 
     def build(self) -> LoweringTable:
         """Freeze what was collected."""
-        return LoweringTable(self._rules)
+        return LoweringTable(self._rules, self._complex)

@@ -68,6 +68,7 @@ class Place:
 
 def place(b: Buffer) -> Place:
     """Return how bodies address a buffer."""
+    b = b.parts
     span = 1
     for size, stride in zip(b.shape, b.strides, strict=False):
         if type(size) is not ConstExpr or type(stride) is not ConstExpr:

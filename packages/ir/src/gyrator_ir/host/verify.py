@@ -340,7 +340,7 @@ def _launch(v: _Scope, i: Launch) -> None:
         )
     for name, parameter in zip(i.tensors, kernel.parameters, strict=True):
         dtype = v.use(name, "tensor").dtype
-        if dtype is not None and dtype is not parameter.dtype:
+        if dtype is not None and dtype.part is not parameter.dtype:
             v.fail(14, f"{name!r} is {dtype}, {parameter.name!r} is {parameter.dtype}")
     v.exprs(i.sizes)
 

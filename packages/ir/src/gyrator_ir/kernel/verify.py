@@ -306,7 +306,7 @@ class _Verifier:
             declared = self.buffers.get(p.name)
             if declared is None:
                 self.checker.fail(2, f"buffer {p.name!r} is not declared", where)
-            if p != declared:
+            if p != declared.parts:
                 self.checker.fail(25, f"{p.name!r} is not as the schedule declares it", where)
         local = {t.name for t in k.locals}
         flow.check_sizes(k.sizes, where)

@@ -12,9 +12,11 @@ from attrs import field, frozen
 
 from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, Store
 from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
-from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
+from gyrator_ir.expr import ONE, Cond, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import Device, DType
+
+_PARTS = Const(2)
 
 
 @frozen
@@ -22,6 +24,7 @@ class Buffer:
     """`x: f32[4, 8] strides [8, 1] on cpu`: a strided tensor that owns its storage from offset 0.
 
     The storage spans `1 + sum((shape[d] - 1) * strides[d])` elements, or none if a size is 0.
+    Bodies address a complex buffer as `parts` says.
     """
 
     name: str = field(validator=identifier)
@@ -29,6 +32,17 @@ class Buffer:
     device: Device = field(validator=exactly(Device))
     shape: tuple[Expr, ...] = field(validator=a_tuple)
     strides: tuple[Expr, ...] = field(validator=a_tuple)
+
+    @property
+    def parts(self) -> "Buffer":
+        """The buffer as bodies address it: of a complex one, real and imaginary parts in turn, along
+        one more axis; others as they are."""
+        if not self.dtype.is_complex:
+            return self
+        strides = tuple(s * 2 for s in self.strides)
+        return Buffer(
+            self.name, self.dtype.part, self.device, (*self.shape, _PARTS), (*strides, ONE)
+        )
 
 
 @frozen

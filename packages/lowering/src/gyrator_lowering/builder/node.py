@@ -31,6 +31,8 @@ class CurrentNode:
     symbols: Symbols = field(kw_only=True)
     origins: list[Origin] = field(factory=list, kw_only=True)
     node: Node = field(init=False)
+    by_part: bool = field(default=False, init=False)
+    """Results of the current node look like their real, or imaginary, parts."""
     _origin: tuple[int, ...] = field(default=(), init=False)
     _locate: Callable[[Node], Origin] = field(kw_only=True)
 
@@ -83,7 +85,7 @@ class CurrentNode:
                 f"a tensor of {fake.layout} and {fake.dtype}, which programs cannot hold",
                 help=BY_PYTORCH,
             )
-        return found
+        return found.part if self.by_part else found
 
     def unsupported(self, code: str, message: str, help: str = "") -> UnsupportedError:
         """Return an error that names the current node and the user's line."""
@@ -156,6 +158,7 @@ class CurrentNode:
             sizes(fake.stride()),
             offset,
             base.stored,
+            base.planes,
         )
 
 

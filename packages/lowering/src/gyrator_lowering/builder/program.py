@@ -1,9 +1,9 @@
 """The builder that lowering rules write to: one growing Loop IR program."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from attrs import define, field
+from attrs import astuple, define, evolve, field
 
 from gyrator_ir.body.nodes import (
     Axis,
@@ -19,8 +19,11 @@ from gyrator_ir.body.rewrite import reads, rewritten, writes
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, SymKind, sum_of
 from gyrator_ir.loop.nodes import (
     Buffer,
+    CallOperation,
     DeviceCopy,
+    ListArg,
     Operation,
+    Output,
     Pointwise,
     Reduction,
     Scan,
@@ -37,6 +40,7 @@ from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_stride
 from gyrator_lowering.options import LoweringOptions
 
 Body = Callable[[Tracer, tuple[Expr, ...]], Value]
+PartBody = Callable[[Tracer, tuple[Expr, ...], int], Value]
 ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
 FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
 Effect = Callable[[Tracer, tuple[Expr, ...]], None]
@@ -52,6 +56,8 @@ class LoopBuilder(CurrentNode):
     operations: list[Operation] = field(factory=list)
     given: dict[str, TensorValue] = field(factory=dict)
     """Tensors that exist before the program runs, by the names of their buffers."""
+    apart: dict[str, TensorValue] = field(factory=dict)
+    """Complex tensors that lie in planes alone, by the names that their buffers will have."""
     devices: dict[str, Device] = field(factory=dict)
     """Where each buffer lies."""
     known: set[Sym] = field(factory=set)
@@ -99,7 +105,7 @@ class LoopBuilder(CurrentNode):
         self.buffers.append(Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides))
         self.devices[name] = spec.device
         return TensorValue(
-            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
+            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype.part
         )
 
     def existing(self, name: str, spec: Spec) -> tuple[Buffer, TensorValue]:
@@ -108,9 +114,39 @@ class LoopBuilder(CurrentNode):
             self.known |= size.free_symbols
         self.devices[name] = spec.device
         view = self.given[name] = TensorValue(
-            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype
+            name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype.part
         )
         return Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides), view
+
+    def in_planes(self, real: TensorValue, imaginary: TensorValue, dtype: DType) -> TensorValue:
+        """Return the complex tensor of two new buffers, which hold its parts and lie alike.
+
+        It has no buffer of its own before `join` makes one.
+        """
+        name = self.reserve(f"{real.buffer}_complex")
+        planes = (real.buffer, imaginary.buffer)
+        whole = evolve(real, buffer=name, dtype=dtype, planes=planes)
+        self.apart[name] = whole
+        self.devices[name] = real.device
+        return whole
+
+    def join(self, begin: int, outputs: Iterable[Output] = ()) -> None:
+        """Write each complex tensor that lies in planes to a buffer of its own, if operations from
+        number `begin` on, or outputs, refer to it; do so before them."""
+        if not self.apart:
+            return
+        later = self.operations[begin:]
+        named = dict.fromkeys(ref.buffer for item in (*later, *outputs) for ref in _refs(item))
+        found = [self.apart.pop(name) for name in named if name in self.apart]
+        if not found:
+            return
+        del self.operations[begin:]
+        for whole in found:
+            spec = Spec(whole.dtype, whole.device, whole.shape, whole.strides)
+            self.buffers.append(Buffer(whole.buffer, *astuple(spec, recurse=False)))
+            self.copy_into(whole.in_memory, whole)
+        for operation in later:
+            self.operations.append(evolve(operation, name=self.op_name()))
 
     def temp(self, shape: Sequence[Expr], dtype: DType, like: TensorValue | Spec) -> TensorValue:
         """Create a contiguous buffer on the device of `like`."""
@@ -270,7 +306,37 @@ class LoopBuilder(CurrentNode):
         """Copy a view to a new buffer of `out` (by default contiguous), converting its type."""
         if out is None:
             out = Spec(value.dtype, value.device, value.shape, contiguous_strides(value.shape))
-        return self.pointwise(lambda ops, index: ops.get(value, index), out)
+        result = self.buffer(out)
+        self.copy_into(result, value)
+        return result
+
+    def copy_into(self, into: TensorValue, value: TensorValue) -> None:
+        """Copy a view to an existing one, of complex tensors both parts at once."""
+        if not into.dtype.is_complex:
+            self.pointwise_into(into, lambda ops, index: ops.get(value, index))
+            return
+        self.parts_into(into, lambda ops, i, which: ops.get(value.part(which), i))
+
+    def parts_into(self, into: TensorValue, fn: PartBody) -> None:
+        """Store `fn(ops, index, which)`, the real (0) and imaginary (1) part of a value, at every
+        point of an existing complex view."""
+        axes, index = axes_of(into.shape)
+        ops = Tracer()
+        values = [fn(ops, index, which) for which in range(2)]
+        for which, value in enumerate(values):
+            ops.store(into.part(which), index, value)
+        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+
+
+def _refs(item: object) -> Iterator[TensorRef]:
+    """Iterate over the tensors that a call, an argument or a result names."""
+    if isinstance(item, TensorRef):
+        yield item
+    elif isinstance(item, tuple):
+        for part in item:
+            yield from _refs(part)
+    elif isinstance(item, CallOperation | ListArg):
+        yield from _refs(astuple(item, recurse=False))
 
 
 def _device_of(results: Sequence[TensorValue | None]) -> Device:

@@ -26,6 +26,8 @@ def computed_in(args: Sequence[Any]) -> DType:
             scalars.append(DType.I64)
         elif isinstance(arg, float):
             scalars.append(DType.F32)
+        elif isinstance(arg, complex):
+            scalars.append(DType.C64)
         elif isinstance(arg, ScalarValue):
             scalars.append(DType.BOOL if arg.dtype is DType.BOOL else DType.F32)
     return result_type(tensors, zero_dim, scalars, DType.F32)

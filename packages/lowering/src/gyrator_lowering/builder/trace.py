@@ -19,13 +19,14 @@ from gyrator_ir.body.nodes import (
 )
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, sum_of
+from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, floordiv, mod, sum_of
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import TensorValue
 from gyrator_lowering.torch_bridge.dtypes import SATURATES
 
 Number = Union[bool, int, float, "ScalarValue"]
+_PARTS = ConstExpr(2)
 Operand = Union["Value", Number]
 
 
@@ -324,13 +325,24 @@ class Tracer:
     def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
         """Read one element of a view, 0 where `mask` is false."""
         flat = address(tensor, index)
-        key = ("load", tensor.buffer, flat, None if mask is None else mask.name)
+        if tensor.planes is None:
+            return self.bitcast(self._load(tensor.buffer, flat, tensor.stored, mask), tensor.dtype)
+        place, which = floordiv(flat, _PARTS), mod(flat, _PARTS)
+        if type(which) is ConstExpr:
+            found = self._load(tensor.planes[which.value], place, tensor.stored, mask)
+        else:
+            parts = (self._load(plane, place, tensor.stored, mask) for plane in tensor.planes)
+            found = self.let("where", self.eq(self.index(which), 0), *parts)
+        return self.bitcast(found, tensor.dtype)
+
+    def _load(self, buffer: str, flat: Expr, dtype: DType, mask: Value | None) -> Value:
+        key = ("load", buffer, flat, None if mask is None else mask.name)
         found = self._memo.get(key)
         if found is None:
-            found = self._memo[key] = self._value(tensor.stored)
+            found = self._memo[key] = self._value(dtype)
             name = None if mask is None else mask.name
-            self.body.append(Load(found.name, tensor.buffer, flat, name))
-        return self.bitcast(found, tensor.dtype)
+            self.body.append(Load(found.name, buffer, flat, name))
+        return found
 
     def get(self, tensor: TensorValue, index: Index) -> Value:
         """Read a view at a point of the shape that it is broadcast to."""

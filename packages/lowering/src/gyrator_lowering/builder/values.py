@@ -21,8 +21,8 @@ class Spec:
 class TensorValue:
     """A strided view of a buffer. Sizes, strides and offset count elements of `dtype`.
 
-    `stored` is the element type of the buffer; where the two differ the view reads the same bits
-    as another type.
+    `stored` is the type in which bodies address the buffer; where the two differ the view reads the
+    same bits as another type.
     """
 
     buffer: str
@@ -32,6 +32,9 @@ class TensorValue:
     strides: tuple[Expr, ...]
     offset: Expr
     stored: DType
+    planes: tuple[str, str] | None = None
+    """Where real and imaginary parts lie if kernels computed the complex tensor that this views: in
+    two buffers, each laid out as the tensor. `buffer` exists only if more than kernels read it."""
 
     @property
     def ndim(self) -> int:
@@ -42,6 +45,19 @@ class TensorValue:
     def ref(self) -> TensorRef:
         """The view as an argument of a call or a result of a program."""
         return TensorRef(self.buffer, self.dtype, self.shape, self.strides, self.offset)
+
+    @property
+    def in_memory(self) -> "TensorValue":
+        """The same view of `buffer` alone: what is true once a call has written to it."""
+        return self if self.planes is None else evolve(self, planes=None)
+
+    def part(self, which: int) -> "TensorValue":
+        """Return the real (0) or the imaginary (1) part of a complex tensor."""
+        dtype = self.dtype.part
+        if self.planes is not None:
+            return evolve(self, buffer=self.planes[which], dtype=dtype, stored=dtype, planes=None)
+        strides = tuple(s * 2 for s in self.strides)
+        return evolve(self, dtype=dtype, strides=strides, offset=self.offset * 2 + which)
 
     def permuted(self, dims: tuple[int, ...]) -> "TensorValue":
         """Return the view with dimension `dims[k]` at place `k`."""

@@ -105,7 +105,7 @@ def emit(
         source = info.results_written[place]
         if source is not None:
             names.append(None)
-            values.append(given[source])
+            values.append(_written(given[source]))
         elif (base := info.views[place]) is not None:
             names.append(None)
             values.append(b.views(given[base], base, fake))
@@ -134,6 +134,13 @@ def emit(
         )
     )
     return tuple(values)
+
+
+def _written(value: Any) -> Any:
+    """Return an argument as it is once a call has written it."""
+    if isinstance(value, list):
+        return [_written(item) for item in value]
+    return value.in_memory if isinstance(value, TensorValue) else value
 
 
 def _uncaptured(info: OpInfo, args: Sequence[Any]) -> str:

@@ -1,11 +1,14 @@
 """Views emit nothing; this family holds the few that may copy or change the meaning of bits."""
 
+from collections.abc import Callable
 from typing import Any
 
-from gyrator_ir.expr import Cond, Const, Expr, any_of, either, eq, le
-from gyrator_ir.loop.nodes import AssertCond, Extern
+from attrs import evolve
+
+from gyrator_ir.expr import ONE, ZERO, Cond, Const, Expr, any_of, either, eq, le
+from gyrator_ir.loop.nodes import AssertCond
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.values import TensorValue
+from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.table import TableBuilder
 
 
@@ -81,25 +84,21 @@ def _reach(value: TensorValue) -> tuple[int | None, int | None]:
     return value.offset.value, last
 
 
-def resolved(target: str) -> Any:
-    """Return the rule of a view that conjugates or negates lazily: it is carried out at once."""
+def negated(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """A view whose elements are negated when they are read: they are at once."""
+    return materialised(b, x, lambda y, out: b.pointwise(lambda ops, at: -ops.get(y, at), out))
 
-    def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
-        result = b.buffer(b.exact_spec(b.node.meta["val"]))
-        b.operations.append(
-            Extern(
-                b.op_name(),
-                target,
-                (x.ref,),
-                (),
-                (result.buffer,),
-                reason="complex numbers stay in ATen",
-                origins=b.origin,
-            )
-        )
-        return result
 
-    return rule
+def materialised(
+    b: LoopBuilder, x: TensorValue, make: Callable[[TensorValue, Spec], TensorValue]
+) -> TensorValue:
+    """Return what `make` makes of a tensor, in a form that has the strides of the node's result;
+    axes along which that repeats itself have one element there."""
+    seen = b.exact_spec(b.node.meta["val"])
+    still = [stride is ZERO for stride in seen.strides]
+    shape = tuple(ONE if s else n for n, s in zip(seen.shape, still, strict=True))
+    made = make(evolve(x, shape=shape), evolve(seen, shape=shape))
+    return evolve(made, shape=seen.shape)
 
 
 def register(table: TableBuilder) -> None:
@@ -111,5 +110,4 @@ def register(table: TableBuilder) -> None:
         same_storage
     )
     table.rule("aten.as_strided.default")(as_strided)
-    table.rule("aten._conj.default")(resolved("aten.conj_physical.default"))
-    table.rule("aten._neg_view.default")(resolved("aten.neg.default"))
+    table.rule("aten._neg_view.default")(negated)

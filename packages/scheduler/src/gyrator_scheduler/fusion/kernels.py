@@ -69,7 +69,7 @@ def parameters_of(
     """Return buffers loaded from by first use, then the others by first use."""
     names = dict.fromkeys(s.buffer for s in body if isinstance(s, Load))
     names |= dict.fromkeys(s.buffer for s in body if isinstance(s, Store) and s.buffer not in names)
-    return tuple(buffers[n] for n in names if n not in locals_)
+    return tuple(buffers[n].parts for n in names if n not in locals_)
 
 
 def sizes_of(

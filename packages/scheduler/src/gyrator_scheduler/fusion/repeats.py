@@ -57,7 +57,7 @@ class Repeats:
         return evolve(
             kernel,
             stages=tuple(stages),
-            parameters=tuple([buffers[renaming[b.name]] for b in kernel.parameters]),
+            parameters=tuple([buffers[renaming[b.name]].parts for b in kernel.parameters]),
             origins=origins,
         )
 

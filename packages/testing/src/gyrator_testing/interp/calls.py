@@ -40,7 +40,7 @@ from gyrator_testing.interp.dtypes import Array
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import Externs
 from gyrator_testing.interp.index import Number, integer, truth_of
-from gyrator_testing.interp.memory import Layout, bound, created, layout, span, view
+from gyrator_testing.interp.memory import Layout, bound, created, layout, parts, span, view
 
 Subprogram = Callable[[str, Sequence[object]], list[Any]]
 """Runs the subprogram of this name with these operands."""
@@ -59,7 +59,7 @@ class Machine:
     def cells(self) -> dict[str, Cell]:
         """Return the storages as bodies address them."""
         return {
-            name: Cell(flat, span(self.buffers[name], self.symbols))
+            name: Cell(parts(flat), span(self.buffers[name].parts, self.symbols))
             for name, flat in self.storage.items()
         }
 

@@ -18,7 +18,7 @@ from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.index import Environment, Number, integer
 from gyrator_testing.interp.loop import NO_CONSTANTS
-from gyrator_testing.interp.memory import span
+from gyrator_testing.interp.memory import parts, span
 
 
 def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
@@ -26,8 +26,8 @@ def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str,
 
     Args:
         kernel: one that verifies.
-        buffers: for each name of `kernel.parameters` a flat array of its dtype that is at least as
-            long as the parameter spans.
+        buffers: for each name of `kernel.parameters` a flat array of its dtype, or of the complex
+            one of which it is a part, that is at least as long as the parameter spans.
         sizes: for each of `kernel.sizes`, by the symbol's name, its value.
 
     Raises:
@@ -52,7 +52,7 @@ def cells_of(
     for p in kernel.parameters:
         if p.name not in buffers:
             raise interpreter_error("GY-INTERP-001", f"buffer {p.name!r} has no storage")
-        storage = buffers[p.name]
+        storage = parts(buffers[p.name])
         size = span(p, env) if _free(p) <= env.keys() else storage.size
         if storage.dtype != NUMPY[p.dtype] or storage.ndim != 1 or storage.size < size:
             raise interpreter_error(

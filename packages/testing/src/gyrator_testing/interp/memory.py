@@ -8,7 +8,7 @@ from numpy.lib.stride_tricks import as_strided
 
 from gyrator_ir.loop.nodes import Buffer, TensorRef
 from gyrator_ir.types import DType
-from gyrator_testing.interp.dtypes import NUMPY, Array, poisoned
+from gyrator_testing.interp.dtypes import DTYPES, NUMPY, Array, poisoned
 from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.index import Environment, integer
 
@@ -29,6 +29,13 @@ def span(buffer: Buffer, env: Environment) -> int:
 def created(buffer: Buffer, env: Environment) -> Array:
     """Return new flat storage for a buffer, full of poison."""
     return poisoned(buffer.dtype, span(buffer, env))
+
+
+def parts(storage: Array) -> Array:
+    """Return a flat storage as bodies address it: real and imaginary parts of complex elements in
+    turn, sharing memory."""
+    dtype = DTYPES[storage.dtype]
+    return storage.view(NUMPY[dtype.part]) if dtype.is_complex else storage
 
 
 def flat(array: Array, name: str) -> Array:

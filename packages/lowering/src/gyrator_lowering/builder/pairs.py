@@ -1,0 +1,60 @@
+"""Complex scalars of a body that is being traced: pairs of real ones."""
+
+from typing import Any
+
+from attrs import frozen
+
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.promote import operand
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import TensorValue
+
+
+@frozen
+class Pair:
+    """A complex scalar. Operators compute as ATen's do: products and sums are rounded each, and
+    contracted in quotients."""
+
+    real: Value
+    imag: Value
+
+    def __add__(self, other: "Pair") -> "Pair":
+        return Pair(self.real + other.real, self.imag + other.imag)
+
+    def __sub__(self, other: "Pair") -> "Pair":
+        return Pair(self.real - other.real, self.imag - other.imag)
+
+    def __neg__(self) -> "Pair":
+        return Pair(-self.real, -self.imag)
+
+    def __mul__(self, other: "Pair") -> "Pair":
+        a, b, c, d = self.real, self.imag, other.real, other.imag
+        return Pair(a * c - b * d, a * d + b * c)
+
+    def __truediv__(self, other: "Pair") -> "Pair":
+        """The quotient by Smith's method: the larger part of the divisor is divided out first."""
+        a, b, c, d = self.real, self.imag, other.real, other.imag
+        ops = a.ops
+        size_c, size_d = ops.abs(c), ops.abs(d)
+        wide = ops.ge(size_c, size_d)
+        large, small = ops.where(wide, c, d), ops.where(wide, d, c)
+        ratio = small / large
+        scale = 1.0 / ops.fma(small, ratio, large)
+        first, second = ops.where(wide, a, b), ops.where(wide, b, a)
+        real = ops.fma(second, ratio, first) * scale
+        imag = ops.where(wide, ops.fma(-a, ratio, b), ops.fma(b, ratio, -a)) * scale
+        nothing = ops.eq(size_c, 0.0) & ops.eq(size_d, 0.0)
+        return Pair(ops.where(nothing, a / size_c, real), ops.where(nothing, b / size_c, imag))
+
+    def part(self, which: int) -> Value:
+        """Return the real (0) or the imaginary (1) part."""
+        return self.imag if which else self.real
+
+
+def pair_of(ops: Tracer, arg: Any, index: Index, dtype: DType) -> Pair:
+    """Return an argument at a point of the result, its parts as `dtype`, broadcast as needed."""
+    if isinstance(arg, TensorValue) and arg.dtype.is_complex:
+        return Pair(*(operand(ops, arg.part(which), index, dtype) for which in range(2)))
+    if isinstance(arg, complex):
+        return Pair(ops.const(arg.real, dtype), ops.const(arg.imag, dtype))
+    return Pair(operand(ops, arg, index, dtype), ops.const(0.0, dtype))

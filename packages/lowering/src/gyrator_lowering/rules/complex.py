@@ -1,0 +1,456 @@
+"""Complex numbers, as pairs of real ones: kernels know no others.
+
+What kernels compute lies in two buffers, one for each part, until something other than a kernel
+reads it. Functions for which ATen calls the C library are computed here of `complex64` alone, in
+`float64`: every part is then as exact as the library's, whatever its magnitude.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from attrs import evolve
+
+from gyrator_ir.types import DType
+from gyrator_lowering.builder.pairs import Pair, pair_of
+from gyrator_lowering.builder.program import LoopBuilder
+from gyrator_lowering.builder.promote import computed_in, operand
+from gyrator_lowering.builder.trace import Index, Tracer, Value
+from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.rules import creation, reduction, view
+from gyrator_lowering.rules.pointwise import as_bool
+from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
+from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH
+from gyrator_lowering.torch_bridge.schema import info_of
+
+Formula = Callable[..., Pair]
+"""`fn(ops, x, y, ...)`, from pairs to a pair."""
+
+
+def elementwise(
+    b: LoopBuilder, fn: Formula, args: Sequence[Any], out: Spec | None = None
+) -> TensorValue:
+    """Apply `fn` to arguments, which become complex in the type of the result."""
+    out = b.out if out is None else out
+    half = evolve(out, dtype=out.dtype.part)
+
+    def plane(which: int) -> TensorValue:
+        def body(ops: Tracer, at: Index) -> Value:
+            return fn(ops, *[pair_of(ops, a, at, half.dtype) for a in args]).part(which)
+
+        return b.pointwise(body, half)
+
+    return b.in_planes(plane(0), plane(1), out.dtype)
+
+
+def simple(fn: Formula, arity: int) -> Rule:
+    """Return the rule of an op whose result is complex."""
+
+    def rule(b: LoopBuilder, *args: Any) -> TensorValue:
+        return elementwise(b, fn, args[:arity])
+
+    return rule
+
+
+def real_valued(fn: Callable[..., Value], arity: int) -> Rule:
+    """Return the rule of an op with a real result, computed in the promoted type of its
+    arguments."""
+
+    def rule(b: LoopBuilder, *args: Any) -> TensorValue:
+        kind = computed_in(args[:arity]).part
+
+        def body(ops: Tracer, at: Index) -> Value:
+            return fn(ops, *[pair_of(ops, a, at, kind) for a in args[:arity]])
+
+        return b.pointwise(body)
+
+    return rule
+
+
+# Each part by itself -------------------------------------------------------------------------
+
+_VALUES = frozenset({"value", "fill_value"})
+"""Arguments that are elements of the result where they are numbers."""
+
+
+def by_part(rule: Rule) -> Rule:
+    """Return the complex rule of an op that treats real and imaginary parts alike and apart."""
+
+    def both(b: LoopBuilder, *args: Any, **kwargs: Any) -> TensorValue:
+        whole = b.out.dtype
+        names = info_of(b.node.target).arguments
+        b.by_part = True
+        try:
+            real, imag = (
+                rule(
+                    b,
+                    *[_part(a, which, name) for a, name in zip(args, names, strict=False)],
+                    **{name: _part(a, which, name) for name, a in kwargs.items()},
+                )
+                for which in range(2)
+            )
+        finally:
+            b.by_part = False
+        if not whole.is_complex:
+            raise FallbackToAten
+        return b.in_planes(real, imag, whole)
+
+    return both
+
+
+def _part(value: Any, which: int, name: str) -> Any:
+    """Return what the rule of one part is given.
+
+    FallbackToAten: for real tensors that are among the elements of the result.
+    """
+    if isinstance(value, TensorValue):
+        if value.dtype.is_complex:
+            return value.part(which)
+        if value.dtype.is_float:
+            raise FallbackToAten
+    elif isinstance(value, list):
+        parts = [_part(item, which, name) for item in value]
+        if name == "tensors" and any(t is part for t, part in zip(value, parts, strict=True)):
+            raise FallbackToAten
+        return parts
+    elif isinstance(value, torch.dtype):
+        return TO_TORCH[FROM_TORCH[value].part]
+    elif isinstance(value, (int, float, complex)) and name in _VALUES:
+        return value.imag if which else value.real
+    elif isinstance(value, complex):
+        raise FallbackToAten
+    return value
+
+
+# Arithmetic ----------------------------------------------------------------------------------
+
+
+def add(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorValue:
+    """`x + alpha * y`; ATen multiplies by 1 too, after which infinity has a part that is NaN."""
+    factor = more[0] if more else alpha
+    return elementwise(b, lambda ops, p, q, f: p + q * f, (x, y, factor))
+
+
+def sub(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorValue:
+    """`x - alpha * y`."""
+    factor = more[0] if more else alpha
+    return elementwise(b, lambda ops, p, q, f: p + q * -f, (x, y, factor))
+
+
+def rsub(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorValue:
+    """`y - alpha * x`."""
+    return sub(b, y, x, *more, alpha=alpha)
+
+
+def addcmul(b: LoopBuilder, x: Any, p: Any, q: Any, *, value: Any = 1) -> TensorValue:
+    """`x + value * p * q`."""
+    return elementwise(b, lambda ops, a, c, d, f: a + f * c * d, (x, p, q, value))
+
+
+def addcdiv(b: LoopBuilder, x: Any, p: Any, q: Any, *, value: Any = 1) -> TensorValue:
+    """`x + value * p / q`."""
+    return elementwise(b, lambda ops, a, c, d, f: a + f * c / d, (x, p, q, value))
+
+
+def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
+    """`x**exponent` for the small integers of which ATen makes products."""
+    formula = _POWERS.get(exponent) if isinstance(exponent, (int, float, complex)) else None
+    if formula is None:
+        raise FallbackToAten
+    return elementwise(b, formula, (x,))
+
+
+def one(ops: Tracer, like: Pair) -> Pair:
+    """Return 1."""
+    dtype = like.real.dtype
+    return Pair(ops.const(1.0, dtype), ops.const(0.0, dtype))
+
+
+_POWERS: Mapping[complex, Formula] = MappingProxyType(
+    {
+        0: one,
+        1: lambda ops, x: x,
+        2: lambda ops, x: x * x,
+        3: lambda ops, x: x * x * x,
+        -1: lambda ops, x: one(ops, x) / x,
+        -2: lambda ops, x: one(ops, x) / (x * x),
+    }
+)
+
+
+def conjugate(ops: Tracer, x: Pair) -> Pair:
+    """Return the conjugate."""
+    return Pair(x.real, -x.imag)
+
+
+def lazily(fn: Formula) -> Rule:
+    """Return the rule of a view that conjugates or negates when it is read: carried out at once,
+    into a tensor of the view's strides."""
+
+    def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
+        return view.materialised(b, x, lambda y, out: elementwise(b, fn, (y,), out))
+
+    return rule
+
+
+def sgn(ops: Tracer, x: Pair) -> Pair:
+    """Return `x / |x|`, 0 where `x` is 0."""
+    size = magnitude(ops, x)
+    none = ops.eq(size, 0.0)
+    return Pair(ops.where(none, 0.0, x.real / size), ops.where(none, 0.0, x.imag / size))
+
+
+def magnitude(ops: Tracer, x: Pair) -> Value:
+    """Return `|x|`, which overflows only if it is no number of its type."""
+    return ops.hypot(x.real, x.imag)
+
+
+# Functions -----------------------------------------------------------------------------------
+
+
+def of_library(fn: Formula) -> Rule:
+    """Return the rule of a function that ATen takes from the C library: of `complex64`, in
+    `float64`."""
+
+    def narrow(ops: Tracer, x: Pair) -> Pair:
+        wide = fn(ops, Pair(ops.cast(x.real, DType.F64), ops.cast(x.imag, DType.F64)))
+        return Pair(ops.cast(wide.real, DType.F32), ops.cast(wide.imag, DType.F32))
+
+    def rule(b: LoopBuilder, x: TensorValue) -> TensorValue:
+        if b.out.dtype is not DType.C64:
+            raise FallbackToAten
+        return elementwise(b, narrow, (x,))
+
+    return rule
+
+
+def exp(ops: Tracer, x: Pair) -> Pair:
+    """Return `exp(x)`; of infinite real parts whatever the imaginary ones are."""
+    size = ops.exp(x.real)
+    flat = ops.eq(x.imag, 0.0)
+    real = ops.where(flat, size, size * ops.cos(x.imag))
+    imag = ops.where(flat, x.imag, size * ops.sin(x.imag))
+    lost = ops.isinf(x.real) & (ops.isinf(x.imag) | ops.isnan(x.imag))
+    gone = lost & ops.lt(x.real, 0.0)
+    zero = ops.copysign(ops.const(0.0, x.real.dtype), x.imag)
+    return Pair(ops.where(lost, size, real), ops.where(gone, zero, imag))
+
+
+def log(ops: Tracer, x: Pair) -> Pair:
+    """Return `log(x)`, exact near the unit circle too."""
+    a, c = ops.abs(x.real), ops.abs(x.imag)
+    large, small = ops.maximum(a, c), ops.minimum(a, c)
+    square = large * large + small * small
+    near = ops.gt(square, 0.5) & ops.lt(square, 2.0)
+    excess = (large - 1.0) * (large + 1.0) + small * small
+    real = ops.where(near, ops.log1p(excess), ops.log(square)) * 0.5
+    infinite = ops.isinf(x.real) | ops.isinf(x.imag)
+    return Pair(ops.where(infinite, math.inf, real), ops.atan2(x.imag, x.real))
+
+
+def sqrt(ops: Tracer, x: Pair) -> Pair:
+    """Return the root whose real part is not negative."""
+    a, c = ops.abs(x.real), ops.abs(x.imag)
+    infinite = ops.isinf(x.real) | ops.isinf(x.imag)
+    size = ops.where(infinite, math.inf, ops.sqrt(a * a + c * c))
+    root = ops.sqrt((size + a) * 0.5)
+    other = c / (root * 2.0)
+    left = ops.lt(x.real, 0.0)
+    real = ops.where(left, other, root)
+    imag = ops.copysign(ops.where(left, root, other), x.imag)
+    alone = ops.eq(root, 0.0) | ops.isinf(x.imag)
+    return Pair(ops.where(alone, root, real), ops.where(alone, x.imag, imag))
+
+
+def polar(b: LoopBuilder, size: TensorValue, angle: TensorValue) -> TensorValue:
+    """`size * (cos(angle) + i sin(angle))`."""
+
+    def body(ops: Tracer, r: Pair, phi: Pair) -> Pair:
+        return Pair(r.real * ops.cos(phi.real), r.real * ops.sin(phi.real))
+
+    return elementwise(b, body, (size, angle))
+
+
+# Comparisons, selections, tensors from numbers -------------------------------------------------
+
+
+def equal(ops: Tracer, x: Pair, y: Pair) -> Value:
+    """Return whether both parts are equal."""
+    return ops.eq(x.real, y.real) & ops.eq(x.imag, y.imag)
+
+
+def where(b: LoopBuilder, condition: TensorValue, x: Any, y: Any) -> TensorValue:
+    """`x` where the condition holds, else `y`."""
+    out = b.out
+
+    def plane(which: int) -> TensorValue:
+        def body(ops: Tracer, at: Index) -> Value:
+            chosen = as_bool(ops, ops.get(condition, at))
+            p, q = (pair_of(ops, v, at, out.dtype.part).part(which) for v in (x, y))
+            return ops.where(chosen, p, q)
+
+        return b.pointwise(body, evolve(out, dtype=out.dtype.part))
+
+    return b.in_planes(plane(0), plane(1), out.dtype)
+
+
+def masked_fill(b: LoopBuilder, x: TensorValue, mask: TensorValue, value: Any) -> TensorValue:
+    """`value` where the mask is set, else `x`."""
+    return where(b, mask, value, x)
+
+
+def filled(b: LoopBuilder, value: Any) -> TensorValue:
+    """Return a tensor of one value, broadcast, in the form of the node's result."""
+    return elementwise(b, lambda ops, v: v, (value,))
+
+
+def filling(place: int) -> Rule:
+    """Return the rule of an op that fills a tensor with its argument at `place`."""
+
+    def rule(b: LoopBuilder, *args: Any, **_: Any) -> TensorValue:
+        if b.out.dtype.is_complex:
+            return filled(b, args[place])
+        if isinstance(args[place], (TensorValue, complex)):
+            raise FallbackToAten
+        return creation.filled(b, args[place])
+
+    return rule
+
+
+def constant(value: int) -> Rule:
+    """Return the rule of a tensor of zeros or ones."""
+
+    def rule(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+        return filled(b, value) if b.out.dtype.is_complex else creation.filled(b, value)
+
+    return rule
+
+
+def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
+    """A copy of another type or layout: a real number has no imaginary part, and a complex one
+    loses its own."""
+    out = b.out
+    if isinstance(x, TensorValue) and x.device != out.device:
+        raise FallbackToAten
+    if out.dtype.is_complex:
+        return filled(b, x)
+    if not isinstance(x, TensorValue):
+        raise FallbackToAten
+    if out.dtype is DType.BOOL:
+        return b.pointwise(
+            lambda ops, at: as_bool(ops, ops.get(x.part(0), at)) | as_bool(ops, ops.get(x.part(1), at))
+        )
+    return creation.convert(b, x.part(0), out)
+
+
+def copy(b: LoopBuilder, x: TensorValue, source: Any, *_: Any) -> TensorValue:
+    """A tensor in the form of `x` with the elements of `source`."""
+    return to_copy(b, source)
+
+
+def copy_(b: LoopBuilder, into: TensorValue, value: Any, *_: Any) -> TensorValue:
+    """Write `value` to an existing tensor, after all reads that come before."""
+    if isinstance(value, TensorValue):
+        if value.device != into.device or not into.dtype.is_complex:
+            raise FallbackToAten
+        if value.buffer == into.buffer:
+            if value == into:
+                return into
+            contiguous = contiguous_strides(value.shape)
+            form = Spec(value.dtype, value.device, value.shape, contiguous)
+            value = elementwise(b, lambda ops, v: v, (value,), form)
+    kind = into.dtype.part
+    b.parts_into(into, lambda ops, at, which: pair_of(ops, value, at, kind).part(which))
+    return into.in_memory
+
+
+# Reductions ----------------------------------------------------------------------------------
+
+
+def vector_norm(b: LoopBuilder, x: TensorValue, *args: Any, **kwargs: Any) -> TensorValue:
+    """The p-norm of magnitudes."""
+    kind = x.dtype.part
+    form = Spec(kind, x.device, x.shape, contiguous_strides(x.shape))
+    sizes = b.pointwise(lambda ops, at: magnitude(ops, pair_of(ops, x, at, kind)), form)
+    return reduction.vector_norm(b, sizes, *args, **kwargs)
+
+
+def register(table: TableBuilder) -> None:
+    """Add the rules of complex numbers to `table`, which has those of real ones."""
+    _register_arithmetic(table)
+    _register_tensors(table)
+    of_reals = table.build()
+    for name in (f"aten.{op}" for op in _BY_PART):
+        rule = of_reals.find(name)
+        assert rule is not None
+        table.rule(name, complex=True)(by_part(rule))
+    for op in ("_unsafe_view", "lift", "as_strided_"):
+        table.rule(f"aten.{op}.default", complex=True)(view.same_storage)
+    table.rule("aten.as_strided.default", complex=True)(view.as_strided)
+    table.rule("aten.linalg_vector_norm.default", complex=True)(vector_norm)
+
+
+def _register_arithmetic(table: TableBuilder) -> None:
+    def rule(*ops: str) -> Callable[[Rule], Rule]:
+        return table.rule(*(f"aten.{op}" for op in ops), complex=True)
+
+    rule("add.Tensor", "add.Scalar")(add)
+    rule("sub.Tensor", "sub.Scalar")(sub)
+    rule("rsub.Tensor", "rsub.Scalar")(rsub)
+    rule("mul.Tensor", "mul.Scalar")(simple(lambda ops, x, y: x * y, 2))
+    rule("div.Tensor", "div.Scalar", "true_divide.Tensor")(simple(lambda ops, x, y: x / y, 2))
+    rule("addcmul.default")(addcmul)
+    rule("addcdiv.default")(addcdiv)
+    rule("pow.Tensor_Scalar")(pow_scalar)
+    rule("square.default")(simple(lambda ops, x: x * x, 1))
+    rule("reciprocal.default")(simple(lambda ops, x: one(ops, x) / x, 1))
+    rule("neg.default")(simple(lambda ops, x: -x, 1))
+    rule("positive.default", "conj_physical.real")(simple(lambda ops, x: x, 1))
+    rule("conj_physical.default")(simple(conjugate, 1))
+    rule("_conj.default")(lazily(conjugate))
+    rule("_neg_view.default")(lazily(lambda ops, x: -x))
+    rule("sgn.default")(simple(sgn, 1))
+    rule("abs.default")(real_valued(magnitude, 1))
+    rule("angle.default")(real_valued(lambda ops, x: ops.atan2(x.imag, x.real), 1))
+    rule("eq.Tensor", "eq.Scalar")(real_valued(equal, 2))
+    rule("ne.Tensor", "ne.Scalar")(real_valued(lambda ops, x, y: ~equal(ops, x, y), 2))
+    rule("isnan.default")(real_valued(lambda ops, x: ops.isnan(x.real) | ops.isnan(x.imag), 1))
+    rule("exp.default")(of_library(exp))
+    rule("log.default")(of_library(log))
+    rule("sqrt.default")(of_library(sqrt))
+    rule("polar.default")(polar)
+    rule("complex.default")(simple(lambda ops, x, y: Pair(x.real, y.real), 2))
+
+
+def _register_tensors(table: TableBuilder) -> None:
+    def rule(*ops: str) -> Callable[[Rule], Rule]:
+        return table.rule(*(f"aten.{op}" for op in ops), complex=True)
+
+    rule("where.self", "where.ScalarSelf", "where.ScalarOther", "where.Scalar")(where)
+    rule("masked_fill.Scalar", "masked_fill.Tensor")(masked_fill)
+    rule("scalar_tensor.default")(filling(0))
+    rule("full.default", "full_like.default", "fill.Scalar", "fill.Tensor")(filling(1))
+    rule("new_full.default")(filling(2))
+    for value, ops in ((0, _ZEROS), (1, ("ones.default", "ones_like.default", "new_ones.default"))):
+        rule(*ops)(constant(value))
+    rule("clone.default", "lift_fresh_copy.default", "_to_copy.default")(to_copy)
+    table.rule("prims.convert_element_type.default", complex=True)(to_copy)
+    rule("copy.default")(copy)
+    rule("copy_.default")(copy_)
+
+
+_ZEROS = (
+    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
+    "empty_like.default", "empty_strided.default", "new_empty.default",
+    "new_empty_strided.default", "empty_permuted.default",
+)  # fmt: skip
+_BY_PART = """
+    cat.default index.Tensor _unsafe_index.Tensor index_select.default gather.default take.default
+    embedding.default constant_pad_nd.default flip.default repeat.default roll.default triu.default
+    tril.default index_put.default _unsafe_index_put.default scatter.src scatter.value
+    scatter_add.default index_add.default index_copy.default index_fill.int_Scalar
+    slice_scatter.default slice_backward.default select_scatter.default select_backward.default
+    diagonal_scatter.default sum.default sum.dim_IntList mean.default mean.dim cumsum.default
+""".split()
