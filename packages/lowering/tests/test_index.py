@@ -352,7 +352,7 @@ def test_repeating_and_rolling_nothing(check) -> None:
 CALLS = {
     "unique": (lambda x, i: x.unique(), "values decide the sizes of its results"),
     "written": (lambda x, i: x.index_put((i > 0,), x[:1]), "the host counts the places of a mask"),
-    "complex": (lambda x, i: torch.complex(x, x)[i], ""),
+    "places": (lambda x, i: x.put(i, x[0, :3]), ""),
     "product": (lambda x, i: x @ x.t(), ""),
 }
 

@@ -9,6 +9,7 @@ from gyrator_codegen_cpp.addresses import at_lane
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
+from gyrator_codegen_cpp.pairs import load_pair, partners, store_pair
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let, Load, Store
 from gyrator_ir.body.rewrite import defined
@@ -25,23 +26,38 @@ OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of s
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
     """Write the statements; collectives go to `scope.collective`."""
-    for s in body:
-        match s:
-            case Load():
-                load(scope, s)
-            case Let():
-                _let(scope, s)
-            case Const(name, value, dtype):
-                scope.define(name, literal(value, dtype), dtype, varying=False)
-            case IndexValue():
-                _index_value(scope, s)
-            case Bind():
-                _bind(scope, s)
-            case Store():
-                store(scope, s)
+    statements = tuple(body)
+    pairs = partners(scope, statements)
+    written = set(pairs.values())
+    for place, s in enumerate(statements):
+        if place in written:
+            continue
+        match s, statements[pairs.get(place, place)]:
+            case Load() as one, Load() as other if one is not other:
+                load_pair(scope, one, other)
+            case Store() as one, Store() as other if one is not other:
+                store_pair(scope, other, one)
             case _:
-                assert scope.collective is not None, s
-                scope.collective(scope, s)
+                _statement(scope, s)
+
+
+def _statement(scope: Scope, s: KernelStatement) -> None:
+    match s:
+        case Load():
+            load(scope, s)
+        case Let():
+            _let(scope, s)
+        case Const(name, value, dtype):
+            scope.define(name, literal(value, dtype), dtype, varying=False)
+        case IndexValue():
+            _index_value(scope, s)
+        case Bind():
+            _bind(scope, s)
+        case Store():
+            store(scope, s)
+        case _:
+            assert scope.collective is not None, s
+            scope.collective(scope, s)
 
 
 def split(scope: Scope, body: Iterable[KernelStatement]) -> tuple[Statements, Statements]:

@@ -16,7 +16,7 @@ from gyrator_lowering.builder.capabilities import complete, missing, touched
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
-from gyrator_lowering.rules.extern import call
+from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
@@ -149,7 +149,9 @@ class Ops:
     ) -> str:
         """Return why the node must be a call of ATen, or an empty string."""
         if rule is None:
-            return f"{info.name} has no rule"
+            if not self._is_complex(args, kwargs):
+                return f"{info.name} has no rule"
+            return LIBRARY if is_library_work(info.name) else f"{info.name} has no rule for complex"
         if (why := self.b.options.called.get(self.b.node.name)) is not None:
             return why
         if info.name in self.b.options.extern_ops:

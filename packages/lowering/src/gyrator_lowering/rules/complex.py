@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from attrs import evolve
 
+from gyrator_ir.body.rewrite import live
+from gyrator_ir.loop.nodes import Pointwise
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.pairs import Pair, pair_of
 from gyrator_lowering.builder.program import LoopBuilder
@@ -40,7 +42,11 @@ def elementwise(
         def body(ops: Tracer, at: Index) -> Value:
             return fn(ops, *[pair_of(ops, a, at, half.dtype) for a in args]).part(which)
 
-        return b.pointwise(body, half)
+        made = b.pointwise(body, half)
+        whole = b.operations[-1]
+        assert isinstance(whole, Pointwise)
+        b.operations[-1] = evolve(whole, body=live(whole.body))  # without the other part's values
+        return made
 
     return b.in_planes(plane(0), plane(1), out.dtype)
 
@@ -155,7 +161,9 @@ def addcdiv(b: LoopBuilder, x: Any, p: Any, q: Any, *, value: Any = 1) -> Tensor
 
 
 def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
-    """`x**exponent` for the small integers of which ATen makes products."""
+    """`x**exponent` for the numbers of which ATen makes products, quotients and roots."""
+    if exponent == 0.5:
+        return of_library(sqrt)(b, x)
     formula = _POWERS.get(exponent) if isinstance(exponent, (int, float, complex)) else None
     if formula is None:
         raise FallbackToAten
@@ -408,7 +416,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("reciprocal.default")(simple(lambda ops, x: one(ops, x) / x, 1))
     rule("neg.default")(simple(lambda ops, x: -x, 1))
     rule("positive.default", "conj_physical.real")(simple(lambda ops, x: x, 1))
-    rule("conj_physical.default")(simple(conjugate, 1))
+    rule("conj_physical.default", "_conj_physical.default")(simple(conjugate, 1))
     rule("_conj.default")(lazily(conjugate))
     rule("_neg_view.default")(lazily(lambda ops, x: -x))
     rule("sgn.default")(simple(sgn, 1))
@@ -417,6 +425,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("eq.Tensor", "eq.Scalar")(real_valued(equal, 2))
     rule("ne.Tensor", "ne.Scalar")(real_valued(lambda ops, x, y: ~equal(ops, x, y), 2))
     rule("isnan.default")(real_valued(lambda ops, x: ops.isnan(x.real) | ops.isnan(x.imag), 1))
+    rule("isinf.default")(real_valued(lambda ops, x: ops.isinf(x.real) | ops.isinf(x.imag), 1))
     rule("exp.default")(of_library(exp))
     rule("log.default")(of_library(log))
     rule("sqrt.default")(of_library(sqrt))

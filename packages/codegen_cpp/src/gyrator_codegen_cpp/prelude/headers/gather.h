@@ -145,3 +145,66 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
   gy_store(u, x);
   for (si32 j = 0; j < GY_LANES; j++) p[j * stride] = u[j];
 }
+//% gy_vload_pairs gy_store_pairs
+#if GY_VEC
+#define GY_EVEN_8 0, 2, 4, 6, 8, 10, 12, 14
+#define GY_ODD_8 1, 3, 5, 7, 9, 11, 13, 15
+#define GY_FIRST_8 0, 8, 1, 9, 2, 10, 3, 11
+#define GY_LAST_8 4, 12, 5, 13, 6, 14, 7, 15
+#if GY_ISA == 512
+#define GY_EVEN GY_EVEN_8, 16, 18, 20, 22, 24, 26, 28, 30
+#define GY_ODD GY_ODD_8, 17, 19, 21, 23, 25, 27, 29, 31
+#define GY_FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define GY_LAST 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define GY_EVEN_HALF GY_EVEN_8
+#define GY_ODD_HALF GY_ODD_8
+#define GY_FIRST_HALF GY_FIRST_8
+#define GY_LAST_HALF GY_LAST_8
+#else
+#define GY_EVEN GY_EVEN_8
+#define GY_ODD GY_ODD_8
+#define GY_FIRST GY_FIRST_8
+#define GY_LAST GY_LAST_8
+#define GY_EVEN_HALF 0, 2, 4, 6
+#define GY_ODD_HALF 1, 3, 5, 7
+#define GY_FIRST_HALF 0, 4, 1, 5
+#define GY_LAST_HALF 2, 6, 3, 7
+#endif
+GY_FN void gy_vload_pairs(const sf32 *p, vf32 &even, vf32 &odd) {
+  const vf32 a = gy_vload(p), b = gy_vload(p + GY_LANES);
+  even = __builtin_shufflevector(a, b, GY_EVEN);
+  odd = __builtin_shufflevector(a, b, GY_ODD);
+}
+GY_FN void gy_vload_pairs(const sf64 *p, vf64 &even, vf64 &odd) {
+  const vf64 a = gy_vload(p), b = gy_vload(p + GY_LANES);
+  even.lo = __builtin_shufflevector(a.lo, a.hi, GY_EVEN_HALF);
+  even.hi = __builtin_shufflevector(b.lo, b.hi, GY_EVEN_HALF);
+  odd.lo = __builtin_shufflevector(a.lo, a.hi, GY_ODD_HALF);
+  odd.hi = __builtin_shufflevector(b.lo, b.hi, GY_ODD_HALF);
+}
+GY_FN void gy_store_pairs(sf32 *p, vf32 even, vf32 odd) {
+  gy_store(p, (vf32)__builtin_shufflevector(even, odd, GY_FIRST));
+  gy_store(p + GY_LANES, (vf32)__builtin_shufflevector(even, odd, GY_LAST));
+}
+GY_FN void gy_store_pairs(sf64 *p, vf64 even, vf64 odd) {
+  vf64 a, b;
+  a.lo = __builtin_shufflevector(even.lo, odd.lo, GY_FIRST_HALF);
+  a.hi = __builtin_shufflevector(even.lo, odd.lo, GY_LAST_HALF);
+  b.lo = __builtin_shufflevector(even.hi, odd.hi, GY_FIRST_HALF);
+  b.hi = __builtin_shufflevector(even.hi, odd.hi, GY_LAST_HALF);
+  gy_store(p, a);
+  gy_store(p + GY_LANES, b);
+}
+#undef GY_EVEN_8
+#undef GY_ODD_8
+#undef GY_FIRST_8
+#undef GY_LAST_8
+#undef GY_EVEN
+#undef GY_ODD
+#undef GY_FIRST
+#undef GY_LAST
+#undef GY_EVEN_HALF
+#undef GY_ODD_HALF
+#undef GY_FIRST_HALF
+#undef GY_LAST_HALF
+#endif
