@@ -81,6 +81,34 @@ def test_masked_tails_of_every_length_touch_nothing_else(code, vector_isa, folde
         assert not zeroed[n:].any()
 
 
+PAIRS = (
+    "#if GY_VEC\n"
+    + "".join(
+        f"""
+extern "C" void pairs_{t}(const {SPELL[t]} *p, {SPELL[t]} *apart, {SPELL[t]} *joined) {{
+  v{t} even, odd;
+  gy_vload_pairs(p, even, odd);
+  gy_store(apart, even);
+  gy_store(apart + GY_LANES, odd);
+  gy_store_pairs(joined, even, odd);
+}}
+"""
+        for t in ("f32", "f64")
+    )
+    + "#endif\n"
+)
+
+
+@pytest.mark.parametrize("code", ["f32", "f64"])
+def test_pairs_are_taken_apart_and_put_together(code, vector_isa, folder):
+    library = build(PAIRS, vector_isa, folder)
+    x = random_values(code, 2 * vector_isa.lanes)
+    apart, joined = np.empty_like(x), np.empty_like(x)
+    getattr(library.handle, f"pairs_{code}")(pointer(x), pointer(apart), pointer(joined))
+    assert np.array_equal(apart, np.concatenate([x[::2], x[1::2]]))
+    assert np.array_equal(joined, x)
+
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t] + [ctypes.c_int] * 3 + [ctypes.c_long]

@@ -35,8 +35,8 @@ class Buffer:
 
     @property
     def parts(self) -> "Buffer":
-        """The buffer as bodies address it: of a complex one, real and imaginary parts in turn, along
-        one more axis; others as they are."""
+        """The buffer as bodies address it: a complex one has real and imaginary parts in turn
+        along one more axis; others are as they are."""
         if not self.dtype.is_complex:
             return self
         strides = tuple(s * 2 for s in self.strides)

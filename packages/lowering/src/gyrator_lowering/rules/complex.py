@@ -15,10 +15,11 @@ from attrs import evolve
 
 from gyrator_ir.body.rewrite import live
 from gyrator_ir.loop.nodes import Pointwise
+from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.pairs import Pair, pair_of
 from gyrator_lowering.builder.program import LoopBuilder
-from gyrator_lowering.builder.promote import computed_in, operand
+from gyrator_lowering.builder.promote import computed_in
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules import creation, reduction, view
@@ -142,6 +143,8 @@ def add(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorVal
 def sub(b: LoopBuilder, x: Any, y: Any, *more: Any, alpha: Any = 1) -> TensorValue:
     """`x - alpha * y`."""
     factor = more[0] if more else alpha
+    if isinstance(factor, (int, float, complex)):
+        return add(b, x, y, -factor)
     return elementwise(b, lambda ops, p, q, f: p + q * -f, (x, y, factor))
 
 
@@ -163,7 +166,7 @@ def addcdiv(b: LoopBuilder, x: Any, p: Any, q: Any, *, value: Any = 1) -> Tensor
 def pow_scalar(b: LoopBuilder, x: TensorValue, exponent: Any) -> TensorValue:
     """`x**exponent` for the numbers of which ATen makes products, quotients and roots."""
     if exponent == 0.5:
-        return of_library(sqrt)(b, x)
+        return root(b, x)
     formula = _POWERS.get(exponent) if isinstance(exponent, (int, float, complex)) else None
     if formula is None:
         raise FallbackToAten
@@ -186,6 +189,13 @@ _POWERS: Mapping[complex, Formula] = MappingProxyType(
         -2: lambda ops, x: one(ops, x) / (x * x),
     }
 )
+
+
+def neg(b: LoopBuilder, x: TensorValue) -> TensorValue:
+    """`-x`; ATen's vectors subtract from 0, and give zeros another sign than its scalars do."""
+    if b.options.numerics is Numerics.BITWISE:
+        raise FallbackToAten
+    return elementwise(b, lambda ops, p: -p, (x,))
 
 
 def conjugate(ops: Tracer, x: Pair) -> Pair:
@@ -263,13 +273,17 @@ def sqrt(ops: Tracer, x: Pair) -> Pair:
     a, c = ops.abs(x.real), ops.abs(x.imag)
     infinite = ops.isinf(x.real) | ops.isinf(x.imag)
     size = ops.where(infinite, math.inf, ops.sqrt(a * a + c * c))
-    root = ops.sqrt((size + a) * 0.5)
-    other = c / (root * 2.0)
+    half = ops.sqrt((size + a) * 0.5)
+    other = c / (half * 2.0)
     left = ops.lt(x.real, 0.0)
-    real = ops.where(left, other, root)
-    imag = ops.copysign(ops.where(left, root, other), x.imag)
-    alone = ops.eq(root, 0.0) | ops.isinf(x.imag)
-    return Pair(ops.where(alone, root, real), ops.where(alone, x.imag, imag))
+    real = ops.where(left, other, half)
+    imag = ops.copysign(ops.where(left, half, other), x.imag)
+    alone = ops.eq(half, 0.0) | ops.isinf(x.imag)
+    real = ops.where(alone, half, real)
+    return Pair(ops.where(ops.isinf(x.imag), math.inf, real), ops.where(alone, x.imag, imag))
+
+
+root = of_library(sqrt)
 
 
 def polar(b: LoopBuilder, size: TensorValue, angle: TensorValue) -> TensorValue:
@@ -348,7 +362,9 @@ def to_copy(b: LoopBuilder, x: Any, *_: Any, **__: Any) -> TensorValue:
         raise FallbackToAten
     if out.dtype is DType.BOOL:
         return b.pointwise(
-            lambda ops, at: as_bool(ops, ops.get(x.part(0), at)) | as_bool(ops, ops.get(x.part(1), at))
+            lambda ops, at: (
+                as_bool(ops, ops.get(x.part(0), at)) | as_bool(ops, ops.get(x.part(1), at))
+            )
         )
     return creation.convert(b, x.part(0), out)
 
@@ -414,7 +430,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("pow.Tensor_Scalar")(pow_scalar)
     rule("square.default")(simple(lambda ops, x: x * x, 1))
     rule("reciprocal.default")(simple(lambda ops, x: one(ops, x) / x, 1))
-    rule("neg.default")(simple(lambda ops, x: -x, 1))
+    rule("neg.default")(neg)
     rule("positive.default", "conj_physical.real")(simple(lambda ops, x: x, 1))
     rule("conj_physical.default", "_conj_physical.default")(simple(conjugate, 1))
     rule("_conj.default")(lazily(conjugate))
@@ -428,7 +444,7 @@ def _register_arithmetic(table: TableBuilder) -> None:
     rule("isinf.default")(real_valued(lambda ops, x: ops.isinf(x.real) | ops.isinf(x.imag), 1))
     rule("exp.default")(of_library(exp))
     rule("log.default")(of_library(log))
-    rule("sqrt.default")(of_library(sqrt))
+    rule("sqrt.default")(root)
     rule("polar.default")(polar)
     rule("complex.default")(simple(lambda ops, x, y: Pair(x.real, y.real), 2))
 
