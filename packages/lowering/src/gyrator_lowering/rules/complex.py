@@ -228,7 +228,7 @@ def magnitude(ops: Tracer, x: Pair) -> Value:
 # Functions -----------------------------------------------------------------------------------
 
 
-def of_library(fn: Formula) -> Rule:
+def of_library(fn: Formula) -> Callable[[LoopBuilder, TensorValue], TensorValue]:
     """Return the rule of a function that ATen takes from the C library: of `complex64`, in
     `float64`."""
 
