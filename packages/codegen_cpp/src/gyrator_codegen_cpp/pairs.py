@@ -65,7 +65,7 @@ def load_pair(scope: Scope, one: Load, other: Load) -> None:
     """Write two loads, of neighbours."""
     dtype = scope.frame.storage[one.buffer]
     even, odd = (scope.frame.names.take(f"{s.name}_part") for s in (one, other))
-    pointer = address(scope, one.buffer, one.index, Access.UNIT)
+    pointer = address(scope, one.buffer, one.index)
     scope.line(f"v{lane_type(dtype)} {even}, {odd};")
     scope.line(f"gy_vload_pairs({pointer}, {even}, {odd});")
     scope.define(one.name, even, dtype, varying=True)
@@ -74,6 +74,6 @@ def load_pair(scope: Scope, one: Load, other: Load) -> None:
 
 def store_pair(scope: Scope, one: Store, other: Store) -> None:
     """Write two stores, of neighbours."""
-    pointer = address(scope, one.buffer, one.index, Access.UNIT)
+    pointer = address(scope, one.buffer, one.index)
     even, odd = (scope.operand(s.value, varying=True) for s in (one, other))
     scope.line(f"gy_store_pairs({pointer}, {even}, {odd});")
