@@ -325,7 +325,8 @@ class LoopBuilder(CurrentNode):
         values = [fn(ops, index, which) for which in range(2)]
         for which, value in enumerate(values):
             ops.store(into.part(which), index, value)
-        self.operations.append(Pointwise(self.op_name(), axes, tuple(ops.body), self.origin))
+        body = self._body(ops.body, into.device)
+        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
 
 
 def _refs(item: object) -> Iterator[TensorRef]:
