@@ -5,8 +5,10 @@ from copy import deepcopy
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from gyrator import Session
+from gyrator.autotune.library import Measure
 
 CONVOLUTIONS = {
     "plain": lambda: nn.Conv2d(8, 12, 3, padding=1),
@@ -30,6 +32,11 @@ def session(tmp_path, records, **options):
 def calls(record):
     """Return the ops that a program calls, by their names alone."""
     return [e.target.partition(".")[2].partition(".")[0] for e in record.externs]
+
+
+def made(record):
+    """Return the ops that a program's own kernels compute."""
+    return {op for k in record.kernels for op in k.ops}
 
 
 def normed(convolution, affine=True, norm=nn.BatchNorm2d):
@@ -188,6 +195,127 @@ def test_what_is_not_inference_is_as_without(tmp_path):
             assert "_convolution_pointwise" not in calls(records[-1])
             if numerics == "bitwise":
                 assert torch.equal(found, model(x))
+
+
+ACTIVATIONS = {
+    "gelu": F.gelu,
+    "gelu, tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+    "tanh": torch.tanh,
+    "sigmoid": torch.sigmoid,
+    "hardswish": F.hardswish,
+    "hardsigmoid": F.hardsigmoid,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.2),
+    "relu6": F.relu6,
+    "relu": F.relu,
+}
+
+
+class Followed(nn.Module):
+    """A function after a convolution, a transposed one, and linear layers."""
+
+    def __init__(self, after):
+        super().__init__()
+        self.after = after
+        self.image, self.back = nn.Conv2d(4, 8, 3), nn.ConvTranspose2d(8, 6, 2, 2)
+        self.deep, self.flat = nn.Linear(196, 48), nn.Linear(48, 32)
+
+    def forward(self, x):
+        x = self.after(self.back(self.after(self.image(x))))
+        x = self.after(self.deep(x.flatten(2)))
+        return self.after(self.flat(x))
+
+
+def whole_products(monkeypatch):
+    """Let oneDNN be the quicker library for each product, with what follows."""
+    monkeypatch.setattr(Measure, "packed", lambda *_: "onednn, whole")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_the_library_computes_what_follows(tmp_path, monkeypatch, name):
+    """Where it is as exact as ATen, and of any function in fast mode; for batches of any size."""
+    whole_products(monkeypatch)
+    after = ACTIVATIONS[name]
+    model = Followed(after).eval()
+    for numerics in ("fast", "eager"):
+        torch._dynamo.reset()
+        records = []
+        with session(tmp_path, records, numerics=numerics) as ours:
+            run = torch.compile(model, backend=ours.backend, dynamic=numerics == "eager")
+            for batch in (5, 3):
+                x = torch.randn(batch, 4, 9, 9)
+                agree(run(x), model(x))
+        own = made(records[0])
+        named = f"aten.{'hardtanh' if name == 'relu6' else name.partition(',')[0]}.default"
+        if numerics == "fast":
+            assert named not in own
+            assert calls(records[0]).count("_linear_pointwise") == 2
+        if name in ("relu", "relu6", "hardsigmoid") and numerics == "eager":
+            assert named in own  # the library's loses NaN
+            spoilt = torch.full((3, 4, 9, 9), float("nan"))
+            torch.testing.assert_close(run(spoilt), model(spoilt), equal_nan=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
+def test_functions_in_each_host_language(tmp_path, monkeypatch, wrapper):
+    """Numbers and names of functions reach the library; weights may change."""
+    whole_products(monkeypatch)
+    convolution, linear = nn.Conv2d(4, 8, 3), nn.Linear(7, 5)
+
+    def run(x):
+        return F.gelu(linear(F.leaky_relu(convolution(x), 0.2)), approximate="tanh")
+
+    records = []
+    x = torch.randn(2, 4, 9, 9)
+    with session(tmp_path, records, wrapper=wrapper, numerics="fast") as ours:
+        compiled = torch.compile(run, backend=ours.backend)
+        agree(compiled(x), run(x))
+        linear.weight.neg_()
+        agree(compiled(x), run(x))
+    assert calls(records[0]) == ["_convolution_pointwise", "_linear_pointwise"]
+    assert not any(op.startswith(("aten.gelu", "aten.leaky")) for op in made(records[0]))
+
+
+def test_training_and_autocast_are_as_without(tmp_path, monkeypatch):
+    """Neither gradients nor products of 16 bits get a function from the library."""
+    whole_products(monkeypatch)
+    linear, x = nn.Linear(8, 16), torch.randn(4, 8)
+    records = []
+    with session(tmp_path, records, numerics="fast") as ours:
+        run = torch.compile(lambda x: F.gelu(linear(x)).neg(), backend=ours.backend)
+        run(x).sum().backward()
+        found, linear.weight.grad = linear.weight.grad, None
+        F.gelu(linear(x)).neg().sum().backward()
+        agree(found, linear.weight.grad)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            close = {"rtol": 2e-2, "atol": 2e-2}
+            torch.testing.assert_close(run(x), F.gelu(linear(x)).neg(), **close)
+    assert not any("_linear_pointwise" in calls(r) for r in records)
+
+
+@torch.no_grad()
+def test_what_a_kernel_reads_is_left_to_it(tmp_path, monkeypatch):
+    """A function is the library's only if no kernel reads its result, nor the product's own."""
+    whole_products(monkeypatch)
+    layers = nn.Linear(16, 32), nn.Linear(16, 32), nn.Linear(32, 16)
+
+    def gated(x):
+        return layers[2](F.silu(layers[0](x)) * layers[1](x))
+
+    def twice(x):
+        y = layers[0](x)
+        return F.gelu(y) @ layers[2].weight.T, y
+
+    x = torch.randn(4, 16)
+    for run, named in ((gated, "aten.silu.default"), (twice, "aten.gelu.default")):
+        torch._dynamo.reset()
+        records = []
+        with session(tmp_path, records, numerics="fast") as ours:
+            found, expected = torch.compile(run, backend=ours.backend)(x), run(x)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+        assert named in made(records[0])
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product as pairs
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.engine.context import CompilerContext
-from gyrator_lowering.fx_passes import Product
+from gyrator_lowering.fx_passes import NOTHING, Activation, Packed, Product
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare
@@ -36,7 +37,14 @@ _GAIN = 1.1
 """How much quicker oneDNN must be to be taken."""
 _PACKED_GAIN = 1.05
 """How much quicker a packed weight must make a product."""
-_PACKINGS = ("", "onednn", "mkl")
+_WHOLE = "onednn, whole"
+_PACKINGS = MappingProxyType({
+    "": Packed(), "onednn": Packed("onednn"), "mkl": Packed("mkl"), _WHOLE: Packed("onednn", True),
+})  # fmt: skip
+_SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0)
+_SPREAD = 3.0
+"""Of the numbers at which the error of a function is measured."""
+_COUNT, _COLUMNS = 1 << 12, 32
 _SAMPLES = 8
 _SAMPLE_SECONDS = 3e-4
 _WORSE = 1.05
@@ -116,18 +124,31 @@ class LibraryChoice:
             self._known[product.device] = self._of_machine(product.device)
         return self._known[product.device].takes(product, self._exact)
 
-    def packed(self, product: Product) -> str:
-        """Return which library is to compute a product with a packed weight; empty for none.
+    def packed(self, product: Product, after: Activation) -> Packed:
+        """Return how a product with a packed weight, and what follows it, is computed best.
 
         What is quickest is measured for each product, once a machine.
         """
-        key = self._key(repr(("packed", product, self._exact)), product.device)
+        key = self._key(repr(("packed", product, after, self._exact)), product.device)
         best = remembered(self.setting.cache, key)
         if best is None:
             with self._alone(product.device) as measure:
-                best = _PACKINGS.index(measure.packed(product, self._exact))
+                best = measure.packed(product, after, self._exact)
             remember(self.setting.cache, key, best)
         return _PACKINGS[best]
+
+    def allows(self, device: str, after: Activation) -> bool:
+        """Return whether oneDNN may compute a function: unless results are to be `fast`, it must
+        keep NaN and be as exact as ATen, which is measured once a machine."""
+        if not self._exact:
+            return True
+        key = self._key(repr(("after", after)), device)
+        found = remembered(self.setting.cache, key)
+        if found is None:
+            with self._alone(device) as measure:
+                found = int(measure.keeps(after))
+            remember(self.setting.cache, key, found)
+        return bool(found)
 
     @property
     def _exact(self) -> bool:
@@ -190,23 +211,43 @@ class Measure:
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
         return times["aten"].least >= _GAIN * times["onednn"].least
 
-    def packed(self, product: Product, exact: bool) -> str:
-        """Return which library is quickest with a packed weight and a bias, of those that are
-        `exact` enough; empty for ATen's call."""
+    def packed(self, product: Product, after: Activation, exact: bool) -> str:
+        """Return which of `_PACKINGS`, if it is `exact` enough, is quickest with a bias and what
+        follows; empty for ATen's calls."""
         x, y = self._matrices(product)
         bias = self._drawn(1, product.columns, False)[0]
-        runs: dict[str, Callable[[], torch.Tensor]] = {"": lambda: torch.addmm(bias, x, y)}
+        runs: dict[str, Callable[[], torch.Tensor]] = {
+            "": lambda: after.in_aten(torch.addmm(bias, x, y))
+        }
         if not exact or self.as_exact(product.depth):
             for_onednn = torch.ops.mkldnn._reorder_linear_weight(y.t(), product.rows)
-            runs["onednn"] = lambda: _onednn(x, for_onednn, bias)
+            runs["onednn"] = lambda: after.in_aten(_onednn(x, for_onednn, bias))
+            if after != NOTHING:
+                runs[_WHOLE] = lambda: _onednn(x, for_onednn, bias, after)
         if torch._C.has_mkl:
             mkl: Any = torch.ops.mkl
             weight = y.t().contiguous()
             for_mkl = mkl._mkl_reorder_linear_weight(weight, product.rows)
-            runs["mkl"] = lambda: mkl._mkl_linear(x, for_mkl, weight, bias, product.rows)
+            runs["mkl"] = lambda: after.in_aten(
+                mkl._mkl_linear(x, for_mkl, weight, bias, product.rows)
+            )
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
         best = min(times, key=lambda name: times[name].least)
         return best if times[""].least >= _PACKED_GAIN * times[best].least else ""
+
+    def keeps(self, after: Activation) -> bool:
+        """Return whether oneDNN gives NaN and infinities where ATen does, and has no larger an
+        error elsewhere."""
+        drawn = _SPREAD * self._drawn(1, _COUNT, False)[0]
+        x = torch.cat([torch.tensor(_SPECIAL, device=drawn.device), drawn])
+        rows = torch.ones(_COLUMNS, 1, device=drawn.device)
+        ours, theirs = _onednn(x[:, None], rows, None, after)[:, 0], after.in_aten(x)
+        count = len(_SPECIAL)
+        if not torch.allclose(ours[:count], theirs[:count], equal_nan=True):
+            return False
+        exact = after.in_aten(drawn.double())
+        mine, others = ((r[count:] - exact).square().mean() for r in (ours, theirs))
+        return bool(mine <= _WORSE**2 * others)
 
     def as_exact(self, depth: int) -> bool:
         """Return whether sums of so many products have no larger an error in oneDNN."""
@@ -239,8 +280,12 @@ def _linear(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _onednn(x, y.t(), None)
 
 
-def _onednn(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    result: torch.Tensor = torch.ops.mkldnn._linear_pointwise.default(
-        x, weight, bias, "none", [], ""
-    )
+def _onednn(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    after: Activation = NOTHING,
+) -> torch.Tensor:
+    op = torch.ops.mkldnn._linear_pointwise.default
+    result: torch.Tensor = op(x, weight, bias, *after.arguments)
     return result

@@ -108,7 +108,7 @@ class Engine(CompilerContext):
         called = options.extern_kernels != "none" and not options.batch_invariant
         if options.bitwise or not called or not available():
             return None
-        return LibraryChoice(self, Budget(self.options.autotune_seconds)).packed
+        return LibraryChoice(self, Budget(self.options.autotune_seconds))
 
     def _compile(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch

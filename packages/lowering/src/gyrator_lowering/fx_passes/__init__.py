@@ -11,6 +11,7 @@ from torch.fx import GraphModule
 from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.activations import NOTHING, Activation
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
@@ -24,7 +25,7 @@ from gyrator_lowering.fx_passes.hold_numbers import (
 from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
 from gyrator_lowering.fx_passes.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
-from gyrator_lowering.fx_passes.pack_weights import Packing, PackWeights, not_packed
+from gyrator_lowering.fx_passes.pack_weights import NotPacked, Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.pad_products import PadProducts
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
@@ -78,7 +79,7 @@ def joint_pipeline(
         MoveIndices(),
         when(frozen and not exact, FoldNorms()),
         when(not exact, ChannelsLast.of(targets, packing is not None)),
-        when(packing is not None, PackWeights.of(targets, packing or not_packed, fast)),
+        when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitCrossEntropy()),
     )
@@ -113,6 +114,8 @@ def fx_pipeline(
 __all__ = [
     "FX",
     "JOINT",
+    "NOTHING",
+    "Activation",
     "ChannelsLast",
     "Cse",
     "ExpandForeach",
@@ -122,6 +125,7 @@ __all__ = [
     "LinearCalls",
     "MoveIndices",
     "PackWeights",
+    "Packed",
     "Packing",
     "PadProducts",
     "Product",

@@ -1,11 +1,12 @@
 """`pack-weights`: weights that are known are brought into the layout that a library computes in.
 
 Convolutions and products of `float32` on a CPU then read a packed weight, which is a constant,
-where the library would bring it into its layout in each call.
+where the library would bring it into its layout in each call. What follows them element by element
+is computed by the library before it stores a result, where that is as exact.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
 
 import torch
 from attrs import evolve, field, frozen
@@ -14,19 +15,57 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
+from gyrator_lowering.fx_passes.activations import (
+    NOTHING,
+    Activation,
+    activation_of,
+    only_reader,
+    readers,
+)
 from gyrator_lowering.fx_passes.insert import insert, replace
 from gyrator_lowering.fx_passes.known import known_nodes
 from gyrator_lowering.fx_passes.linear_calls import LIBRARIES, Product, product_of
 
 aten = torch.ops.aten
 
-Packing = Callable[[Product], str]
-"""Which library computes a product with a packed weight best: `onednn`, `mkl`, or none, ``""``."""
+_PRODUCTS = (aten.mm.default, aten.addmm.default)
+_CALLS = (*_PRODUCTS, aten.bmm.default, aten.convolution.default, "output")
+"""What reads a tensor as it is in memory, beside the results of a graph."""
 
 
-def not_packed(product: Product) -> str:
-    """Say that no library gains by packing."""
-    return ""
+@frozen
+class Packed:
+    """How a product with a packed weight is computed."""
+
+    library: str = ""
+    """`onednn`, `mkl`, or none."""
+    whole: bool = False
+    """The library computes what follows the product too."""
+
+
+class Packing(Protocol):
+    """What knows the libraries of a machine."""
+
+    def packed(self, product: Product, after: Activation) -> Packed:
+        """Return how a product, and what follows it, is computed best."""
+        ...
+
+    def allows(self, device: str, after: Activation) -> bool:
+        """Whether oneDNN computes a function as exactly as is asked for, on a device."""
+        ...
+
+
+@frozen
+class NotPacked:
+    """No library gains by packing."""
+
+    def packed(self, product: Product, after: Activation) -> Packed:
+        """Return that it is not packed."""
+        return Packed()
+
+    def allows(self, device: str, after: Activation) -> bool:
+        """Return that it is not exact enough."""
+        return False
 
 
 @frozen
@@ -36,9 +75,9 @@ class PackWeights:
     name: ClassVar[str] = "pack-weights"
     devices: frozenset[str] = frozenset()
     """Types of devices whose library packs."""
-    packing: Packing = field(default=not_packed, repr=False)
+    packing: Packing = field(factory=NotPacked, repr=False)
     fast: bool = False
-    """Let the library compute what follows a convolution too, which loses NaN in `relu`."""
+    """Let the library add what is added to a convolution, which rounds in another order."""
 
     @classmethod
     def of(cls, targets: Mapping[str, Target], packing: Packing, fast: bool) -> "PackWeights":
@@ -54,8 +93,9 @@ class PackWeights:
             if node in known or node.op != "call_function":
                 continue
             if node.target is aten.convolution.default and self._packs(node, known):
-                changed |= _convolution(gm, node, self.fast)
-            elif node.target in (aten.mm.default, aten.addmm.default) and node.args[-1] in known:
+                self._convolution(gm, node)
+                changed = True
+            elif node.target in _PRODUCTS and node.args[-1] in known:
                 changed |= self._product(gm, node)
         return changed
 
@@ -76,15 +116,20 @@ class PackWeights:
 
     def _product(self, gm: GraphModule, node: Any) -> bool:
         product = product_of(node, self.devices)
-        how = "" if product is None else self.packing(evolve(product, turned=True))
-        if not how:
+        if product is None:
+            return False
+        end, after = self._after(node)
+        if not all(user.target in _CALLS for user in readers(end)):
+            end, after = node, NOTHING  # a kernel reads it, and can as well compute it
+        how = self.packing.packed(evolve(product, turned=True), after)
+        if not how.library:
             return False
         *bias, x, y = node.args
         rows = x.meta["val"].shape[0]
         weight = insert(gm, node, aten.permute.default, y, [1, 0])
         whole = insert(gm, node, aten.clone.default, weight, memory_format=torch.contiguous_format)
         added = bias[0] if bias else None
-        if how == "mkl":
+        if how.library == "mkl":
             if not isinstance(rows, int):
                 return False
             packed = _packed(
@@ -98,9 +143,51 @@ class PackWeights:
                 gm, node, torch.ops.mkldnn._reorder_linear_weight.default, whole, count
             )
             op = torch.ops.mkldnn._linear_pointwise.default
-            new = _call(gm, node, op, x, packed, added, "none", [], "")
+            computed = after if how.whole else NOTHING
+            new = _call(gm, node, op, x, packed, added, *computed.arguments)
         replace(gm, node, new)
+        if how.whole and end is not node:
+            replace(gm, end, end.args[0])
         return True
+
+    def _after(self, node: Any) -> tuple[Any, Activation]:
+        """Return the last node of what the library can compute of a node's elements, and what."""
+        reader = only_reader(node)
+        found = None if reader is None else activation_of(reader)
+        if found is None or not self.packing.allows(node.meta["val"].device.type, found):
+            return node, NOTHING
+        return reader, found
+
+    def _convolution(self, gm: GraphModule, node: Any) -> None:
+        x, weight, bias, stride, padding, dilation, transposed, more, groups = node.args
+        shape = x.meta["val"].shape
+        sizes = list(shape) if isinstance(shape[0], int) else None
+        window: tuple[Any, ...] = (padding, stride, dilation, groups)
+        total, other = _addition(node) if self.fast and not transposed else (None, None)
+        last = node if total is None else total
+        end, after = self._after(last)
+        if total is not None and after.attr != "relu":
+            end, after = last, NOTHING
+        mkldnn = torch.ops.mkldnn
+        if transposed:
+            window = (padding, more, stride, dilation, groups)
+            packs = mkldnn._reorder_convolution_transpose_weight
+            deep = mkldnn._convolution_transpose_pointwise.default
+        else:
+            packs, deep = mkldnn._reorder_convolution_weight, mkldnn._convolution_pointwise.default
+        packed = _packed(gm, node, packs.default, weight, *window, sizes)
+        if total is None:
+            new = _call(gm, node, deep, x, packed, bias, *window, *after.arguments)
+        else:
+            deep = mkldnn._convolution_pointwise.binary
+            unary = None if after is NOTHING else after.attr
+            args = (x, other, packed, bias, *window, "add", None, unary, [], None)
+            new = _call(gm, total, deep, *args)
+        replace(gm, last, new)
+        if last is not node:
+            gm.graph.erase_node(node)
+        if end is not last:
+            replace(gm, end, end.args[0])
 
 
 def _packed(gm: GraphModule, before: Node, op: Any, weight: Node, *args: Any) -> Node:
@@ -119,50 +206,12 @@ def _call(gm: GraphModule, like: Node, op: Any, *args: Any) -> Node:
     return node
 
 
-def _convolution(gm: GraphModule, node: Any, fast: bool) -> bool:
-    x, weight, bias, stride, padding, dilation, transposed, more, groups = node.args
-    args: tuple[Any, ...]
-    shape = x.meta["val"].shape
-    sizes = list(shape) if isinstance(shape[0], int) else None
-    window = (padding, stride, dilation, groups)
-    if transposed:
-        op = torch.ops.mkldnn._reorder_convolution_transpose_weight.default
-        packed = _packed(gm, node, op, weight, padding, more, stride, dilation, groups, sizes)
-        deep: Any = torch.ops.mkldnn._convolution_transpose_pointwise.default
-        args = (x, packed, bias, padding, more, stride, dilation, groups, "none", [], "")
-        replace(gm, node, _call(gm, node, deep, *args))
-        return True
-    op = torch.ops.mkldnn._reorder_convolution_weight.default
-    packed = _packed(gm, node, op, weight, *window, sizes)
-    deep = torch.ops.mkldnn._convolution_pointwise
-    total, other = _addition(node) if fast else (None, None)
-    last = node if total is None else total
-    relu = _only_user(last, aten.relu.default) if fast else None
-    end = last if relu is None else relu
-    unary = "none" if relu is None else "relu"
-    if total is None:
-        new = _call(gm, end, deep.default, x, packed, bias, *window, unary, [], "")
-    else:
-        after = None if relu is None else "relu"
-        args = (x, other, packed, bias, *window, "add", None, after, [], None)
-        new = _call(gm, end, deep.binary, *args)
-    replace(gm, end, new)
-    for done in (total, node):
-        if done is not None and done is not end:
-            gm.graph.erase_node(done)
-    return True
-
-
-def _only_user(node: Node, op: Any) -> Any:
-    """Return the one node that reads another, if it is a call of an op."""
-    users = list(node.users)
-    return users[0] if len(users) == 1 and users[0].target is op else None
-
-
 def _addition(node: Node) -> tuple[Any, Any]:
     """Return the sum that alone reads a node, and the other operand, of the same layout."""
-    total = _only_user(node, aten.add.Tensor)
-    if total is None or total.kwargs or len(total.all_input_nodes) != 2:
+    total: Any = next(iter(node.users)) if len(node.users) == 1 else None
+    if total is None or total.target is not aten.add.Tensor or total.kwargs:
+        return None, None
+    if len(total.all_input_nodes) != 2:
         return None, None
     other = next(a for a in total.args if a is not node)
     mine, theirs = node.meta["val"], other.meta["val"]
