@@ -153,6 +153,7 @@ COMPILED: dict[str, Case] = {
     "columns": (lambda x: x[:, :1].mul_(x[:, 1:2]), (ROWS,)),
     "a_copy": (lambda x: x[1:].add_(x[:-1].clone()), (X,)),
     "itself": (lambda x: x.mul_(x), (ROWS,)),
+    "or_and": (lambda x: (x[:, None] | x, x[:, None] & x), (WHOLE,)),
     "overlapping_base": (lambda x: torch.as_strided(x, (2, 2), (1, 1))[1:].mul_(-1), (X,)),
     "slice_scatter": (lambda x, y: x.slice_scatter(y, 0, 1, 3), (ROWS, ROWS[:2])),
     "values_to_spread": (

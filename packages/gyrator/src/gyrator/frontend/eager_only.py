@@ -82,13 +82,18 @@ def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
         view = _part(node, _fake(base), index) if isinstance(base, Node) else None
         return [] if view is None else [(view, base)]  # type: ignore[list-item]
     elif (
-        (name.endswith("_") and not name.endswith("__"))
+        (name.endswith("_") and not name.endswith("__") and not _is_operator(node.target))
         or node.target in _OPERATORS
         or node.kwargs.get("inplace") is True
     ):
         places = [*node.args[:1]]
     nodes = [p for p in places if isinstance(p, Node)]
     return [(f, n) for n in nodes if _is_strided(f := _fake(n))]
+
+
+def _is_operator(target: Any) -> bool:
+    """Whether a target is of Python's `operator`, whose `and_` and `or_` write to nothing."""
+    return getattr(operator, getattr(target, "__name__", ""), None) is target
 
 
 def _part(node: Node, base: Any, index: Any) -> torch.Tensor | None:
