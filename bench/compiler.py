@@ -1,6 +1,6 @@
 """How the work of Gyrator's stages grows with the graph: 1,000 to 20,000 nodes.
 
-    nox -s bench -- compiler [--shapes chain,wide,blocks] [--sizes 1000,5000,20000] [--json FILE]
+    nox -s bench -- compiler [--shapes chain,held] [--sizes 1000,5000,20000] [--json FILE]
 
 Prints the steps of each stage, its CPU seconds, and the slope of the log-log line through them; 1
 is linear. A step is a call of a function, Python's or built in: the same number in every run.
@@ -121,8 +121,21 @@ def blocks(nodes: int) -> GraphModule:
     return make.finish(x)
 
 
+def held(nodes: int) -> GraphModule:
+    """Return a line of sines whose every value is used again, the last one first: as many small
+    buffers are alive at once as a third of the nodes."""
+    make = Builder()
+    x, kept = make.input(WIDTH), []
+    while make.calls < nodes // 3:
+        x = make.call(aten.sin.default, x)
+        kept.append(x)
+    for value in reversed(kept):
+        x = make.call(aten.add.Tensor, make.call(aten.mul.Tensor, x, value), 1.0)
+    return make.finish(x)
+
+
 SHAPES: Mapping[str, Callable[[int], GraphModule]] = MappingProxyType(
-    {"chain": chain, "wide": wide, "blocks": blocks}
+    {"chain": chain, "wide": wide, "blocks": blocks, "held": held}
 )
 
 

@@ -1,5 +1,7 @@
 """Storage: peaks, sharing, pools."""
 
+import cProfile
+
 from attrs import evolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +55,17 @@ def test_places_of_live_buffers_never_overlap(
         for (other_first, other_last, other_size), other in placed[:n]:
             together = first <= other_last and other_first <= last
             assert not together or at + size <= other or other + other_size <= at
+
+
+def test_places_of_buffers_alive_at_once_take_steps_in_proportion() -> None:
+    def steps(count: int) -> int:
+        profile = cProfile.Profile()
+        lives = [(n, 2 * count - n, 64) for n in range(count)]
+        offsets = profile.runcall(assign_offsets, lives, 64 * count)
+        assert offsets == [64 * n for n in range(count)]
+        return sum(entry.callcount for entry in profile.getstats())
+
+    assert steps(1000) < 11 * steps(100)
 
 
 @given(SEEDS, st.integers(5, 40))

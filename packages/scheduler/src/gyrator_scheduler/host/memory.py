@@ -1,6 +1,8 @@
 """Storage of created buffers: own allocations, taken-over storages, places in a pool."""
 
+from bisect import bisect
 from collections.abc import Collection, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import accumulate
 
 from attrs import define, field, frozen
@@ -127,13 +129,14 @@ def _together(chains: Sequence[_Chain], limit: int) -> list[list[_Chain]]:
     """Return groups of chains, in order of birth, each of which is born while another of its group
     lives, whose sizes are known when the first is, and which typically fit in `limit` together."""
     groups: list[list[_Chain]] = []
+    born = last = total = -1
     for c in sorted(chains, key=lambda c: c.first):
-        now = groups[-1] if groups else []
-        joins = now and c.first <= max(x.last for x in now) and c.ready < now[0].first
-        if joins and sum(x.guess for x in (*now, c)) <= limit:
-            now.append(c)
+        if c.first <= last and c.ready < born and total + c.guess <= limit:
+            groups[-1].append(c)
+            last, total = max(last, c.last), total + c.guess
         else:
             groups.append([c])
+            born, last, total = c.first, c.last, c.guess
     return groups
 
 
@@ -145,22 +148,32 @@ def assign_offsets(lives: Sequence[tuple[int, int, int]], limit: int) -> list[in
     """Return an offset for each (first, last, bytes), both ends included, such that those alive at
     once do not overlap; None for what would end beyond `limit`. First fit in order of birth."""
     result: list[int | None] = [None] * len(lives)
-    active: list[tuple[int, int, int]] = []
+    gaps = [(0, limit)]
+    held: list[tuple[int, int, int]] = []
     for n in sorted(range(len(lives)), key=lambda n: (lives[n][0], -lives[n][2], n)):
         first, last, size = lives[n]
         size = _aligned(size)
-        active = [a for a in active if a[2] >= first]
-        offset = 0
-        for start, end, _ in active:
-            if offset + size <= start:
-                break
-            offset = max(offset, end)
-        if offset + size > limit:
+        while held and held[0][0] < first:
+            _release(gaps, *heappop(held)[1:])
+        k = next((k for k, (start, end) in enumerate(gaps) if end - start >= size), None)
+        if k is None:
             continue
-        result[n] = offset
-        active.append((offset, offset + size, last))
-        active.sort()
+        start, end = gaps[k]
+        gaps[k : k + 1] = [(start + size, end)] if start + size < end else []
+        result[n] = start
+        heappush(held, (last, start, start + size))
     return result
+
+
+def _release(gaps: list[tuple[int, int]], start: int, end: int) -> None:
+    """Add a part to the gaps, which are in order and touch nowhere."""
+    k = bisect(gaps, (start, end))
+    if k < len(gaps) and gaps[k][0] == end:
+        end = gaps.pop(k)[1]
+    if k and gaps[k - 1][1] == start:
+        start = gaps.pop(k - 1)[0]
+        k -= 1
+    gaps.insert(k, (start, end))
 
 
 def _chains(schedule: Schedule, given: Collection[Sym]) -> list[_Chain]:
