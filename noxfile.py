@@ -201,6 +201,13 @@ def opinfo(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def families(session: nox.Session) -> None:
+    """Small models of published families against eager: `-- --only bert,mamba --jobs 2`."""
+    python = everything(session)
+    session.run(python, "-m", "gyrator_conformance.families", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def verify(session: nox.Session) -> None:
     """Every kernel of a set of models beside the interpreter of its IR; `-- -k norm` chooses."""
     python = everything(session)

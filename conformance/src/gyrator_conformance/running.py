@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 from gyrator.reports.accuracy import allowed_block_error, worst_error
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
-from gyrator_conformance.cells import DTYPES, Cell, Reason
+from gyrator_conformance.cells import DTYPES, Cell, Mode, Reason
 from gyrator_conformance.models import Model
 from gyrator_conformance.models.collective import start_group
 from gyrator_conformance.packages import ExportError, Packager
@@ -105,17 +105,17 @@ class CellRunner:
             compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)
         eager, exact = deepcopy(base).to(eager_device), deepcopy(base).double()
         error = eager_error = 0.0
-        held: tuple[_Values, _Values, _Values] | None = None
+        held: tuple[Values, Values, Values] | None = None
         for turn, n in enumerate(_sizes(cell, model)):
             generator = torch.Generator().manual_seed(1000 * self.seed + 7 * turn + 1)
-            given = _cast(model.inputs(generator, n), dtype)
-            true = _run(exact, exact, _cast(given, torch.float64), cell, turn)
-            ours = _run(made, compiled, _moved(given, device), cell, turn)
-            theirs = _run(eager, eager, _moved(given, eager_device), cell, turn)
+            given = cast(model.inputs(generator, n), dtype)
+            true = run_once(exact, exact, cast(given, torch.float64), cell.mode, turn)
+            ours = run_once(made, compiled, _moved(given, device), cell.mode, turn)
+            theirs = run_once(eager, eager, _moved(given, eager_device), cell.mode, turn)
             called = ours, theirs, true
             # A call leaves alone what the call before it gave, unless eager's does not.
             for values in (held, called) if held else (called,):
-                found = _errors(*values)
+                found = errors_of(*values)
                 error, eager_error = max(error, found[0]), max(eager_error, found[1])
             held = called
         return error, eager_error, allowed_block_error(eager_error, dtype)
@@ -153,7 +153,8 @@ def _sizes(cell: Cell, model: Model) -> tuple[int, ...]:
     return (model.size,) * (5 if graphs else 2)
 
 
-def _cast(inputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+def cast(inputs: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
+    """Return floating inputs as `dtype`, the others as they are."""
     return tuple(t.to(dtype) if t.is_floating_point() else t for t in inputs)
 
 
@@ -162,7 +163,7 @@ def _moved(inputs: Sequence[Tensor], device: str) -> tuple[Tensor, ...]:
 
 
 @frozen(eq=False)
-class _Values:
+class Values:
     """What one call gives."""
 
     results: list[Tensor]
@@ -174,11 +175,11 @@ class _Values:
     gradients: list[Tensor]
 
 
-def _run(
-    module: nn.Module, call: Callable[..., Any], inputs: Sequence[Tensor], cell: Cell, turn: int
-) -> _Values:
+def run_once(
+    module: nn.Module, call: Callable[..., Any], inputs: Sequence[Tensor], mode: Mode, turn: int
+) -> Values:
     """Call a module, or its compiled form; in training, differentiate the sum of squares."""
-    training = cell.mode == "training"
+    training = mode == "training"
     given = [t.requires_grad_(training and t.is_floating_point()) for t in inputs]
     module.zero_grad(set_to_none=True)
     torch.manual_seed(turn)
@@ -193,7 +194,7 @@ def _run(
         gradients = [t.grad for t in wanted if t.grad is not None]
     here = [t.detach() for t in leaves]
     state = [b.detach().clone().cpu() for b in module.buffers()]
-    return _Values(
+    return Values(
         [t for t in here if t.is_floating_point()],
         [t for t in state if t.is_floating_point()],
         [t for t in (*here, *state) if not t.is_floating_point()],
@@ -201,7 +202,7 @@ def _run(
     )
 
 
-def _errors(ours: _Values, theirs: _Values, true: _Values) -> tuple[float, float]:
+def errors_of(ours: Values, theirs: Values, true: Values) -> tuple[float, float]:
     """Return our worst error and eager's.
 
     Raises:
@@ -218,11 +219,11 @@ def _errors(ours: _Values, theirs: _Values, true: _Values) -> tuple[float, float
     return _worst(ours, true), _worst(theirs, true)
 
 
-def _tensors(values: _Values) -> list[Tensor]:
+def _tensors(values: Values) -> list[Tensor]:
     return [*values.results, *values.state, *values.others, *values.gradients]
 
 
-def _worst(values: _Values, true: _Values) -> float:
+def _worst(values: Values, true: Values) -> float:
     """Return the largest error: of each result, of the state, and of the gradients."""
     together = (values.state, true.state), (values.gradients, true.gradients)
     errors = [worst_error(got, exact, single=0) for got, exact in together]

@@ -1,0 +1,1 @@
+"""Families of published models, small and with random weights, against eager mode."""

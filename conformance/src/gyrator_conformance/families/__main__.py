@@ -1,0 +1,148 @@
+"""`python -m gyrator_conformance.families --only bert,mamba`: published models against eager."""
+
+import argparse
+import json
+import math
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from itertools import groupby, islice, product
+from pathlib import Path
+from typing import Any
+
+from attrs import asdict, define, field
+from rich.console import Console
+from rich.table import Table
+
+from gyrator_conformance.families.judge import Form, Outcome
+from gyrator_conformance.families.table import all_families
+from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+
+_QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all", "TRANSFORMERS_VERBOSITY": "error"}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run; return 0 where all families give what eager mode gives, and none runs eagerly."""
+    args = _parser().parse_args(arguments)
+    console = Console(width=None if sys.stdout.isatty() else 140)
+    names = all_families()
+    if unknown := [name for name in args.only if name not in names]:
+        console.print(f"no family is called {', '.join(unknown)}; there are {', '.join(names)}")
+        return 2
+    forms = [
+        Form(name, mode, shapes)
+        for name, shapes, mode in product(args.only or names, args.shapes, args.modes)
+        if mode == "inference" or names[name].trains
+    ]
+    if args.list:
+        console.print("\n".join(map(str, forms)), markup=False, highlight=False)
+        return 0
+    found = _judged(forms, args, console)
+    console.print(found.table())
+    if args.json:
+        args.json.write_text(json.dumps(found.as_json(), indent=1) + "\n", encoding="utf-8")
+    if len(found.rows) < len(forms):
+        console.print(f"{len(forms) - len(found.rows)} forms were not begun in {args.seconds} s")
+    return int(any(outcome.failed for _, outcome in found.rows))
+
+
+def _judged(forms: Sequence[Form], args: argparse.Namespace, console: Console) -> "_Found":
+    """Judge the forms of each family in a process of their own."""
+    command = (sys.executable, "-m", "gyrator_conformance.families.worker")
+    workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
+    end, waiting = time.monotonic() + args.seconds, groupby(forms, lambda form: form.name)
+    alone, stopped, found = threading.Lock(), threading.Event(), _Found(console)
+
+    def next_forms() -> Iterator[list[Form]]:
+        while not stopped.is_set() and time.monotonic() < end:
+            with alone:
+                forms = [form for _, group in islice(waiting, 1) for form in group]
+            if not forms:
+                return
+            yield forms
+
+    def work(worker: LineProcess) -> None:
+        for family in next_forms():
+            for form in family:
+                try:
+                    outcome = Outcome(**json.loads(worker.ask(json.dumps(asdict(form)).encode())))
+                except ProcessEndedError as error:
+                    outcome = Outcome(kind="time" if error.slow else "crash", detail=str(error))
+                with alone:
+                    found.add(form, outcome)
+            worker.close()  # what one leaves behind must not help or harm the next
+
+    run_side_by_side(workers, work, stopped)
+    return found
+
+
+@define(eq=False)
+class _Found:
+    """What was found, and a line for each that fails as soon as it does."""
+
+    console: Console
+    rows: list[tuple[Form, Outcome]] = field(factory=list)
+
+    def add(self, form: Form, outcome: Outcome) -> None:
+        """Keep what was found about a form."""
+        self.rows.append((form, outcome))
+        if outcome.failed:
+            line = f"{form}: {outcome.kind}: {outcome.detail}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def table(self) -> Table:
+        """Return a row for each form, the worst first."""
+        table = Table(
+            "family", "result", "error / bound", "graphs", "breaks", "eager", "refused", "kernels",
+            "seconds", "by aot_eager",
+        )  # fmt: skip
+        for form, o in sorted(self.rows, key=_badness, reverse=True):
+            result = " ".join(filter(None, (o.kind or "right", o.explained)))
+            error = f"{o.error:.1e} / {o.bound:.1e}"
+            counts = (o.graphs, o.breaks, o.eager, len(o.refused), o.kernels)
+            times = (f"{o.seconds:.1f}", f"{o.plain_seconds:.1f}")
+            table.add_row(str(form), result, error, *map(str, counts), *times)
+        failed = sum(o.failed for _, o in self.rows)
+        names = {form.name for form, _ in self.rows}
+        table.add_section()
+        table.add_row(f"{len(names)} families, {len(self.rows)} forms", f"{failed} fail")
+        return table
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """Return all that was found, the worst first."""
+        return [
+            {**asdict(form), **asdict(outcome)}
+            for form, outcome in sorted(self.rows, key=_badness, reverse=True)
+        ]
+
+
+def _badness(row: tuple[Form, Outcome]) -> tuple[float, ...]:
+    _, o = row
+    slowness = o.seconds / o.plain_seconds if o.plain_seconds else 0.0
+    return (o.failed, bool(o.kind), o.eager, len(o.refused), slowness)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gyrator_conformance.families",
+        description="Compile small models of published families and compare them with eager mode.",
+    )
+    add = parser.add_argument
+    add("--only", type=_words, default=(), help="names of families, default all")
+    add("--modes", type=_words, default=("inference", "training"), help="default both")
+    add("--shapes", type=_words, default=("static",), help="static, dynamic; default static")
+    add("--list", action="store_true", help="name what would be compiled, and stop")
+    add("--jobs", type=int, default=1, help="processes side by side, default 1")
+    add("--limit", type=float, default=300.0, help="seconds that one may take")
+    add("--seconds", type=float, default=math.inf, help="begin no other after this time")
+    add("--json", type=Path, help="write what was found here")
+    return parser
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split(","))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
