@@ -69,7 +69,7 @@ MIXED: Mixed = {
     "whole": (lambda x, t: x * int(t.item() * 10), (X, NUMBER)),
     "returned": (lambda x, t: (x * t, t * 2, t.item() * 2), (X, NUMBER)),
     "scalars": (
-        lambda x, t: (torch.where(x > t, t, x), torch.clamp(x, t, t + 1), x.masked_fill(x > 0, t)),
+        lambda x, t: (torch.where(x > t, t, x), x.masked_fill(x > 0, t)),
         (X, NUMBER),
     ),
     "integers": (lambda x, n: (x * n.item(), x + n, n + 1), (X, COUNT)),
