@@ -13,10 +13,12 @@ from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
-from gyrator_ir.expr import ShapeFacts, Sym
+from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
+_TWO = Const(2)
+_PAIRED = 4  # price of every second element, where its neighbours are accessed too
 _REDUCE_END = 12  # price of merging the lanes of one accumulator, in vector operations
 
 
@@ -78,29 +80,37 @@ def _price(kernel: Kernel, lanes: int, axis: Axis) -> float:
     vectors = -(-extent // lanes)
     waste = vectors * lanes / extent
     total = 0.0
-    for stage, kind in _accesses(kernel, axis.symbol, lanes):
+    for stage, price in _accesses(kernel, axis.symbol, lanes):
         runs = inner_size if stage.level is Level.INNER else 1
         if inner and ordered(stage):
             total += runs
         elif inner and stage.level is Level.OUTER:
             total += 2 * runs
         else:
-            total += kind.value * runs * waste / lanes
+            total += price * runs * waste / lanes
     if inner:
         reduces = sum(isinstance(s, Reduce) for stage in kernel.stages for s in stage.body)
         total += reduces * _REDUCE_END
     return total
 
 
-def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, Access]]:
+def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, int]]:
+    """Iterate over the prices of accesses, and the stages that they are in."""
     varying = _varying(kernel, symbol)
     for stage in kernel.stages:
-        for s in stage.body:
-            if isinstance(s, Load | Store):
-                kind = lane_access(s.index, symbol, lanes, varying).kind
-                if kind is not Access.UNIT and isinstance(s, Store):
-                    kind = Access.LANES  # a store by lanes costs more than a load by lanes
-                yield stage, kind
+        found = [s for s in stage.body if isinstance(s, Load | Store)]
+        places = {(type(s), s.buffer, s.index) for s in found}
+        for s in found:
+            access = lane_access(s.index, symbol, lanes, varying)
+            kind = access.kind
+            if access.stride is _TWO and any(
+                (type(s), s.buffer, s.index + step) in places for step in (1, -1)
+            ):
+                yield stage, _PAIRED
+                continue
+            if kind is not Access.UNIT and isinstance(s, Store):
+                kind = Access.LANES  # a store by lanes costs more than a load by lanes
+            yield stage, kind.value
 
 
 def _varying(kernel: Kernel, symbol: Sym) -> frozenset[Sym]:
