@@ -125,6 +125,8 @@ def sounds() -> tuple[Model, ...]:
         "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48,
     }  # fmt: skip
     spoken: Feed = {"labels": text(8)}
+    # Eager's gradients of a batch norm are wrong in `clap`, whose input is a turned image with
+    # a dimension of 1: native_batch_norm_backward sums wrong elements (torch 2.13, CPU).
     return (
         family("sound", "wav2vec2", "", waves, **filters),
         family("sound", "hubert", "", waves, **filters),
@@ -162,7 +164,7 @@ def sounds() -> tuple[Model, ...]:
                    "spec_size": 64, "num_mel_bins": 64, "patch_size": 4, "patch_stride": [4, 4],
                    "patch_embeds_hidden_size": 8, "depths": [1, 1], "num_attention_heads": [1, 2],
                    "window_size": 4, "hidden_size": 16, "enable_fusion": False},
-               projection_dim=16),
+               projection_dim=16, trains=False),
     )  # fmt: skip
 
 
