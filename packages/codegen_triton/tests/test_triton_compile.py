@@ -9,7 +9,7 @@ from pathlib import Path
 from triton_corpus import corpus, products
 from triton_harness import target
 
-from gyrator_codegen_triton.dtypes import POINTERS
+from gyrator_codegen_triton.dtypes import pointer
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import KernelGroup
@@ -33,7 +33,7 @@ def jobs_of(units):
             job = {
                 "path": str(path),
                 "symbol": source.symbol,
-                "types": [POINTERS[b.dtype] for b in kernel.parameters],
+                "types": [pointer(b.dtype) for b in kernel.parameters],
                 "values": source.candidates[0].values,
                 "units": source.kernel in PRODUCTS,
             }

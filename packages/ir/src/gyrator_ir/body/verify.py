@@ -65,6 +65,11 @@ class Place:
     dtype: DType
     span: int | None
 
+    @property
+    def size(self) -> int | None:
+        """Its bytes."""
+        return None if self.span is None else self.span * self.dtype.size
+
 
 def place(b: Buffer) -> Place:
     """Return how bodies address a buffer."""
