@@ -83,3 +83,21 @@ def test_a_row_outside_raises(check) -> None:
     program = check.lower(lambda i, t: F.embedding_bag(i, t), args)
     with pytest.raises(RuntimeError):
         check._run(program, lambda *_: [], args, True, None, None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_sums_on_the_host_and_their_gradients(check, dtype: torch.dtype) -> None:
+    ids, table = torch.randint(0, 6, (7,)), torch.randn(6, 5).to(dtype)
+    close = {"rtol": 3e-2, "atol": 3e-2}
+    for starts, last in (([0, 2, 2, 5], False), ([0, 3, 3, 7], True)):
+        check.gradients(
+            lambda i, o, t, last=last: F.embedding_bag(
+                i, t, o, mode="sum", include_last_offset=last
+            ),
+            ids, torch.tensor(starts), table, externs=(FORWARD,), **close,
+        )  # fmt: skip
+    known = () if dtype is torch.bfloat16 else (FORWARD,)
+    rows = torch.randint(0, 6, (3, 5))
+    check.gradients(
+        lambda i, t: F.embedding_bag(i, t, mode="sum"), rows, table, externs=known, **close
+    )

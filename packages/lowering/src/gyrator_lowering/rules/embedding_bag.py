@@ -13,9 +13,11 @@ from gyrator_ir.types import HOST, DType
 from gyrator_lowering.builder.program import Body, LoopBuilder
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
+from gyrator_lowering.rules.extern import emit
 from gyrator_lowering.rules.index import below
 from gyrator_lowering.rules.scatter import can, settled
 from gyrator_lowering.table import FallbackToAten, TableBuilder
+from gyrator_lowering.torch_bridge.schema import info_of
 
 SUM, MEAN, MAX = range(3)
 """ATen's numbers of the modes."""
@@ -95,10 +97,13 @@ def embedding_bag(
     So are plain sums on the host, for which ATen has kernels that fetch rows ahead.
     """
     bags = _bags(b, indices, last, padding)
+    host = weight.device.type == HOST
+    if bags is None and host and mode == SUM and weight.dtype is DType.BF16 and 1 in b.used_results:
+        given = (scale_by_frequency, mode, sparse, factors, last, padding)
+        return _without_bag_of_each(b, weight, indices, offsets, given)
     if bags is None or (mode == MAX and bags.padded):
         raise FallbackToAten
-    host = weight.device.type == HOST
-    if host and mode == SUM and not bags.padded and weight.dtype is not DType.F64:
+    if host and mode == SUM and not bags.padded and weight.dtype in (DType.F32, DType.F16):
         raise FallbackToAten
     out, places, sizes, chosen = b.outs
     assert out is not None and places is not None and sizes is not None and chosen is not None
@@ -113,6 +118,24 @@ def embedding_bag(
         rows = _chosen(b, weight, bags, chosen) if mode == MAX else b.pointwise(count, chosen)
     bag_of = _bag_of_each(b, bags, places) if 1 in used else None
     return result, bag_of, b.pointwise(count, sizes) if 2 in used else None, rows
+
+
+def _without_bag_of_each(
+    b: LoopBuilder,
+    weight: TensorValue,
+    indices: TensorValue,
+    offsets: TensorValue,
+    given: tuple[Any, ...],
+) -> Any:
+    """Call ATen for all but the number of the bag that each index is in.
+
+    ATen's kernel of `bfloat16` sums leaves that empty; its meta function says otherwise.
+    """
+    reason = "offsets are known at run time only"
+    info, fakes = info_of(b.node.target), tuple(b.node.meta["val"])
+    used = b.used_results - {1}
+    results = emit(b, info, (weight, indices, offsets, *given), {}, fakes, used, reason)
+    return results[0], _bag_of_each_index(b, indices, offsets), *results[2:]
 
 
 def _zero(ops: Tracer, _: Any) -> Value:
