@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gyrator.config import Config, read_config
 from gyrator.frontend.double_backward import DoubleBackwardError
+from gyrator.reports.accuracy import is_as_near, is_close, plain, worst_place
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.program import Program
@@ -27,20 +28,9 @@ Kind = Literal[
 ]  # fmt: skip
 """`silent`: eager raises and the compiled program does not. `eager`: a graph ran eagerly."""
 
-_TOLERANCE = {
-    torch.float32: 2e-5,
-    torch.float64: 1e-9,
-    torch.float16: 5e-3,
-    torch.bfloat16: 4e-2,
-    torch.complex32: 5e-3,
-    torch.complex64: 4e-5,
-    torch.complex128: 1e-9,
-}
 _OVERLAPPING = "GY-COMPILE-020"
 """Why a graph is left to PyTorch that writes to elements which share a place in memory."""
 _NORM = re.compile(r"(layer|group|instance|batch|rms)_norm\(")
-_SLACK = 4.0
-"""How many times eager's own distance from float64 a value may be away from it."""
 
 
 @frozen
@@ -273,45 +263,6 @@ def form(a: Any, b: Any, strides: bool) -> Verdict | None:
     if a.requires_grad != b.requires_grad:
         return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")
     return None
-
-
-def plain(t: Tensor) -> Tensor:
-    """Return the elements alone, on the host; of complex ones the parts."""
-    t = t.detach().resolve_conj().resolve_neg().cpu()
-    return torch.view_as_real(t) if t.is_complex() else t
-
-
-def is_close(a: Tensor, b: Tensor) -> bool:
-    """Whether values are within the tolerance of their element type; integers equal."""
-    tolerance = _TOLERANCE.get(b.dtype)
-    if tolerance is None:
-        return torch.equal(a.cpu(), b.cpu())
-    x, y = plain(a).double(), plain(b).double()
-    return torch.allclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def is_as_near(a: Tensor, b: Tensor, true: Any) -> bool:
-    """Whether our value is about as near to the one in float64 as eager's, and as finite."""
-    if not isinstance(true, Tensor) or true.shape != b.shape or b.dtype not in _TOLERANCE:
-        return False
-    x, y, z = (plain(t).double() for t in (a, b, true))
-    if not torch.equal(x.isfinite(), y.isfinite()):
-        return False
-    x, y, z = (t.nan_to_num(0, 0, 0) for t in (x, y, z))
-    ours, theirs = (x - z).abs(), (y - z).abs()
-    scale = torch.finfo(b.dtype).eps * z.abs().max() if z.numel() else 0.0
-    return bool((ours <= _SLACK * theirs.max() + _SLACK * scale).all())
-
-
-def worst_place(a: Tensor, b: Tensor) -> str:
-    """Say how many values differ, and which is the first."""
-    x, y = plain(a).double().reshape(-1), plain(b).double().reshape(-1)
-    wrong = ~torch.isclose(x, y, rtol=_TOLERANCE.get(b.dtype, 0.0), atol=0.0, equal_nan=True)
-    (places,) = torch.nonzero(wrong, as_tuple=True)
-    if not len(places):
-        return "equal but for tiny values"
-    k = int(places[0])
-    return f"{len(places)} of {x.numel()} differ, first [{k}] {x[k]:.9g}, eager {y[k]:.9g}"
 
 
 def _overflows(rounded: _Outcome, exact: _Outcome) -> bool:

@@ -13,6 +13,7 @@ from attrs import define, evolve, field, frozen
 from torch import Tensor
 
 from gyrator.config import Config, read_config
+from gyrator.reports.accuracy import is_as_near, is_close, worst_place
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.judge import (
@@ -20,11 +21,8 @@ from gyrator_conformance.fuzz.judge import (
     first_line,
     form,
     gradients_of,
-    is_as_near,
-    is_close,
     nudged_up,
     widened,
-    worst_place,
 )
 from gyrator_conformance.opinfo.samples import UNTOLD, Call, Case, calls, copied
 
