@@ -1,10 +1,17 @@
-"""One operation at a time on the CPU: where is Gyrator behind TorchInductor, or behind eager?
+"""One operation at a time: where is Gyrator behind TorchInductor, or behind eager?
 
     nox -s bench -- ops [--only sort,gelu] [--rounds N] [--json FILE]
+    python bench/ops.py --device cuda [--only sort,gelu] [--sizes model] [--jobs N] [--json FILE]
 
-A survey, wide and shallow: small inputs, one thread, all compilers in turns in one process. A ratio
-below 1 says that Gyrator is slower. Eager's times have no guards in them, which cost the others
-about 50 us a call.
+A survey, wide and shallow, all compilers in turns. A ratio below 1 says that Gyrator is slower.
+
+On the CPU: small inputs, one thread, one process. Eager's times have no guards in them, which cost
+the others about 50 us a call.
+
+On a GPU: three sizes, two types, with and without gradients. Times are of the device, of calls that
+are replayed from a device graph (or what the profiler saw, where a call waits for the device). The
+table has the share of the machine that Gyrator reaches: bytes a second over a large copy's, or
+operations a second over a large product's, whichever is more.
 """
 
 import argparse
@@ -18,6 +25,7 @@ from typing import Any
 import torch
 from _clock import geomean, interleave
 from _environment import environment
+from _gpu_survey import add_arguments, survey
 from _ops import OPS, Op
 from _overhead import twin
 from _subject import BACKENDS, compiled
@@ -35,7 +43,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--only", default="", help="parts of names, separated by commas")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path, help="write the numbers here")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    add_arguments(parser)
     chosen = parser.parse_args(arguments)
+    if chosen.device == "cuda":
+        return survey(chosen)
     torch.set_num_threads(1)
     parts = chosen.only.split(",")
     raw = {
