@@ -13,7 +13,7 @@ from gyrator_scheduler.passes.split_scans import SplitScans
 from gyrator_testing.interp.loop import run_loop
 
 CPU = Device("cpu")
-NUMBERS = Heuristics(cores=8, split_reduction_points=64, split_reduction_extent=512)
+NUMBERS = Heuristics(cores=8, split_reduction_points=64, split_scan_extent=512)
 I0, R0, S0 = Sym("i0"), Sym("r0"), Sym("s0")
 
 

@@ -89,7 +89,9 @@ def probe(config: Config) -> Target:
             sorts=False,
             random=False,
         ),
-        heuristics=Heuristics(fusion_statements=64, split_reduction_extent=1 << 20),
+        heuristics=Heuristics(
+            fusion_statements=64, split_reduction_extent=1 << 20, split_scan_extent=1 << 20
+        ),
     )
 
 

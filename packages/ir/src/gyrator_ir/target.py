@@ -57,6 +57,8 @@ class Heuristics:
     """A reduction with fewer points than this is split into two steps..."""
     split_reduction_extent: int = field(default=8192, validator=natural)
     """... if it folds at least this many elements a point."""
+    split_scan_extent: int = field(default=8192, validator=natural)
+    """The same of scans."""
     adjacent_points: int = field(default=1, validator=natural)
     """Points next to one another in memory that a core takes together, where folds run across
     them: so many points count as one."""

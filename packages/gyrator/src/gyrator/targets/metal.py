@@ -46,6 +46,7 @@ def metal_target(device: str, arch: str, wrappers: tuple[str, ...]) -> Target:
             parallel_grain=1 << 16,
             split_reduction_points=64,
             split_reduction_extent=1 << 15,
+            split_scan_extent=1 << 15,
             adjacent_points=32,
             scratch_bytes=1 << 14,
             unit_statements=400,

@@ -143,9 +143,11 @@ def _across(op: Reduction) -> bool:
     if not op.axes:
         return False
     last = op.axes[-1].symbol
+    inner = {a.symbol for a in op.inner}
     return any(
         isinstance(s, Load)
         and last in s.index.free_symbols
+        and not inner.isdisjoint(s.index.free_symbols)
         and subs(s.index, {last: last + 1}) - s.index is ONE
         for s in op.body
     )
@@ -214,10 +216,13 @@ class _Splitter:
         if cores < 2 or there >= min(points, 2 * cores) or space(op.inner) < extent:
             return None
         wanted = max(2, -(-WORK_PER_CORE * cores // max(there, 1)))
-        axis = next((a for a in op.inner if guess(a.extent) >= 2 * wanted), None)
-        if axis is not None:
-            return _cut((), axis, wanted, mergeable)
-        return _apart(op.inner, wanted, mergeable)
+        long = [a for a in op.inner if guess(a.extent) >= 2 * wanted]
+        if not long:
+            return _apart(op.inner, wanted, mergeable)
+        plans = [p for a in long if (p := _cut((), a, wanted, mergeable)) is not None]
+        if not plans:
+            return _apart(op.inner, wanted, mergeable)
+        return next((p for p in plans if p.whole), plans[0])
 
     def _sides(self, op: Reduction) -> tuple[int, int] | None:
         """Return rows and columns of a product that matrix units compute, else None."""

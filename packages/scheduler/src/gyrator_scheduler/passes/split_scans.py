@@ -116,7 +116,7 @@ class _Splitter:
             return None
         points, extent = space(op.axes), guess(op.inner.extent)
         few = min(numbers.split_reduction_points, 2 * numbers.cores)
-        if points >= few or extent < numbers.split_reduction_extent:
+        if points >= few or extent < numbers.split_scan_extent:
             return None
         wanted = -(-WORK_PER_CORE * numbers.cores // max(points, 1))
         parts = min(wanted, extent // _SHORTEST)
