@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
-from gyrator_codegen_triton.ops import EMITTERS
+from gyrator_codegen_triton.ops import APPROXIMATE, EMITTERS
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
@@ -18,7 +18,8 @@ def statement(code: Code, s: Statement) -> None:
         case Let(name, op, args, dtype):
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
-            text = EMITTERS[op]([v.text for v in operands], types, dtype)
+            emit = (APPROXIMATE if name in code.tiled.approximate else EMITTERS)[op]
+            text = emit([v.text for v in operands], types, dtype)
             x, r = any(v.x for v in operands), any(v.r for v in operands)
             code.define(name, text, dtype, x, r)
         case Const(name, value, dtype):

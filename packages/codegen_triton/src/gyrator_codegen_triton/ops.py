@@ -102,3 +102,11 @@ def _table() -> Mapping[str, Emitter]:
 
 EMITTERS: Mapping[str, Emitter] = _table()
 """What each op is written as."""
+
+APPROXIMATE: Mapping[str, Emitter] = MappingProxyType({
+    "div": _form("{0} / {1}"),
+    "rsqrt": _form("1.0 / tl.sqrt_rn({0})"),
+    "sigmoid": _form("gy_sigmoid_approximate({0})"),
+})  # fmt: skip
+"""What some ops are written as in `f32` where two units in the last place do not matter. Roots stay
+as they are: the hardware's take what is less than the least normal number for 0."""

@@ -125,6 +125,13 @@ _HELPERS: tuple[tuple[str, str], ...] = (
 """,
     ),
     (
+        "gy_sigmoid_approximate",
+        """(a):
+    e = libdevice.exp(-tl.abs(a))
+    return tl.where(a >= 0, 1.0, e) / (1.0 + e)
+""",
+    ),
+    (
         "gy_digamma",
         """(a):
     # Reflection below 0, recurrence up to 12, then the asymptotic series (Abramowitz and Stegun

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from gyrator_codegen.passes.bind_choices import BindChoices
+from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuotients
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
@@ -10,6 +11,7 @@ from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.cascade_sums import CascadeSums
@@ -74,12 +76,14 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
     return (
         MapContraction(can.matrix_units),
         TileTransposes(),
+        TileRows(),
         ChooseBlocks(numbers.scratch_bytes),
         IndexWidth(),
         PipelineLoads(),
         ReplicateLoads(),
         NonemptyRows(),
         FlattenIndices(),
+        ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
     )
 

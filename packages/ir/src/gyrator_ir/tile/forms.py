@@ -147,5 +147,5 @@ SHARED = (
 
 LISTS = ("reductions", "transposed", "pipelined", "prefetches", "forms", "choices", "candidates")
 """Fields of a tiled kernel that are written an item a line."""
-NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "replicated")
+NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "replicated")
 """Fields that are written as one line of names."""

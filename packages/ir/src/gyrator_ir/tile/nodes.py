@@ -225,6 +225,9 @@ class TiledKernel:
     once, ahead of those loops. So are constants, which are not named here."""
     exact: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Casts to narrow floats that round nothing: the type holds what is cast as it is."""
+    approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Values in `f32` that may be two units in the last place from what is meant: no more of them
+    is seen than a narrower float holds."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that are the same for all points of a step, and are read for each."""
     index: DType = field(default=DType.I64, validator=exactly(DType))

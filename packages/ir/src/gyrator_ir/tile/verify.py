@@ -15,7 +15,8 @@ GY-TILE-006  a contraction names its loops: different grid loops of rows and of 
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
              lies on the stack is a local of a constant extent, what is plain a division; an index
-             has one form; what is computed ahead is defined, what is exact is a cast
+             has one form; what is computed ahead is defined, what is exact is a cast, what is
+             approximate is computed in `f32`
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
 GY-TILE-010  a repeat is of a kernel before it
@@ -280,6 +281,10 @@ class _Kernel:
         for name in self._t.exact:
             if name not in casts:
                 self._fail(8, f"there is no cast {name!r}")
+        computed = {s.name for s in body if isinstance(s, Let) and s.dtype is DType.F32}
+        for name in self._t.approximate:
+            if name not in computed:
+                self._fail(8, f"no value {name!r} is computed in f32")
         for e in self._t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is no quotient and no remainder")

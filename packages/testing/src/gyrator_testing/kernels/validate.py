@@ -28,7 +28,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, T
 from gyrator_ir.loop.formulas import apart
 from gyrator_ir.loop.nodes import Literal, TemplateKind
 from gyrator_ir.loop.templates import first_captured
-from gyrator_ir.types import DType
+from gyrator_ir.types import HOST, DType
 from gyrator_testing.feeds import size_of
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast
 from gyrator_testing.interp.errors import InterpreterError
@@ -47,6 +47,8 @@ _ELEMENTS = 1 << 24
 _AROUND, _UNWRITTEN = 0xFB, 0x5A
 """Bytes of guards, and of outputs before the kernel runs: large numbers in every float type."""
 _SPECIAL = (0.0, -0.0, np.nan, 1.0, -1.0, 2.5, -3.5, np.inf, -np.inf)
+_QUOTIENTS = ("div", "rsqrt", "sigmoid")
+"""What devices may approximate in `f32` where a narrower float holds the result."""
 _EXTREMES = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _PERIOD = 65521
 """Random numbers are repeated after so many, a prime."""
@@ -137,7 +139,8 @@ class _Traits:
         body = [s for stage in kernel.stages for s in stage.body]
         types = {p.name: p.dtype for p in kernel.parameters}
         types |= {t.name: t.dtype for t in kernel.locals}
-        values, rounded = _values(body, types, kernel.numerics is not Numerics.FAST)
+        eager = kernel.numerics is not Numerics.FAST
+        values, rounded = _values(body, types, eager, kernel.device == HOST)
         binds = [s for s in body if isinstance(s, Bind)]
         lets = [s for s in body if isinstance(s, Let)]
         sources = {s.symbol: values[s.value].sources for s in binds}
@@ -216,11 +219,12 @@ class _Value:
 
 
 def _values(
-    body: Sequence[AnyStatement], types: Mapping[str, DType], eager: bool
+    body: Sequence[AnyStatement], types: Mapping[str, DType], eager: bool, host: bool
 ) -> tuple[dict[str, _Value], frozenset[str]]:
     """Return what is known of each value, and the buffers that hold rounded ones.
 
-    Without `eager` everything may be rounded.
+    Without `eager` everything may be rounded. Only on the `host` quotients surely are the nearest
+    numbers.
     """
     values: dict[str, _Value] = {}
     rounded: set[str] = set()
@@ -236,7 +240,7 @@ def _values(
                 result = _Value(
                     s.dtype,
                     frozenset().union(*(a.sources for a in args)),
-                    not eager or _rounds(s) or any(a.rounded for a in args),
+                    not eager or _rounds(s, host) or any(a.rounded for a in args),
                 )
                 names = (s.name,) if isinstance(s, Let) else s.names
                 values |= dict.fromkeys(names, result)
@@ -247,11 +251,12 @@ def _values(
     return values, frozenset(rounded)
 
 
-def _rounds(s: Let | Reduce | ScanStep | SortStep) -> bool:
+def _rounds(s: Let | Reduce | ScanStep | SortStep, host: bool) -> bool:
     """Say whether backends may differ in the last bits of what a statement gives."""
     match s:
         case Let():
-            return OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
+            approximate = not host and s.op in _QUOTIENTS and s.dtype is DType.F32
+            return approximate or OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
         case Reduce(_, kind):
             return s.dtype.is_float and kind not in _EXTREMES
         case ScanStep(_, kind):

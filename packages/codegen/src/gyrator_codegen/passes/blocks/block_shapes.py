@@ -1,59 +1,91 @@
 """Shapes of programs that hold blocks of elements, ranked by a model of bytes and occupancy.
 
-A program moves `XBLOCK * RBLOCK` elements of every buffer. A device wants several accesses of 16
-bytes in flight a thread, and several programs a core; more registers a thread than about 64 bytes
-of a row's values leave fewer warps to hide the memory's latency. The model multiplies what is lost
-to each. Its numbers are from measurements on an H100.
+A device wants some accesses of 16 bytes in flight a thread, and enough warps a core to wait for
+them; more elements a thread than registers hold leave fewer warps; warps that fold one row must
+exchange what they found. The model multiplies what is lost to each. Its numbers were fitted to the
+times of 12,000 shapes of 470 kernels on an H100.
 """
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import product
+
+from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import guess, power_of_two
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Buffer, Kernel
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import TiledKernel
 
 _LANES = 32  # threads of a warp, as far as choices go
 _LEAST_SIDE = 16  # of a tile: 32 bytes of narrow elements
 _THREADS = 2048  # of a core, at most
-_COMPUTED = 4  # bytes of a narrow element once it is computed on
 _MOST = 5  # candidates of a kernel
 _POINTS = 1 << 20  # what an unknown number of points is taken for
 _LENGTH = 1024  # what an unknown number of inner elements is taken for
+
+_ACCESS = 16  # bytes that a thread reads at once
+_MANY = 40  # statements whose values fill the registers...
+_LEAST_ELEMENTS = 2  # ... if a thread computes more elements than these
 
 _Shape = tuple[int, int, int]
 """Points, elements of each, and warps."""
 
 
-def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int) -> Ranked:
+@frozen
+class _Space:
+    """What a kernel computes on."""
+
+    count: int
+    """Points."""
+    length: int
+    """Inner elements of each."""
+    width: int
+    """Bytes of an element of the largest buffer."""
+    along_inner: bool
+    """Inner elements lie side by side rather than points."""
+    folds: bool
+    """There are inner elements."""
+    statements: int
+    cores: int
+
+
+def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int = 1) -> Ranked:
     """Return values of `XBLOCK`, of `RBLOCK` where a second loop has such steps, and of
-    `num_warps`."""
+    `num_warps`, for a kernel that is launched with `members` alike."""
     kernel = tiled.kernel
-    transposes = not kernel.inner and len(tiled.loops) > 1
-    first = axes_of(kernel, tiled.loops[0]) if transposes else kernel.axes
-    second = axes_of(kernel, tiled.loops[1]) if transposes else kernel.inner
-    width = max((b.dtype.size for b in kernel.parameters), default=4)
-    count = max(guess(extent_of(first), facts, _POINTS), 1)
+    tiles = not kernel.inner and len(tiled.loops) > 1
+    first = axes_of(kernel, tiled.loops[0]) if tiles else kernel.axes
+    second = axes_of(kernel, tiled.loops[1]) if tiles else kernel.inner
+    count = max(guess(extent_of(first), facts, _POINTS), 1) * members
     length = max(guess(extent_of(second), facts, _LENGTH), 1)
     values = {c.name: c.values for c in tiled.choices}
     whole = in_one_step(tiled)
-    if transposes:
+    width = _width(kernel, facts)
+    statements = sum(len(stage.body) for stage in kernel.stages)
+    if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
+    elif tiles:
+        space = _Space(count, length, width, True, False, statements, cores)
+        shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
+        best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif whole and sorts(kernel):
         shapes = best = list(_sorting(power_of_two(length), power_of_two(count)))
     elif not whole and values["RBLOCK"] == (1,):
         shapes = best = list(_steps(count, cores))
     else:
         along = consecutive_inside(kernel)
+        space = _Space(count, length, width, along, bool(kernel.inner), statements, cores)
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], whole, count, length))
         else:
             shapes = list(_points(values["XBLOCK"], count))
-        ranked = sorted(shapes, key=lambda s: _price(s, count, length, width, along, cores))
+        weights = _weights(space, whole)
+        ranked = sorted(shapes, key=lambda s: _price(s, space, weights))
         best = ranked[:_MOST]
     if second:
         return Ranked(("XBLOCK", "RBLOCK", "num_warps"), shapes, best)
@@ -61,6 +93,15 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int) -> Ranked:
         ("XBLOCK", "num_warps"), [(x, warps) for x, _, warps in shapes],
         [(x, warps) for x, _, warps in best],
     )  # fmt: skip
+
+
+def _width(kernel: Kernel, facts: ShapeFacts) -> int:
+    """Return the bytes of an element of the largest buffer, the wider one of equal ones."""
+
+    def size(b: Buffer) -> tuple[int, int]:
+        return math.prod(guess(e, facts) for e in b.shape), b.dtype.size
+
+    return max(map(size, kernel.parameters), default=(0, 4))[1]
 
 
 def _steps(count: int, cores: int) -> Iterator[_Shape]:
@@ -92,10 +133,25 @@ def _tiles(count: int, length: int, width: int, cores: int) -> Iterable[_Shape]:
     return dict.fromkeys((min(a, most[0]), min(b, most[1]), w) for a, b, w in tiles)
 
 
+def _rows(xblocks: Iterable[int], blocks: Iterable[int], space: _Space) -> Iterator[_Shape]:
+    for xblock, block in product(xblocks, blocks):
+        if xblock <= power_of_two(space.count) and block <= power_of_two(space.length):
+            warps = (w for w in (1, 2, 4, 8) if xblock * block >= _LANES * w)
+            yield from ((xblock, block, w) for w in warps)
+
+
+def _row_price(shape: _Shape, space: _Space) -> float:
+    """Return the price of a tile: that of so many points, and of what lies beyond the rows."""
+    xblock, block, warps = shape
+    beyond = -(-space.length // block) * block / space.length
+    points = evolve(space, count=space.count * space.length, length=1)
+    return beyond * _price((xblock * block, 1, warps), points, _weights(points, True))
+
+
 def _points(xblocks: Iterable[int], count: int) -> Iterator[_Shape]:
     for xblock in xblocks:
-        if xblock <= max(power_of_two(count), 128):
-            yield from ((xblock, 1, warps) for warps in (4, 8) if xblock >= 32 * warps)
+        if xblock <= max(power_of_two(count), 64):
+            yield from ((xblock, 1, warps) for warps in (1, 2, 4, 8) if xblock >= _LANES * warps)
 
 
 def _blocks(
@@ -116,29 +172,79 @@ def _blocks(
         yield 1, 16, 1
 
 
-def _price(
-    shape: _Shape, count: int, length: int, width: int, along_inner: bool, cores: int
-) -> float:
+@frozen
+class _Weights:
+    """What counts how much for one kind of kernel: exponents, unless said otherwise."""
+
+    elements: float = 8
+    """Elements that a thread wants."""
+    narrow: float = 0.3
+    """Fewer of them."""
+    most: float = 13
+    """Elements that a thread can hold."""
+    crowded: float = 0.5
+    """More of them."""
+    scattered: float = 0.5
+    """Runs of less than 128 bytes."""
+    warps: float = 8
+    """Warps that a core wants."""
+    idle: float = 0.3
+    """Fewer of them."""
+    programs: float = 1
+    """Programs that a core wants."""
+    uneven: float = 0.3
+    """Fewer of them."""
+    few: float = 0.0
+    """Less than four warps a program."""
+    apart: float = 0.0
+    """Warps that share the elements of a point."""
+
+
+_POINTWISE = _Weights(narrow=0.7, crowded=0.4, programs=0.5, few=0.4)
+_ROWS_AT_ONCE = _Weights(narrow=0.7, most=32, warps=4, programs=0.5, few=0.2, apart=0.25)
+_ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
+_ACROSS_AT_ONCE = _Weights(crowded=0.95, scattered=0.63, uneven=0.8, apart=0.5)
+_ACROSS_IN_STEPS = _Weights(
+    elements=3.5, most=28, scattered=0.45, idle=0.75, programs=3, uneven=0.5, apart=0.33
+)
+
+
+def _weights(space: _Space, whole: bool) -> _Weights:
+    if not space.folds:
+        wanted = max(_ACCESS // space.width, 1) if space.statements <= _MANY else _LEAST_ELEMENTS
+        return evolve(_POINTWISE, elements=wanted, most=wanted)
+    if space.along_inner:
+        return _ROWS_AT_ONCE if whole else _ROWS_IN_STEPS
+    return _ACROSS_AT_ONCE if whole else _ACROSS_IN_STEPS
+
+
+def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
     xblock, block, warps = shape
-    elements = xblock * block
+    count, length, width, cores = space.count, space.length, space.width, space.cores
     threads = _LANES * warps
+    each = xblock * block / threads
     programs = -(-count // xblock)
     steps = -(-length // block)
     waste = programs * xblock / count * (steps * block / length)
-    loop, rows = steps > 1, along_inner or length == 1
-    if loop:
+    if steps > 1:
         waste = 1 + (waste - 1) / 4  # most of what lies beyond the end is not read
-    # A loop waits for each block; one that folds across has a few of each point's elements.
-    wanted: float = (32 if rows else 64) if loop or length == 1 else 16
-    if length == 1:
-        # Few points are all in flight at once, and what counts is how long one thread takes.
-        wanted = min(wanted, max(count * width / (cores * _THREADS), 8))
-    narrow = math.sqrt(max(1.0, wanted * threads / (elements * width)))
-    held = elements * max(width, _COMPUTED) / threads
-    crowded = max(1.0, held / (128 if loop and not rows else 64))
-    run = (block if along_inner else xblock) * width
-    scattered = max(1.0, 128 / run) * math.pow(max(1.0, 256 / run), 0.05)
-    idle = math.pow(max(1.0, 4 * cores / programs), 0.25)
-    idle *= math.pow(max(1.0, (16 if loop and rows else 4) / warps), 0.1)
-    several = math.pow(xblock, 0.02) if loop and rows else 1.0  # rows at once gain nothing then
-    return waste * narrow * crowded * scattered * idle * several
+    # Few elements are all in flight at once, and what counts is how long one thread takes.
+    wanted = min(weights.elements, max(count * length / (cores * _THREADS), 1.0))
+    rows = space.folds and space.along_inner
+    run = (block if rows else xblock) * width
+    sharing = 1.0
+    if rows:
+        sharing = min(warps, block * width / (_LANES * _ACCESS))
+    elif space.folds:
+        sharing = threads * _ACCESS / width / xblock
+    lost = (
+        (wanted / each, weights.narrow),
+        (each / max(weights.most, 1.0), weights.crowded),
+        (128 / run, weights.scattered),
+        (256 / run, 0.05),
+        (weights.warps * cores / (programs * warps), weights.idle),
+        (weights.programs * cores / programs, weights.uneven),
+        (4 / warps, weights.few),
+        (sharing, weights.apart),
+    )
+    return waste * math.prod(max(1.0, factor) ** exponent for factor, exponent in lost)

@@ -15,7 +15,7 @@ from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel, T
 
 _ELEMENT = 4  # bytes of what most rows hold
 _KEPT = 4  # how much longer a row may be where a loop can't do it
-_POINTS: tuple[int, ...] = (128, 256, 512, 1024, 2048)
+_POINTS: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
 _ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
 _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
 

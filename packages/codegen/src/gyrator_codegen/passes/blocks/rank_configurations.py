@@ -9,7 +9,7 @@ from gyrator_codegen.passes.blocks.product_shapes import product_shapes
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
-from gyrator_ir.tile.nodes import Choice, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, TiledGroup, TiledKernel, TileProgram
 
 
 @frozen
@@ -30,14 +30,20 @@ class RankConfigurations:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with candidates, the best guess first."""
-        return each_kernel(program, self._ranked)
+        members = {
+            id(k): len(group.members)
+            for group in program.kernels
+            if isinstance(group, TiledGroup)
+            for k in group.kernels
+        }
+        return each_kernel(program, lambda k, facts: self._ranked(k, facts, members.get(id(k), 1)))
 
-    def _ranked(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _ranked(self, tiled: TiledKernel, facts: ShapeFacts, members: int) -> TiledKernel:
         if tiled.contraction is not None:
             shared = self.shared_bytes
             ranked = product_shapes(tiled, facts, self.cores, shared, self.tf32)
         else:
-            ranked = block_shapes(tiled, facts, self.cores)
+            ranked = block_shapes(tiled, facts, self.cores, members)
         values = (tuple(sorted(set(column))) for column in zip(*ranked.shapes, strict=True))
         choices = tuple(map(Choice, ranked.names, values))
         best = (tuple(zip(ranked.names, shape, strict=True)) for shape in ranked.best)
