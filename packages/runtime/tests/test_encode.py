@@ -1,4 +1,4 @@
-"""The numbers that encode.py and gyrunner.cpp share."""
+"""The numbers that encode.py and plan.h share."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ from gyrator_runtime.native import encode, load, program, words
 
 
 def test_numbers_agree_with_the_native_source():
-    text = Path(load.__file__).with_name("gyrunner.cpp").read_text()
+    text = Path(load.__file__).with_name("plan.h").read_text()
     native = {name: int(value) for name, value in re.findall(r"\b([A-Z_]+) = (\d+)[,\s}]", text)}
     for name in (
         *("END", "LOAD_INT", "EVAL", "LAUNCH", "CALL_TUPLE", "CALL", "DROP", "GET_ITEM"),

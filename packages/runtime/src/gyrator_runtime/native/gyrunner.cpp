@@ -1,59 +1,17 @@
 // The native runner: executes a whole list of host instructions in one call from Python.
 //
-// A plan is a flat array of 64-bit words (see encode.py, which is the only writer), a tuple of
-// constants, and a template of integer slots. Registers and integer slots live on the C stack of
-// the call, so that one plan may run in many threads and recursively. It includes Python.h only:
-// torch is reached through function pointers: one that it exports for the address of a tensor's
-// data, and those of its C ABI (shim.py).
+// plan.h, which stands before this text, runs the words of a plan. Registers and integer slots live on
+// the C stack of the call, so that one plan may run in many threads and recursively. It includes
+// Python.h only: torch is reached through function pointers: one that it exports for the address of
+// a tensor's data, and those of its C ABI (shim.py).
 
 #include <time.h>
 
 namespace {
 
-// Word values are shared with encode.py; test_encode.py holds the two lists together.
-enum Op : int64_t {
-  OP_END = 0,
-  OP_LOAD_INT = 1,  // slot, reg
-  OP_EVAL = 2,      // slot, n, (code, operand) * n
-  OP_LAUNCH = 3,    // release, n, pointers, sizes, then n launches
-  OP_CALL_TUPLE = 4,  // dst, const fn, const args
-  OP_CALL = 5,        // dst, const fn, const kwnames or -1, n, args
-  OP_DROP = 6,        // reg
-  OP_GET_ITEM = 7,    // dst, reg, index
-  OP_RETURN = 8,      // n, args
-  OP_MOVE = 9,        // dst, reg
-  // function, const fn, n tensors, n numbers, then for each tensor: reg, ndim or -1, and unless
-  // -1: dtype, element size, offset, sizes, strides; then the numbers
-  OP_OPERATE = 10,
-  OP_CONFORM = 11,   // reg, const fn, dtype, device type, index or -1, ndim, sizes, strides
-  OP_SEPARATE = 12,  // const fn, n, m, n regs, m regs
-};
-
-enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
-
-enum ExprOp : int64_t {
-  EXPR_ARG = 0,
-  EXPR_CONST = 1,
-  EXPR_ADD = 2,
-  EXPR_SUB = 3,
-  EXPR_MUL = 4,
-  EXPR_FLOORDIV = 5,
-  EXPR_MOD = 6,
-  EXPR_MIN = 7,
-  EXPR_MAX = 8,
-  EXPR_EQ = 9,
-  EXPR_NE = 10,
-  EXPR_LT = 11,
-  EXPR_LE = 12,
-  EXPR_UNLESS = 13,  // takes a number; where it is 0, so many operations are left out
-  EXPR_SKIP = 14,    // leaves so many operations out
-};
-
-constexpr int kExprDepth = 64;     // encode.py refuses deeper programs
 constexpr int64_t kTensors = 4;      // most tensors of an OP_OPERATE that runs without Python
 constexpr int64_t kDims = 8;         // most dimensions of a tensor that is made for one
 
-using Kernel = int64_t (*)(void* const*, const int64_t*);
 using DataPtr = void* (*)(PyObject*);
 
 struct Timing {
@@ -189,74 +147,12 @@ bool pointer_of(Plan* plan, PyObject* value, void** out) {
   return !PyErr_Occurred() && allow_null(value);
 }
 
-bool overflow() {
-  PyErr_SetString(PyExc_OverflowError, "gyrator: a size expression leaves the 64-bit range");
-  return false;
-}
-
-bool apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
-  switch (code) {
-    case EXPR_ADD:
-      return __builtin_add_overflow(a, b, out) ? overflow() : true;
-    case EXPR_SUB:
-      return __builtin_sub_overflow(a, b, out) ? overflow() : true;
-    case EXPR_MUL:
-      return __builtin_mul_overflow(a, b, out) ? overflow() : true;
-    case EXPR_MIN:
-      *out = a < b ? a : b;
-      return true;
-    case EXPR_MAX:
-      *out = a > b ? a : b;
-      return true;
-    case EXPR_EQ:
-      *out = a == b;
-      return true;
-    case EXPR_NE:
-      *out = a != b;
-      return true;
-    case EXPR_LT:
-      *out = a < b;
-      return true;
-    case EXPR_LE:
-      *out = a <= b;
-      return true;
-    default:
-      break;
-  }
-  if (b == 0) {
+bool raise_number(Number found) {
+  if (found == Number::kBeyondRange)
+    PyErr_SetString(PyExc_OverflowError, "gyrator: a size expression leaves the 64-bit range");
+  else
     PyErr_SetString(PyExc_ZeroDivisionError, "gyrator: a size expression divides by zero");
-    return false;
-  }
-  if (b == -1) {
-    if (code == EXPR_MOD) {
-      *out = 0;
-      return true;
-    }
-    return __builtin_sub_overflow(int64_t(0), a, out) ? overflow() : true;
-  }
-  int64_t quotient = a / b, rest = a % b;
-  bool below = rest != 0 && ((rest < 0) != (b < 0));
-  *out = code == EXPR_FLOORDIV ? quotient - below : rest + (below ? b : 0);
-  return true;
-}
-
-bool evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_t* out) {
-  int64_t stack[kExprDepth];
-  int top = 0;
-  for (const int64_t* end = pc + 2 * n; pc < end; pc += 2) {
-    if (pc[0] == EXPR_ARG) {
-      stack[top++] = ints[pc[1]];
-    } else if (pc[0] == EXPR_CONST) {
-      stack[top++] = pc[1];
-    } else if (pc[0] == EXPR_SKIP || pc[0] == EXPR_UNLESS) {
-      if (pc[0] == EXPR_SKIP || !stack[--top]) pc += 2 * pc[1];
-    } else {
-      top--;
-      if (!apply(pc[0], stack[top - 1], stack[top], &stack[top - 1])) return false;
-    }
-  }
-  *out = stack[0];
-  return true;
+  return false;
 }
 
 PyObject* int_tuple(const int64_t* slots, int64_t n, const int64_t* ints) {
@@ -333,7 +229,11 @@ int64_t launch_device(const DeviceLaunch* d, void** buffers, int64_t n_buffers, 
                       int64_t n_sizes) {
   int64_t grid[3] = {1, 1, 1};
   for (int64_t k = 0; k < d->dimensions; k++) {
-    if (!evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k])) return -1;
+    const Number found = evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k]);
+    if (found != Number::kFine) {
+      raise_number(found);
+      return -1;
+    }
     if (grid[k] <= 0) return 0;
   }
   Scratch<void*> parameters(n_buffers + n_sizes + kMoreParameters);
@@ -365,64 +265,6 @@ int64_t launch_device(const DeviceLaunch* d, void** buffers, int64_t n_buffers, 
     if (status != kInvalidContext || again) return status;
     if (const int64_t failed = d->prepare(kEnterContext)) return failed;
   }
-}
-
-// Runs one group of launches; returns the word after it, or null with an exception set.
-const int64_t* launch_group(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t* ints) {
-  const int64_t release = pc[0], n = pc[1];
-  Scratch<void*> pointers(pc[2]);
-  Scratch<int64_t> sizes(pc[3]);
-  if (!pointers.data || !sizes.data) return nullptr;
-  const int64_t* first = pc + 4;
-  const int64_t* at = first;
-  void** p = pointers.data;
-  int64_t* s = sizes.data;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t n_buffers = at[2], n_sizes = at[3];
-    at += 5;
-    for (int64_t k = 0; k < n_buffers; k++, at += 2) {
-      if (!pointer_of(plan, regs[at[0]], p)) return nullptr;
-      if (at[1] >= 0 && *p) *p = static_cast<char*>(*p) + ints[at[1]];
-      p++;
-    }
-    for (int64_t k = 0; k < n_sizes; k++) *s++ = ints[*at++];
-  }
-  const int64_t* end = at;
-  p = pointers.data;
-  s = sizes.data;
-  at = first;
-  int64_t status = 0;
-  PyThreadState* saved = release ? PyEval_SaveThread() : nullptr;
-  for (int64_t i = 0; i < n; i++) {
-    const int64_t n_buffers = at[2], n_sizes = at[3];
-    Kernel kernel = reinterpret_cast<Kernel>(at[0]);
-    const DeviceLaunch* device = reinterpret_cast<const DeviceLaunch*>(at[4]);
-    if (plan->timings) {
-      const int64_t begin = now();
-      status = device ? launch_device(device, p, n_buffers, s, n_sizes) : kernel(p, s);
-      const int64_t spent = now() - begin;
-      // Threads may race here when the lock is released; a lost sample is no error.
-      Timing* t = plan->timings + at[1];
-      t->count++;
-      t->total += spent;
-      if (t->least == 0 || spent < t->least) t->least = spent;
-    } else if (device) {
-      status = launch_device(device, p, n_buffers, s, n_sizes);
-    } else {
-      status = kernel(p, s);
-    }
-    if (status) break;
-    p += n_buffers;
-    s += n_sizes;
-    at += 5 + 2 * n_buffers + n_sizes;
-  }
-  if (saved) PyEval_RestoreThread(saved);
-  if (status) {
-    if (PyErr_Occurred()) return nullptr;
-    raise_check(plan, at, status, regs, s);
-    return nullptr;
-  }
-  return end;
 }
 
 PyObject* call_tuple(PyObject* fn, PyObject* args) {
@@ -735,94 +577,110 @@ PyObject* returned(Plan* plan, const int64_t* pc, PyObject** regs, const int64_t
   return result;
 }
 
+// One call of a plan, over Python's objects.
+struct Run {
+  template <class T>
+  using Array = Scratch<T>;
+  Plan* plan;
+  Registers regs;
+  PyObject* result = nullptr;
+  PyThreadState* saved = nullptr;
+  int quiet = -1;
+  explicit Run(Plan* plan_) : plan(plan_), regs(plan_->n_regs) {}
+
+  PyObject* at(int64_t reg, const char* message) {
+    PyObject* value = regs.slots.data[reg];
+    if (!value) PyErr_SetString(PyExc_RuntimeError, message);
+    return value;
+  }
+  bool keep(int64_t dst, PyObject* value) {
+    if (!value) return false;
+    if (dst >= 0) regs.set(dst, value);
+    else Py_DECREF(value);
+    return true;
+  }
+  bool load_int(int64_t reg, int64_t* out) {
+    PyObject* value = at(reg, "gyrator: a size reads an empty register");
+    if (!value) return false;
+    *out = PyLong_AsLongLong(value);
+    return *out != -1 || !PyErr_Occurred();
+  }
+  bool no_number(Number found) { return raise_number(found); }
+
+  bool pointer(int64_t reg, void** out) { return pointer_of(plan, regs.slots.data[reg], out); }
+  void begin(int64_t release) { saved = release ? PyEval_SaveThread() : nullptr; }
+  void end() {
+    if (saved) PyEval_RestoreThread(saved);
+  }
+  int64_t launch(const int64_t* at, void** buffers, int64_t* sizes) {
+    if (!plan->timings) return launch_now(at, buffers, sizes);
+    const int64_t begin = now();
+    const int64_t status = launch_now(at, buffers, sizes);
+    const int64_t spent = now() - begin;
+    // Threads may race here when the lock is released; a lost sample is no error.
+    Timing* t = plan->timings + at[1];
+    t->count++;
+    t->total += spent;
+    if (t->least == 0 || spent < t->least) t->least = spent;
+    return status;
+  }
+  int64_t launch_now(const int64_t* at, void** buffers, int64_t* sizes) {
+    const DeviceLaunch* device = reinterpret_cast<const DeviceLaunch*>(at[4]);
+    if (device) return launch_device(device, buffers, at[2], sizes, at[3]);
+    return reinterpret_cast<Kernel>(at[0])(buffers, sizes);
+  }
+  void failed(const int64_t* at, int64_t status, const int64_t* sizes) {
+    if (!PyErr_Occurred()) raise_check(plan, at, status, regs.slots.data, sizes);
+  }
+
+  bool call_tuple(int64_t dst, int64_t function, int64_t args) {
+    return keep(dst, ::call_tuple(PyTuple_GET_ITEM(plan->consts, function),
+                                  PyTuple_GET_ITEM(plan->consts, args)));
+  }
+  const int64_t* call(const int64_t* pc, const int64_t* ints) {
+    return ::call(plan, pc, regs, ints);
+  }
+  const int64_t* operate(const int64_t* pc, const int64_t* ints) {
+    return ::operate(plan, pc, regs.slots.data, ints, &quiet);
+  }
+  const int64_t* conform(const int64_t* pc, const int64_t* ints) {
+    return ::conform(plan, pc, regs, ints);
+  }
+  const int64_t* separate(const int64_t* pc) { return ::separate(plan, pc, regs); }
+  void drop(int64_t reg) { regs.set(reg, nullptr); }
+  bool item(int64_t dst, int64_t reg, int64_t index) {
+    PyObject* source = at(reg, "gyrator: an item of an empty register");
+    PyObject* item = source ? PySequence_GetItem(source, index) : nullptr;
+    if (item) regs.set(dst, item);
+    return item;
+  }
+  void move(int64_t dst, int64_t reg) {
+    PyObject* value = regs.slots.data[reg];
+    Py_XINCREF(value);
+    regs.set(dst, value);
+  }
+  bool give(const int64_t* pc, const int64_t* ints) {
+    result = returned(plan, pc, regs.slots.data, ints);
+    return result;
+  }
+  bool give_nothing() {
+    result = Py_NewRef(Py_None);
+    return true;
+  }
+};
+
 PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* kwnames) {
   Plan* plan = reinterpret_cast<Plan*>(self);
   if (kwnames && PyTuple_GET_SIZE(kwnames)) {
     PyErr_SetString(PyExc_TypeError, "gyrator: a plan takes no keyword arguments");
     return nullptr;
   }
-  Registers regs(plan->n_regs);
+  Run one(plan);
   Scratch<int64_t> slots(plan->n_ints);
-  if (!regs.slots.data || !slots.data || !bind(plan, args, n_given, regs)) return nullptr;
+  if (!one.regs.slots.data || !slots.data || !bind(plan, args, n_given, one.regs)) return nullptr;
   if (__builtin_expect(forked, 0)) after_fork();
-  int64_t* ints = slots.data;
-  memcpy(ints, plan->ints, sizeof(int64_t) * plan->n_ints);
-  const int64_t* pc = plan->code;
-  int quiet = -1;
-  for (;;) {
-    switch (*pc++) {
-      case OP_LOAD_INT: {
-        PyObject* value = regs.slots.data[pc[1]];
-        if (!value) {
-          PyErr_SetString(PyExc_RuntimeError, "gyrator: a size reads an empty register");
-          return nullptr;
-        }
-        ints[pc[0]] = PyLong_AsLongLong(value);
-        if (ints[pc[0]] == -1 && PyErr_Occurred()) return nullptr;
-        pc += 2;
-        break;
-      }
-      case OP_EVAL:
-        if (!evaluate(pc + 2, pc[1], ints, &ints[pc[0]])) return nullptr;
-        pc += 2 + 2 * pc[1];
-        break;
-      case OP_LAUNCH:
-        pc = launch_group(plan, pc, regs.slots.data, ints);
-        if (!pc) return nullptr;
-        break;
-      case OP_CALL_TUPLE: {
-        PyObject* result = call_tuple(PyTuple_GET_ITEM(plan->consts, pc[1]),
-                                      PyTuple_GET_ITEM(plan->consts, pc[2]));
-        if (!result) return nullptr;
-        if (pc[0] >= 0) regs.set(pc[0], result);
-        else Py_DECREF(result);
-        pc += 3;
-        break;
-      }
-      case OP_CALL:
-        pc = call(plan, pc, regs, ints);
-        if (!pc) return nullptr;
-        break;
-      case OP_OPERATE:
-        pc = operate(plan, pc, regs.slots.data, ints, &quiet);
-        if (!pc) return nullptr;
-        break;
-      case OP_CONFORM:
-        pc = conform(plan, pc, regs, ints);
-        if (!pc) return nullptr;
-        break;
-      case OP_SEPARATE:
-        pc = separate(plan, pc, regs);
-        if (!pc) return nullptr;
-        break;
-      case OP_DROP:
-        regs.set(*pc++, nullptr);
-        break;
-      case OP_GET_ITEM: {
-        PyObject* source = regs.slots.data[pc[1]];
-        PyObject* item = source ? PySequence_GetItem(source, pc[2]) : nullptr;
-        if (!item) {
-          if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_RuntimeError, "gyrator: an item of an empty register");
-          return nullptr;
-        }
-        regs.set(pc[0], item);
-        pc += 3;
-        break;
-      }
-      case OP_MOVE: {
-        PyObject* value = regs.slots.data[pc[1]];
-        Py_XINCREF(value);
-        regs.set(pc[0], value);
-        pc += 2;
-        break;
-      }
-      case OP_RETURN:
-        return returned(plan, pc, regs.slots.data, ints);
-      default:
-        Py_RETURN_NONE;
-    }
-  }
+  memcpy(slots.data, plan->ints, sizeof(int64_t) * plan->n_ints);
+  return execute(one, plan->code, slots.data) ? one.result : nullptr;
 }
 
 int64_t* copy_words(const char* bytes, Py_ssize_t size) {

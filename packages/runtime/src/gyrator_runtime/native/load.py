@@ -162,7 +162,9 @@ def build_native_runner(cache: Cache, toolchain: Toolchain) -> NativeRunner:
 
 def runner_extension() -> Extension:
     """Return the native runner as a module that is built for each Python."""
-    return Extension("_gyrunner", Path(__file__).with_name("gyrunner.cpp").read_bytes())
+    folder = Path(__file__).parent
+    text = b"".join((folder / name).read_bytes() for name in ("plan.h", "gyrunner.cpp"))
+    return Extension("_gyrunner", text)
 
 
 def runner_of(module: ModuleType) -> NativeRunner:

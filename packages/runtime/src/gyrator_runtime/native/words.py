@@ -1,4 +1,4 @@
-"""The numbers that plans in words are made of; gyrunner.cpp has them, too."""
+"""The numbers that plans in words are made of; plan.h has them, too."""
 
 EXPR_OPS = (
     "arg", "const", "add", "sub", "mul", "floordiv", "mod", "min", "max",

@@ -1,0 +1,218 @@
+// The words of plans, and what runs them, whatever the values in registers are: gyrunner.cpp runs
+// them over Python's objects, standalone/executor.cpp over tensors of its own.
+//
+// A plan is a flat array of 64-bit words (see encode.py, which is the only writer), constants, and
+// a template of integer slots.
+
+#include <stddef.h>
+#include <stdint.h>
+
+namespace {
+
+// Word values are shared with encode.py; test_encode.py holds the two lists together.
+enum Op : int64_t {
+  OP_END = 0,
+  OP_LOAD_INT = 1,  // slot, reg
+  OP_EVAL = 2,      // slot, n, (code, operand) * n
+  OP_LAUNCH = 3,    // release, n, pointers, sizes, then n launches
+  OP_CALL_TUPLE = 4,  // dst, const fn, const args
+  OP_CALL = 5,        // dst, const fn, const kwnames or -1, n, args
+  OP_DROP = 6,        // reg
+  OP_GET_ITEM = 7,    // dst, reg, index
+  OP_RETURN = 8,      // n, args
+  OP_MOVE = 9,        // dst, reg
+  // function, const fn, n tensors, n numbers, then for each tensor: reg, ndim or -1, and unless
+  // -1: dtype, element size, offset, sizes, strides; then the numbers
+  OP_OPERATE = 10,
+  OP_CONFORM = 11,   // reg, const fn, dtype, device type, index or -1, ndim, sizes, strides
+  OP_SEPARATE = 12,  // const fn, n, m, n regs, m regs
+};
+
+// A launch: kernel, number, n buffers, n sizes, device launch, (reg, slot of offset or -1) of each
+// buffer, slots of sizes.
+constexpr int64_t kLaunchHeader = 5;
+
+enum ArgKind : int64_t { ARG_REG = 0, ARG_CONST = 1, ARG_INT = 2, ARG_INT_TUPLE = 3 };
+
+enum ExprOp : int64_t {
+  EXPR_ARG = 0,
+  EXPR_CONST = 1,
+  EXPR_ADD = 2,
+  EXPR_SUB = 3,
+  EXPR_MUL = 4,
+  EXPR_FLOORDIV = 5,
+  EXPR_MOD = 6,
+  EXPR_MIN = 7,
+  EXPR_MAX = 8,
+  EXPR_EQ = 9,
+  EXPR_NE = 10,
+  EXPR_LT = 11,
+  EXPR_LE = 12,
+  EXPR_UNLESS = 13,  // takes a number; where it is 0, so many operations are left out
+  EXPR_SKIP = 14,    // leaves so many operations out
+};
+
+constexpr int kExprDepth = 64;  // encode.py refuses deeper programs
+
+using Kernel = int64_t (*)(void* const*, const int64_t*);
+
+enum class Number { kFine, kBeyondRange, kZeroDivisor };
+
+inline Number apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
+  const auto unless = [](bool beyond) { return beyond ? Number::kBeyondRange : Number::kFine; };
+  switch (code) {
+    case EXPR_ADD:
+      return unless(__builtin_add_overflow(a, b, out));
+    case EXPR_SUB:
+      return unless(__builtin_sub_overflow(a, b, out));
+    case EXPR_MUL:
+      return unless(__builtin_mul_overflow(a, b, out));
+    case EXPR_MIN:
+      *out = a < b ? a : b;
+      return Number::kFine;
+    case EXPR_MAX:
+      *out = a > b ? a : b;
+      return Number::kFine;
+    case EXPR_EQ:
+      *out = a == b;
+      return Number::kFine;
+    case EXPR_NE:
+      *out = a != b;
+      return Number::kFine;
+    case EXPR_LT:
+      *out = a < b;
+      return Number::kFine;
+    case EXPR_LE:
+      *out = a <= b;
+      return Number::kFine;
+    default:
+      break;
+  }
+  if (b == 0) return Number::kZeroDivisor;
+  if (b == -1) {
+    if (code != EXPR_MOD) return unless(__builtin_sub_overflow(int64_t(0), a, out));
+    *out = 0;
+    return Number::kFine;
+  }
+  const int64_t quotient = a / b, rest = a % b;
+  const bool below = rest != 0 && ((rest < 0) != (b < 0));
+  *out = code == EXPR_FLOORDIV ? quotient - below : rest + (below ? b : 0);
+  return Number::kFine;
+}
+
+inline Number evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_t* out) {
+  int64_t stack[kExprDepth];
+  int top = 0;
+  for (const int64_t* end = pc + 2 * n; pc < end; pc += 2) {
+    if (pc[0] == EXPR_ARG) {
+      stack[top++] = ints[pc[1]];
+    } else if (pc[0] == EXPR_CONST) {
+      stack[top++] = pc[1];
+    } else if (pc[0] == EXPR_SKIP || pc[0] == EXPR_UNLESS) {
+      if (pc[0] == EXPR_SKIP || !stack[--top]) pc += 2 * pc[1];
+    } else {
+      top--;
+      const Number found = apply(pc[0], stack[top - 1], stack[top], &stack[top - 1]);
+      if (found != Number::kFine) return found;
+    }
+  }
+  *out = stack[0];
+  return Number::kFine;
+}
+
+// Runs one group of launches; returns the word after it, or null after a failure.
+template <class On>
+const int64_t* launch_group(On& on, const int64_t* pc, const int64_t* ints) {
+  const int64_t n = pc[1];
+  typename On::template Array<void*> pointers(pc[2]);
+  typename On::template Array<int64_t> sizes(pc[3]);
+  if (!pointers.data || !sizes.data) return nullptr;
+  const int64_t* first = pc + 4;
+  const int64_t* at = first;
+  void** p = pointers.data;
+  int64_t* s = sizes.data;
+  for (int64_t i = 0; i < n; i++) {
+    const int64_t n_buffers = at[2], n_sizes = at[3];
+    at += kLaunchHeader;
+    for (int64_t k = 0; k < n_buffers; k++, at += 2) {
+      if (!on.pointer(at[0], p)) return nullptr;
+      if (at[1] >= 0 && *p) *p = static_cast<char*>(*p) + ints[at[1]];
+      p++;
+    }
+    for (int64_t k = 0; k < n_sizes; k++) *s++ = ints[*at++];
+  }
+  const int64_t* end = at;
+  p = pointers.data;
+  s = sizes.data;
+  at = first;
+  int64_t status = 0;
+  on.begin(pc[0]);
+  for (int64_t i = 0; i < n; i++) {
+    status = on.launch(at, p, s);
+    if (status) break;
+    p += at[2];
+    s += at[3];
+    at += kLaunchHeader + 2 * at[2] + at[3];
+  }
+  on.end();
+  if (!status) return end;
+  on.failed(at, status, s);
+  return nullptr;
+}
+
+// Runs words until a plan ends; false after a failure, which `on` has kept. `on` has the registers,
+// and does what concerns the values in them.
+template <class On>
+bool execute(On& on, const int64_t* pc, int64_t* ints) {
+  for (;;) {
+    switch (*pc++) {
+      case OP_LOAD_INT:
+        if (!on.load_int(pc[1], &ints[pc[0]])) return false;
+        pc += 2;
+        break;
+      case OP_EVAL: {
+        const Number found = evaluate(pc + 2, pc[1], ints, &ints[pc[0]]);
+        if (found != Number::kFine) return on.no_number(found);
+        pc += 2 + 2 * pc[1];
+        break;
+      }
+      case OP_LAUNCH:
+        pc = launch_group(on, pc, ints);
+        break;
+      case OP_CALL_TUPLE:
+        if (!on.call_tuple(pc[0], pc[1], pc[2])) return false;
+        pc += 3;
+        break;
+      case OP_CALL:
+        pc = on.call(pc, ints);
+        break;
+      case OP_OPERATE:
+        pc = on.operate(pc, ints);
+        break;
+      case OP_CONFORM:
+        pc = on.conform(pc, ints);
+        break;
+      case OP_SEPARATE:
+        pc = on.separate(pc);
+        break;
+      case OP_DROP:
+        on.drop(*pc++);
+        break;
+      case OP_GET_ITEM:
+        if (!on.item(pc[0], pc[1], pc[2])) return false;
+        pc += 3;
+        break;
+      case OP_MOVE:
+        on.move(pc[0], pc[1]);
+        pc += 2;
+        break;
+      case OP_RETURN:
+        return on.give(pc, ints);
+      default:
+        return on.give_nothing();
+    }
+    if (!pc) return false;
+  }
+}
+
+}  // namespace
