@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gyrator.aot.entry import EntryPoint
 from gyrator_runtime.package import Model, PackageError, PackageManifest, inspect, load
@@ -32,6 +32,7 @@ def compile(  # `aot.compile` is what it is
     dynamic_shapes: Any = None,
     target: str | Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
+    runtime: Literal["python", "standalone"] = "python",
 ) -> Path:
     """Compile a model for the CPU into one file, and return its path.
 
@@ -47,9 +48,13 @@ def compile(  # `aot.compile` is what it is
             machine's.
         options: of `torch.compile(..., options=...)`. Those that say how a program runs in the
             compiling process do not go into packages.
+        runtime: `"standalone"` makes a package that the C library (`gyrator.h`) runs, too, in a
+            process without Python and libtorch. Kernels then compute matrix products, convolutions
+            and attention, as with the option `extern_kernels="none"`.
 
     Raises:
-        UnsupportedError: GY-AOT-001 for what a package cannot do; what the compiler refuses.
+        UnsupportedError: GY-AOT-001 for what a package cannot do; GY-AOT-005 for what a standalone
+            one cannot, with all calls that prevent it; what the compiler refuses.
         OptionError: GY-AOT-002 for a target that there is not, GY-AOT-003 for an option that does
             not go into packages, and those of `torch.compile`.
         PackageError: GY-PACKAGE-008 for a weight that cannot be stored.
@@ -62,4 +67,4 @@ def compile(  # `aot.compile` is what it is
             entries[name] = given if isinstance(given, EntryPoint) else EntryPoint(*given)
     else:
         entries["forward"] = EntryPoint(program, inputs, kwargs, dynamic_shapes)
-    return build(entries, Path(package), target, options)
+    return build(entries, Path(package), target, options, runtime)

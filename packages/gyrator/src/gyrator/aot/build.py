@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from attrs import define, evolve, field
@@ -18,7 +18,7 @@ from gyrator.options import OptionError, Options, make_options
 from gyrator.session import Session, default_session
 from gyrator.store.content_hash import product_hash
 from gyrator.targets.cpu import CPU, cpu_target
-from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
@@ -39,6 +39,7 @@ from gyrator_runtime.package.manifest import (
 from gyrator_runtime.package.manifest import Runner as StoredRunner
 from gyrator_runtime.package.weights import packed
 from gyrator_runtime.plan.stored import FORMAT as PLAN_FORMAT
+from gyrator_runtime.standalone import takes_python
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -54,6 +55,11 @@ _FIXED: Mapping[str, Any] = {
     "timed": False,
 }  # fmt: skip
 """The options of packages. Random numbers are ATen's: the ops that draw ours are the compiler's."""
+_STANDALONE: Mapping[str, Any] = {"extern_kernels": "none"}
+"""The options that standalone packages have unless others are given."""
+
+
+Runtime = Literal["python", "standalone"]
 
 
 def build(
@@ -61,13 +67,13 @@ def build(
     path: Path,
     target: str | Sequence[str] | None,
     options: Mapping[str, Any] | None,
+    runtime: Runtime = "python",
 ) -> Path:
     """Compile entry points into the file `path`; see `gyrator.aot.compile`."""
     if not entries:
         raise unpackable("a package needs an entry point")
     levels = _levels(target)
-    chosen = _options(options)
-    work = _Package(chosen)
+    work = _Package(_options(options, runtime), runtime)
     for name, given in entries.items():
         work.add(name, exported(given), levels)
     work.write(path)
@@ -103,8 +109,13 @@ def _levels(target: str | Sequence[str] | None) -> tuple[str, ...]:
     return tuple(sorted(set(levels), key=ISA_LEVELS.index))
 
 
-def _options(given: Mapping[str, Any] | None) -> Options:
-    wanted = make_options(options=given)
+def _options(given: Mapping[str, Any] | None, runtime: Runtime) -> Options:
+    if runtime not in get_args(Runtime):
+        said = f"there is no runtime {runtime!r} for packages"
+        help = f"take one of {', '.join(get_args(Runtime))}"
+        raise OptionError(Diagnostic("GY-AOT-002", said, help=help))
+    own = _STANDALONE if runtime == "standalone" else {}
+    wanted = make_options(options={**own, **(given or {})})
     for name, value in _FIXED.items():
         if given is not None and name in given and given[name] != value:
             said = f"option {name!r} does not go into packages as {given[name]!r}"
@@ -118,6 +129,7 @@ class _Package:
     """A package that is being put together."""
 
     options: Options
+    runtime: Runtime
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
@@ -135,6 +147,8 @@ class _Package:
         entry, tensors, weights = signature(name, program, traced[levels[0]])
         for weight in weights:
             self._add_weight(weight, tensors[weight.name])
+        if self.runtime == "standalone":
+            _check_standalone(name, [found.made for found in traced.values()])
         programs = tuple(self._program(name, level, found.made) for level, found in traced.items())
         self.entries.append(evolve(entry, programs=programs))
 
@@ -192,6 +206,8 @@ class _Package:
         """Write the file."""
         runners = self._runners()
         members: dict[str, bytes | Raw] = dict(sorted(self.members.items()))
+        if self.runtime == "standalone":
+            members = {name: Raw.of(data) for name, data in sorted(self.members.items())}
         if self.tensors:
             members[WEIGHTS] = packed(self.tensors)
         manifest = PackageManifest(
@@ -203,8 +219,11 @@ class _Package:
             members=tuple(_described(name, data) for name, data in members.items()),
             runners=runners,
             provenance=self._provenance(),
+            runtime=self.runtime,
         )
-        write_archive(path, {MANIFEST: manifest.to_json().encode(), **members})
+        text = manifest.to_json().encode()
+        first = Raw.of(text) if self.runtime == "standalone" else text
+        write_archive(path, {MANIFEST: first, **members})
 
     def _runners(self) -> tuple[StoredRunner, ...]:
         """Add the native runner for this Python; none where it cannot be built, which warns."""
@@ -233,6 +252,15 @@ class _Package:
             options=self.options.code_fields(),
             licence=_LICENCE,
         )
+
+
+def _check_standalone(entry: str, programs: Sequence[Made]) -> None:
+    """Refuse an entry point that takes more than its own kernels (GY-AOT-005)."""
+    lacking = sorted({name for made in programs for name in takes_python(made.product.plan)})
+    if lacking:
+        what = f"{entry} cannot run without Python: it calls {', '.join(lacking)}"
+        help = 'leave out runtime="standalone", or what calls them'
+        raise UnsupportedError(Diagnostic("GY-AOT-005", what, help=help))
 
 
 def _described(name: str, data: bytes | Raw) -> Member:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +21,12 @@ from gyrator import aot
 from gyrator.aot.entry import EntryPoint
 from gyrator.options import OptionError, options_of_text
 from gyrator.reports.accuracy import worst_error
+from gyrator.session import default_session
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_runtime.package.archive import file_hash
 from gyrator_runtime.package.manifest import Dim, Entry, Input, PackageManifest
+from gyrator_runtime.standalone import install, shared_runtime
+from gyrator_runtime.toolchain import find_toolchain
 
 _SPREAD = 64
 """How far above its least value a size is drawn that may be anything."""
@@ -39,6 +43,7 @@ def add_parser(commands: Any) -> None:
     make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
     make.add_argument("--target", default="", help="levels, separated by commas: avx2,avx512")
     make.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
+    make.add_argument("--runtime", choices=("python", "standalone"), default="python")
     make.set_defaults(action=_compile)
     show = parts.add_parser("list", help="what a package holds")
     show.add_argument("package", type=Path)
@@ -54,7 +59,10 @@ def add_parser(commands: Any) -> None:
         part.add_argument("program", type=Path, help="the .pt2 file that it was made of")
         part.add_argument("--entry", default="", help="an entry point, where there are several")
         part.add_argument("--seed", type=int, default=0)
-    for part in (make, show, check, measure):
+    library = parts.add_parser("library", help="the C library that runs standalone packages")
+    library.add_argument("--out", type=Path, required=True, help="the folder, as of an installation")
+    library.set_defaults(action=_library)
+    for part in (make, show, check, measure, library):
         part.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=lambda args: args.action(args))
 
@@ -67,7 +75,8 @@ def _compile(args: argparse.Namespace) -> int:
     path = args.package or Path(named[0][2]).with_suffix(".gya")
     target = tuple(filter(None, args.target.split(","))) or None
     start = time.perf_counter()
-    aot.compile(entries, package=path, target=target, options=options_of_text(args.option))
+    options = options_of_text(args.option)
+    aot.compile(entries, package=path, target=target, options=options, runtime=args.runtime)
     seconds = time.perf_counter() - start
     size = path.stat().st_size
     about = {"package": str(path), "bytes": size, "seconds": round(seconds, 3)}
@@ -122,6 +131,16 @@ def _show(console: Console, manifest: PackageManifest) -> None:
         f"{made.compiler or 'no compiler'}; what of it is Gyrator's is {made.licence}",
         highlight=False,
     )
+
+
+def _library(args: argparse.Namespace) -> int:
+    session = default_session()
+    built = shared_runtime(session.cache, find_toolchain(os.environ, session.cache))
+    install(args.out, built)
+    about = {"folder": str(args.out), "bytes": built.stat().st_size}
+    said = f"{args.out}: include, lib and lib/cmake, {about['bytes']} bytes of library"
+    _print(args, about, lambda console: console.print(said, soft_wrap=True))
+    return 0
 
 
 def _check(args: argparse.Namespace) -> int:

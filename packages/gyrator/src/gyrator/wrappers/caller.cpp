@@ -444,7 +444,7 @@ PyObject* program_call(PyObject* object, PyObject* const* args, size_t nargsf, P
     PyErr_Format(PyExc_TypeError, "a host program takes a list of %zd arguments", count);
     return nullptr;
   }
-  if (__builtin_expect(forked, 0)) after_fork();
+  after_fork();
   Arguments given(count);
   if (!given.made() || !arguments(self, args[0], given)) return nullptr;
   return run(self, given.in.data);

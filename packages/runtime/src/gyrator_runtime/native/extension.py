@@ -37,7 +37,9 @@ class Extension:
     @property
     def text(self) -> bytes:
         """The whole text that is compiled."""
-        return Path(__file__).with_name("extension.h").read_bytes() + self.source
+        folder = Path(__file__).parent
+        common = ((folder / name).read_bytes() for name in ("forks.h", "extension.h"))
+        return b"".join((*common, self.source))
 
     @property
     def file(self) -> str:

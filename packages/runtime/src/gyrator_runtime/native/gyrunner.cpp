@@ -678,7 +678,7 @@ PyObject* run(PyObject* self, PyObject* const* args, size_t n_given, PyObject* k
   Run one(plan);
   Scratch<int64_t> slots(plan->n_ints);
   if (!one.regs.slots.data || !slots.data || !bind(plan, args, n_given, one.regs)) return nullptr;
-  if (__builtin_expect(forked, 0)) after_fork();
+  after_fork();
   memcpy(slots.data, plan->ints, sizeof(int64_t) * plan->n_ints);
   return execute(one, plan->code, slots.data) ? one.result : nullptr;
 }

@@ -1,7 +1,7 @@
 """The file of a package: a zip archive whose bytes depend on nothing but its members.
 
-The weights are stored as they are, at a multiple of `ALIGNMENT` bytes, to be mapped into memory;
-the other members are deflated.
+What is `Raw`, such as the weights, is stored as it is, at a multiple of `ALIGNMENT` bytes, to be
+mapped into memory; the other members are deflated.
 """
 
 import hashlib
@@ -35,6 +35,15 @@ class Raw:
     size: int
     sha256: str
     write: Callable[[IO[bytes]], None]
+
+    @classmethod
+    def of(cls, data: bytes) -> "Raw":
+        """Return bytes as such a member."""
+
+        def write(file: IO[bytes]) -> None:
+            file.write(data)
+
+        return cls(len(data), hashlib.sha256(data).hexdigest(), write)
 
 
 def write_archive(path: Path, members: Mapping[str, bytes | Raw]) -> None:

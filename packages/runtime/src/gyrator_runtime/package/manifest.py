@@ -192,6 +192,8 @@ class PackageManifest:
     members: tuple[Member, ...]
     runners: tuple[Runner, ...]
     provenance: Provenance
+    runtime: Literal["python", "standalone"] = "python"
+    """`standalone`: the C library runs it, too, and no member is deflated."""
     format: int = FORMAT
 
     def to_json(self) -> str:

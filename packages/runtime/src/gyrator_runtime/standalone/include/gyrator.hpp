@@ -1,0 +1,222 @@
+// gyrator.h for C++17: objects that close what they hold, and exceptions.
+//
+//   gyrator::Model model(gyrator::Package("model.gya"));
+//   std::vector<gyrator::Tensor> results = model.run({gyrator::view(data, {7, 16})});
+//   const float* y = results[0].data<float>();
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gyrator.h"
+
+namespace gyrator {
+
+// A function of the library that failed.
+class Error : public std::runtime_error {
+ public:
+  explicit Error(gyr_status status)
+      : std::runtime_error(std::string(gyr_status_name(status)) + ": " + gyr_last_error()),
+        status_(status) {}
+  gyr_status status() const noexcept { return status_; }
+
+ private:
+  gyr_status status_;
+};
+
+inline void check(gyr_status status) {
+  if (status != GYR_OK) throw Error(status);
+}
+
+// The element type of a type of C++.
+template <class T>
+constexpr gyr_dtype dtype_of() {
+  using U = std::remove_cv_t<T>;
+  if constexpr (std::is_same_v<U, double>) return GYR_FLOAT64;
+  else if constexpr (std::is_same_v<U, float>) return GYR_FLOAT32;
+  else if constexpr (std::is_same_v<U, bool>) return GYR_BOOL;
+  else if constexpr (std::is_integral_v<U> && std::is_signed_v<U>)
+    return sizeof(U) == 8   ? GYR_INT64
+           : sizeof(U) == 4 ? GYR_INT32
+           : sizeof(U) == 2 ? GYR_INT16
+                            : GYR_INT8;
+  else if constexpr (std::is_integral_v<U>)
+    return sizeof(U) == 8   ? GYR_UINT64
+           : sizeof(U) == 4 ? GYR_UINT32
+           : sizeof(U) == 2 ? GYR_UINT16
+                            : GYR_UINT8;
+  else static_assert(!sizeof(U), "no element type is this type");
+}
+
+// Somebody else's memory as an input or an output; it must live as long as it is used.
+class View {
+ public:
+  View(void* data, gyr_dtype dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides = {})
+      : data_(data), dtype_(dtype), sizes_(std::move(sizes)), strides_(std::move(strides)) {}
+  // Valid as long as this object is not moved or changed.
+  gyr_tensor raw() const {
+    gyr_tensor made{};
+    made.data = data_;
+    made.dtype = dtype_;
+    made.ndim = static_cast<int32_t>(sizes_.size());
+    made.sizes = sizes_.data();
+    made.strides = strides_.empty() ? nullptr : strides_.data();
+    return made;
+  }
+
+ private:
+  void* data_;
+  gyr_dtype dtype_;
+  std::vector<int64_t> sizes_, strides_;
+};
+
+// Contiguous memory of a type of C++, or in the strides given. Programs write only to inputs whose
+// signature says so.
+template <class T>
+View view(T* data, std::vector<int64_t> sizes, std::vector<int64_t> strides = {}) {
+  return View(const_cast<std::remove_cv_t<T>*>(data), dtype_of<T>(), std::move(sizes),
+              std::move(strides));
+}
+
+// A result.
+class Tensor {
+ public:
+  Tensor() noexcept : held_{} {}
+  // Takes over what a function of gyrator.h filled in.
+  explicit Tensor(const gyr_tensor& held) noexcept : held_(held) {}
+  Tensor(Tensor&& other) noexcept : held_(other.held_) { other.held_ = gyr_tensor{}; }
+  Tensor& operator=(Tensor&& other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  Tensor(const Tensor&) = delete;
+  Tensor& operator=(const Tensor&) = delete;
+  ~Tensor() { gyr_tensor_release(&held_); }
+
+  gyr_dtype dtype() const noexcept { return held_.dtype; }
+  std::vector<int64_t> sizes() const { return {held_.sizes, held_.sizes + held_.ndim}; }
+  std::vector<int64_t> strides() const { return {held_.strides, held_.strides + held_.ndim}; }
+  // std::invalid_argument where the elements are of another type.
+  template <class T>
+  T* data() const {
+    if (held_.dtype != dtype_of<T>())
+      throw std::invalid_argument(std::string("the elements are ") + gyr_dtype_name(held_.dtype));
+    return static_cast<T*>(held_.data);
+  }
+  const gyr_tensor& raw() const noexcept { return held_; }
+
+ private:
+  gyr_tensor held_;
+};
+
+// An open package.
+class Package {
+ public:
+  explicit Package(const std::string& path, const gyr_open_options& options = {}) {
+    check(gyr_package_open(path.c_str(), &options, &held_));
+  }
+  Package(Package&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
+  Package& operator=(Package&& other) noexcept {
+    std::swap(held_, other.held_);
+    return *this;
+  }
+  Package(const Package&) = delete;
+  Package& operator=(const Package&) = delete;
+  ~Package() { gyr_package_close(held_); }
+
+  std::string isa() const { return gyr_package_isa(held_); }
+  // The entry points; their texts and arrays live as long as the package.
+  std::vector<gyr_entry> entries() const {
+    std::vector<gyr_entry> made(gyr_package_entries(held_));
+    for (size_t k = 0; k < made.size(); k++) check(gyr_package_entry(held_, k, &made[k]));
+    return made;
+  }
+  size_t find(const std::string& name) const {
+    size_t place = 0;
+    check(gyr_package_find(held_, name.c_str(), &place));
+    return place;
+  }
+  std::vector<gyr_value> weights() const {
+    std::vector<gyr_value> made(gyr_package_weights(held_));
+    for (size_t k = 0; k < made.size(); k++) check(gyr_package_weight(held_, k, &made[k]));
+    return made;
+  }
+  gyr_package* raw() const noexcept { return held_; }
+
+ private:
+  gyr_package* held_ = nullptr;
+};
+
+// An instance of a package, which may be closed before it.
+class Model {
+ public:
+  explicit Model(const Package& package, const gyr_allocator* allocator = nullptr) {
+    for (const gyr_entry& entry : package.entries()) outputs_.push_back(entry.n_outputs);
+    check(gyr_instance_create(package.raw(), allocator, &held_));
+  }
+  Model(Model&& other) noexcept
+      : held_(std::exchange(other.held_, nullptr)), outputs_(std::move(other.outputs_)) {}
+  Model& operator=(Model&& other) noexcept {
+    std::swap(held_, other.held_);
+    std::swap(outputs_, other.outputs_);
+    return *this;
+  }
+  Model(const Model&) = delete;
+  Model& operator=(const Model&) = delete;
+  ~Model() { gyr_instance_close(held_); }
+
+  // Runs an entry point and gives its results.
+  std::vector<Tensor> run(const std::vector<View>& inputs, size_t entry = 0) const {
+    const std::vector<gyr_tensor> given = raws(inputs);
+    std::vector<gyr_tensor> made(entry < outputs_.size() ? outputs_[entry] : 0, gyr_tensor{});
+    check(gyr_run(held_, entry, given.data(), given.size(), made.data(), made.size()));
+    std::vector<Tensor> results;
+    results.reserve(made.size());
+    for (const gyr_tensor& one : made) results.emplace_back(one);
+    return results;
+  }
+  // Runs an entry point, whose results go where `outputs` say.
+  void run_into(const std::vector<View>& inputs, const std::vector<View>& outputs,
+                size_t entry = 0) const {
+    const std::vector<gyr_tensor> given = raws(inputs);
+    std::vector<gyr_tensor> places = raws(outputs);
+    check(gyr_run(held_, entry, given.data(), given.size(), places.data(), places.size()));
+  }
+  // Replaces weights by copies, all or none.
+  void update(const std::vector<std::pair<std::string, View>>& weights) const {
+    std::vector<const char*> names;
+    std::vector<gyr_tensor> tensors;
+    for (const auto& [name, tensor] : weights) {
+      names.push_back(name.c_str());
+      tensors.push_back(tensor.raw());
+    }
+    check(gyr_instance_update(held_, names.data(), tensors.data(), names.size()));
+  }
+  // A copy of a weight.
+  Tensor read(const std::string& name) const {
+    gyr_tensor made{};
+    check(gyr_instance_read(held_, name.c_str(), &made));
+    return Tensor(made);
+  }
+  void profile(gyr_profiler profiler, void* context) const {
+    check(gyr_instance_profile(held_, profiler, context));
+  }
+  gyr_instance* raw() const noexcept { return held_; }
+
+ private:
+  static std::vector<gyr_tensor> raws(const std::vector<View>& of) {
+    std::vector<gyr_tensor> made;
+    made.reserve(of.size());
+    for (const View& one : of) made.push_back(one.raw());
+    return made;
+  }
+  gyr_instance* held_ = nullptr;
+  std::vector<size_t> outputs_;  // how many each entry point has
+};
+
+}  // namespace gyrator

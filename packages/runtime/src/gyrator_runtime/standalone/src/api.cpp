@@ -1,0 +1,544 @@
+// The C interface: arguments checked, failures as a status and a text.
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <climits>
+#include <mutex>
+#include <new>
+
+#include "error.h"
+#include "executor.h"
+#include "forks.h"
+#include "package.h"
+
+extern "C" void omp_set_num_threads(int);
+
+namespace gyr {
+
+namespace {
+
+thread_local std::string last_error;
+
+// Runs a function; its failure becomes a status, and its text the last error.
+template <class F>
+gyr_status guarded(F&& function) noexcept {
+  try {
+    try {
+      function();
+      return GYR_OK;
+    } catch (Error& error) {
+      last_error = std::move(error.text);
+      return error.status;
+    } catch (const std::bad_alloc&) {
+      last_error = "there is no memory";
+      return GYR_ERROR_MEMORY;
+    } catch (const std::exception& error) {
+      last_error = error.what();
+      return GYR_ERROR_INTERNAL;
+    }
+  } catch (...) {
+    return GYR_ERROR_MEMORY;  // of the text itself
+  }
+}
+
+void need(const void* pointer, const char* name) {
+  if (!pointer) fail(GYR_ERROR_ARGUMENT, words(name, " is null"));
+}
+
+void watch_forks() {
+  static const int failed = pthread_atfork(nullptr, nullptr, in_child);
+  if (failed) fail(GYR_ERROR_MEMORY, "there is no memory");
+}
+
+void run_in_fork() {
+  if (just_forked()) omp_set_num_threads(1);
+}
+
+// The weights of an instance, and who watches: replaced as a whole.
+struct State {
+  std::vector<std::shared_ptr<Tensor>> weights;
+  gyr_profiler profiler = nullptr;
+  void* profiled = nullptr;
+};
+
+Tensor* lasting_copy(const gyr_allocator& allocator, const Weight& like, const void* data,
+                     const int64_t* strides) {
+  const int ndim = like.signature.ndim;
+  Own made(Tensor::allocated(allocator, like.signature.dtype, ndim, like.sizes.data(),
+                             like.strides.data()));
+  copy(ndim, like.sizes.data(), made->item, made->data, like.strides.data(), data, strides);
+  made->lasting = true;
+  return made.release();
+}
+
+}  // namespace
+
+}  // namespace gyr
+
+struct gyr_package {
+  std::shared_ptr<const gyr::Package> held;
+};
+
+struct gyr_instance {
+  std::shared_ptr<const gyr::Package> package;
+  gyr_allocator allocator;
+  std::mutex lock;  // of what `state` points to, and of nothing else
+  std::shared_ptr<const gyr::State> state;
+  std::mutex changing;  // held while a new state is made of the old one
+
+  std::shared_ptr<const gyr::State> now() {
+    const std::lock_guard<std::mutex> held(lock);
+    return state;
+  }
+  void become(std::shared_ptr<const gyr::State> next) {
+    {
+      const std::lock_guard<std::mutex> held(lock);
+      state.swap(next);
+    }
+  }
+};
+
+namespace gyr {
+
+namespace {
+
+// A caller's tensor whose fields make sense; `strides` gets those of a contiguous one if it has none.
+void check_fields(const gyr_tensor& given, const std::string& what, gyr_status status,
+                  int64_t* strides) {
+  const auto wrong = [&](const char* why) { fail(status, words(what, " ", why)); };
+  if (!gyr_dtype_size(given.dtype)) wrong("has no element type");
+  if (given.ndim < 0 || given.ndim > GYR_MAX_NDIM) wrong("has an impossible number of dimensions");
+  if (given.ndim && !given.sizes) wrong("has no sizes");
+  const bool host = given.device_type == 0 || given.device_type == GYR_CPU;
+  if (!host || given.device_index) wrong("is on a device that there is not");
+  for (int k = 0; k < given.ndim; k++) {
+    if (given.sizes[k] < 0) wrong("has a negative size");
+    if (given.strides && given.strides[k] < 0) wrong("has a negative stride");
+  }
+  if (given.strides) std::copy(given.strides, given.strides + given.ndim, strides);
+  else contiguous(given.ndim, given.sizes, strides);
+  const size_t item = gyr_dtype_size(given.dtype);
+  const size_t part = item == 16 || given.dtype == GYR_COMPLEX64 ? item / 2 : item;
+  if (extent(given.ndim, given.sizes, strides, item) && !given.data) wrong("has no data");
+  if (reinterpret_cast<uintptr_t>(given.data) % part) wrong("is not aligned to its elements");
+}
+
+// The symbols of a call, as far as they are known.
+class Symbols {
+ public:
+  explicit Symbols(const Entry& entry) : entry_(entry), known_(entry.symbols.size(), -1) {}
+
+  // Returns what is wrong with a size, or nothing; notes what its symbol stands for.
+  std::string mismatch(int64_t size, const gyr_size& wanted) {
+    if (wanted.symbol < 0)
+      return size == wanted.offset ? "" : words(size, ", not ", wanted.offset);
+    const gyr_symbol& symbol = entry_.symbols[size_t(wanted.symbol)];
+    int64_t scaled;
+    if (__builtin_sub_overflow(size, wanted.offset, &scaled)) return "out of range";
+    const int64_t number = scaled / wanted.factor;
+    if (scaled % wanted.factor)
+      return words(size, ", which is not ", wanted.factor, "*", symbol.name, "+", wanted.offset);
+    int64_t& known = known_[size_t(wanted.symbol)];
+    if (known >= 0)
+      return known == number ? "" : words(size, ", but ", symbol.name, " is ", known);
+    if (number < symbol.least || number > symbol.most)
+      return words(size, ", and ", symbol.name, " must be ", symbol.least,
+                   symbol.most == INT64_MAX ? " or more" : words(" to ", symbol.most));
+    known = number;
+    return "";
+  }
+
+ private:
+  const Entry& entry_;
+  std::vector<int64_t> known_;
+};
+
+// An input as a plan takes it.
+Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool number,
+                     Symbols& symbols) {
+  const auto what = [&] { return words("the input ", wanted.name); };
+  const auto wrong = [&](const std::string& why) {
+    fail(GYR_ERROR_INPUT, words(what(), " ", why, "; it was compiled for ", wanted.text));
+  };
+  int64_t strides[GYR_MAX_NDIM];
+  check_fields(given, what(), GYR_ERROR_INPUT, strides);
+  if (given.dtype != wanted.dtype) wrong(words("is ", gyr_dtype_name(given.dtype)));
+  if (given.ndim != wanted.ndim) wrong(words("has sizes ", listed(given.ndim, given.sizes)));
+  if (number) {
+    int64_t value;
+    memcpy(&value, given.data, sizeof value);
+    const std::string why = symbols.mismatch(value, wanted.sizes[0]);
+    if (!why.empty()) wrong(words("is ", why));
+    return Value::of(value);
+  }
+  for (int k = 0; k < given.ndim; k++) {
+    const std::string why = symbols.mismatch(given.sizes[k], wanted.sizes[size_t(k)]);
+    if (!why.empty())
+      wrong(words("has sizes ", listed(given.ndim, given.sizes), ": size ", k, " is ", why));
+  }
+  Tensor* made = Tensor::make(given.dtype, given.ndim, given.sizes, strides);
+  made->data = static_cast<char*>(given.data);
+  return Value::of(made);
+}
+
+// The caller's outputs of one call. Those that were filled in are emptied again unless it succeeds.
+class Outputs {
+ public:
+  Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const gyr_allocator& allocator)
+      : outputs_(outputs), count_(count), allocator_(allocator), places_(count, nullptr),
+        strides_(count), filled_(count, false) {
+    for (size_t k = 0; k < count; k++) {
+      gyr_tensor& out = outputs[k];
+      if (!out.data) continue;
+      int64_t strides[GYR_MAX_NDIM];
+      check_fields(out, words("the output ", k), GYR_ERROR_OUTPUT, strides);
+      if (entry.outputs[k].dtype && out.dtype != entry.outputs[k].dtype)
+        fail(GYR_ERROR_OUTPUT, words("the output ", k, " is ", gyr_dtype_name(out.dtype), ", not ",
+                                     entry.outputs[k].text));
+      strides_[k].assign(strides, strides + out.ndim);
+      if (out.strides) places_[k] = &out;
+    }
+  }
+  ~Outputs() {
+    for (size_t k = 0; k < count_; k++)
+      if (filled_[k]) gyr_tensor_release(outputs_ + k);
+  }
+
+  // A buffer that overlaps something else is filled at the end alone.
+  void keep_apart(const gyr_tensor* inputs, size_t n_inputs) {
+    for (size_t k = 0; k < count_; k++) {
+      if (!places_[k]) continue;
+      const auto mine = range(outputs_[k], strides_[k].data());
+      for (size_t j = 0; j < n_inputs && places_[k]; j++) {
+        int64_t strides[GYR_MAX_NDIM];
+        if (inputs[j].strides) std::copy(inputs[j].strides, inputs[j].strides + inputs[j].ndim, strides);
+        else contiguous(inputs[j].ndim, inputs[j].sizes, strides);
+        if (overlap(mine, range(inputs[j], strides))) places_[k] = nullptr;
+      }
+      for (size_t j = 0; j < count_ && places_[k]; j++)
+        if (j != k && outputs_[j].data &&
+            overlap(mine, range(outputs_[j], strides_[j].data())))
+          places_[k] = nullptr;
+    }
+  }
+
+  const std::vector<gyr_tensor*>& places() const { return places_; }
+
+  void put(size_t k, const Value& value) {
+    gyr_tensor& out = outputs_[k];
+    switch (value.kind) {
+      case Value::Kind::kTensor:
+        return put_tensor(k, value.tensor);
+      case Value::Kind::kInteger:
+        return put_number(k, GYR_INT64, &value.integer);
+      case Value::Kind::kReal:
+        return put_number(k, GYR_FLOAT64, &value.real);
+      case Value::Kind::kBool: {
+        const char byte = char(value.integer != 0);
+        return put_number(k, GYR_BOOL, &byte);
+      }
+      case Value::Kind::kNone:
+        if (out.data) fail(GYR_ERROR_OUTPUT, words("the output ", k, " is none"));
+        filled_[k] = true;
+        out = gyr_tensor{};
+        return;
+      default:
+        fail(GYR_ERROR_INTERNAL, words("the output ", k, " is no tensor"));
+    }
+  }
+
+  void keep() { std::fill(filled_.begin(), filled_.end(), false); }
+
+ private:
+  using Range = std::pair<const char*, const char*>;
+  static Range range(const gyr_tensor& of, const int64_t* strides) {
+    const auto* data = static_cast<const char*>(of.data);
+    return {data, data + extent(of.ndim, of.sizes, strides, gyr_dtype_size(of.dtype))};
+  }
+  static bool overlap(const Range& a, const Range& b) {
+    return a.first < b.second && b.first < a.second;
+  }
+
+  void put_number(size_t k, gyr_dtype dtype, const void* from) {
+    Tensor* made = Tensor::make(dtype, 0, nullptr, nullptr);
+    const Value held = Value::of(made);
+    made->data = const_cast<char*>(static_cast<const char*>(from));
+    put_tensor(k, made);
+  }
+
+  void put_tensor(size_t k, Tensor* result) {
+    gyr_tensor& out = outputs_[k];
+    const int ndim = result->ndim;
+    if (out.data) {
+      if (result->place == int32_t(k)) return;
+      const bool fits = out.dtype == result->dtype && out.ndim == ndim &&
+                        std::equal(result->sizes(), result->sizes() + ndim, out.sizes);
+      if (!fits)
+        fail(GYR_ERROR_OUTPUT,
+             words("the output ", k, " is ", gyr_dtype_name(out.dtype), listed(out.ndim, out.sizes),
+                   ", the result ", gyr_dtype_name(result->dtype), listed(ndim, result->sizes())));
+      copy(ndim, result->sizes(), result->item, out.data, strides_[k].data(), result->data,
+           result->strides());
+      return;
+    }
+    Own made;
+    if (result->storage) {
+      made.reset(Tensor::make(result->dtype, ndim, result->sizes(), result->strides()));
+      made->storage = result->storage->share();
+      made->data = result->data;
+    } else {
+      made.reset(Tensor::allocated(allocator_, result->dtype, ndim, result->sizes(),
+                                   result->strides()));
+      copy(ndim, result->sizes(), result->item, made->data, result->strides(), result->data,
+           result->strides());
+    }
+    Tensor* given = made.release();
+    filled_[k] = true;
+    out = {given->data, given->dtype, given->ndim, given->sizes(), given->strides(), GYR_CPU, 0, given};
+  }
+
+  gyr_tensor* outputs_;
+  size_t count_;
+  const gyr_allocator& allocator_;
+  std::vector<gyr_tensor*> places_;
+  std::vector<std::vector<int64_t>> strides_;
+  std::vector<bool> filled_;
+};
+
+void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, size_t n_inputs,
+               gyr_tensor* outputs, size_t n_outputs) {
+  if (place >= instance.package->entries.size())
+    fail(GYR_ERROR_ARGUMENT, words("there is no entry point ", place));
+  const Entry& entry = instance.package->entries[place];
+  if (n_inputs != entry.inputs.size() || n_outputs != entry.outputs.size())
+    fail(GYR_ERROR_CALL, words(entry.name, " takes ", entry.inputs.size(), " inputs and ",
+                               entry.outputs.size(), " outputs, not ", n_inputs, " and ", n_outputs));
+  if (n_inputs) need(inputs, "inputs");
+  if (n_outputs) need(outputs, "outputs");
+  run_in_fork();
+  const std::shared_ptr<const State> state = instance.now();
+  Symbols symbols(entry);
+  Values given;
+  given.reserve(size_t(entry.tokens) + entry.weights.size() + entry.arguments.size());
+  const int64_t none = 0, one = 1;
+  for (int64_t k = 0; k < entry.tokens; k++)
+    given.push_back(Value::of(Tensor::make(GYR_FLOAT32, 1, &none, &one)));
+  for (const size_t w : entry.weights) given.push_back(Value::of(state->weights[w].get()));
+  for (const Argument& a : entry.arguments) {
+    const size_t k = size_t(a.input);
+    given.push_back(a.input < 0
+                        ? Value::of(a.constant)
+                        : value_of_input(inputs[k], entry.inputs[k], a.number, symbols));
+  }
+  Outputs results(entry, outputs, n_outputs, instance.allocator);
+  results.keep_apart(inputs, n_inputs);
+  Values returned;
+  for (const Result& r : entry.results)
+    returned.push_back(r.given < 0 ? Value() : Value(given[size_t(entry.tokens + r.given)]));
+  const Context context{entry.plans, instance.allocator, state->profiler, state->profiled,
+                        results.places()};
+  const Values found = run_plan(context, entry.plans.back(), std::move(given));
+  for (size_t k = 0; k < entry.results.size(); k++) {
+    const size_t at = size_t(entry.tokens) + k;
+    if (entry.results[k].given >= 0) results.put(k, returned[k]);
+    else if (at < found.size()) results.put(k, found[at]);
+    else fail(GYR_ERROR_INTERNAL, "a plan gives too few results");
+  }
+  results.keep();
+}
+
+std::shared_ptr<State> first_state(const Package& package, const gyr_allocator& allocator) {
+  auto made = std::make_shared<State>();
+  for (const Weight& w : package.weights) {
+    Tensor* stored = w.stored.get();
+    const int ndim = w.signature.ndim;
+    const bool lies = same_strides(ndim, w.sizes.data(), stored->strides(), w.strides.data());
+    if (lies && !w.signature.written)
+      made->weights.emplace_back(stored, [](Tensor*) {});
+    else
+      made->weights.emplace_back(
+          lasting_copy(allocator, w, stored->data, stored->strides()), Freeing());
+  }
+  return made;
+}
+
+size_t weight_place(const Package& package, const char* name) {
+  need(name, "the name of a weight");
+  for (size_t k = 0; k < package.weights.size(); k++)
+    if (package.weights[k].signature.name == name) return k;
+  fail(GYR_ERROR_WEIGHT, words("there is no weight ", name));
+}
+
+Tensor* new_weight(const gyr_instance& instance, const Weight& like, const gyr_tensor& given) {
+  const std::string what = words("weight ", like.signature.name);
+  int64_t strides[GYR_MAX_NDIM];
+  check_fields(given, what, GYR_ERROR_WEIGHT, strides);
+  if (given.dtype != like.signature.dtype || given.ndim != like.signature.ndim ||
+      !std::equal(like.sizes.begin(), like.sizes.end(), given.sizes))
+    fail(GYR_ERROR_WEIGHT, words(what, " is ", like.signature.text, ", not ",
+                                 gyr_dtype_name(given.dtype), listed(given.ndim, given.sizes)));
+  return lasting_copy(instance.allocator, like, given.data, strides);
+}
+
+}  // namespace
+
+}  // namespace gyr
+
+using gyr::guarded;
+using gyr::need;
+
+int32_t gyr_abi_version(void) { return GYR_ABI_VERSION; }
+
+const char* gyr_last_error(void) { return gyr::last_error.c_str(); }
+
+const char* gyr_status_name(gyr_status status) {
+  static const char* const names[] = {
+      "GYR_OK",           "GYR_ERROR_ARGUMENT", "GYR_ERROR_FILE",  "GYR_ERROR_FORMAT",
+      "GYR_ERROR_ALTERED", "GYR_ERROR_MISFIT",   "GYR_ERROR_CALL",  "GYR_ERROR_INPUT",
+      "GYR_ERROR_OUTPUT", "GYR_ERROR_WEIGHT",   "GYR_ERROR_MEMORY", "GYR_ERROR_CHECK",
+      "GYR_ERROR_INTERNAL"};
+  return status < 0 || status > GYR_ERROR_INTERNAL ? "?" : names[status];
+}
+
+void gyr_set_threads(int32_t count) { omp_set_num_threads(std::max(count, 1)); }
+
+gyr_status gyr_package_open(const char* path, const gyr_open_options* options,
+                            gyr_package** package) {
+  return guarded([&] {
+    need(path, "path");
+    need(package, "package");
+    gyr::watch_forks();
+    try {
+      auto held = std::make_shared<const gyr::Package>(path, options ? *options : gyr_open_options{});
+      *package = new gyr_package{std::move(held)};
+    } catch (gyr::Error& error) {
+      error.text = gyr::words(path, ": ", error.text);
+      throw;
+    }
+  });
+}
+
+void gyr_package_close(gyr_package* package) { delete package; }
+
+const char* gyr_package_isa(const gyr_package* package) {
+  return package ? package->held->isa.c_str() : "";
+}
+
+size_t gyr_package_entries(const gyr_package* package) {
+  return package ? package->held->entries.size() : 0;
+}
+
+gyr_status gyr_package_entry(const gyr_package* package, size_t place, gyr_entry* entry) {
+  return guarded([&] {
+    need(package, "package");
+    need(entry, "entry");
+    if (place >= package->held->entries.size())
+      gyr::fail(GYR_ERROR_ARGUMENT, gyr::words("there is no entry point ", place));
+    const gyr::Entry& found = package->held->entries[place];
+    *entry = {found.name.c_str(),         found.inputs.size(),        found.outputs.size(),
+              found.symbols.size(),       found.input_values.data(),  found.output_values.data(),
+              found.symbols.data()};
+  });
+}
+
+gyr_status gyr_package_find(const gyr_package* package, const char* name, size_t* place) {
+  return guarded([&] {
+    need(package, "package");
+    need(name, "name");
+    need(place, "place");
+    const auto& entries = package->held->entries;
+    for (size_t k = 0; k < entries.size(); k++)
+      if (entries[k].name == name) return void(*place = k);
+    gyr::fail(GYR_ERROR_ARGUMENT, gyr::words("there is no entry point ", name));
+  });
+}
+
+size_t gyr_package_weights(const gyr_package* package) {
+  return package ? package->held->weights.size() : 0;
+}
+
+gyr_status gyr_package_weight(const gyr_package* package, size_t place, gyr_value* weight) {
+  return guarded([&] {
+    need(package, "package");
+    need(weight, "weight");
+    if (place >= package->held->weights.size())
+      gyr::fail(GYR_ERROR_ARGUMENT, gyr::words("there is no weight ", place));
+    *weight = gyr::value_of(package->held->weights[place].signature);
+  });
+}
+
+gyr_status gyr_instance_create(gyr_package* package, const gyr_allocator* allocator,
+                               gyr_instance** instance) {
+  return guarded([&] {
+    need(package, "package");
+    need(instance, "instance");
+    if (allocator && (!allocator->allocate || !allocator->release))
+      gyr::fail(GYR_ERROR_ARGUMENT, "an allocator lacks a function");
+    auto made = std::make_unique<gyr_instance>();
+    made->package = package->held;
+    made->allocator = allocator ? *allocator : gyr::default_allocator();
+    made->state = gyr::first_state(*made->package, made->allocator);
+    *instance = made.release();
+  });
+}
+
+void gyr_instance_close(gyr_instance* instance) { delete instance; }
+
+gyr_status gyr_run(gyr_instance* instance, size_t entry, const gyr_tensor* inputs, size_t n_inputs,
+                   gyr_tensor* outputs, size_t n_outputs) {
+  return guarded([&] {
+    need(instance, "instance");
+    gyr::run_entry(*instance, entry, inputs, n_inputs, outputs, n_outputs);
+  });
+}
+
+void gyr_tensor_release(gyr_tensor* tensor) {
+  if (!tensor || !tensor->owner) return;
+  static_cast<gyr::Tensor*>(tensor->owner)->free();
+  *tensor = gyr_tensor{};
+}
+
+gyr_status gyr_instance_update(gyr_instance* instance, const char* const* names,
+                               const gyr_tensor* tensors, size_t count) {
+  return guarded([&] {
+    need(instance, "instance");
+    if (count) {
+      need(names, "names");
+      need(tensors, "tensors");
+    }
+    const std::lock_guard<std::mutex> alone(instance->changing);
+    auto next = std::make_shared<gyr::State>(*instance->now());
+    for (size_t k = 0; k < count; k++) {
+      const size_t place = gyr::weight_place(*instance->package, names[k]);
+      const gyr::Weight& like = instance->package->weights[place];
+      next->weights[place].reset(gyr::new_weight(*instance, like, tensors[k]), gyr::Freeing());
+    }
+    instance->become(std::move(next));
+  });
+}
+
+gyr_status gyr_instance_read(gyr_instance* instance, const char* name, gyr_tensor* tensor) {
+  return guarded([&] {
+    need(instance, "instance");
+    need(tensor, "tensor");
+    const size_t place = gyr::weight_place(*instance->package, name);
+    const auto state = instance->now();
+    gyr::Entry like;
+    like.outputs.push_back(instance->package->weights[place].signature);
+    gyr::Outputs out(like, tensor, 1, instance->allocator);
+    out.put(0, gyr::Value::of(state->weights[place].get()));
+    out.keep();
+  });
+}
+
+gyr_status gyr_instance_profile(gyr_instance* instance, gyr_profiler profiler, void* context) {
+  return guarded([&] {
+    need(instance, "instance");
+    const std::lock_guard<std::mutex> alone(instance->changing);
+    auto next = std::make_shared<gyr::State>(*instance->now());
+    next->profiler = profiler;
+    next->profiled = context;
+    instance->become(std::move(next));
+  });
+}

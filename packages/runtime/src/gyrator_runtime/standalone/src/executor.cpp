@@ -1,0 +1,443 @@
+#include "executor.h"
+
+#include <time.h>
+
+#include "error.h"
+
+namespace gyr {
+
+namespace {
+
+// Memory of a call: on the stack as long as it is little.
+template <class T, size_t inline_count = 64>
+struct Scratch {
+  T inline_[inline_count];
+  std::unique_ptr<T[]> more;
+  T* data = inline_;
+  explicit Scratch(int64_t n) {
+    if (size_t(n) <= inline_count) return;
+    more = std::make_unique<T[]>(size_t(n));
+    data = more.get();
+  }
+};
+
+int64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
+}
+
+[[noreturn]] void unexpected(const char* what) {
+  fail(GYR_ERROR_INTERNAL, words("a plan has another value where it wants ", what));
+}
+
+int64_t integer_of(const Value& value) {
+  if (value.kind != Value::Kind::kInteger && value.kind != Value::Kind::kBool)
+    unexpected("an integer");
+  return value.integer;
+}
+
+Tensor* tensor_of(const Value& value) {
+  if (value.kind != Value::Kind::kTensor) unexpected("a tensor");
+  return value.tensor;
+}
+
+Value scalar_of(Tensor* tensor) {
+  if (elements(tensor->ndim, tensor->sizes()) != 1) unexpected("one element");
+  const auto read = [&](auto kind) {
+    memcpy(&kind, tensor->data, sizeof kind);
+    return Value::of(int64_t(kind));
+  };
+  switch (tensor->dtype) {
+    case GYR_INT64:
+      return read(int64_t());
+    case GYR_INT32:
+      return read(int32_t());
+    case GYR_INT16:
+      return read(int16_t());
+    case GYR_INT8:
+      return read(int8_t());
+    case GYR_UINT8:
+      return read(uint8_t());
+    case GYR_BOOL:
+      return Value::of(int64_t(tensor->data[0] != 0));
+    default:
+      unexpected("an integer or a bool");
+  }
+}
+
+bool holds(const Value& value) {
+  return integer_of(value.kind == Value::Kind::kTensor ? scalar_of(value.tensor) : value) != 0;
+}
+
+// A tensor of a layout in the memory of another one, from a byte on.
+Tensor* within(Tensor* base, gyr_dtype dtype, int ndim, const int64_t* sizes,
+               const int64_t* strides, int64_t offset) {
+  Tensor* made = Tensor::make(dtype, ndim, sizes, strides);
+  made->storage = base->storage ? base->storage->share() : nullptr;
+  made->data = base->data ? base->data + offset : nullptr;
+  return made;
+}
+
+// A range of numbers among the arguments of a call.
+struct Numbers {
+  const int64_t* data;
+  int n;
+};
+
+// An argument of a call: a value, a constant, or sizes.
+struct Given {
+  Value value;
+  const Const* constant = nullptr;
+  std::vector<int64_t> computed;
+
+  Numbers numbers() const {
+    const std::vector<int64_t>& from = constant ? constant->integers : computed;
+    if (from.size() > GYR_MAX_NDIM || (constant && constant->items.size() != from.size()))
+      unexpected("sizes");
+    return {from.data(), int(from.size())};
+  }
+  gyr_dtype dtype() const {
+    if (!constant || constant->kind != Const::Kind::kType || !constant->dtype)
+      unexpected("an element type");
+    return constant->dtype;
+  }
+  Value take() { return constant ? Value::of(*constant) : std::move(value); }
+  int64_t integer() const { return integer_of(constant ? Value::of(*constant) : value); }
+  Tensor* tensor() const {
+    if (constant) return constant->tensor ? constant->tensor : (unexpected("a tensor"), nullptr);
+    return tensor_of(value);
+  }
+};
+
+// One run of a plan: what plan.h asks for.
+class Frame {
+ public:
+  template <class T>
+  using Array = Scratch<T>;
+
+  Frame(const Context& context, const Plan& plan, Values arguments)
+      : context_(context), plan_(plan), registers_(std::move(arguments)) {
+    if (int64_t(registers_.size()) != plan.n_args)
+      fail(GYR_ERROR_INTERNAL, "a plan got another number of arguments");
+    registers_.resize(size_t(plan.n_regs));
+  }
+
+  Values take() { return std::move(results_); }
+
+  bool load_int(int64_t reg, int64_t* out) {
+    *out = integer_of(at(reg));
+    return true;
+  }
+  bool no_number(Number found) {
+    fail(GYR_ERROR_CHECK, found == Number::kBeyondRange ? "a size is beyond 64 bits"
+                                                        : "a size is divided by zero");
+  }
+
+  bool pointer(int64_t reg, void** out) {
+    const Value& value = at(reg);
+    *out = value.kind == Value::Kind::kNone ? nullptr : tensor_of(value)->data;
+    return true;
+  }
+  void begin(int64_t) {}
+  void end() {}
+  int64_t launch(const int64_t* words, void** buffers, int64_t* sizes) {
+    const auto kernel = reinterpret_cast<Kernel>(words[0]);
+    if (!context_.profiler) return kernel(buffers, sizes);
+    const int64_t begin = now();
+    const int64_t status = kernel(buffers, sizes);
+    const int64_t spent = now() - begin;
+    context_.profiler(context_.profiled, launched(words).name.c_str(), spent);
+    return status;
+  }
+  void failed(const int64_t* words, int64_t status, const int64_t*) {
+    const Launched& of = launched(words);
+    if (status >= 1 && size_t(status) <= of.checks.size())
+      fail(GYR_ERROR_CHECK, of.checks[size_t(status - 1)]);
+    fail(GYR_ERROR_CHECK, gyr::words("check ", status, " of kernel ", of.name, " failed"));
+  }
+
+  bool call_tuple(int64_t dst, int64_t function, int64_t args) {
+    const Const& given = constant(args);
+    std::vector<Given> all(given.items.size());
+    for (size_t k = 0; k < all.size(); k++) all[k].constant = &given.items[k];
+    return keep(dst, called(constant(function), all));
+  }
+  const int64_t* call(const int64_t* pc, const int64_t* ints) {
+    const int64_t dst = pc[0];
+    const Const& function = constant(pc[1]);
+    std::vector<Given> all(static_cast<size_t>(pc[3]));
+    pc += 4;
+    for (Given& given : all) pc = argument(given, pc, ints);
+    keep(dst, called(function, all));
+    return pc;
+  }
+  const int64_t* operate(const int64_t*, const int64_t*) { unexpected("no operator"); }
+
+  const int64_t* conform(const int64_t* pc, const int64_t* ints) {
+    const int ndim = int(pc[5]);
+    Value& value = at(pc[0]);
+    Tensor* given = tensor_of(value);
+    const Const& wanted = constant(pc[1]);
+    const int64_t* want = pc + 6;
+    bool same = given->dtype == wanted.dtype && given->ndim == ndim;
+    for (int k = 0; same && k < ndim; k++) same = given->sizes()[k] == ints[want[k]];
+    bool lies = same;
+    for (int k = 0; lies && k < ndim; k++)
+      lies = given->sizes()[k] < 2 || given->strides()[k] == ints[want[ndim + k]];
+    if (!lies && !(same && !elements(ndim, given->sizes()))) mend(value, wanted, same, ndim, want, ints);
+    return want + 2 * ndim;
+  }
+
+  const int64_t* separate(const int64_t* pc) {
+    const int64_t n = pc[1], m = pc[2];
+    const int64_t* regs = pc + 3;
+    for (int64_t k = 0; k < n; k++) {
+      Tensor* mine = tensor_of(at(regs[k]));
+      bool alone = true;
+      for (int64_t j = 0; alone && j < n + m; j++) {
+        if (j >= k && j < n) continue;
+        Tensor* other = tensor_of(at(regs[j]));
+        const auto a = mine->range(), b = other->range();
+        alone = !(mine->storage && mine->storage == other->storage) &&
+                (a.second <= b.first || b.second <= a.first);
+      }
+      if (!alone) at(regs[k]) = Value::of(laid_out(mine, mine->strides()));
+    }
+    return regs + n + m;
+  }
+  void drop(int64_t reg) { registers_[size_t(reg)] = Value(); }
+  bool item(int64_t dst, int64_t reg, int64_t index) {
+    const Value& source = at(reg);
+    if (source.kind != Value::Kind::kList || size_t(index) >= source.list->size())
+      unexpected("several results");
+    registers_[size_t(dst)] = Value((*source.list)[size_t(index)]);
+    return true;
+  }
+  void move(int64_t dst, int64_t reg) { registers_[size_t(dst)] = Value(registers_[size_t(reg)]); }
+  bool give(const int64_t* pc, const int64_t* ints) {
+    int64_t n = *pc++;
+    results_.reserve(size_t(n));
+    for (; n > 0; n--) {
+      Given given;
+      pc = argument(given, pc, ints);
+      results_.push_back(given.take());
+    }
+    return true;
+  }
+  bool give_nothing() { return true; }
+
+ private:
+  Value& at(int64_t reg) {
+    Value& found = registers_[size_t(reg)];
+    if (found.kind == Value::Kind::kEmpty) unexpected("a register that is not empty");
+    return found;
+  }
+  const Const& constant(int64_t k) const { return plan_.consts[size_t(k)]; }
+  const Launched& launched(const int64_t* words) const { return plan_.launches[size_t(words[1])]; }
+  bool keep(int64_t dst, Value value) {
+    if (dst >= 0) registers_[size_t(dst)] = std::move(value);
+    return true;
+  }
+
+  const int64_t* argument(Given& out, const int64_t* pc, const int64_t* ints) {
+    const int64_t kind = pc[0], k = pc[1];
+    switch (kind) {
+      case ARG_REG:
+        out.value = at(k);
+        return pc + 2;
+      case ARG_CONST:
+        out.constant = &constant(k);
+        return pc + 2;
+      case ARG_INT:
+        out.value = Value::of(ints[k]);
+        return pc + 2;
+      default:
+        out.computed.reserve(size_t(k));
+        for (int64_t i = 0; i < k; i++) out.computed.push_back(ints[pc[2 + i]]);
+        return pc + 2 + k;
+    }
+  }
+
+  Tensor* laid_out(Tensor* given, const int64_t* strides) {
+    Own made(Tensor::allocated(context_.allocator, given->dtype, given->ndim, given->sizes(), strides));
+    copy(given->ndim, given->sizes(), given->item, made->data, strides, given->data,
+         given->strides());
+    return made.release();
+  }
+
+  void mend(Value& value, const Const& wanted, bool sizes_fit, int ndim, const int64_t* want,
+            const int64_t* ints) {
+    Tensor* given = value.tensor;
+    int64_t layout[2 * GYR_MAX_NDIM];
+    for (int k = 0; k < 2 * ndim; k++) layout[k] = ints[want[k]];
+    if (sizes_fit && wanted.truth) {
+      value = Value::of(laid_out(given, layout + ndim));
+      return;
+    }
+    fail(GYR_ERROR_INPUT,
+         gyr::words("the input ", wanted.text, " is ",
+                    described(given->dtype, given->ndim, given->sizes(), given->strides()),
+                    "; the program was compiled for ",
+                    described(wanted.dtype, ndim, layout, layout + ndim)));
+  }
+
+  Tensor* allocated(const Const& allocator, const Numbers& sizes, const Numbers& strides,
+                    gyr_dtype dtype) {
+    if (sizes.n != strides.n) unexpected("as many strides as sizes");
+    gyr_tensor* out = allocator.place >= 0 && size_t(allocator.place) < context_.outputs.size()
+                          ? context_.outputs[size_t(allocator.place)]
+                          : nullptr;
+    if (out && out->dtype == dtype && out->ndim == sizes.n &&
+        std::equal(sizes.data, sizes.data + sizes.n, out->sizes) &&
+        std::equal(strides.data, strides.data + sizes.n, out->strides)) {
+      Tensor* made = Tensor::make(dtype, sizes.n, sizes.data, strides.data);
+      made->data = static_cast<char*>(out->data);
+      made->place = allocator.place;
+      return made;
+    }
+    return Tensor::allocated(context_.allocator, dtype, sizes.n, sizes.data, strides.data);
+  }
+
+  // What a call gives; the number of arguments has been checked.
+  Value called(const Const& f, std::vector<Given>& given) {
+    switch (f.call) {
+      case Call::kSizeOf:
+      case Call::kStrideOf: {
+        Tensor* of = given[0].tensor();
+        const int64_t dim = given[1].integer();
+        if (dim < 0 || dim >= of->ndim) unexpected("a dimension");
+        return Value::of((f.call == Call::kSizeOf ? of->sizes() : of->strides())[dim]);
+      }
+      case Call::kInteger:
+      case Call::kIdentity:
+        return given[0].take();
+      case Call::kReinterpret: {
+        Tensor* base = given[0].tensor();
+        const Numbers sizes = given[1].numbers(), strides = given[2].numbers();
+        if (sizes.n != strides.n) unexpected("as many strides as sizes");
+        return Value::of(within(base, base->dtype, sizes.n, sizes.data, strides.data,
+                                given[3].integer() * int64_t(base->item)));
+      }
+      case Call::kOverStorage: {
+        const Numbers sizes = given[1].numbers(), strides = given[2].numbers();
+        if (sizes.n != strides.n) unexpected("as many strides as sizes");
+        return Value::of(within(given[0].tensor(), given[3].dtype(), sizes.n, sizes.data,
+                                strides.data, given[4].integer()));
+      }
+      case Call::kAssertTrue:
+        if (!given[0].integer())
+          fail(GYR_ERROR_CHECK, given[1].constant ? given[1].constant->text : "a check failed");
+        return Value::none();
+      case Call::kReadScalar:
+        return scalar_of(given[0].tensor());
+      case Call::kAllocator:
+        return Value::of(allocated(f, given[0].numbers(), given[1].numbers(), given[2].dtype()));
+      case Call::kWithin:
+      case Call::kCalling:
+        return Value::of(run_plan(context_, context_.plans[size_t(f.plan)], taken(given, 0)));
+      case Call::kBranching: {
+        const int64_t chosen = holds(given[0].take()) ? f.plan : f.other;
+        return Value::of(run_plan(context_, context_.plans[size_t(chosen)], taken(given, 1)));
+      }
+      case Call::kLooping:
+        return Value::of(looped(f, taken(given, 0)));
+      case Call::kRepeating:
+        return Value::of(repeated(f, given[0].integer(), taken(given, 1)));
+      default:
+        unexpected("a function that is called");
+    }
+  }
+
+  static Values taken(std::vector<Given>& given, size_t from) {
+    Values out;
+    out.reserve(given.size() - from);
+    for (size_t k = from; k < given.size(); k++) out.push_back(given[k].take());
+    return out;
+  }
+
+  // Splits what a loop takes; the first of its values are those that it carries.
+  static Values split(const Const& f, Values& all) {
+    if (int64_t(all.size()) < f.carried) unexpected("what a loop carries");
+    Values carried(all.begin(), all.begin() + f.carried);
+    all.erase(all.begin(), all.begin() + f.carried);
+    return carried;
+  }
+  static Values joined(Values first, const Values& captured) {
+    first.insert(first.end(), captured.begin(), captured.end());
+    return first;
+  }
+
+  Values looped(const Const& f, Values captured) {
+    Values values = split(f, captured);
+    for (;;) {
+      const Values test =
+          run_plan(context_, context_.plans[size_t(f.other)], joined(values, captured));
+      if (test.empty()) unexpected("a condition");
+      if (!holds(test[0])) return values;
+      values = run_plan(context_, context_.plans[size_t(f.plan)],
+                        joined(std::move(values), captured));
+    }
+  }
+
+  Values repeated(const Const& f, int64_t count, Values captured) {
+    Values values = split(f, captured);
+    for (int64_t k = 0; k < count; k++) {
+      Values step{Value::of(k)};
+      step.insert(step.end(), values.begin(), values.end());
+      values = run_plan(context_, context_.plans[size_t(f.plan)],
+                        joined(std::move(step), captured));
+    }
+    return values;
+  }
+
+  const Context& context_;
+  const Plan& plan_;
+  Values registers_, results_;
+};
+
+}  // namespace
+
+Value Value::of(Values list) {
+  Value made(Kind::kList);
+  made.list = new Values(std::move(list));
+  return made;
+}
+
+Value Value::of(const Const& constant) {
+  switch (constant.kind) {
+    case Const::Kind::kNone:
+      return none();
+    case Const::Kind::kInteger: {
+      Value made(constant.truth ? Kind::kBool : Kind::kInteger);
+      made.integer = constant.integer;
+      return made;
+    }
+    case Const::Kind::kReal: {
+      Value made(Kind::kReal);
+      made.real = constant.real;
+      return made;
+    }
+    case Const::Kind::kTensor:
+      return of(constant.tensor->share());
+    default:
+      unexpected("a value");
+  }
+}
+
+Value::Value(const Value& other) : kind(other.kind), integer(other.integer) {
+  if (kind == Kind::kTensor) tensor->share();
+  else if (kind == Kind::kList) list = new Values(*other.list);
+}
+
+void Value::leave_list() { delete list; }
+
+Values run_plan(const Context& context, const Plan& plan, Values arguments) {
+  Frame frame(context, plan, std::move(arguments));
+  Scratch<int64_t> ints(int64_t(plan.ints.size()));
+  std::copy(plan.ints.begin(), plan.ints.end(), ints.data);
+  execute(frame, plan.code.data(), ints.data);
+  return frame.take();
+}
+
+}  // namespace gyr

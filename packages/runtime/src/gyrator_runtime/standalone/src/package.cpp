@@ -1,0 +1,403 @@
+#include "package.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <climits>
+#include <cstdlib>
+
+#include "error.h"
+
+namespace gyr {
+
+namespace {
+
+// Of package/manifest.py and plan/stored.py; a test holds them together.
+constexpr int64_t kFormat = 1, kPlanFormat = 1;
+constexpr const char* kManifest = "manifest.json";
+constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kLevels[] = {"plain", "avx2", "avx512"};
+constexpr int kLevelCount = 3;
+
+// Element types by safetensors' names (package/weights.py).
+struct Stored {
+  const char* name;
+  gyr_dtype dtype;
+};
+constexpr Stored kStored[] = {
+    {"F64", GYR_FLOAT64},  {"F32", GYR_FLOAT32},        {"F16", GYR_FLOAT16},
+    {"BF16", GYR_BFLOAT16}, {"I64", GYR_INT64},          {"I32", GYR_INT32},
+    {"I16", GYR_INT16},    {"I8", GYR_INT8},            {"U64", GYR_UINT64},
+    {"U32", GYR_UINT32},   {"U16", GYR_UINT16},         {"U8", GYR_UINT8},
+    {"BOOL", GYR_BOOL},    {"C64", GYR_COMPLEX64},      {"F8_E4M3", GYR_FLOAT8_E4M3FN},
+    {"F8_E5M2", GYR_FLOAT8_E5M2},
+};
+
+int level_of(const std::string& name) {
+  for (int k = 0; k < kLevelCount; k++)
+    if (name == kLevels[k]) return k;
+  return -1;
+}
+
+int machine_level() {
+#if defined(__x86_64__)
+  const bool two = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                   __builtin_cpu_supports("f16c");
+  if (!two) return 0;
+  const bool five = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  return five ? 2 : 1;
+#else
+  return 0;
+#endif
+}
+
+int chosen_level(const char* wanted) {
+  if (!wanted) wanted = getenv("GYRATOR_ISA");
+  const int has = machine_level();
+  if (!wanted || !*wanted) return has;
+  const int level = level_of(wanted);
+  if (level < 0 || level > has)
+    fail(GYR_ERROR_ARGUMENT, words("this processor cannot run instruction set level ", wanted,
+                                   "; it has ", kLevels[has]));
+  return level;
+}
+
+[[noreturn]] void altered(const std::string& what) {
+  fail(GYR_ERROR_ALTERED, words("it was altered: ", what));
+}
+
+std::string size_text(const gyr_size& size, const std::vector<std::string>& symbols) {
+  if (size.symbol < 0) return std::to_string(size.offset);
+  std::string text = size.factor == 1 ? "" : words(size.factor, "*");
+  text += symbols[size_t(size.symbol)];
+  if (size.offset) text += words(size.offset > 0 ? "+" : "", size.offset);
+  return text;
+}
+
+}  // namespace
+
+gyr_value value_of(const Signature& of) {
+  const gyr_size* sizes = of.sizes.empty() ? nullptr : of.sizes.data();
+  return {of.name.c_str(), of.text.c_str(), of.dtype, of.ndim, sizes, of.written};
+}
+
+namespace {
+
+gyr_dtype named_dtype(const std::string& name) {
+  const gyr_dtype found = dtype_of(name);
+  if (!found) fail(GYR_ERROR_FILE, words("it has an element type ", name));
+  return found;
+}
+
+int place_of_symbol(const Entry& entry, const std::string& name) {
+  const auto& names = entry.symbol_names;
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found == names.end()) fail(GYR_ERROR_FILE, words("it has no symbol ", name));
+  return int(found - names.begin());
+}
+
+gyr_size size_of(const Entry& entry, const Json& row) {
+  if (row.is(Json::Kind::kInteger)) return {-1, 0, row.integer()};
+  const int64_t factor = row["factor"].integer();
+  if (factor == 0) fail(GYR_ERROR_FILE, "it has a size that is 0 times a symbol");
+  return {place_of_symbol(entry, row["symbol"].text()), factor, row["offset"].integer()};
+}
+
+Signature input_of(const Entry& entry, const Json& row, bool number) {
+  Signature made;
+  made.name = row["name"].text();
+  made.written = row["written"].truth();
+  for (const Json& size : row["shape"].list()) made.sizes.push_back(size_of(entry, size));
+  if (number && made.sizes.size() != 1) fail(GYR_ERROR_FILE, "an integer has several sizes");
+  made.dtype = number ? gyr_dtype(GYR_INT64) : named_dtype(row["dtype"].text());
+  if (number) {
+    made.text = words("an integer ", size_text(made.sizes[0], entry.symbol_names));
+    return made;
+  }
+  made.text = words(gyr_dtype_name(made.dtype), "[");
+  for (size_t k = 0; k < made.sizes.size(); k++)
+    made.text += words(k ? ", " : "", size_text(made.sizes[k], entry.symbol_names));
+  made.text += "]";
+  made.ndim = int(made.sizes.size());
+  if (made.ndim > GYR_MAX_NDIM) fail(GYR_ERROR_FILE, "it has an input of many dimensions");
+  if (row["device"].text() != "cpu") fail(GYR_ERROR_MISFIT, "it is for another device");
+  return made;
+}
+
+Signature output_of(const Entry& entry, const Json& row, Result& result) {
+  Signature made;
+  const std::string& kind = row["kind"].text();
+  if (kind == "input") {
+    result.given = row["place"].integer();
+    const int64_t place = result.given - int64_t(entry.weights.size());
+    if (result.given < 0 || place >= int64_t(entry.arguments.size()))
+      fail(GYR_ERROR_FILE, "a result is no argument");
+    const int64_t input = place < 0 ? -1 : entry.arguments[size_t(place)].input;
+    if (input >= 0) {
+      const Signature& given = entry.inputs[size_t(input)];
+      made.dtype = given.dtype;
+      made.ndim = given.ndim;
+      made.text = given.text;
+    }
+    return made;
+  }
+  if (kind == "value") {
+    made.text = "a number";
+    return made;
+  }
+  made.dtype = named_dtype(row["dtype"].text());
+  made.text = words(gyr_dtype_name(made.dtype), "[");
+  for (const Json& size : row["shape"].list())
+    made.text += words(made.ndim++ ? ", " : "", size.text());
+  made.text += "]";
+  return made;
+}
+
+}  // namespace
+
+Library::Library(const std::string& name, std::string_view bytes) {
+  // Kernels call functions of libm by name only.
+  static void* const math = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
+  (void)math;
+  std::string path;
+  int file = memfd_create(name.c_str(), MFD_CLOEXEC);
+  if (file >= 0) {
+    path = words("/proc/self/fd/", file);
+  } else {
+    const char* folder = getenv("TMPDIR");
+    path = words(folder && *folder ? folder : "/tmp", "/gyrator-XXXXXX");
+    file = mkostemp(path.data(), O_CLOEXEC);
+  }
+  std::string why = "there is no room for it";
+  size_t written = 0;
+  while (file >= 0 && written < bytes.size()) {
+    const ssize_t n = write(file, bytes.data() + written, bytes.size() - written);
+    if (n <= 0) break;
+    written += size_t(n);
+  }
+  if (file >= 0 && written == bytes.size()) {
+    handle_ = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (!handle_) why = dlerror();
+  }
+  if (file >= 0) {
+    if (path.compare(0, 6, "/proc/") != 0) unlink(path.c_str());
+    close(file);
+  }
+  if (!handle_) fail(GYR_ERROR_MISFIT, words("its kernels cannot be loaded: ", why));
+}
+
+Library::~Library() {
+  if (handle_) dlclose(handle_);
+}
+
+void* Library::function(const std::string& symbol) const {
+  void* found = dlsym(handle_, symbol.c_str());
+  if (!found) fail(GYR_ERROR_FILE, words("its kernels lack ", symbol));
+  return found;
+}
+
+Package::Package(const char* path, const gyr_open_options& options)
+    : file(path), archive(file.bytes()), level_(chosen_level(options.isa)) {
+  if (options.expected_sha256) {
+    std::string wanted = options.expected_sha256;
+    std::transform(wanted.begin(), wanted.end(), wanted.begin(),
+                   [](char c) { return c >= 'A' && c <= 'F' ? char(c + 32) : c; });
+    if (sha256(file.bytes()) != wanted) altered("its SHA-256 is not the expected one");
+  }
+  if (!archive.has(kManifest)) fail(GYR_ERROR_FILE, words("it has no ", kManifest));
+  const Json manifest = Json::read(archive.checked(kManifest));
+  const int64_t format = manifest["format"].integer();
+  if (format != kFormat)
+    fail(GYR_ERROR_FORMAT, words("it has format ", format, "; this library reads ", kFormat));
+  if (manifest["runtime"].text() != "standalone")
+    fail(GYR_ERROR_MISFIT, "it needs Python: make it with runtime=\"standalone\"");
+  const int64_t plans = manifest["plan_format"].integer();
+  if (plans != kPlanFormat)
+    fail(GYR_ERROR_FORMAT, words("its plans have format ", plans, ", not ", kPlanFormat));
+  struct utsname machine {};
+  uname(&machine);
+  const std::string& built = manifest["machine"].text();
+  if (built != machine.machine)
+    fail(GYR_ERROR_MISFIT, words("it is for ", built, ", this is ", machine.machine));
+  for (const Json& row : manifest["members"].list())
+    members_[row["name"].text()] = {row["size"].integer(), row["sha256"].text()};
+  read_weights(manifest, options.verify);
+  for (const Json& row : manifest["entries"].list()) read_entry(row);
+  if (entries.empty()) fail(GYR_ERROR_FILE, "it has no entry points");
+}
+
+std::string_view Package::member(const std::string& name) const {
+  const auto known = members_.find(name);
+  if (known == members_.end()) fail(GYR_ERROR_FILE, words("its manifest has no ", name));
+  const std::string_view found = archive.member(name);
+  if (int64_t(found.size()) != known->second.size || sha256(found) != known->second.sha256)
+    altered(words(name, " has another hash"));
+  return found;
+}
+
+void Package::read_weights(const Json& manifest, bool verify) {
+  if (members_.count(kWeights)) {
+    const std::string_view bytes = verify ? member(kWeights) : archive.member(kWeights);
+    if (int64_t(bytes.size()) != members_[kWeights].size)
+      altered(words(kWeights, " has ", bytes.size(), " bytes"));
+    uint64_t length = 0;
+    if (bytes.size() < sizeof length) fail(GYR_ERROR_FILE, "its weights are too short");
+    memcpy(&length, bytes.data(), sizeof length);
+    if (length > bytes.size() - sizeof length) fail(GYR_ERROR_FILE, "its weights have no header");
+    const size_t begin = sizeof length + length;
+    const Json header = Json::read(bytes.substr(sizeof length, length));
+    for (const auto& [name, row] : header.object())
+      if (name != "__metadata__") tensors_.emplace(name, tensor(row, begin, bytes, name));
+  }
+  for (const Json& row : manifest["weights"].list()) {
+    Weight made;
+    made.signature.name = row["name"].text();
+    made.signature.dtype = named_dtype(row["dtype"].text());
+    made.signature.written = row["written"].truth();
+    made.sizes = row["shape"].integers();
+    made.strides = row["strides"].integers();
+    for (const int64_t size : made.sizes) made.signature.sizes.push_back({-1, 0, size});
+    const int ndim = made.signature.ndim = int(made.sizes.size());
+    made.signature.text =
+        words(gyr_dtype_name(made.signature.dtype), listed(ndim, made.sizes.data()));
+    const auto found = tensors_.find(row["tensor"].text());
+    const bool same = found != tensors_.end() && made.strides.size() == made.sizes.size() &&
+                      found->second->dtype == made.signature.dtype && found->second->ndim == ndim &&
+                      std::equal(made.sizes.begin(), made.sizes.end(), found->second->sizes());
+    if (!same) altered(words("the weight ", made.signature.name, " is not the manifest's"));
+    Tensor* at = found->second.get();
+    made.stored.reset(Tensor::make(at->dtype, at->ndim, at->sizes(), at->strides()));
+    made.stored->data = at->data;
+    made.stored->lasting = true;
+    extent(ndim, made.sizes.data(), made.strides.data(), at->item);
+    weights.push_back(std::move(made));
+  }
+}
+
+Own Package::tensor(const Json& row, size_t begin, std::string_view bytes,
+                    const std::string& name) {
+  gyr_dtype dtype = GYR_NONE;
+  for (const Stored& s : kStored)
+    if (row["dtype"].text() == s.name) dtype = s.dtype;
+  const std::vector<int64_t> sizes = row["shape"].integers();
+  const std::vector<int64_t> places = row["data_offsets"].integers();
+  const size_t room = bytes.size() - begin;
+  const bool placed = dtype && sizes.size() <= GYR_MAX_NDIM && places.size() == 2 &&
+                      places[0] >= 0 && places[0] <= places[1] && size_t(places[1]) <= room;
+  if (!placed) fail(GYR_ERROR_FILE, words("its weight ", name, " cannot be read"));
+  int64_t strides[GYR_MAX_NDIM];
+  const int ndim = int(sizes.size());
+  contiguous(ndim, sizes.data(), strides);
+  const size_t needed = extent(ndim, sizes.data(), strides, gyr_dtype_size(dtype));
+  if (size_t(places[1] - places[0]) != needed)
+    fail(GYR_ERROR_FILE, words("its weight ", name, " has another size"));
+  Own made(Tensor::make(dtype, ndim, sizes.data(), strides));
+  // Nobody writes to it: the file is mapped to be read.
+  made->data = const_cast<char*>(bytes.data()) + begin + places[0];
+  made->lasting = true;
+  if (reinterpret_cast<uintptr_t>(made->data) % std::min<size_t>(gyr_dtype_size(dtype), 8)) {
+    Own aligned(Tensor::allocated(default_allocator(), dtype, ndim, sizes.data(), strides));
+    memcpy(aligned->data, made->data, needed);
+    aligned->lasting = true;
+    return aligned;
+  }
+  return made;
+}
+
+void Package::read_entry(const Json& row) {
+  Entry& entry = entries.emplace_back();
+  entry.name = row["name"].text();
+  entry.tokens = row["tokens"].integer();
+  if (entry.tokens < 0) fail(GYR_ERROR_FILE, "it has an impossible number of tokens");
+  for (const Json& symbol : row["symbols"].list())
+    entry.symbol_names.push_back(symbol["name"].text());
+  for (const Json& symbol : row["symbols"].list()) {
+    const Json& most = symbol["most"];
+    const size_t k = entry.symbols.size();
+    entry.symbols.push_back({entry.symbol_names[k].c_str(), symbol["least"].integer(),
+                             most.is(Json::Kind::kNull) ? INT64_MAX : most.integer()});
+  }
+  for (const Json& name : row["weights"].list()) {
+    const auto named = [&](const Weight& w) { return w.signature.name == name.text(); };
+    const auto found = std::find_if(weights.begin(), weights.end(), named);
+    if (found == weights.end()) fail(GYR_ERROR_FILE, words("it has no weight ", name.text()));
+    entry.weights.push_back(size_t(found - weights.begin()));
+  }
+  for (const Json& input : row["inputs"].list()) {
+    Argument& made = entry.arguments.emplace_back();
+    const std::string& kind = input["kind"].text();
+    if (kind == "constant") {
+      const Json& value = input["value"];
+      made.constant.kind = Const::Kind::kNone;
+      if (value.is(Json::Kind::kInteger)) {
+        made.constant.kind = Const::Kind::kInteger;
+        made.constant.integer = value.integer();
+      }
+      continue;
+    }
+    made.number = kind == "integer";
+    made.input = int64_t(entry.inputs.size());
+    entry.inputs.push_back(input_of(entry, input, made.number));
+  }
+  for (const Json& output : row["outputs"].list())
+    entry.outputs.push_back(output_of(entry, output, entry.results.emplace_back()));
+  for (const Signature& s : entry.inputs) entry.input_values.push_back(value_of(s));
+  for (const Signature& s : entry.outputs) entry.output_values.push_back(value_of(s));
+  link(entry, row);
+}
+
+void Package::link(Entry& entry, const Json& row) {
+  const Json* best = nullptr;
+  int level = -1;
+  std::string has;
+  for (const Json& program : row["programs"].list()) {
+    const int found = level_of(program["isa"].text());
+    has += words(has.empty() ? "" : ", ", program["isa"].text());
+    if (found > level && found <= level_) {
+      best = &program;
+      level = found;
+    }
+  }
+  if (!best)
+    fail(GYR_ERROR_MISFIT, words(entry.name, " is built for ", has, ", this process has ",
+                                 kLevels[level_]));
+  isa = kLevels[std::max(level, level_of(isa))];
+  Links links;
+  std::map<std::string, Library*> owners;
+  for (const Json& library : (*best)["libraries"].list()) {
+    const std::string& name = library["member"].text();
+    std::unique_ptr<Library>& loaded = libraries_[name];
+    if (!loaded) loaded = std::make_unique<Library>(name, member(name));
+    for (const Json& symbol : library["symbols"].list()) owners[symbol.text()] = loaded.get();
+  }
+  for (const Json& kernel : (*best)["kernels"].list()) {
+    const std::string& symbol = kernel["symbol"].text();
+    const auto owner = owners.find(symbol);
+    if (owner == owners.end()) fail(GYR_ERROR_FILE, words("its kernels lack ", symbol));
+    Launched made;
+    made.name = kernel["name"].text();
+    made.kernel = reinterpret_cast<Kernel>(owner->second->function(symbol));
+    for (const Json& check : kernel["checks"].list()) {
+      if (check.list().size() != 2) fail(GYR_ERROR_FILE, "a check of a kernel is malformed");
+      made.checks.push_back(check.list()[1].text());
+    }
+    links.kernels.emplace(made.name, std::move(made));
+  }
+  for (const auto& [key, name] : (*best)["constants"].object()) {
+    const auto found = tensors_.find(name.text());
+    if (found == tensors_.end()) fail(GYR_ERROR_FILE, words("it has no constant ", key));
+    links.constants[key] = found->second.get();
+  }
+  entry.plans = read_plans(member((*best)["plan"].text()), links);
+  Plan& main = entry.plans.back();
+  if (main.n_args != entry.tokens + int64_t(entry.weights.size() + entry.arguments.size()))
+    fail(GYR_ERROR_FILE, words("the plan of ", entry.name, " takes other arguments"));
+  main.bind_outputs(entry.tokens);
+}
+
+}  // namespace gyr

@@ -1,0 +1,100 @@
+// An open package: its signatures, its weights where they lie in the file, and its linked plans.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "archive.h"
+#include "json.h"
+#include "program.h"
+#include "tensor.h"
+
+namespace gyr {
+
+// A shared library of kernels, mapped as long as the object lives.
+class Library {
+ public:
+  // Error (GYR_ERROR_MISFIT) where the bytes cannot be loaded.
+  Library(const std::string& name, std::string_view bytes);
+  ~Library();
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  void* function(const std::string& symbol) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// A tensor of an entry point's signature, or a weight.
+struct Signature {
+  std::string name, text;
+  gyr_dtype dtype = GYR_NONE;
+  int ndim = 0;
+  std::vector<gyr_size> sizes;  // of a number, its own value; of an output none
+  bool written = false;
+};
+
+// What the interface says of it; its texts are the signature's.
+gyr_value value_of(const Signature& of);
+
+struct Weight {
+  Signature signature;
+  std::vector<int64_t> sizes, strides;
+  Own stored;  // in the file
+};
+
+// A leaf of the arguments: one of the caller's inputs, or a constant.
+struct Argument {
+  int64_t input = -1;  // its place among the caller's
+  bool number = false;  // an integer, which decides a size
+  Const constant;
+};
+
+struct Result {
+  int64_t given = -1;  // of an argument that is returned: its place among all that a plan takes
+};
+
+struct Entry {
+  std::string name;
+  std::vector<size_t> weights;
+  std::vector<Argument> arguments;
+  std::vector<Result> results;
+  std::vector<Signature> inputs, outputs;
+  std::vector<gyr_symbol> symbols;
+  std::vector<std::string> symbol_names;
+  std::vector<gyr_value> input_values, output_values;
+  int64_t tokens = 0;
+  std::vector<Plan> plans;
+};
+
+struct Package {
+  Package(const char* path, const gyr_open_options& options);
+
+  Mapping file;
+  Archive archive;
+  std::string isa;
+  std::deque<Entry> entries;
+  std::deque<Weight> weights;
+
+ private:
+  void read_weights(const Json& manifest, bool verify);
+  void read_entry(const Json& row);
+  void link(Entry& entry, const Json& row);
+  std::string_view member(const std::string& name) const;
+  Own tensor(const Json& header, size_t begin, std::string_view bytes, const std::string& name);
+
+  struct Described {
+    int64_t size;
+    std::string sha256;
+  };
+  std::map<std::string, Described> members_;
+  std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
+  std::map<std::string, std::unique_ptr<Library>> libraries_;
+  int level_;
+};
+
+}  // namespace gyr
