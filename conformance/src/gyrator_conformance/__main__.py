@@ -165,9 +165,10 @@ def _parser() -> argparse.ArgumentParser:
     graphs = "replay graphs of the device: off, on, or both; default off"
     add("--graphs", type=_names(whether), default=("off",), help=graphs)
     packaged = (
-        "run the model from a package, in a process of its own: off, on, or both; default off"
+        "run the model from a package, in a process of its own: off, on, standalone (by the C "
+        "library, without torch), or several; default off"
     )
-    add("--package", type=_names(whether), default=("off",), help=packaged)
+    add("--package", type=_names((*whether, "standalone")), default=("off",), help=packaged)
     verify = "run every kernel beside the interpreter of its IR, too"
     add(VERIFY, action="store_true", help=verify)
     add("--json", type=Path, help="write results, scores and versions here")

@@ -15,7 +15,7 @@ from gyrator_conformance.models import Model
 Shapes = Literal["static", "dynamic"]
 Mode = Literal["inference", "training"]
 Graphs = Literal["off", "on"]
-Packages = Literal["off", "on"]
+Packages = Literal["off", "on", "standalone"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "float32": torch.float32,
@@ -59,7 +59,7 @@ _MEANINGS = {
     Reason.DYNAMIC: "the device takes programs of fixed sizes only",
     Reason.TRAINING: "the device is for inference only",
     Reason.MEMORY: "the model does not fit the device",
-    Reason.LIBRARY: "the device has no library call for one of the operations",
+    Reason.LIBRARY: "the device, or the process, has no library call for one of the operations",
     Reason.TRACING: "PyTorch cannot trace one of the device's operations",
     Reason.GRAPHS: "the device cannot capture graphs of its work",
     Reason.EXPORT: "torch.export cannot export the model, or the device has no packages",
@@ -125,7 +125,8 @@ class Cell:
     graphs: Graphs = "off"
     """Whether work is captured as graphs of the device and replayed."""
     package: Packages = "off"
-    """Whether the model is exported, put into a package, and run by a process that loads it."""
+    """Whether the model is exported, put into a package, and run by a process that loads it;
+    `standalone`: by the C library, in a process without torch."""
 
     @property
     def column(self) -> tuple[str, ...]:
@@ -135,10 +136,11 @@ class Cell:
 
     @property
     def host(self) -> str:
-        """`python`, `python+graphs`, `python+package`: the host language, whether graphs are
-        replayed, and whether it is a package that runs."""
-        more = ("graphs", self.graphs), ("package", self.package)
-        return "+".join((self.wrapper, *(name for name, value in more if value == "on")))
+        """`python`, `python+graphs`, `python+package`, `python+standalone`: the host language,
+        whether graphs are replayed, and whether it is a package that runs."""
+        graphs = ("graphs",) if self.graphs == "on" else ()
+        package = {"off": (), "on": ("package",), "standalone": ("standalone",)}[self.package]
+        return "+".join((self.wrapper, *graphs, *package))
 
     @property
     def name(self) -> str:
@@ -182,7 +184,7 @@ def excuse_of(cell: Cell, model: Model, declared: Sequence[Excuse]) -> Excuse | 
         return Excuse(Reason.NO_GRADIENT, Reason.NO_GRADIENT.meaning)
     if DTYPES[cell.dtype] not in model.dtypes:
         return Excuse(Reason.EAGER_DTYPE, f"eager lacks an operation in {cell.dtype}")
-    if cell.package == "on" and cell.mode == "training":
+    if cell.package != "off" and cell.mode == "training":
         return Excuse(Reason.TRAINING, "packages are for inference")
     return next((e for e in declared if e.covers(cell)), None)
 

@@ -1,6 +1,7 @@
 """Models as packages, run by a process that has nothing of ours that compiles."""
 
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -15,12 +16,22 @@ from torch.export import Dim, ExportedProgram, export
 from torch.utils._pytree import tree_map_only
 
 from gyrator import aot
+from gyrator.session import default_session
 from gyrator_conformance.cells import Cell
 from gyrator_conformance.models import Model
 from gyrator_conformance.process import LineProcess
+from gyrator_conformance.standalone_child import read_arrays, write_arrays
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_runtime.standalone import shared_runtime
+from gyrator_runtime.standalone.ffi import Array
+from gyrator_runtime.toolchain import find_toolchain
 
 CHILD = Path(__file__).with_name("package_child.py")
-"""What the process runs."""
+"""What the process runs that has torch."""
+STANDALONE_CHILD = Path(__file__).with_name("standalone_child.py")
+"""What the one runs that has only the C library."""
+_REFUSED = ("GY-AOT-005", "GY-LOWER-031")
+"""Codes of models that call operators for which there are no kernels."""
 _LIMIT = 120.0
 _ELSEWHERE = ("fallback_random", "freezing")
 """Options of models that packages have, or do not have, anyhow."""
@@ -30,12 +41,19 @@ class ExportError(Exception):
     """torch.export refuses a model."""
 
 
+class NoKernelsError(Exception):
+    """A model calls operators, which a standalone package cannot."""
+
+
 @define(eq=False)
 class Packager:
     """Makes packages, and owns the process that runs them."""
 
     _folder: "tempfile.TemporaryDirectory[str]" = field(factory=tempfile.TemporaryDirectory)
     _child: LineProcess = field(factory=lambda: LineProcess((sys.executable, str(CHILD)), _LIMIT))
+    _standalone: LineProcess = field(
+        factory=lambda: LineProcess((sys.executable, str(STANDALONE_CHILD)), _LIMIT)
+    )
 
     def packaged(
         self, module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype
@@ -45,17 +63,22 @@ class Packager:
 
         Raises:
             ExportError: the model cannot be exported.
+            NoKernelsError: it cannot be standalone.
         """
         folder = Path(self._folder.name)
         package = folder / "model.gya"
         options = {k: v for k, v in model.options.items() if k not in _ELSEWHERE}
-        aot.compile(_exported(module, model, cell, dtype), package=package, options=options)
-        self._ask({"load": str(package)})
+        exported = _exported(module, model, cell, dtype)
+        if cell.package == "standalone":
+            _compile_standalone(exported, package, options)
+            return self._standalone_call(module, package)
+        aot.compile(exported, package=package, options=options)
+        self._ask(self._child, {"load": str(package)})
 
         def call(*inputs: Tensor) -> Any:
             given, found = folder / "inputs.pt", folder / "results.pt"
             torch.save({"inputs": inputs, "random": torch.get_rng_state()}, given)
-            self._ask({"run": str(given), "to": str(found)})
+            self._ask(self._child, {"run": str(given), "to": str(found)})
             answer = torch.load(found)
             for name, value in answer["written"].items():
                 module.get_buffer(name).copy_(value)
@@ -63,10 +86,58 @@ class Packager:
 
         return call
 
-    def _ask(self, request: Mapping[str, str]) -> None:
-        answer = json.loads(self._child.ask(json.dumps(request).encode()))
+    def _standalone_call(self, module: nn.Module, package: Path) -> Callable[..., Any]:
+        cache = default_session().cache
+        library = shared_runtime(cache, find_toolchain(os.environ, cache))
+        self._ask(self._standalone, {"load": str(package), "library": str(library)})
+        manifest = aot.inspect(package)
+        kinds = [output.kind for output in manifest.entries[0].outputs]
+        written = [w.name for w in manifest.weights if w.written]
+
+        def call(*inputs: Tensor) -> list[Tensor]:
+            given, found = package.with_name("inputs"), package.with_name("results")
+            write_arrays(str(given), [_array(t) for t in inputs])
+            self._ask(self._standalone, {"run": str(given), "to": str(found)})
+            arrays = read_arrays(str(found))
+            for name, value in zip(written, arrays[len(kinds) :], strict=True):
+                module.get_buffer(name).copy_(_tensor(value))
+            pairs = zip(kinds, arrays, strict=False)
+            return [_tensor(a) for kind, a in pairs if kind != "value"]
+
+        return call
+
+    def _ask(self, child: LineProcess, request: Mapping[str, str]) -> None:
+        answer = json.loads(child.ask(json.dumps(request).encode()))
         if answer["error"]:
             raise RuntimeError(answer["error"])
+
+
+def _compile_standalone(program: ExportedProgram, package: Path, options: Mapping[str, Any]) -> None:
+    try:
+        aot.compile(program, package=package, options=options, runtime="standalone")
+    except UnsupportedError as error:
+        if error.diagnostic.code not in _REFUSED:
+            raise
+        raise NoKernelsError(str(error)) from error
+
+
+def _array(tensor: Tensor) -> Array:
+    laid = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).copy_(tensor)
+    plain: Any = torch.empty(0, dtype=torch.uint8).set_(laid.untyped_storage())
+    return Array(
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(tensor.shape),
+        bytearray(plain.numpy().tobytes()),
+        tensor.stride(),
+    )
+
+
+def _tensor(array: Array) -> Tensor:
+    dtype = getattr(torch, array.dtype)
+    if not array.data:
+        return torch.empty(array.sizes, dtype=dtype)
+    assert array.strides is not None
+    return torch.frombuffer(array.data, dtype=dtype).as_strided(array.sizes, array.strides)
 
 
 def _exported(module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype) -> ExportedProgram:

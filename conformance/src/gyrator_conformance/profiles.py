@@ -68,7 +68,7 @@ class Chosen:
         if not self.target.capabilities.graphs:
             note = "the target declares no graphs"
             found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
-        packaged = frozenset({"on"})
+        packaged = frozenset({"on", "standalone"})
         if self.definition is not CPU:
             note = "packages hold the kernels of the target cpu"
             found.append(Excuse(Reason.EXPORT, note, package=packaged))

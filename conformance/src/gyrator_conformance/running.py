@@ -16,7 +16,7 @@ from gyrator.session import Session
 from gyrator_conformance.cells import DTYPES, Cell, Mode, Reason
 from gyrator_conformance.models import Model
 from gyrator_conformance.models.collective import start_group
-from gyrator_conformance.packages import ExportError, Packager
+from gyrator_conformance.packages import ExportError, NoKernelsError, Packager
 from gyrator_conformance.profiles import Chosen
 
 Status = Literal["pass", "fail", "reason"]
@@ -63,9 +63,10 @@ class CellRunner:
         start, before = time.perf_counter(), self._recorded()
         try:
             error, eager_error, bound = self._judge(cell, model)
-        except ExportError as raised:
+        except (ExportError, NoKernelsError) as raised:
+            reason = Reason.EXPORT if isinstance(raised, ExportError) else Reason.LIBRARY
             said = str(raised).partition("\n")[0]
-            return Result(cell=cell, status="reason", reason=Reason.EXPORT.value, message=said)
+            return Result(cell=cell, status="reason", reason=reason.value, message=said)
         except Exception as raised:
             message = f"{type(raised).__name__}: {raised}"
             seconds = time.perf_counter() - start
@@ -98,7 +99,7 @@ class CellRunner:
         eager_device = self.chosen.profile.eager_device or device
         # The compiled program keeps its model; eager and the exact one start from copies of it.
         made = deepcopy(base).to(device)
-        if cell.package == "on":
+        if cell.package != "off":
             compiled: Callable[..., Any] = self._packages.packaged(made, model, cell, dtype)
         else:
             backend = self._session(cell, model).backend

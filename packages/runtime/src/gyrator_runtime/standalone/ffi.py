@@ -198,11 +198,19 @@ class Instance:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def run(self, inputs: Sequence[Array], entry: int = 0) -> list[Array]:
+    def run(
+        self, inputs: Sequence[Array], entry: int = 0, outputs: Sequence[Array] = ()
+    ) -> list[Array]:
         """Run an entry point; an output that is None has the element type `none`. Programs that
-        write to inputs write to their `data`. StandaloneError where that fails."""
+        write to inputs write to their `data`. StandaloneError where that fails.
+
+        Args:
+            inputs: tensors, in the order of the signature.
+            entry: the place of the entry point.
+            outputs: where results go, as far as they are given: into their `data`.
+        """
         given = (RawTensor * len(inputs))(*map(raw_tensor, inputs))
-        results = (RawTensor * self.counts[entry])()
+        results = (RawTensor * self.counts[entry])(*map(raw_tensor, outputs))
         with self._released(results):
             status = self.library.gyr_run(
                 self.handle, entry, given, len(inputs), results, len(results)
@@ -234,7 +242,8 @@ class Instance:
                 self.library.gyr_tensor_release(c.byref(raw))
 
     def _array(self, raw: RawTensor) -> Array:
-        sizes, strides = tuple(raw.sizes[: raw.ndim]), tuple(raw.strides[: raw.ndim])
+        sizes = tuple(raw.sizes[: raw.ndim])
+        strides = tuple(raw.strides[: raw.ndim]) if raw.strides else contiguous(sizes)
         item = self.library.gyr_dtype_size(raw.dtype)
         last = sum((n - 1) * s for n, s in zip(sizes, strides, strict=True))
         length = (last + 1) * item if math.prod(sizes) else 0
@@ -251,6 +260,11 @@ def raw_tensor(array: Array) -> RawTensor:
     if array.strides is not None:
         made.strides = (c.c_int64 * len(array.strides))(*array.strides)
     return made
+
+
+def contiguous(sizes: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor whose elements lie in order."""
+    return tuple(math.prod(max(n, 1) for n in sizes[k + 1 :]) for k in range(len(sizes)))
 
 
 def _value(raw: Any) -> Value:
@@ -273,6 +287,7 @@ _ARGUMENTS: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "gyr_run": (c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t),
     "gyr_tensor_release": (c.c_void_p,), "gyr_instance_read": (c.c_void_p, c.c_char_p, c.c_void_p),
     "gyr_instance_update": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_size_t),
+    "gyr_instance_profile": (c.c_void_p, c.c_void_p, c.c_void_p),
 })  # fmt: skip
 _SIZES = ("gyr_dtype_size", "gyr_package_entries", "gyr_package_weights")
 

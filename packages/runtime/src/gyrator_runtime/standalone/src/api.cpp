@@ -92,10 +92,8 @@ struct gyr_instance {
     return state;
   }
   void become(std::shared_ptr<const gyr::State> next) {
-    {
-      const std::lock_guard<std::mutex> held(lock);
-      state.swap(next);
-    }
+    const std::lock_guard<std::mutex> held(lock);
+    state.swap(next);
   }
 };
 
@@ -187,7 +185,7 @@ class Outputs {
  public:
   Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const gyr_allocator& allocator)
       : outputs_(outputs), count_(count), allocator_(allocator), places_(count, nullptr),
-        strides_(count), filled_(count, false) {
+        strides_(count), given_(count), filled_(count, false) {
     for (size_t k = 0; k < count; k++) {
       gyr_tensor& out = outputs[k];
       if (!out.data) continue;
@@ -197,7 +195,9 @@ class Outputs {
         fail(GYR_ERROR_OUTPUT, words("the output ", k, " is ", gyr_dtype_name(out.dtype), ", not ",
                                      entry.outputs[k].text));
       strides_[k].assign(strides, strides + out.ndim);
-      if (out.strides) places_[k] = &out;
+      given_[k] = out;
+      given_[k].strides = strides_[k].data();
+      places_[k] = &given_[k];
     }
   }
   ~Outputs() {
@@ -212,9 +212,10 @@ class Outputs {
       const auto mine = range(outputs_[k], strides_[k].data());
       for (size_t j = 0; j < n_inputs && places_[k]; j++) {
         int64_t strides[GYR_MAX_NDIM];
-        if (inputs[j].strides) std::copy(inputs[j].strides, inputs[j].strides + inputs[j].ndim, strides);
-        else contiguous(inputs[j].ndim, inputs[j].sizes, strides);
-        if (overlap(mine, range(inputs[j], strides))) places_[k] = nullptr;
+        const gyr_tensor& in = inputs[j];
+        if (in.strides) std::copy(in.strides, in.strides + in.ndim, strides);
+        else contiguous(in.ndim, in.sizes, strides);
+        if (overlap(mine, range(in, strides))) places_[k] = nullptr;
       }
       for (size_t j = 0; j < count_ && places_[k]; j++)
         if (j != k && outputs_[j].data &&
@@ -295,7 +296,7 @@ class Outputs {
     }
     Tensor* given = made.release();
     filled_[k] = true;
-    out = {given->data, given->dtype, given->ndim, given->sizes(), given->strides(), GYR_CPU, 0, given};
+    out = {given->data, given->dtype, ndim, given->sizes(), given->strides(), GYR_CPU, 0, given};
   }
 
   gyr_tensor* outputs_;
@@ -303,6 +304,7 @@ class Outputs {
   const gyr_allocator& allocator_;
   std::vector<gyr_tensor*> places_;
   std::vector<std::vector<int64_t>> strides_;
+  std::vector<gyr_tensor> given_;  // the caller's, with strides
   std::vector<bool> filled_;
 };
 

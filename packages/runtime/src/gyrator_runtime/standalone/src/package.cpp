@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <climits>
 #include <cstdlib>
 
@@ -158,16 +159,24 @@ Signature output_of(const Entry& entry, const Json& row, Result& result) {
   return made;
 }
 
+// A path of an open file that no other library has had: the loader takes one whose path it knows for
+// the one that it has.
+std::string path_of(int file) {
+  static std::atomic<uint64_t> count{0};
+  std::string path = "/proc/self/";
+  for (uint64_t left = count++; left; left >>= 1) path += left & 1 ? "./" : "/";
+  return words(path, "fd/", file);
+}
+
 }  // namespace
 
 Library::Library(const std::string& name, std::string_view bytes) {
-  // Kernels call functions of libm by name only.
-  static void* const math = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
-  (void)math;
+  // Kernels call functions of libm without saying where those are.
+  [[maybe_unused]] static void* const math = dlopen("libm.so.6", RTLD_NOW | RTLD_GLOBAL);
   std::string path;
   int file = memfd_create(name.c_str(), MFD_CLOEXEC);
   if (file >= 0) {
-    path = words("/proc/self/fd/", file);
+    path = path_of(file);
   } else {
     const char* folder = getenv("TMPDIR");
     path = words(folder && *folder ? folder : "/tmp", "/gyrator-XXXXXX");
