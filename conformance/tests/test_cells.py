@@ -63,6 +63,7 @@ def test_packages_are_a_part_of_the_product_and_are_for_inference():
     names = [c.name for c in small.cells(models.values())]
     assert len(names) == 8
     assert names[4] == "cpu/python+package/swiglu/static/inference/float32"
+    assert evolve(CELL, package="standalone").host == "python+standalone"
     chosen = find_target("cpu")
     packaged = evolve(CELL, package="on", mode="inference")
     assert excuse_of(packaged, models["mlp"], chosen.excuses) is None

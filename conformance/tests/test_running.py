@@ -65,6 +65,27 @@ def test_packages_run_elsewhere_and_are_judged(runner):
     assert (result.status, result.reason) == ("reason", "export"), result
 
 
+STANDALONE = (
+    "mlp", "swiglu", "activations", "film", "adamw-step", "layer-norm", "batch-norm", "statistics",
+    "cross-entropy", "pixel-shuffle", "rearrangements", "mixer", "lora", "cnn", "resnet",
+    "mobilenet", "unet", "wavenet", "conv3d", "inception", "mamba", "lstm", "gru",
+    "sorted-pooling", "graph-attention", "masked-update", "vit", "bert", "gpt", "t5",
+)  # fmt: skip
+"""Models that run without torch: those of every family whose work kernels can do."""
+
+
+def test_standalone_packages_run_without_torch_and_are_judged(runner):
+    run = runner("cpu").run
+    for name in STANDALONE:
+        result = run(evolve(cell(name), package="standalone"), all_models()[name])
+        assert result.status == "pass", result
+    wanted = evolve(cell("gpt", shapes="dynamic", dtype="bfloat16"), package="standalone")
+    assert run(wanted, all_models()["gpt"]).status == "pass"
+    for name in ("bilinear", "fourier-mixer"):
+        result = run(evolve(cell(name), package="standalone"), all_models()[name])
+        assert (result.status, result.reason) == ("reason", "library"), result
+
+
 def test_a_package_that_imports_the_compiler_fails(runner, monkeypatch):
     child = "import sys, runpy, gyrator; runpy.run_path(sys.argv[1], run_name='__main__')"
     wanted = evolve(cell("mlp"), package="on")

@@ -112,7 +112,9 @@ class Packager:
             raise RuntimeError(answer["error"])
 
 
-def _compile_standalone(program: ExportedProgram, package: Path, options: Mapping[str, Any]) -> None:
+def _compile_standalone(
+    program: ExportedProgram, package: Path, options: Mapping[str, Any]
+) -> None:
     try:
         aot.compile(program, package=package, options=options, runtime="standalone")
     except UnsupportedError as error:

@@ -122,9 +122,7 @@ def _run(model: Instance, *inputs: torch.Tensor | int) -> list[Any]:
 
 
 def _model(folder: Path, runtime: Path, module: nn.Module, *inputs: Any, **more: Any) -> Instance:
-    path = aot.compile(
-        module, inputs, package=folder / "model.gya", runtime="standalone", **more
-    )
+    path = aot.compile(module, inputs, package=folder / "model.gya", runtime="standalone", **more)
     with Package.open(path, runtime, verify=True) as package:
         return package.instance()
 
@@ -412,9 +410,7 @@ def _bad_inputs() -> dict[str, tuple[str, Callable[[], list[Array]]]]:
 
 
 @pytest.mark.parametrize("case", list(_bad_inputs()))
-def test_a_wrong_call_is_an_error(
-    small: tuple[nn.Module, Path], runtime: Path, case: str
-) -> None:
+def test_a_wrong_call_is_an_error(small: tuple[nn.Module, Path], runtime: Path, case: str) -> None:
     model, path = small
     status, inputs = _bad_inputs()[case]
     with Package.open(path, runtime) as package, package.instance() as fast:
@@ -460,9 +456,13 @@ def test_results_go_where_the_caller_wants_them(
 def test_a_buffer_that_does_not_fit(
     small: tuple[nn.Module, Path], runtime: Path, output: Array
 ) -> None:
-    with Package.open(small[1], runtime) as package, package.instance() as fast:
-        with pytest.raises(StandaloneError, match="GYR_ERROR_OUTPUT"):
-            fast.run([_array(torch.ones(3, 16))], outputs=[output])
+    x = _array(torch.ones(3, 16))
+    with (
+        Package.open(small[1], runtime) as package,
+        package.instance() as fast,
+        pytest.raises(StandaloneError, match="GYR_ERROR_OUTPUT"),
+    ):
+        fast.run([x], outputs=[output])
 
 
 def test_null_pointers_and_places_that_there_are_not(

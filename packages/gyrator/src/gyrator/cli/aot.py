@@ -60,7 +60,9 @@ def add_parser(commands: Any) -> None:
         part.add_argument("--entry", default="", help="an entry point, where there are several")
         part.add_argument("--seed", type=int, default=0)
     library = parts.add_parser("library", help="the C library that runs standalone packages")
-    library.add_argument("--out", type=Path, required=True, help="the folder, as of an installation")
+    library.add_argument(
+        "--out", type=Path, required=True, help="the folder, as of an installation"
+    )
     library.set_defaults(action=_library)
     for part in (make, show, check, measure, library):
         part.add_argument("--json", action="store_true", help="print JSON")

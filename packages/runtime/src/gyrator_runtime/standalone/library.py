@@ -33,7 +33,12 @@ _DATA = frozenset({"tuple", "list", "TorchObject", "TorchDevice", "Carried"})
 _HERE = Path(__file__).parent
 _INCLUDE = (_HERE / "include", _HERE.parent / "native")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
-_LINK = ("-shared", f"-Wl,-soname,{SONAME}", "-Wl,-z,defs", f"-Wl,--version-script={_HERE / 'exports.map'}")
+_LINK = (
+    "-shared",
+    f"-Wl,-soname,{SONAME}",
+    "-Wl,-z,defs",
+    f"-Wl,--version-script={_HERE / 'exports.map'}",
+)
 _LIBRARIES = ("-lgomp", "-ldl", "-lpthread")
 _SECONDS = 600.0
 
