@@ -4,6 +4,7 @@
  *   driver threads FILE N       8 threads on one instance, while another replaces its weights
  *   driver memory FILE          every allocation of a call fails once
  *   driver place FILE           a result in the caller's buffer takes an allocation less
+ *   driver fork FILE            a child of a process that has called a model calls it, too
  *   driver fuzz FILE N SEED     damaged copies of the file: an error, or a model that runs
  *   driver time FILE N          prints microseconds: load to first result, then a call
  *
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -270,6 +272,27 @@ static int fuzz(const char *path, int n, unsigned seed) {
   return refused * 3 < n; /* a third are cut short */
 }
 
+static int forks(const char *path) {
+  gyr_package *package;
+  gyr_instance *model;
+  struct call call;
+  if (gyr_package_open(path, NULL, &package)) fail("open");
+  if (gyr_instance_create(package, NULL, &model)) fail("instance");
+  prepare(package, &call);
+  if (run(model, &call)) fail("run");
+  release(&call);
+  const pid_t child = fork();
+  if (!child) alarm(60);
+  if (run(model, &call)) fail("run");
+  if (!child) _exit(0);
+  int status = 1;
+  waitpid(child, &status, 0);
+  forget(&call);
+  gyr_instance_close(model);
+  gyr_package_close(package);
+  return status != 0;
+}
+
 static double microseconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -309,6 +332,7 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "cycles")) return cycles(argv[2], n);
   if (!strcmp(argv[1], "threads")) return threads(argv[2], n);
   if (!strcmp(argv[1], "memory")) return memory(argv[2]);
+  if (!strcmp(argv[1], "fork")) return forks(argv[2]);
   if (!strcmp(argv[1], "place")) return place(argv[2]);
   if (!strcmp(argv[1], "fuzz")) return fuzz(argv[2], n, argc > 4 ? (unsigned)atoi(argv[4]) : 0);
   if (!strcmp(argv[1], "time")) return timed(argv[2], n);

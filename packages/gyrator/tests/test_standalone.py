@@ -8,7 +8,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
-from ctypes import CFUNCTYPE, byref, c_char_p, c_int64, c_void_p
+from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_float, c_int64, c_void_p, cast
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,18 @@ class Counts(nn.Module):
         return x + self.calls
 
 
+class Gives(nn.Module):
+    """A buffer that is written, itself and a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("state", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.state.add_(x)
+        return self.state, self.state[1:]
+
+
 class Returns(nn.Module):
     """Numbers, None, an argument as it is, parts of one, and parts of a result."""
 
@@ -220,6 +232,19 @@ def test_buffers_belong_to_an_instance(tmp_path: Path, runtime: Path) -> None:
                 torch.testing.assert_close(_run(one, torch.ones(3)), [torch.ones(3) + k])
             assert int(_value(one.read("calls"))) == 3
             assert int(_value(other.read("calls"))) == 0
+
+
+def test_results_share_no_memory_with_weights(tmp_path: Path, runtime: Path) -> None:
+    with _model(tmp_path, runtime, Gives(), torch.ones(4)) as fast:
+        x = _array(torch.ones(4))
+        calls = [(RawTensor * 2)() for _ in range(2)]
+        for outputs in calls:
+            assert not fast.library.gyr_run(fast.handle, 0, byref(raw_tensor(x)), 1, outputs, 2)
+        for k, outputs in enumerate(calls, 1):
+            for out, count in zip(outputs, (4, 3), strict=True):
+                found = cast(out.data, POINTER(c_float))[:count]
+                assert found == [float(k)] * count
+                fast.library.gyr_tensor_release(byref(out))
 
 
 def test_all_kinds_of_results(tmp_path: Path, runtime: Path) -> None:
@@ -600,6 +625,14 @@ def test_a_thousand_cycles_and_no_memory(
     _called([driver, "place", str(small[1])])
 
 
+def test_a_forked_caller(tmp_path: Path, runtime: Path) -> None:
+    big = aot.compile(
+        nn.GELU(), (torch.ones(1 << 20),), package=tmp_path / "big.gya", runtime="standalone"
+    )
+    threads = {**os.environ, "OMP_NUM_THREADS": "2"}
+    _called([_driver(tmp_path, runtime), "fork", str(big)], env=threads)
+
+
 def test_sanitizers_find_nothing(
     small: tuple[nn.Module, Path], pair: Path, tmp_path: Path, runtime: Path
 ) -> None:
@@ -610,7 +643,10 @@ def test_sanitizers_find_nothing(
     returns = aot.compile(
         Returns(), (torch.ones(3, 4),), package=tmp_path / "returns.gya", runtime="standalone"
     )
-    for path in (small[1], pair, branches, returns):
+    gives = aot.compile(
+        Gives(), (torch.ones(4),), package=tmp_path / "gives.gya", runtime="standalone"
+    )
+    for path in (small[1], pair, branches, returns, gives):
         _called([driver, "memory", str(path)])
         _called([driver, "threads", str(pair), "20"])
         _called([driver, "fuzz", str(path), "200", "7"])

@@ -17,7 +17,7 @@
  *
  * Functions may be called by many threads at once, on the same objects too, but for those that close
  * or release one: nobody may use it any more. None of them ends the process; a function that fails
- * gives its status, and leaves what it was to fill in as it was.
+ * gives its status, and fills in nothing but, in part, the caller's own buffers of results.
  */
 #ifndef GYRATOR_H
 #define GYRATOR_H

@@ -62,14 +62,20 @@ struct State {
   void* profiled = nullptr;
 };
 
-Tensor* lasting_copy(const gyr_allocator& allocator, const Weight& like, const void* data,
-                     const int64_t* strides) {
+// A copy of a weight in the layout that plans take. To them its memory is somebody else's, so that no
+// result shares it.
+std::shared_ptr<Tensor> lasting_copy(const gyr_allocator& allocator, const Weight& like,
+                                     const void* data, const int64_t* strides) {
   const int ndim = like.signature.ndim;
-  Own made(Tensor::allocated(allocator, like.signature.dtype, ndim, like.sizes.data(),
-                             like.strides.data()));
-  copy(ndim, like.sizes.data(), made->item, made->data, like.strides.data(), data, strides);
+  const std::shared_ptr<Tensor> own(
+      Tensor::allocated(allocator, like.signature.dtype, ndim, like.sizes.data(),
+                        like.strides.data()),
+      Freeing());
+  copy(ndim, like.sizes.data(), own->item, own->data, like.strides.data(), data, strides);
+  Own made(Tensor::make(own->dtype, ndim, like.sizes.data(), like.strides.data()));
+  made->data = own->data;
   made->lasting = true;
-  return made.release();
+  return {made.release(), [own](Tensor* tensor) { tensor->free(); }};
 }
 
 }  // namespace
@@ -133,7 +139,8 @@ class Symbols {
       return size == wanted.offset ? "" : words(size, ", not ", wanted.offset);
     const gyr_symbol& symbol = entry_.symbols[size_t(wanted.symbol)];
     int64_t scaled;
-    if (__builtin_sub_overflow(size, wanted.offset, &scaled)) return "out of range";
+    if (__builtin_sub_overflow(size, wanted.offset, &scaled) || scaled == INT64_MIN)
+      return "out of range";
     const int64_t number = scaled / wanted.factor;
     if (scaled % wanted.factor)
       return words(size, ", which is not ", wanted.factor, "*", symbol.name, "+", wanted.offset);
@@ -359,8 +366,7 @@ std::shared_ptr<State> first_state(const Package& package, const gyr_allocator& 
     if (lies && !w.signature.written)
       made->weights.emplace_back(stored, [](Tensor*) {});
     else
-      made->weights.emplace_back(
-          lasting_copy(allocator, w, stored->data, stored->strides()), Freeing());
+      made->weights.push_back(lasting_copy(allocator, w, stored->data, stored->strides()));
   }
   return made;
 }
@@ -372,7 +378,8 @@ size_t weight_place(const Package& package, const char* name) {
   fail(GYR_ERROR_WEIGHT, words("there is no weight ", name));
 }
 
-Tensor* new_weight(const gyr_instance& instance, const Weight& like, const gyr_tensor& given) {
+std::shared_ptr<Tensor> new_weight(const gyr_instance& instance, const Weight& like,
+                                   const gyr_tensor& given) {
   const std::string what = words("weight ", like.signature.name);
   int64_t strides[GYR_MAX_NDIM];
   check_fields(given, what, GYR_ERROR_WEIGHT, strides);
@@ -514,7 +521,7 @@ gyr_status gyr_instance_update(gyr_instance* instance, const char* const* names,
     for (size_t k = 0; k < count; k++) {
       const size_t place = gyr::weight_place(*instance->package, names[k]);
       const gyr::Weight& like = instance->package->weights[place];
-      next->weights[place].reset(gyr::new_weight(*instance, like, tensors[k]), gyr::Freeing());
+      next->weights[place] = gyr::new_weight(*instance, like, tensors[k]);
     }
     instance->become(std::move(next));
   });

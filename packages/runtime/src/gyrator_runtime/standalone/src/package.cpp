@@ -312,8 +312,8 @@ Own Package::tensor(const Json& row, size_t begin, std::string_view bytes,
   if (reinterpret_cast<uintptr_t>(made->data) % std::min<size_t>(gyr_dtype_size(dtype), 8)) {
     Own aligned(Tensor::allocated(default_allocator(), dtype, ndim, sizes.data(), strides));
     memcpy(aligned->data, made->data, needed);
-    aligned->lasting = true;
-    return aligned;
+    made->data = aligned->data;
+    aligned_.push_back(std::move(aligned));
   }
   return made;
 }

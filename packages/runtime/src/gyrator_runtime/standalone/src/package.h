@@ -93,6 +93,7 @@ struct Package {
   };
   std::map<std::string, Described> members_;
   std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
+  std::vector<Own> aligned_;  // copies of those that lie at odd addresses
   std::map<std::string, std::unique_ptr<Library>> libraries_;
   int level_;
 };
