@@ -12,6 +12,7 @@ from torch.export import Dim, export, save
 from gyrator import aot
 from gyrator.cli.aot import draw
 from gyrator.cli.main import main
+from gyrator_runtime.standalone.ffi import Array, Package
 
 
 class Scores(nn.Module):
@@ -75,6 +76,24 @@ def test_a_package_of_another_program_does_not_agree(
     assert made["bytes"] == (tmp_path / "other.gya").stat().st_size
     checked = _json(capsys, "check", tmp_path / "other.gya", program, status=1)
     assert checked["failed"] == 5
+
+
+def test_a_standalone_package_and_its_library(
+    program: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "standalone.gya"
+    _json(capsys, "compile", program, "-o", path, "--runtime", "standalone")
+    assert main(["aot", "list", str(path)]) == 0
+    assert "runtime standalone" in capsys.readouterr().out
+    installed = _json(capsys, "library", "--out", tmp_path / "prefix")
+    library = tmp_path / "prefix" / "lib" / "libgyrator_runtime.so"
+    assert library.stat().st_size == installed["bytes"] <= 300_000
+    assert (tmp_path / "prefix" / "include" / "gyrator.hpp").exists()
+    with Package.open(path, library) as package, package.instance() as model:
+        tokens = Array("int64", (2, 5), bytes(80))
+        scores, positive, count = model.run([tokens, Array("float32", (3,), bytes(12))])
+    assert (scores.sizes, positive.dtype) == ((2, 3), "bool")
+    assert int.from_bytes(count.data, "little") == 2
 
 
 def test_several_programs_have_names(

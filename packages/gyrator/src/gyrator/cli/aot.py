@@ -128,7 +128,8 @@ def _show(console: Console, manifest: PackageManifest) -> None:
     made = manifest.provenance
     weights = len(manifest.weights)
     console.print(
-        f"{weights} weights; format {manifest.format}, {manifest.machine}; made by gyrator "
+        f"{weights} weights; format {manifest.format}, {manifest.machine}, runtime "
+        f"{manifest.runtime}; made by gyrator "
         f"{made.gyrator} ({made.sources[:12]}) with torch {made.torch}, Python {made.python} and "
         f"{made.compiler or 'no compiler'}; what of it is Gyrator's is {made.licence}",
         highlight=False,
