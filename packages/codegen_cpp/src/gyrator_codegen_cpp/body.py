@@ -43,6 +43,8 @@ def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
 
 def _statement(scope: Scope, s: KernelStatement) -> None:
     match s:
+        case Load(name=name) | Let(name=name) if name in scope.frame.given:
+            pass
         case Load():
             load(scope, s)
         case Let():
@@ -72,13 +74,7 @@ def split(scope: Scope, body: Iterable[KernelStatement]) -> tuple[Statements, St
 
 
 def _let(scope: Scope, s: Let) -> None:
-    held = scope.frame.ready.get(s.name)
-    if held is not None and scope.lanes is not None and scope.lanes.symbol is held[1]:
-        array, symbol = held
-        text = f"gy_vload({array} + {scope.at(symbol)})"
-        scope.define(s.name, text, s.dtype, varying=True)
-        return
-    values = [scope.env[a] for a in s.args]
+    values = [scope.value(a) for a in s.args]
     varying = any(v.varying for v in values)
     types = tuple(v.dtype for v in values)
     uniform = UNIFORM_ARGS.get(s.op, ())
@@ -134,8 +130,8 @@ def _index_value(scope: Scope, s: IndexValue) -> None:
 
 
 def _bind(scope: Scope, s: Bind) -> None:
-    value = scope.env[s.value]
-    mask = None if s.mask is None else scope.env[s.mask]
+    value = scope.value(s.value)
+    mask = None if s.mask is None else scope.value(s.mask)
     varying = value.varying or (mask is not None and mask.varying)
     name = s.symbol.name
     zero = scope.zero(DType.I64, varying)

@@ -4,16 +4,13 @@ from collections.abc import Callable, Sequence
 
 from gyrator_codegen import static, steps
 from gyrator_codegen_cpp.addresses import hoist
-from gyrator_codegen_cpp.body import run, split
-from gyrator_codegen_cpp.column_reduction import Columns
+from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
-from gyrator_codegen_cpp.inner_loops import inner_stage
 from gyrator_codegen_cpp.loops import Span, stretch, vector_loop
-from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
-from gyrator_codegen_cpp.transposed_loads import transposed
-from gyrator_ir.body.nodes import Bind, Store
+from gyrator_codegen_cpp.stages import columns, inner_stage, points, transposed
+from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Const, Expr, product_of
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.provenance import Origin
@@ -122,9 +119,7 @@ def _locals(frame: Frame, scope: Scope) -> None:
             extent = static(local.extent) or 1
             scope.line(f"alignas(64) {element} {name}[{extent * lanes}];")
             continue
-        size = f"(si64)sizeof({element}) * {lanes} * ({scope.index(local.extent)})"
-        scope.line(f"const gy_scratch {name}_memory({size});")
-        scope.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
+        scope.scratch(name, element, f"{lanes} * ({scope.index(local.extent)})")
 
 
 def _units(scope: Scope) -> None:
@@ -186,19 +181,11 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
         span = stretch(scope, along, first, last, step)
     body = [s for stage in frame.kernel.stages for s in stage.body]
     if loops.columns:
-        Columns(scope, along, span, step).write()
+        columns(scope, span)
     elif frame.tiled.transposed:
-        transposed(scope, loops, span)
+        transposed(scope, span)
     elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
-        ahead, body = split(scope, body)
-        run(scope, ahead)
-        for s in body:
-            if isinstance(s, Store) and s.buffer in frame.tiled.cleared:
-                clear(scope, s, along.symbol, span)
-        body = [s for s in body if not isinstance(s, Store) or s.buffer not in frame.tiled.cleared]
-        inside = hoist(scope, body, [along.symbol])
-        if body:
-            vector_loop(inside, along.symbol, span, 1, lambda at, copy: run(at, body))
+        points(scope, body, span)
     else:
         inner = [a.symbol for a in frame.kernel.inner]
         inside = hoist(scope, body, [along.symbol, *inner])

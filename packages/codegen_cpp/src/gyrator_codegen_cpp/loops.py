@@ -1,7 +1,7 @@
 """Loops over vectors, with their remainders, and nests of plain loops."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from math import gcd
 
 from attrs import frozen
@@ -13,6 +13,9 @@ from gyrator_ir.expr import Sym
 
 Emit = Callable[[Scope, int], None]
 """Writes one vector (or element) of a loop at a place, into accumulator number `copy`."""
+
+Turn = Callable[[Scope, range, str | None], None]
+"""Writes the steps of a turn, at offsets from the first; of a last part, so many elements."""
 
 
 @frozen
@@ -42,11 +45,6 @@ def stretch(scope: Scope, axis: Axis, first: str, last: str, step: int) -> Span:
     return Span(low, high, None, 1 if extent is None else gcd(extent, step))
 
 
-def offset(scope: Scope, symbol: Sym, low: str) -> str:
-    """Return how far a loop has come from `low`."""
-    return scope.at(symbol) if low == "0" else f"({scope.at(symbol)} - {low})"
-
-
 def each(
     scope: Scope, symbol: Sym, low: str, high: str, backwards: bool = False
 ) -> AbstractContextManager[None]:
@@ -68,46 +66,47 @@ def nested_loops(
         nested_loops(scope.nested(), axes[1:], emit, backwards)
 
 
-def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
-    """Write a loop over `span` of `symbol` in vectors, `copies` of them a turn."""
-    name, width, high = symbol.name, scope.frame.width, span.high
-    if width == 1:
-        with each(scope, symbol, span.low, high):
-            emit(scope.nested(lanes=None), 0)
-        return
-    step = copies * width
+def turns(scope: Scope, symbol: Sym, span: Span, width: int, copies: int, emit: Turn) -> None:
+    """Write a loop over `span` of `symbol` in steps of `width`, `copies` of them a turn; the rest
+    goes step by step, and then, if there is a last part of a step, as that."""
+    name, high, step = symbol.name, span.high, copies * width
     with scope.block("{"):
         scope.line(f"si64 {name} = {span.low};")
         if span.exact is None or span.exact >= step:
             even = span.multiple % step == 0
             test = f"{name} < {high}" if even else f"{name} + {step} <= {high}"
             with scope.block(f"for (; {test}; {name} += {step}) {{"):
-                for copy in range(copies):
-                    _one(scope, symbol, copy * width, None, copies > 1, emit, copy)
+                emit(scope.nested(), range(0, step, width), None)
             if even:
                 return
         if span.multiple % width == 0:
             with scope.block(f"for (; {name} < {high}; {name} += {width}) {{"):
-                _one(scope, symbol, 0, None, nested=False, emit=emit, copy=0)
+                emit(scope.nested(), range(1), None)
             return
         many = copies > 1 and (span.exact is None or span.exact % step > width)
         head = f"for (; {name} < {high}; {name} += {width})" if many else f"if ({name} < {high})"
         with scope.block(f"{head} {{"):
             rest = f"{high} - {name}"
-            live = f"gy_least(GY_LANES, {rest})" if many else rest
-            scope.line(f"const si64 live = {live};")
-            _one(scope, symbol, 0, "live", nested=False, emit=emit, copy=0)
+            scope.line(f"const si64 live = {f'gy_least(GY_LANES, {rest})' if many else rest};")
+            emit(scope.nested(), range(1), "live")
 
 
-def _one(
-    scope: Scope, symbol: Sym, offset: int, live: str | None, nested: bool, emit: Emit, copy: int
-) -> None:
-    symbols = dict(scope.symbols)
-    if offset:
-        symbols[symbol] = f"({symbol.name} + {offset})"
-    inside = scope.nested(lanes=Lanes(symbol, live), symbols=symbols)
-    if not nested:
-        emit(inside, copy)
+def shifted(scope: Scope, symbol: Sym, offset: int) -> dict[Sym, str]:
+    """Return the texts of symbols `offset` steps of `symbol` on."""
+    return scope.symbols | ({symbol: f"({symbol.name} + {offset})"} if offset else {})
+
+
+def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
+    """Write a loop over `span` of `symbol` in vectors, `copies` of them a turn."""
+    if scope.frame.width == 1:
+        with each(scope, symbol, span.low, span.high):
+            emit(scope.nested(lanes=None), 0)
         return
-    with scope.block("{"):
-        emit(inside, copy)
+
+    def turn(at: Scope, offsets: range, live: str | None) -> None:
+        for copy, offset in enumerate(offsets):
+            inside = at.nested(lanes=Lanes(symbol, live), symbols=shifted(at, symbol, offset))
+            with at.block("{") if len(offsets) > 1 else nullcontext():
+                emit(inside, copy)
+
+    turns(scope, symbol, span, scope.frame.width, copies, turn)

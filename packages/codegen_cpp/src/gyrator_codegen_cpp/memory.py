@@ -43,9 +43,9 @@ class _Run:
 
 def _run_of(scope: Scope, s: Load | Store) -> _Run:
     pointer = address(scope, s.buffer, s.index)
-    if s.mask is not None and scope.env[s.mask].varying:
+    if s.mask is not None and scope.value(s.mask).varying:
         return _Run(pointer, None, "_mask", f", {scope.live_mask(s.mask)}")
-    test = None if s.mask is None else scope.env[s.mask].text
+    test = None if s.mask is None else scope.value(s.mask).text
     if scope.live is not None:
         return _Run(pointer, test, "_n", f", {scope.live}")
     return _Run(pointer, test, "", "")
@@ -55,11 +55,9 @@ def load(scope: Scope, s: Load) -> None:
     """Write a load, as few and as wide accesses as its address allows."""
     dtype = scope.frame.storage[s.buffer]
     zero = scope.zero(dtype, varying=True)
-    varying_mask = s.mask is not None and scope.env[s.mask].varying
+    varying_mask = s.mask is not None and scope.value(s.mask).varying
     access = scope.access(s.index)
-    if s.name in scope.ready:
-        text = scope.ready[s.name]
-    elif s.buffer in scope.frame.local_rows:
+    if s.buffer in scope.frame.local_rows:
         text = f"gy_vload({_local_row(scope, s)})"
     elif access.kind is Access.UNIFORM:
         _load_uniform(scope, s)
@@ -73,7 +71,7 @@ def load(scope: Scope, s: Load) -> None:
         pointer = address(scope, s.buffer, s.index)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
         if s.mask is not None:
-            text = f"{scope.env[s.mask].text} ? {text} : {zero}"
+            text = f"{scope.value(s.mask).text} ? {text} : {zero}"
     else:
         text = _gathered(scope, s, dtype)
     scope.define(s.name, text, dtype, varying=True)
@@ -86,9 +84,9 @@ def _local_row(scope: Scope, s: Load | Store) -> str:
 def _load_uniform(scope: Scope, s: Load) -> None:
     dtype = scope.frame.storage[s.buffer]
     text, zero = f"gy_sload({address(scope, s.buffer, s.index)})", scope.zero(dtype, varying=False)
-    varying = s.mask is not None and scope.env[s.mask].varying
+    varying = s.mask is not None and scope.value(s.mask).varying
     if s.mask is not None:
-        test = f"gy_any({scope.live_mask(s.mask)})" if varying else scope.env[s.mask].text
+        test = f"gy_any({scope.live_mask(s.mask)})" if varying else scope.value(s.mask).text
         text = f"{test} ? {text} : {zero}"
     if varying:
         zeros = scope.zero(dtype, varying=True)
@@ -143,7 +141,7 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
 
 def store(scope: Scope, s: Store) -> None:
     """Write a store, or a store that combines with what is there."""
-    stored = scope.env[s.value]
+    stored = scope.value(s.value)
     dtype = scope.frame.storage[s.buffer]
     if stored.exact is not None and stored.dtype is dtype:
         scope = scope.nested()
@@ -156,7 +154,7 @@ def store(scope: Scope, s: Store) -> None:
         scope.line(f"gy_store({pointer}, {value});")
     elif scope.lanes is None:
         pointer = address(scope, s.buffer, s.index)
-        text = _store_one(scope, s, pointer, scope.env[s.value].text)
+        text = _store_one(scope, s, pointer, scope.value(s.value).text)
         scope.line(_lane_test(scope, s.mask) + text)
     elif scope.access(s.index).kind is not Access.UNIT:
         _store_lanes(scope, s)

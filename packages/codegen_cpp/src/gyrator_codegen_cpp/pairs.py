@@ -49,7 +49,7 @@ def _is_half(scope: Scope, s: Load | Store) -> bool:
     if s.mask is not None or s.buffer in scope.frame.local_rows:
         return False
     if isinstance(s, Load):
-        if s.name in scope.ready:
+        if s.name in scope.frame.given:
             return False
     elif s.mode is not StoreMode.SET:
         return False

@@ -7,7 +7,7 @@ lanes, which values are in reach, which parts of addresses are already computed.
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from gyrator_codegen import (
     Access,
@@ -19,6 +19,7 @@ from gyrator_codegen import (
 )
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.body.nodes import IndexValue, Let, Load, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -47,6 +48,40 @@ class Lanes:
     live: str | None = None
 
 
+@frozen
+class Array:
+    """Values of a loop's steps, side by side."""
+
+    name: str
+    dtype: DType
+    symbol: Sym
+    """The loop's."""
+    low: str = "0"
+    """Where it starts."""
+    pitch: str = ""
+    """`GY_LANES*` where each step has a vector."""
+
+    def moved(self, low: str) -> "Array":
+        """Return the array for a loop that starts at `low`."""
+        return evolve(self, low=low)
+
+    def declare(self, scope: "Scope", length: int) -> None:
+        """Write its declaration."""
+        scope.line(f"alignas(64) s{lane_type(self.dtype)} {self.name}[{length}];")
+
+    def _at(self, scope: "Scope") -> str:
+        text = scope.at(self.symbol)
+        return f"{self.name} + {self.pitch}{text if self.low == '0' else f'({text} - {self.low})'}"
+
+    def load(self, scope: "Scope") -> str:
+        """Return the value, or the vector of values, here."""
+        return f"gy_{scope.form}load({self._at(scope)})"
+
+    def store(self, scope: "Scope", text: str) -> None:
+        """Write the store of what `load` returns."""
+        scope.line(f"gy_store({self._at(scope)}, {text});")
+
+
 class Frame:
     """What one kernel function has in common. It grows while the function is written."""
 
@@ -68,8 +103,10 @@ class Frame:
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
         self.checks: list[KernelCheck] = []
-        self.ready: dict[str, tuple[str, Sym]] = {}
-        """Values that an array over a loop already holds."""
+        self.arrays: dict[str, Array] = {}
+        """Values that an array over a loop holds, by name."""
+        self.given: set[str] = set()
+        """Those of them that are not computed again where a stage names them."""
         self.ahead = frozenset(tiled.ahead)
         self.reductions = {r.result: r for r in tiled.reductions}
         for stage in kernel.stages:
@@ -92,6 +129,18 @@ class Frame:
             )
             self._printers[key] = found
         return found
+
+    def types(self, s: KernelStatement) -> list[tuple[str, DType]]:
+        """Return the names that a statement defines, with their types."""
+        match s:
+            case Load(name=name, buffer=buffer):
+                return [(name, self.storage[buffer])]
+            case Let(name=name, dtype=dtype) | IndexValue(name=name, dtype=dtype):
+                return [(name, dtype)]
+            case Reduce(names=names, kind=kind, dtype=dtype):
+                place = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+                return [(name, DType.I64 if place else dtype) for name in names]
+        return []
 
     def check(self, message: str, failure: Failure) -> int:
         """Return the code of a failure with this message."""
@@ -119,8 +168,6 @@ class Scope:
     """Symbols that the computed addresses leave out."""
     collective: Callable[["Scope", KernelStatement], None] | None = None
     """What to do at a Reduce, ScanStep or SortStep."""
-    ready: dict[str, str] = field(factory=dict)
-    """Texts of loads that are done already, by name."""
 
     @property
     def writer(self) -> Writer:
@@ -141,7 +188,7 @@ class Scope:
         """Return a place inside this one: names given there are not seen here."""
         inside = Scope(
             self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
-            dict(self.pointers), self.inner, self.collective, self.ready,
+            dict(self.pointers), self.inner, self.collective,
         )  # fmt: skip
         for name, value in changes.items():
             setattr(inside, name, value)
@@ -151,9 +198,14 @@ class Scope:
         """Write a block in braces."""
         return self.writer.block(head)
 
-    def line(self, text: str) -> None:
-        """Write a line."""
-        self.writer.line(text)
+    def line(self, *texts: str) -> None:
+        """Write lines."""
+        self.writer.lines(*texts)
+
+    def scratch(self, name: str, element: str, length: str) -> None:
+        """Declare memory of the heap that lives as long as the block."""
+        self.line(f"const gy_scratch {name}_memory((si64)sizeof({element}) * {length});")
+        self.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
 
     # Values ---------------------------------------------------------------------------------
 
@@ -170,21 +222,29 @@ class Scope:
         """Return a loop's symbol as text."""
         return self.symbols.get(symbol, symbol.name)
 
+    def value(self, name: str) -> Value:
+        """Return a value; one that an array holds is loaded here."""
+        if name not in self.env:
+            array = self.frame.arrays[name]
+            self.define(name, array.load(self), array.dtype, varying=True)
+        return self.env[name]
+
     def operand(self, name: str, varying: bool) -> str:
         """Return a value's text, spread over the lanes if asked for and not so already."""
-        value = self.env[name]
-        if varying and not value.varying and self.lanes is not None:
-            return f"gy_vsplat({value.text})"
-        return value.text
+        value = self.value(name)
+        return value.text if value.varying or not varying else self.spread(value.text, self.form)
+
+    def spread(self, text: str, form: str) -> str:
+        """Return a scalar's text as a value of a form."""
+        return f"gy_vsplat({text})" if form == "v" else text
 
     def zero(self, dtype: DType, varying: bool) -> str:
         """Return the zero of a type."""
-        return self.constant(0, dtype, varying)
+        return self.constant(0, dtype, self.form if varying else "s")
 
-    def constant(self, number: bool | int | float, dtype: DType, varying: bool) -> str:
-        """Return a literal, spread over the lanes if asked for."""
-        text = f"(s{lane_type(dtype)}){literal(number, dtype)}"
-        return f"gy_vsplat({text})" if varying and self.lanes is not None else text
+    def constant(self, number: bool | int | float, dtype: DType, form: str) -> str:
+        """Return a literal as a value of a form."""
+        return self.spread(f"(s{lane_type(dtype)}){literal(number, dtype)}", form)
 
     def define(self, name: str, text: str, dtype: DType, varying: bool) -> None:
         """Declare the value `name` as `text`."""
@@ -198,10 +258,6 @@ class Scope:
         """Return the identifier that stands for an IR name in the text."""
         return self.frame.names.stable(name)
 
-    def type_of(self, dtype: DType, varying: bool = True) -> str:
-        """Return the lane type of a value here."""
-        return f"{self.form if varying else 's'}{lane_type(dtype)}"
-
     # Addresses ------------------------------------------------------------------------------
 
     def access(self, e: Expr) -> LaneAccess:
@@ -212,7 +268,7 @@ class Scope:
 
     def spill(self, name: str) -> str:
         """Write a varying value to an array, a lane an element; return the array's name."""
-        value = self.env[name]
+        value = self.value(name)
         array = self.frame.names.take(f"{value.text}_lanes")
         self.line(f"s{lane_type(value.dtype)} {array}[GY_LANES];")
         self.line(f"gy_store({array}, {value.text});")
@@ -220,7 +276,8 @@ class Scope:
 
     def one_lane(self, name: str) -> str:
         """Return a value's text for the lane called `lane`."""
-        return f"{self.spill(name)}[lane]" if self.env[name].varying else self.env[name].text
+        value = self.value(name)
+        return f"{self.spill(name)}[lane]" if value.varying else value.text
 
     @property
     def each_lane(self) -> str:

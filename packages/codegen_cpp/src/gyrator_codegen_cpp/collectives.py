@@ -1,0 +1,365 @@
+"""What loops carry from element to element: accumulators of reductions, blocks that are reduced in
+two passes, running reductions.
+
+Cascaded sums are chains of additions in the element's type, which a total in `f64` takes up.
+Sums may also be in `f64` from the first value on; running sums and products always are, as eager's.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+from attrs import frozen
+
+from gyrator_codegen import REDUCTION_OF, identity, linear_position
+from gyrator_codegen_cpp.addresses import address, requests
+from gyrator_codegen_cpp.body import index_text
+from gyrator_codegen_cpp.dtypes import lane_type
+from gyrator_codegen_cpp.loops import Span
+from gyrator_codegen_cpp.ops import cast, function
+from gyrator_codegen_cpp.scope import Array, Scope
+from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.expr import Sym
+from gyrator_ir.tile.choices import settled
+from gyrator_ir.tile.nodes import Prefetch, Reduction
+from gyrator_ir.types import DType
+
+_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+_MERGE = {
+    ReduceKind.SUM: "gy_add({a}, {b})",
+    ReduceKind.DOT: "gy_add({a}, {b})",
+    ReduceKind.PROD: "gy_mul({a}, {b})",
+    ReduceKind.MIN: "gy_minimum({a}, {b})",
+    ReduceKind.MAX: "gy_maximum({a}, {b})",
+    ReduceKind.ONLINE_SOFTMAX: "gy_maximum({a}, {b})",
+    ReduceKind.ANY: "({type})({a} | {b})",
+    ReduceKind.ALL: "({type})({a} & {b})",
+    ReduceKind.XOR: "({type})({a} ^ {b})",
+}
+_HORIZONTAL = {ReduceKind.DOT: "gy_hsum"} | {
+    k: f"gy_h{k.value}" for k in _MERGE if k not in (ReduceKind.DOT, ReduceKind.ONLINE_SOFTMAX)
+}
+_HORIZONTAL_BOOL = {
+    ReduceKind.ANY: "gy_hany({})",
+    ReduceKind.MAX: "gy_hany({})",
+    ReduceKind.XOR: "(sbool)(gy_hxor(gy_to_i32({})) & 1)",
+}
+_LAST = (1 << 63) - 1  # a position behind all others
+
+
+def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
+    """Return the text that combines two values."""
+    return _MERGE[kind].format(a=a, b=b, type=f"{form}{lane_type(dtype)}")
+
+
+def joined(kind: ReduceKind, dtype: DType, form: str, parts: Sequence[str]) -> str:
+    """Return the text that combines a power of two of values, in pairs."""
+    while len(parts) > 1:
+        pairs = zip(parts[::2], parts[1::2], strict=True)
+        parts = [merge(kind, dtype, form, a, b) for a, b in pairs]
+    return parts[0]
+
+
+def _only_live(new: str, old: str, live: str | None) -> str:
+    """Return `new` in the lanes in use and `old` in the others."""
+    return new if live is None else f"gy_combine_n({new}, {old}, {live})"
+
+
+@frozen
+class State:
+    """A variable of a collective."""
+
+    name: str
+    dtype: DType
+    start: bool | int | float
+    form: str
+    """`s` or `v`."""
+    total: bool = False
+    """It only changes when a chain is flushed."""
+
+    @property
+    def type(self) -> str:
+        """The variable's type."""
+        return f"{self.form}{lane_type(self.dtype)}"
+
+
+class Collective:
+    """A `Reduce` or `ScanStep` on its way."""
+
+    states: tuple[State, ...] = ()
+    """The variables that hold what has come so far."""
+    counts: bool = False
+    """It asks how many elements have come."""
+    cascade: bool = False
+    """It has chains that end."""
+
+    def declare(self, scope: Scope) -> None:
+        """Write what stands ahead of the loops."""
+        for s in self.states:
+            scope.line(f"{s.type} {s.name} = {scope.constant(s.start, s.dtype, s.form)};")
+
+    def update(self, scope: Scope, copy: int) -> None:
+        """Write what an element, or a vector, does; it feeds accumulator number `copy`."""
+
+    def flush(self, scope: Scope) -> None:
+        """Write the end of a chain."""
+
+    def finish(self, scope: Scope) -> None:
+        """Write what stands behind the loops: the results, under their names."""
+
+
+class Accumulators(Collective):
+    """One `Reduce` that takes a value at a time.
+
+    Args:
+        scope: the place around the loops.
+        reduce: what is reduced.
+        how: how it runs.
+        form: `v` if accumulators have lanes.
+        copies: independent accumulators, for latency.
+        across: the lanes belong to one point, and are reduced at the end.
+        nonempty: text of whether there is anything to reduce, None if surely so.
+        count: text of how many elements have come, this one included.
+    """
+
+    def __init__(
+        self, scope: Scope, reduce: Reduce, how: Reduction, form: str, copies: int, *,
+        across: bool, nonempty: str | None, count: str,
+    ) -> None:  # fmt: skip
+        self.reduce = reduce
+        self.cascade = bool(how.chain)
+        self.counts = reduce.kind is ReduceKind.WELFORD
+        self._form, self._across, self._wide = form, across, how.wide
+        self._position = linear_position(scope.frame.kernel.inner)
+        self._nonempty, self._count = nonempty, count
+        self._varying = form == "v" and not across
+        take, first = scope.frame.names.take, reduce.names[0]
+        self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
+        self._second = tuple(take(f"{first}_with") for _ in range(copies))
+        self._total = take(f"{first}_total")
+        self.states = tuple(self._states())
+
+    def _states(self) -> Iterable[State]:
+        kind, dtype, form = self.reduce.kind, self.reduce.dtype, self._form
+        wide = self._wide or kind is ReduceKind.WELFORD
+        dtype = DType.F64 if wide else dtype
+        for acc, second in zip(self._acc, self._second, strict=True):
+            yield State(acc, dtype, identity(kind, dtype), form)
+            if kind in _ARGS:
+                yield State(second, DType.I64, _LAST, form)
+            elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
+                yield State(second, DType.F64, 0, form)
+        if self.cascade:
+            yield State(self._total, DType.F64, 0, form, total=True)
+
+    def update(self, scope: Scope, copy: int) -> None:
+        """Write the accumulation of one more element into accumulator `copy`."""
+        args = [scope.operand(a, self._form == "v") for a in self.reduce.args]
+        kind, dtype = self.reduce.kind, self.reduce.dtype
+        acc, second = self._acc[copy], self._second[copy]
+        live = scope.live if self._across else None
+        if kind in _ARGS:
+            x = _only_live(args[0], acc, live)
+            at = _only_live(index_text(scope, self._position, self._form == "v"), second, live)
+            scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
+        elif kind is ReduceKind.WELFORD:
+            # All lanes have seen equally many elements, so one scalar count serves them.
+            share = scope.spread(f"1.0 / (sf64)({self._count})", self._form)
+            x = cast(args[0], dtype, DType.F64)
+            scope.line(f"gy_welford_take({acc}, {second}, {x}, {share});")
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            nothing = scope.constant(-math.inf, dtype, self._form)
+            given = f"{acc}, {second}, {args[0]}, {nothing}, GY_AS({function('exp', dtype)})"
+            scope.line(f"gy_softmax_take({given});")
+        else:
+            if self._wide:
+                args = [cast(a, dtype, DType.F64) for a in args]
+            if kind is not ReduceKind.DOT:
+                new = merge(kind, dtype, self._form, acc, args[0])
+            elif dtype.is_float:
+                new = f"gy_mad({args[0]}, {args[1]}, {acc})"
+            else:
+                new = f"gy_add({acc}, gy_mul({args[0]}, {args[1]}))"
+            scope.line(f"{acc} = {_only_live(new, acc, live)};")
+
+    def _joined(self) -> str:
+        """Return the accumulators' values as one, with the total."""
+        dtype = self.reduce.dtype
+        text = joined(self.reduce.kind, dtype, self._form, self._acc)
+        if not self.cascade:
+            return text
+        wide = text if dtype is DType.F64 else f"gy_to_f64({text})"
+        return f"gy_add({self._total}, {wide})"
+
+    def flush(self, scope: Scope) -> None:
+        """Write the end of a chain: move the accumulators into the total."""
+        if self.cascade:
+            scope.line(f"{self._total} = {self._joined()};")
+            zero = scope.constant(0, self.reduce.dtype, self._form)
+            scope.line(*(f"{acc} = {zero};" for acc in self._acc))
+
+    def finish(self, scope: Scope) -> None:
+        """Write the results under the names that the `Reduce` gives them."""
+        kind, dtype, names = self.reduce.kind, self.reduce.dtype, self.reduce.names
+        acc, second = self._acc[0], self._second[0]
+        if kind in _ARGS:
+            self._finish_position(scope)
+        elif kind is ReduceKind.WELFORD:
+            scope.define(names[0], cast(acc, DType.F64, dtype), dtype, self._varying)
+            scope.define(names[1], cast(second, DType.F64, dtype), dtype, self._varying)
+            scope.define(names[2], f"(s{lane_type(dtype)}){self._count}", dtype, varying=False)
+        elif kind is ReduceKind.ONLINE_SOFTMAX:
+            endless, nan = (scope.constant(n, dtype, self._form) for n in (math.inf, math.nan))
+            if self._nonempty is not None:
+                nan = f"({self._nonempty} ? {nan} : {scope.constant(0, dtype, self._form)})"
+            scope.define(names[0], acc, dtype, self._varying)
+            total = cast(second, DType.F64, dtype)
+            text = f"gy_select(gy_eq(gy_abs({acc}), {endless}), {nan}, {total})"
+            scope.define(names[1], text, dtype, self._varying)
+        else:
+            text = self._joined()
+            if self._across:
+                text = self._across_lanes(text)
+            if (self.cascade or self._wide) and dtype is not DType.F64:
+                text = f"gy_to_{dtype.value}({text})"
+            scope.define(names[0], text, dtype, self._varying)
+
+    def _across_lanes(self, text: str) -> str:
+        if self.reduce.dtype is DType.BOOL:
+            return _HORIZONTAL_BOOL.get(self.reduce.kind, "gy_hall({})").format(text)
+        return f"{_HORIZONTAL[self.reduce.kind]}({text})"
+
+    def _finish_position(self, scope: Scope) -> None:
+        best, at, word = self._acc[0], self._second[0], self.reduce.kind.value
+        for other, place in zip(self._acc[1:], self._second[1:], strict=True):
+            scope.line(f"gy_{word}_update({best}, {at}, {other}, {place});")
+        text = f"gy_h{word}({best}, {at})" if self._across else at
+        if self._nonempty is not None:
+            form = "v" if self._varying else "s"
+            text = f"{self._nonempty} ? {text} : {scope.constant(0, DType.I64, form)}"
+        scope.define(self.reduce.names[0], text, DType.I64, self._varying)
+
+
+class TwoPass(Collective):
+    """One `Reduce` of kind `welford` or `online_softmax` along the lanes' loop, a block at a time.
+
+    The first pass keeps the block's elements in fast memory, so that the second, which is a
+    function of the prelude, neither computes nor loads them again. The running values are `f64`.
+
+    Args:
+        scope: the place around the loops.
+        reduce: what is reduced.
+        how: how it runs.
+        symbol: the loop of the lanes.
+        nonempty: text of whether there is anything to reduce, None if surely so.
+        source: what the second pass loads again, if it does.
+    """
+
+    def __init__(
+        self, scope: Scope, reduce: Reduce, how: Reduction, symbol: Sym, nonempty: str | None,
+        source: Load | None,
+    ) -> None:  # fmt: skip
+        self.reduce = reduce
+        self._how, self._symbol, self._source = how, symbol, source
+        self._nonempty = nonempty
+        self._welford = reduce.kind is ReduceKind.WELFORD
+        self._first = ReduceKind.SUM if self._welford else ReduceKind.MAX
+        take, first = scope.frame.names.take, reduce.names[0]
+        self._row = Array(take(f"{first}_row"), reduce.dtype, symbol)
+        self._acc = tuple(take(f"{first}_acc") for _ in range(settled(how.unroll)))
+        self._a, self._b, self._n = (take(f"{first}_{word}") for word in ("run", "sum", "count"))
+        start = 0 if self._welford else -math.inf
+        self.states = (State(self._a, DType.F64, start, "s"), State(self._b, DType.F64, 0, "s"))
+        if self._welford:
+            self.states = (*self.states, State(self._n, DType.I64, 0, "s"))
+
+    def declare(self, scope: Scope) -> None:
+        """Write the declarations of the block and of the running values."""
+        if self._how.keep or self._source is None:
+            width = scope.frame.width
+            self._row.declare(scope, -(-settled(self._how.block) // width) * width)
+        super().declare(scope)
+
+    def begin_block(self, scope: Scope, span: Span) -> None:
+        """Write the start of a block."""
+        self._row = self._row.moved(span.low)
+        dtype = self.reduce.dtype
+        start = scope.constant(0 if self._welford else -math.inf, dtype, "v")
+        scope.line(*(f"v{lane_type(dtype)} {acc} = {start};" for acc in self._acc))
+
+    def update(self, scope: Scope, copy: int) -> None:
+        """Write the first pass over one vector."""
+        x, acc = scope.operand(self.reduce.args[0], varying=True), self._acc[copy]
+        if self._source is None:
+            self._row.store(scope, x)
+        new = merge(self._first, self.reduce.dtype, "v", acc, x)
+        scope.line(f"{acc} = {_only_live(new, acc, scope.live)};")
+
+    def end_block(self, scope: Scope, span: Span, prefetches: Iterable[Prefetch]) -> None:
+        """Write the second pass over a block; it asks for memory on the way."""
+        dtype, row = self.reduce.dtype, self._row.name
+        if self._source is not None:
+            first = scope.nested(symbols=scope.symbols | {self._symbol: span.low})
+            row = address(first, self._source.buffer, self._source.index)
+        asked = " ".join(requests(scope, prefetches))
+        ask = f"[&](si64 {self._symbol.name}) GY_LAMBDA {{{asked}}}"
+        first_pass = joined(self._first, dtype, "v", self._acc)
+        given = f"{row}, {span.low}, {span.high}, {first_pass}, {self._a}, {self._b}"
+        if self._welford:
+            scope.line(f"gy_welford_block<{len(self._acc)}>({given}, {self._n}, {ask});")
+            return
+        kept = self._row.name if self._how.keep else f"(s{lane_type(dtype)} *)0"
+        scope.line(f"gy_softmax_block({given}, {kept}, GY_AS({function('exp', dtype)}), {ask});")
+
+    def finish(self, scope: Scope) -> None:
+        """Write the results under the names that the `Reduce` gives them."""
+        dtype = self.reduce.dtype
+        scope.frame.arrays |= dict.fromkeys(self._how.keep, self._row)
+        scope.frame.given |= set(self._how.keep)
+        texts = [self._a, self._b, self._n]
+        if not self._welford:
+            nan, nothing = (scope.constant(x, DType.F64, "s") for x in (math.nan, -math.inf))
+            some = "" if self._nonempty is None else f" && ({self._nonempty})"
+            texts = [self._a, f"(({self._a} == {nothing}{some}) ? {nan} : {self._b})"]
+        for name, text in zip(self.reduce.names, texts, strict=True):
+            scope.define(name, f"(s{lane_type(dtype)}){text}", dtype, varying=False)
+
+
+_WIDE = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
+_REACHES = {ScanKind.ARGMIN: "gy_le", ScanKind.ARGMAX: "gy_ge"}
+
+
+class Scanner(Collective):
+    """One `ScanStep` on its way along the scan axis.
+
+    Args:
+        scope: the place around the loop; with lanes, each lane is a point of its own.
+        scan: what is scanned.
+    """
+
+    def __init__(self, scope: Scope, scan: ScanStep) -> None:
+        self._scan = scan
+        self._position = linear_position(scope.frame.kernel.inner)
+        self._dtype = DType.F64 if scan.kind in _WIDE and scan.dtype.is_float else scan.dtype
+        take, first, form = scope.frame.names.take, scan.names[0], scope.form
+        self._acc, self._at = take(f"{first}_acc"), take(f"{first}_at")
+        start = identity(REDUCTION_OF[scan.kind], self._dtype)
+        self.states = (State(self._acc, self._dtype, start, form),)
+        if scan.kind in _REACHES:
+            self.states = (*self.states, State(self._at, DType.I64, 0, form))
+
+    def update(self, scope: Scope, copy: int) -> None:
+        """Write one step, and name its result."""
+        scan, kind, acc = self._scan, self._scan.kind, self._acc
+        x = cast(scope.operand(scan.args[0], varying=True), scan.dtype, self._dtype)
+        text, dtype = cast(acc, self._dtype, scan.dtype), scan.dtype
+        if kind in _REACHES:
+            place = index_text(scope, self._position, varying=True)
+            reaches = f"{_REACHES[kind]}({x}, {acc})"
+            scope.line(f"gy_reach({acc}, {self._at}, {x}, {place}, {reaches});")
+            text, dtype = self._at, DType.I64
+        elif kind is ScanKind.LOGSUMEXP:
+            scope.line(f"{acc} = gy_log_add({acc}, {x});")
+        else:
+            new = merge(REDUCTION_OF[kind], self._dtype, scope.form, acc, x)
+            scope.line(f"{acc} = {new};")
+        scope.define(scan.names[0], text, dtype, varying=True)
