@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
-from gyrator_codegen import Access, lane_access, lane_slope, split_terms
+from gyrator_codegen import lane_access, lane_slope, split_terms
 from gyrator_ir.expr import Const, Sym, evaluate, expr
+from gyrator_ir.tile.nodes import Access
 
 V, U, S, T = Sym("i1"), Sym("i0"), Sym("s0"), Sym("t0")
 LANES = 8

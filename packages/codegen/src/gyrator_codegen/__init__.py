@@ -3,7 +3,7 @@
 from gyrator_codegen.analysis import element_types, invariant, linear_position, static
 from gyrator_codegen.batches import balanced
 from gyrator_codegen.extents import extent_guess
-from gyrator_codegen.lanes import Access, LaneAccess, lane_access, lane_slope, split_terms
+from gyrator_codegen.lanes import LaneAccess, lane_access, lane_slope, split_terms
 from gyrator_codegen.language import LaunchLanguage, TilingLanguage, index_check, served
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
 from gyrator_codegen.reductions import REDUCTION_OF, identity
@@ -13,7 +13,6 @@ from gyrator_codegen.writer import Names, Writer, write_origins
 
 __all__ = [
     "REDUCTION_OF",
-    "Access",
     "LaneAccess",
     "LaunchLanguage",
     "Names",

@@ -1,9 +1,10 @@
 """Along which axes a kernel's accesses are consecutive in memory."""
 
-from gyrator_codegen.lanes import Access, lane_access
+from gyrator_codegen.lanes import lane_access
 from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.nodes import Access
 
 VECTOR = 16
 """Elements, or bytes, that an access takes at once."""

@@ -6,25 +6,24 @@ A vector holds `lanes` consecutive values of one loop symbol, the first of them 
 and `rest`.
 """
 
-from enum import Enum
 from math import gcd
+from types import MappingProxyType
 
 from attrs import frozen
 
 from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, FloorDiv, Mod, Mul, Sym
+from gyrator_ir.tile.nodes import Access
 
-
-class Access(Enum):
-    """What one vector of an access touches; the value is its rough price, a vector load being 1."""
-
-    UNIFORM = 1
-    """One element, the same for all lanes."""
-    UNIT = 2
-    """Consecutive elements."""
-    STRIDED = 20
-    """Elements at a constant distance."""
-    LANES = 24
-    """Elements without a pattern: each lane computes its own address."""
+PRICES = MappingProxyType(
+    {
+        Access.UNIFORM: 1,
+        Access.UNIT: 2,
+        Access.STRIDED: 20,
+        Access.GATHERED: 24,
+        Access.LANES: 24,
+    }
+)
+"""What one vector of an access costs, roughly, a vector load being 1."""
 
 
 @frozen

@@ -4,18 +4,16 @@ from collections.abc import Iterable
 
 from attrs import evolve
 
-from gyrator_codegen import Access
-from gyrator_codegen_cpp.addresses import at_lane
+from gyrator_codegen_cpp.accesses import at_lane, load, load_pair, store, store_pair
 from gyrator_codegen_cpp.dtypes import lane_type, literal
-from gyrator_codegen_cpp.memory import load, store
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.pairs import load_pair, partners, store_pair
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let, Load, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.source import Failure
+from gyrator_ir.tile.nodes import Access
 from gyrator_ir.types import DType
 
 Statements = list[KernelStatement]
@@ -26,19 +24,16 @@ OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of s
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
     """Write the statements; collectives go to `scope.collective`."""
-    statements = tuple(body)
-    pairs = partners(scope, statements)
-    written = set(pairs.values())
-    for place, s in enumerate(statements):
-        if place in written:
-            continue
-        match s, statements[pairs.get(place, place)]:
-            case Load() as one, Load() as other if one is not other:
-                load_pair(scope, one, other)
-            case Store() as one, Store() as other if one is not other:
-                store_pair(scope, other, one)
-            case _:
+    whole = scope.lanes is not None and scope.live is None
+    for s in body:
+        pair = scope.frame.pairs.get(id(s)) if whole else None
+        match pair:
+            case None:
                 _statement(scope, s)
+            case Load() as one, Load() as other if s is one:
+                load_pair(scope, one, other)
+            case Store() as one, Store() as other if s is other:
+                store_pair(scope, one, other)
 
 
 def _statement(scope: Scope, s: KernelStatement) -> None:

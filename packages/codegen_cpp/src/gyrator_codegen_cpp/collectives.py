@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from gyrator_codegen import REDUCTION_OF, identity, linear_position
-from gyrator_codegen_cpp.addresses import address, requests
+from gyrator_codegen_cpp.accesses import address, requests
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import Span

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from gyrator_codegen import static, steps
-from gyrator_codegen_cpp.addresses import hoist
+from gyrator_codegen_cpp.accesses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
 from gyrator_codegen_cpp.loops import Span, stretch, vector_loop
@@ -187,8 +187,8 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
     elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
         points(scope, body, span)
     else:
-        inner = [a.symbol for a in frame.kernel.inner]
-        inside = hoist(scope, body, [along.symbol, *inner])
+        outer = (stage for stage in frame.kernel.stages if stage.level is Level.OUTER)
+        inside = hoist(scope, [s for stage in outer for s in stage.body])
         vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
 
 

@@ -9,14 +9,7 @@ from contextlib import AbstractContextManager
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import (
-    Access,
-    LaneAccess,
-    Names,
-    Writer,
-    lane_access,
-    nest,
-)
+from gyrator_codegen import Names, Writer, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.body.nodes import IndexValue, Let, Load, Reduce, ReduceKind
@@ -24,7 +17,7 @@ from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.source import Failure, KernelCheck
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 from gyrator_ir.types import DType
 
 
@@ -108,6 +101,13 @@ class Frame:
         self.given: set[str] = set()
         """Those of them that are not computed again where a stage names them."""
         self.ahead = frozenset(tiled.ahead)
+        self._accesses = {a.index: a for a in tiled.accesses}
+        self.pairs: dict[int, tuple[KernelStatement, KernelStatement]] = {}
+        """Two statements that are one access, by the identity of either."""
+        for pair in tiled.pairs:
+            body = kernel.stages[pair.stage].body
+            both = body[pair.first], body[pair.second]
+            self.pairs |= {id(s): both for s in both}
         self.reductions = {r.result: r for r in tiled.reductions}
         for stage in kernel.stages:
             for s in stage.body:
@@ -129,6 +129,10 @@ class Frame:
             )
             self._printers[key] = found
         return found
+
+    def access(self, e: Expr) -> IndexAccess:
+        """Return what an index is for a vector."""
+        return self._accesses.get(e, IndexAccess(e, Access.LANES))
 
     def types(self, s: KernelStatement) -> list[tuple[str, DType]]:
         """Return the names that a statement defines, with their types."""
@@ -163,9 +167,7 @@ class Scope:
     symbols: dict[Sym, str] = field(factory=dict)
     """Symbols whose text is not their name."""
     pointers: dict[tuple[str, Expr], str] = field(factory=dict)
-    """Computed addresses: (buffer, part of the index) -> name of the pointer."""
-    inner: frozenset[Sym] = frozenset()
-    """Symbols that the computed addresses leave out."""
+    """Addresses computed ahead: (buffer, part of the index) -> name of the pointer."""
     collective: Callable[["Scope", KernelStatement], None] | None = None
     """What to do at a Reduce, ScanStep or SortStep."""
 
@@ -188,7 +190,7 @@ class Scope:
         """Return a place inside this one: names given there are not seen here."""
         inside = Scope(
             self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
-            dict(self.pointers), self.inner, self.collective,
+            dict(self.pointers), self.collective,
         )  # fmt: skip
         for name, value in changes.items():
             setattr(inside, name, value)
@@ -260,11 +262,9 @@ class Scope:
 
     # Addresses ------------------------------------------------------------------------------
 
-    def access(self, e: Expr) -> LaneAccess:
-        """Classify an address here."""
-        if self.lanes is None:
-            return LaneAccess(Access.UNIFORM)
-        return lane_access(e, self.lanes.symbol, self.frame.width, self.varying)
+    def access(self, e: Expr) -> IndexAccess:
+        """Return what an index is here."""
+        return IndexAccess(e, Access.UNIFORM) if self.lanes is None else self.frame.access(e)
 
     def spill(self, name: str) -> str:
         """Write a varying value to an array, a lane an element; return the array's name."""

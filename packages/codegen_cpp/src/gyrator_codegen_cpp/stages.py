@@ -11,7 +11,7 @@ from math import gcd
 from attrs import frozen
 
 from gyrator_codegen import axis_of, linear_position
-from gyrator_codegen_cpp.addresses import hoist, requests
+from gyrator_codegen_cpp.accesses import clear, hoist, requests
 from gyrator_codegen_cpp.body import run, split
 from gyrator_codegen_cpp.collectives import Accumulators, Collective, Scanner, State, TwoPass
 from gyrator_codegen_cpp.dtypes import lane_type
@@ -25,7 +25,6 @@ from gyrator_codegen_cpp.loops import (
     vector_loop,
     whole,
 )
-from gyrator_codegen_cpp.memory import clear
 from gyrator_codegen_cpp.scope import Array, Lanes, Scope, Value
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import live, used
@@ -110,7 +109,7 @@ def points(scope: Scope, body: Body, span: Span, kept: Iterable[str] = ()) -> No
             at.frame.arrays[name].store(at, at.operand(name, varying=True))
 
     if rest:
-        vector_loop(hoist(scope, rest, [loops.symbol]), loops.symbol, span, 1, vector)
+        vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
 
 
 def columns(scope: Scope, span: Span) -> None:
@@ -200,7 +199,7 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
         if strip is not None:
             _rows(at, stage, strip)
         else:
-            _innermost(hoist(at, stage.body, [stage.axes[-1].symbol]), stage)
+            _innermost(hoist(at, stage.body), stage)
 
     nested_loops(scope, stage.axes[:-1], innermost, stage.backwards)
     results = [x for s in stage.body if isinstance(s, Reduce) for x in scope.frame.types(s)]
@@ -312,8 +311,7 @@ def _rows(scope: Scope, stage: _Stage, strip: Strip) -> None:
 
     def row(at: Scope, offsets: range, live: str | None) -> None:
         places = [
-            hoist(at.nested(symbols=shifted(at, axis.symbol, k)), stage.body, [strip.symbol])
-            for k in offsets
+            hoist(at.nested(symbols=shifted(at, axis.symbol, k)), stage.body) for k in offsets
         ]
         _count(at, stage)
 
@@ -400,7 +398,7 @@ def _sort(scope: Scope, body: Body) -> None:
     at = next(k for k, s in enumerate(body) if isinstance(s, SortStep))
     step, before, after = body[at], list(body[:at]), list(body[at + 1 :])
     assert isinstance(step, SortStep)
-    symbols, position = [a.symbol for a in axes], linear_position(axes)
+    position = linear_position(axes)
     values, places = (scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places"))
     with scope.block("{"):
         scope.line(f"const si64 count = {scope.index(extent_of(axes))};")
@@ -413,7 +411,7 @@ def _sort(scope: Scope, body: Body) -> None:
             inside.line(f"{values}[{where}] = {inside.value(step.args[0]).text};")
             inside.line(f"{places}[{where}] = {where};")
 
-        nested_loops(hoist(scope, before, symbols), axes, gather)
+        nested_loops(hoist(scope, before), axes, gather)
         given = f"{values}, {places}, {values} + count, {places} + count, count"
         scope.line(f"gy_sort({given}, {'true' if step.descending else 'false'});")
         again = live(before, [name for s in after for name in used(s)])
@@ -426,4 +424,4 @@ def _sort(scope: Scope, body: Body) -> None:
             run(inside, [s for s in again if not isinstance(s, Store)])
             run(inside, after)
 
-        nested_loops(hoist(scope, after, symbols), axes, spread)
+        nested_loops(hoist(scope, after), axes, spread)

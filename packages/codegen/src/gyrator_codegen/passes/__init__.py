@@ -15,12 +15,15 @@ from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.block_points import BlockPoints
 from gyrator_codegen.passes.cores.cascade_sums import CascadeSums
+from gyrator_codegen.passes.cores.classify_accesses import ClassifyAccesses
 from gyrator_codegen.passes.cores.clear_memory import ClearMemory
 from gyrator_codegen.passes.cores.column_reductions import ColumnReductions
 from gyrator_codegen.passes.cores.exact_casts import ExactCasts
+from gyrator_codegen.passes.cores.hoist_addresses import HoistAddresses
 from gyrator_codegen.passes.cores.hoist_values import HoistValues
 from gyrator_codegen.passes.cores.offer_choices import OfferChoices
 from gyrator_codegen.passes.cores.own_writes import OwnWrites
+from gyrator_codegen.passes.cores.pair_accesses import PairAccesses
 from gyrator_codegen.passes.cores.place_locals import PlaceLocals
 from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
 from gyrator_codegen.passes.cores.prefetch_rows import PrefetchRows
@@ -65,6 +68,9 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         NonemptyRows(symbolic=False),
         HoistValues(),
         ExactCasts(),
+        ClassifyAccesses(),
+        PairAccesses(),
+        HoistAddresses(),
         OfferChoices(),
         PlainDivisions(),
     )

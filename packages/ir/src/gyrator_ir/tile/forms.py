@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import ZERO, Expr
 from gyrator_ir.source import Configuration
 from gyrator_ir.text.forms import (
     DTYPE,
@@ -22,11 +22,14 @@ from gyrator_ir.text.forms import (
 )
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.tile.nodes import (
+    Access,
     Choice,
     Contraction,
+    IndexAccess,
     Loop,
     LoopKind,
     Method,
+    Pair,
     Pipelined,
     Prefetch,
     Product,
@@ -132,6 +135,25 @@ FORMS = FormTable(
             "form",
             (Part("index", INDEX), Part("written", INDEX, lead="as")),
         ),
+        Form(
+            IndexAccess,
+            "access",
+            (
+                Part("index", INDEX),
+                Part("kind", _word_of(Access)),
+                Part("stride", INDEX, lead="by", omit=ZERO),
+                Part("ahead", INDEX, lead="ahead", omit=ZERO),
+            ),
+        ),
+        Form(
+            Pair,
+            "pair",
+            (
+                Part("stage", INTEGER),
+                Part("first", INTEGER, lead="statements"),
+                Part("second", INTEGER, lead="and"),
+            ),
+        ),
         Form(Choice, "choice", (Part("name", NAME), Part("values", INTEGERS, lead="of"))),
         Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
     )
@@ -145,7 +167,10 @@ SHARED = (
 )
 """How the work of a group is shared out: the end of its line."""
 
-LISTS = ("reductions", "transposed", "pipelined", "prefetches", "forms", "choices", "candidates")
+LISTS = (
+    "reductions", "transposed", "pipelined", "prefetches", "forms", "accesses", "pairs", "choices",
+    "candidates",
+)  # fmt: skip
 """Fields of a tiled kernel that are written an item a line."""
 NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "replicated")
 """Fields that are written as one line of names."""

@@ -29,7 +29,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration
@@ -181,6 +181,45 @@ class Form:
     written: Expr = field(validator=instance_of(Expr))
 
 
+class Access(StrEnum):
+    """How an index goes on from lane to lane of a vector."""
+
+    UNIFORM = "uniform"
+    """It is the same for all lanes."""
+    UNIT = "unit"
+    """It grows by one: elements are consecutive."""
+    STRIDED = "strided"
+    """It grows by the same number from each lane to the next."""
+    GATHERED = "gathered"
+    """It is linear in the lane and in what is loaded for each lane."""
+    LANES = "lanes"
+    """Each lane computes its own."""
+
+
+@frozen
+class IndexAccess:
+    """`access [2*i0 + 8*i1] strided by [2] ahead [8*i1]`: what an index is for a vector, and what
+    of it is computed ahead of the innermost loop around it."""
+
+    index: Expr = field(validator=instance_of(Expr))
+    kind: Access = field(validator=exactly(Access))
+    stride: Expr = field(default=ZERO, validator=instance_of(Expr))
+    """From lane to lane, where that is a number but neither 0 nor 1."""
+    ahead: Expr = field(default=ZERO, validator=instance_of(Expr))
+    """The part that is computed ahead."""
+
+
+@frozen
+class Pair:
+    """`pair 0 statements 2 and 5`: two loads, or two stores, of stage 0 are of neighbours that lie
+    two apart from lane to lane, as the parts of complex numbers do: whole vectors of both are
+    loaded where the first stands, or stored where the second does, as one access."""
+
+    stage: int = field(validator=natural)
+    first: int = field(validator=natural)
+    second: int = field(validator=natural)
+
+
 @frozen
 class Choice:
     """`choice XBLOCK of (128, 256)`: a number to be tuned, and its finite set."""
@@ -217,6 +256,9 @@ class TiledKernel:
     negative and whose divisors are positive: a machine's division rounds them as they are meant."""
     forms: tuple[Form, ...] = field(default=(), validator=a_tuple)
     """Indices that are not written as they stand in the kernel."""
+    accesses: tuple[IndexAccess, ...] = field(default=(), validator=a_tuple)
+    """What indices are for vectors; one that is not among them is computed by each lane."""
+    pairs: tuple[Pair, ...] = field(default=(), validator=a_tuple)
     nonempty: bool = field(default=False, validator=exactly(bool))
     """Points surely have inner elements: what does not depend on them may be loaded ahead."""
     ahead: tuple[str, ...] = field(default=(), validator=a_tuple)

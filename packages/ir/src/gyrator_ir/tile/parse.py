@@ -31,6 +31,8 @@ _WORDS = (
         "pipelined": "pipelined",
         "prefetch": "prefetches",
         "form": "forms",
+        "access": "accesses",
+        "pair": "pairs",
         "choice": "choices",
     }
     | {"candidate": "candidates"}

@@ -15,8 +15,9 @@ GY-TILE-006  a contraction names its loops: different grid loops of rows and of 
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
              lies on the stack is a local of a constant extent, what is plain a division; an index
-             has one form; what is computed ahead is defined, what is exact is a cast, what is
-             approximate is computed in `f32`
+             has one form, and is one access; what is computed ahead is defined, what is exact is a
+             cast, what is approximate is computed in `f32`; pairs are of two loads, or two plain
+             stores, of neighbours without masks
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
 GY-TILE-010  a repeat is of a kernel before it
@@ -27,15 +28,16 @@ The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
-from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.nodes import Bind, Let, Load, Reduce, ReduceKind, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.body.verify import Checker, Where
-from gyrator_ir.expr import Const, Expr, FloorDiv, Mod, Sym
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, FloorDiv, Mod, Sym
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.tile.nodes import (
+    Access,
     Contraction,
     LoopKind,
     Method,
@@ -290,6 +292,7 @@ class _Kernel:
                 self._fail(8, f"{e!r} is no quotient and no remainder")
         if len({f.index for f in self._t.forms}) != len(self._t.forms):
             self._fail(8, "an index has two forms")
+        self._accesses()
         for stage in (x.stage for x in self._t.pipelined):
             if stage >= len(self._t.kernel.stages):
                 self._fail(8, f"there is no stage {stage} to pipeline")
@@ -298,6 +301,35 @@ class _Kernel:
                 self._fail(8, f"there is no stage {p.stage} that could ask for {p.buffer!r}")
         if self._t.index not in (DType.I32, DType.I64):
             self._fail(8, f"indices are i32 or i64, not {self._t.index.value}")
+
+    def _accesses(self) -> None:
+        if len({a.index for a in self._t.accesses}) != len(self._t.accesses):
+            self._fail(8, "an index is two accesses")
+        for a in self._t.accesses:
+            if (a.kind is Access.STRIDED) == (a.stride is ZERO):
+                self._fail(8, f"access [{a.index!r}]: a stride is what strided accesses have")
+        for pair in self._t.pairs:
+            stages = self._t.kernel.stages
+            body = stages[pair.stage].body if pair.stage < len(stages) else ()
+            if not pair.first < pair.second < len(body):
+                self._fail(8, f"stage {pair.stage} has no such pair of statements")
+            one, other = body[pair.first], body[pair.second]
+            if not _neighbours(one, other):
+                said = f"statements {pair.first} and {pair.second} of stage {pair.stage}"
+                self._fail(8, f"{said} are no loads and no stores of neighbours")
+
+
+def _neighbours(one: object, other: object) -> bool:
+    match one, other:
+        case (
+            Load(buffer=a, index=i, mask=None),
+            Load(buffer=b, index=j, mask=None),
+        ) | (
+            Store(buffer=a, index=i, mask=None, mode=StoreMode.SET),
+            Store(buffer=b, index=j, mask=None, mode=StoreMode.SET),
+        ):
+            return a == b and j is i + ONE
+    return False
 
 
 def _names(axes: Sequence[Sym]) -> str:

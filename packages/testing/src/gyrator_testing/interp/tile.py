@@ -3,7 +3,7 @@
 Elements of a reduction are gathered at their positions and reduced by their definition, sums with
 chains as the chains say. What is checked beyond the kernel's meaning: every element of every point
 is visited once; no unit loads or stores what another one stores, unless both combine into a buffer
-that is declared `atomic`.
+that is declared `atomic`; indices go on from lane to lane of a vector as accesses say.
 """
 
 import itertools
@@ -12,17 +12,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
-from gyrator_ir.body.nodes import Bind, Reduce, ScanStep, SortStep, Store, StoreMode
+from gyrator_ir.body.nodes import Bind, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr, Sym, SymKind
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.source import Configuration
 from gyrator_ir.tile.choices import bound, settled
 from gyrator_ir.tile.nodes import (
+    Access,
     Loop,
     LoopKind,
+    Pair,
     Reduction,
     Repeat,
     TiledGroup,
@@ -198,6 +200,11 @@ class _Run:
         self._grid, self._shared = tiled.loops[:grid], tiled.loops[grid:shared]
         self._own = tiled.loops[shared:]
         self._methods = {r.result: r for r in tiled.reductions}
+        self._accesses = {a.index: a for a in tiled.accesses if a.kind in _STEPS}
+        self._bodies = [
+            _together(stage, [p for p in tiled.pairs if p.stage == number])
+            for number, stage in enumerate(tiled.kernel.stages)
+        ]
         stored = {
             s.buffer for g in tiled.kernel.stages for s in g.body if isinstance(s, Store)
         } & cells.keys()
@@ -245,7 +252,7 @@ class _Run:
             base = np.arange(points.count, dtype=np.int64)[:, None] * extent
             memory[local.name] = Cell(poisoned(local.dtype, points.count * extent), extent, base)
         kept = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
-        for stage in self._kernel.stages:
+        for stage in self._bodies:
             self._stage(stage, region, points, kept)
 
     def _frame(
@@ -315,6 +322,8 @@ class _Run:
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
         )  # fmt: skip
+        if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
+            self._check_accesses(stage, frame)
         for s in stage.body:
             if isinstance(s, Reduce):
                 found = gathered[s.names[0]]
@@ -333,6 +342,21 @@ class _Run:
                     _keep(kept.values, name, frame.values[name], here, points.count)
                 if isinstance(s, Bind):
                     _keep(kept.symbols, s.symbol, frame.symbols[s.symbol], here, points.count)
+
+    def _check_accesses(self, stage: Stage, frame: Frame) -> None:
+        """Raise if an index of a stage, of which the frame is one vector, is not what is said."""
+        below = [loop for loop in self._tiled.loops if loop.kind is LoopKind.LOOP]
+        loops = [loop for loop in below if self._inner.isdisjoint(loop.axes)] or below[-1:]
+        lanes = np.asarray(frame.symbols.get(loops[0].axes[0], 0)) if loops else 0
+        for s in stage.body:
+            a = self._accesses.get(s.index) if isinstance(s, Load | Store) else None
+            if a is None or not a.index.free_symbols <= frame.symbols.keys():
+                continue
+            step = integer(a.stride, self._env) + _STEPS[a.kind]
+            rest = frame.address(a.index) - step * lanes
+            if rest.size and np.ptp(rest):
+                said = f"an index is not {a.kind.value}"
+                raise interpreter_error("GY-INTERP-006", said, where=f"{a.index!r}")
 
     def _elements(self, part: Region) -> tuple[dict[Sym, Number], Array]:
         """Return the inner axes' values in a step, and the elements' row-major positions."""
@@ -368,6 +392,22 @@ class _Run:
         return settled(method.unroll) * math.prod(
             n for axes, n in steps.items() if not self._inner.isdisjoint(axes)
         )
+
+
+_STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0}
+"""What an index grows by from lane to lane, without the stride that an access gives."""
+
+
+def _together(stage: Stage, pairs: Sequence[Pair]) -> Stage:
+    """Return a stage whose pairs are next to each other: loads where the first stands, stores where
+    the second does."""
+    places = {n: float(n) for n in range(len(stage.body))}
+    for p in pairs:
+        if isinstance(stage.body[p.first], Store):
+            places[p.first] = p.second - 0.5
+        else:
+            places[p.second] = p.first + 0.5
+    return evolve(stage, body=tuple(stage.body[n] for n in sorted(places, key=places.__getitem__)))
 
 
 def _at(value: Number, here: Array, count: int) -> Any:

@@ -11,13 +11,13 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import static
-from gyrator_codegen.lanes import Access, lane_access
+from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import nest
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.body.nodes import Bind, Load, Reduce, Store, StoreMode
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.tile.nodes import Method, Prefetch, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, Method, Prefetch, TiledKernel, TileProgram
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 

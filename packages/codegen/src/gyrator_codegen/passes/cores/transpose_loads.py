@@ -10,12 +10,12 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.extents import extent_guess
-from gyrator_codegen.lanes import Access, lane_access
+from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram, Transposed
+from gyrator_ir.tile.nodes import Access, TiledKernel, TileProgram, Transposed
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 

@@ -8,14 +8,14 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import in_order, ordered
 from gyrator_codegen.extents import extent_guess
-from gyrator_codegen.lanes import Access, lane_access
+from gyrator_codegen.lanes import PRICES, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import each_kernel
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, TiledKernel, TileProgram
 
 _TWO = Const(2)
 _PAIRED = 4  # price of every second element, where its neighbours are accessed too
@@ -110,7 +110,7 @@ def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, 
                 continue
             if kind is not Access.UNIT and isinstance(s, Store):
                 kind = Access.LANES  # a store by lanes costs more than a load by lanes
-            yield stage, kind.value
+            yield stage, PRICES[kind]
 
 
 def _varying(kernel: Kernel, symbol: Sym) -> frozenset[Sym]:

@@ -1,14 +1,17 @@
-"""Loads and stores: contiguous, spread, strided, masked, atomic."""
+"""Loads, stores and addresses: the text of every kind of access, whole vectors, the last part of
+one, and single elements."""
+
+from collections.abc import Iterable
 
 from attrs import evolve, frozen
 
-from gyrator_codegen import Access
-from gyrator_codegen_cpp.addresses import address
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Load, Store, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear
+from gyrator_ir.kernel.nodes import KernelStatement
+from gyrator_ir.tile.nodes import Access, Prefetch
 from gyrator_ir.types import DType
 
 _COMBINE = {
@@ -17,6 +20,72 @@ _COMBINE = {
     StoreMode.MIN: "gy_minimum",
     StoreMode.MAX: "gy_maximum",
 }
+
+# Addresses ------------------------------------------------------------------------------------
+
+
+def address(scope: Scope, buffer: str, e: Expr) -> str:
+    """Return a pointer to the element at `e`, of the first lane."""
+    pointer, rest = _based(scope, buffer, e)
+    return pointer if rest is ZERO else f"{pointer} + {scope.index(rest)}"
+
+
+def _based(scope: Scope, buffer: str, e: Expr) -> tuple[str, Expr]:
+    """Return a pointer that is there, and what is to be added."""
+    ahead = scope.frame.access(e).ahead
+    pointer = scope.pointers.get((buffer, ahead))
+    return (scope.frame.pointers[buffer], e) if pointer is None else (pointer, e - ahead)
+
+
+def _of_lane(scope: Scope, buffer: str, e: Expr) -> str:
+    """Return a pointer to the element at `e`, of the lane called `lane`."""
+    access = scope.frame.access(e)
+    match access.kind:
+        case Access.UNIFORM:
+            return address(scope, buffer, e)
+        case Access.UNIT:
+            return f"{address(scope, buffer, e)} + lane"
+        case Access.STRIDED:
+            return f"{address(scope, buffer, e)} + lane*({scope.index(access.stride)})"
+    pointer, rest = _based(scope, buffer, e)
+    return f"{pointer} + {at_lane(scope, rest)}"
+
+
+def at_lane(scope: Scope, e: Expr) -> str:
+    """Return an index expression as text, for the lane called `lane`."""
+    assert scope.lanes is not None
+    symbol = scope.lanes.symbol
+    names = {symbol.name: f"({scope.at(symbol)} + lane)"}
+    return scope.index(e, **names, **{t.name: f"{t.name}_lanes[lane]" for t in scope.varying})
+
+
+def hoist(scope: Scope, body: Iterable[KernelStatement]) -> Scope:
+    """Compute what addresses of `body` have in common in all steps of a loop; return the place
+    inside."""
+    inside = scope.nested()
+    for s in body:
+        if not isinstance(s, Load | Store) or s.buffer in scope.frame.local_rows:
+            continue
+        ahead = scope.frame.access(s.index).ahead
+        if ahead is ZERO or (s.buffer, ahead) in inside.pointers:
+            continue
+        element = STORAGE[scope.frame.storage[s.buffer]]
+        base = scope.frame.pointers[s.buffer]
+        name = scope.frame.names.take(f"{base}_at")
+        scope.line(f"{element} *const {name} = {base} + {scope.index(ahead)};")
+        inside.pointers[s.buffer, ahead] = name
+    return inside
+
+
+def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
+    """Return the statements that ask for one vector's memory."""
+    return [
+        f"__builtin_prefetch({address(scope, p.buffer, p.index)}{', 1' if p.write else ''});"
+        for p in prefetches
+    ]
+
+
+# Accesses -------------------------------------------------------------------------------------
 
 
 @frozen
@@ -51,29 +120,40 @@ def _run_of(scope: Scope, s: Load | Store) -> _Run:
     return _Run(pointer, test, "", "")
 
 
+def _chosen(scope: Scope, mask: str | None, text: str, zero: str) -> str:
+    """Return a text, or zero where a mask that is one value is not set."""
+    return text if mask is None else f"{scope.value(mask).text} ? {text} : {zero}"
+
+
 def load(scope: Scope, s: Load) -> None:
     """Write a load, as few and as wide accesses as its address allows."""
     dtype = scope.frame.storage[s.buffer]
     zero = scope.zero(dtype, varying=True)
-    varying_mask = s.mask is not None and scope.value(s.mask).varying
     access = scope.access(s.index)
+    by_lane = s.mask is not None and scope.value(s.mask).varying
     if s.buffer in scope.frame.local_rows:
         text = f"gy_vload({_local_row(scope, s)})"
     elif access.kind is Access.UNIFORM:
-        _load_uniform(scope, s)
+        _load_uniform(scope, s, by_lane)
         return
     elif access.kind is Access.UNIT:
         run = _run_of(scope, s)
-        text = run.read(zero)
-        if run.test is not None:
-            text = f"{run.test} ? {text} : {zero}"
-    elif access.kind is Access.STRIDED and scope.live is None and not varying_mask:
+        text = _chosen(scope, None if by_lane else s.mask, run.read(zero), zero)
+    elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
         pointer = address(scope, s.buffer, s.index)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
-        if s.mask is not None:
-            text = f"{scope.value(s.mask).text} ? {text} : {zero}"
+        text = _chosen(scope, s.mask, text, zero)
+    elif access.kind is Access.GATHERED:
+        mask = scope.live_mask(s.mask)
+        given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, s.index)}"
+        text = f"gy_gather({given})" if mask is None else f"gy_gather_mask({given}, {mask}, {zero})"
     else:
-        text = _gathered(scope, s, dtype)
+        array = scope.frame.names.take(f"{s.name}_lanes")
+        scope.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
+        one = f"gy_sload({_of_lane(scope, s.buffer, s.index)})"
+        test = _lane_test(scope, s.mask)
+        scope.line(f"{scope.each_lane} {test}{array}[lane] = {one};")
+        text = f"gy_vload({array})"
     scope.define(s.name, text, dtype, varying=True)
 
 
@@ -81,29 +161,27 @@ def _local_row(scope: Scope, s: Load | Store) -> str:
     return f"{scope.frame.pointers[s.buffer]} + GY_LANES*({scope.index(s.index)})"
 
 
-def _load_uniform(scope: Scope, s: Load) -> None:
+def _load_uniform(scope: Scope, s: Load, by_lane: bool) -> None:
     dtype = scope.frame.storage[s.buffer]
     text, zero = f"gy_sload({address(scope, s.buffer, s.index)})", scope.zero(dtype, varying=False)
-    varying = s.mask is not None and scope.value(s.mask).varying
-    if s.mask is not None:
-        test = f"gy_any({scope.live_mask(s.mask)})" if varying else scope.value(s.mask).text
-        text = f"{test} ? {text} : {zero}"
-    if varying:
-        zeros = scope.zero(dtype, varying=True)
+    if by_lane:
+        text = f"gy_any({scope.live_mask(s.mask)}) ? {text} : {zero}"
         one = f"gy_vsplat((s{lane_type(dtype)})({text}))"
+        zeros = scope.zero(dtype, varying=True)
         text = f"gy_select({scope.operand(str(s.mask), True)}, {one}, {zeros})"
-    scope.define(s.name, text, dtype, varying)
+    else:
+        text = _chosen(scope, s.mask, text, zero)
+    scope.define(s.name, text, dtype, by_lane)
 
 
-def _vector_index(scope: Scope, e: Expr) -> tuple[str, str] | None:
-    """Return (uniform offset, `i64` vector) that add up to an address, if it is linear in the
-    symbols that differ from lane to lane."""
+def _vector_index(scope: Scope, e: Expr) -> str:
+    """Return the offset of a gathered access that all lanes share, and the `i64` vector of what
+    differs."""
     assert scope.lanes is not None
     symbols = sorted(scope.varying & e.free_symbols, key=lambda t: t.name)
-    split = linear(e, [*symbols, scope.lanes.symbol]) if symbols else None
-    if split is None:
-        return None
-    parts = []
+    split = linear(e, [*symbols, scope.lanes.symbol])
+    assert split is not None
+    total = ""
     for symbol, factor in split[0].items():
         if factor is ZERO:
             continue
@@ -111,28 +189,8 @@ def _vector_index(scope: Scope, e: Expr) -> tuple[str, str] | None:
         text = f"gy_viota({scope.index(symbol)})" if lane_symbol else symbol.name
         if factor is not ONE:
             text = f"gy_mul({text}, gy_vsplat((si64)({scope.index(factor)})))"
-        parts.append(text)
-    total = parts[0]
-    for part in parts[1:]:
-        total = f"gy_add({total}, {part})"
-    return scope.index(split[1]), total
-
-
-def _gathered(scope: Scope, s: Load, dtype: DType) -> str:
-    """Return the text of elements each lane of which has an address of its own."""
-    vector = _vector_index(scope, s.index)
-    if vector is not None:
-        given = f"{scope.frame.pointers[s.buffer]} + {vector[0]}, {vector[1]}"
-        mask = scope.live_mask(s.mask)
-        if mask is None:
-            return f"gy_gather({given})"
-        return f"gy_gather_mask({given}, {mask}, {scope.zero(dtype, varying=True)})"
-    array = scope.frame.names.take(f"{s.name}_lanes")
-    scope.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
-    pointer = address(scope, s.buffer, s.index, by_lane=True)
-    test = _lane_test(scope, s.mask)
-    scope.line(f"{scope.each_lane} {test}{array}[lane] = gy_sload({pointer});")
-    return f"gy_vload({array})"
+        total = f"gy_add({total}, {text})" if total else text
+    return f"{scope.index(split[1])}, {total}"
 
 
 def _lane_test(scope: Scope, mask: str | None) -> str:
@@ -181,8 +239,7 @@ def _combine_vector(scope: Scope, s: Store) -> None:
 def _store_lanes(scope: Scope, s: Store) -> None:
     one = scope.one_lane(s.value)
     test = _lane_test(scope, s.mask)
-    # A uniform address may still name a symbol of the lanes' loop below a quotient.
-    pointer = address(scope, s.buffer, s.index, by_lane=True)
+    pointer = _of_lane(scope, s.buffer, s.index)
     scope.line(f"{scope.each_lane} {test}{{ {_store_one(scope, s, pointer, one)} }}")
 
 
@@ -193,6 +250,24 @@ def _store_one(scope: Scope, s: Store, pointer: str, value: str) -> str:
     if s.buffer not in scope.frame.tiled.atomic:
         return plain
     return f"if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"
+
+
+def load_pair(scope: Scope, one: Load, other: Load) -> None:
+    """Write two loads, of neighbours."""
+    dtype = scope.frame.storage[one.buffer]
+    even, odd = (scope.frame.names.take(f"{s.name}_part") for s in (one, other))
+    pointer = address(scope, one.buffer, one.index)
+    scope.line(f"v{lane_type(dtype)} {even}, {odd};")
+    scope.line(f"gy_vload_pairs({pointer}, {even}, {odd});")
+    scope.define(one.name, even, dtype, varying=True)
+    scope.define(other.name, odd, dtype, varying=True)
+
+
+def store_pair(scope: Scope, one: Store, other: Store) -> None:
+    """Write two stores, of neighbours."""
+    pointer = address(scope, one.buffer, one.index)
+    even, odd = (scope.operand(s.value, varying=True) for s in (one, other))
+    scope.line(f"gy_store_pairs({pointer}, {even}, {odd});")
 
 
 def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:

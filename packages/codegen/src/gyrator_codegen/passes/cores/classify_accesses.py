@@ -1,0 +1,110 @@
+"""`classify-accesses`: what each index of a kernel is for a vector: one element, consecutive ones,
+every n-th, or others.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import linear_position, ordered
+from gyrator_codegen.lanes import lane_access
+from gyrator_codegen.nests import Nest, nest
+from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, Store
+from gyrator_ir.body.rewrite import defined, used
+from gyrator_ir.expr import Expr, ShapeFacts, Sym, linear
+from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
+from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel, TileProgram
+
+_NO_SYMBOLS: frozenset[Sym] = frozenset()
+
+
+@frozen
+class ClassifyAccesses:
+    """Record what indices are. It goes behind the passes that make loops and prefetches."""
+
+    name: ClassVar[str] = "classify-accesses"
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with accesses."""
+        return each_kernel(program, _classified)
+
+
+def _classified(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    loops = nest(tiled)
+    if loops is None:
+        return tiled
+    found: dict[Expr, IndexAccess] = {}
+    bound = _bound_by_lane(tiled, loops)
+    for e in _indices(tiled):
+        if e not in found:
+            found[e] = _classify(e, loops, bound)
+    return evolve(tiled, accesses=tuple(found.values()))
+
+
+def _indices(tiled: TiledKernel) -> Iterator[Expr]:
+    for stage in tiled.kernel.stages:
+        for s in stage.body:
+            if isinstance(s, Load | Store):
+                yield s.index
+            elif isinstance(s, IndexValue):
+                yield s.expr
+    yield from (p.index for p in tiled.prefetches)
+    if tiled.kernel.inner:
+        yield linear_position(tiled.kernel.inner)
+
+
+def _classify(e: Expr, loops: Nest, bound: frozenset[Sym]) -> IndexAccess:
+    found = lane_access(e, loops.symbol, loops.lanes, bound)
+    kind, symbols = found.kind, sorted(bound & e.free_symbols, key=lambda s: s.name)
+    if loops.lanes == 1:
+        return IndexAccess(e, Access.UNIFORM)
+    if symbols and linear(e, [*symbols, loops.symbol]) is not None:
+        kind = Access.GATHERED
+    return IndexAccess(e, kind, found.stride)
+
+
+def _bound_by_lane(tiled: TiledKernel, loops: Nest) -> frozenset[Sym]:
+    """Return the symbols that are bound to values of which each lane has its own."""
+    if not any(isinstance(s, Bind) for stage in tiled.kernel.stages for s in stage.body):
+        return _NO_SYMBOLS
+    rows = {x.name for x in tiled.kernel.locals} if loops.across else set()
+    kept = {name for r in tiled.reductions for name in r.keep}
+    bound: set[Sym] = set()
+    values: set[str] = set()
+    for stage in tiled.kernel.stages:
+        if not _has_lanes(stage, loops):
+            continue
+        for s in stage.body:
+            if _by_lane(s, loops, values, bound, rows, kept):
+                values.update(defined(s))
+                if isinstance(s, Bind):
+                    bound.add(s.symbol)
+        if not loops.across:
+            values.clear()  # what outlives a stage is of a point
+    return frozenset(bound)
+
+
+def _has_lanes(stage: Stage, loops: Nest) -> bool:
+    if loops.across:
+        return True
+    return stage.level is Level.INNER and not ordered(stage)
+
+
+def _by_lane(
+    s: KernelStatement, loops: Nest, values: set[str], bound: Iterable[Sym], rows: set[str],
+    kept: set[str],
+) -> bool:  # fmt: skip
+    """Say whether a statement's results differ from lane to lane."""
+    if isinstance(s, Const):
+        return False
+    if isinstance(s, Reduce):
+        return loops.across
+    if not values.isdisjoint(used(s)) or not kept.isdisjoint(defined(s)):
+        return True
+    if isinstance(s, Load | IndexValue):
+        index = s.index if isinstance(s, Load) else s.expr
+        access = lane_access(index, loops.symbol, loops.lanes, frozenset(bound))
+        return access.kind is not Access.UNIFORM or (isinstance(s, Load) and s.buffer in rows)
+    return False
