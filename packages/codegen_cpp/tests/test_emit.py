@@ -478,7 +478,7 @@ def test_source_lines_are_comments_with_a_map():
     lines = source.text.splitlines()
 
     assert [lines[line - 1] for line, _ in source.source_map] == [
-        "// add = aten.add.Tensor model.py:12 in forward: y = x / + 1",
+        r"// add = aten.add.Tensor // model.py:12 in forward: y = x \ + 1",
         "// mul = aten.mul.Tensor",
     ]
     assert [row for _, row in source.source_map] == [0, 1]

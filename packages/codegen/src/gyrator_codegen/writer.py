@@ -94,12 +94,15 @@ def write_origins(
 
     They are ASCII, for not every compiler takes more, and no backslash at an end takes a next line.
     """
+    seen: set[str] = set()
     for row in rows:
-        if row >= len(origins):
+        if not 0 <= row < len(origins):
             continue
         origin = origins[row]
         place = f"  {mark} {origin.location}" if origin.location else ""
         said = f": {origin.code}" if origin.code else ""
         text = " ".join(f"{mark} {origin.node} = {origin.target}{place}{said}".split())
-        writer.origin(row)
-        writer.line(text.encode("ascii", "backslashreplace").decode().rstrip("\\"))
+        if text not in seen:
+            seen.add(text)
+            writer.origin(row)
+            writer.line(text.encode("ascii", "backslashreplace").decode().rstrip("\\"))

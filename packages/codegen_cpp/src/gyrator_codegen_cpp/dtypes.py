@@ -3,6 +3,7 @@
 import math
 
 from gyrator_codegen import round_to
+from gyrator_codegen.constants import wrapped
 from gyrator_ir.types import DType
 
 STORAGE: dict[DType, str] = {
@@ -25,26 +26,24 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return _int_literal(int(value), dtype)
 
 
+_SUFFIXES = {DType.I64: "L", DType.U64: "UL", DType.U32: "U", DType.F64: ""}
+
+
 def _int_literal(value: int, dtype: DType) -> str:
-    bits = 8 * dtype.size
-    value &= (1 << bits) - 1
-    if dtype.is_signed and value >> (bits - 1):
-        value -= 1 << bits
+    value = wrapped(value, dtype)
     if value == -(1 << 63):
         return "(-9223372036854775807L - 1)"
-    suffix = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}.get(dtype, "")
-    return f"{value}{suffix}" if value >= 0 else f"({value}{suffix})"
+    text = f"{value}{_SUFFIXES.get(dtype, '')}"
+    return text if value >= 0 else f"({text})"
 
 
 def _float_literal(value: float, dtype: DType) -> str:
-    value = round_to(value, dtype)
-    suffix = "" if dtype is DType.F64 else "f"
+    value, suffix = round_to(value, dtype), _SUFFIXES.get(dtype, "f")
     if math.isnan(value):
         return f'__builtin_nan{suffix}("")'
     if math.isinf(value):
         return f"{'-' if value < 0 else ''}__builtin_inf{suffix}()"
-    text = repr(value)
-    return f"{text}{suffix}"
+    return f"{value!r}{suffix}"
 
 
 RESERVED = frozenset(

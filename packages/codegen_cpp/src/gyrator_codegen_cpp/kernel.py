@@ -1,8 +1,12 @@
-"""One kernel as two C++ functions: one for a range of its units, one that hands out the ranges."""
+"""Kernels as C++ functions: one for a range of units, one that says how many there are, and one
+that hands out the ranges to threads, for a kernel or for all of a group."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
 
-from gyrator_codegen import static, steps
+from attrs import evolve
+
+from gyrator_codegen import Writer, static, steps, write_origins
 from gyrator_codegen_cpp.accesses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
@@ -11,70 +15,85 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.stages import columns, inner_stage, points, transposed
 from gyrator_ir.body.nodes import Bind
-from gyrator_ir.expr import Const, Expr, product_of
-from gyrator_ir.kernel.nodes import Kernel, Level
+from gyrator_ir.expr import Const, product_of
+from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.provenance import Origin
-from gyrator_ir.source import KernelSource
+from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Loop, TiledKernel
+from gyrator_ir.tile.nodes import Loop, TiledGroup, TiledKernel
 
 _STRETCHES = "stretch"  # numbers the stretches of the vectors' axis
-
-End = Callable[[Frame, str], None]
 
 
 def emit_kernel(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa) -> KernelSource:
     """Write one kernel."""
-    return _written(tiled, origins, isa, _entry)
-
-
-def emit_member(tiled: TiledKernel, cost: int, origins: Sequence[Origin], isa: Isa) -> KernelSource:
-    """Write one kernel of a group: `<symbol>_part`, and `<symbol>_share`, which gives its work,
-    `cost` for each element."""
-
-    def share(frame: Frame, symbol: str) -> None:
-        _share(frame, symbol, cost)
-
-    return _written(tiled, origins, isa, share)
+    frame, symbol = _frame(tiled, origins, isa, 1)
+    name, grain = "gy_whole", ""
+    if tiled.threads is not None and tiled.threads.loops:
+        name, grain = "gy_alone", f", {tiled.threads.grain}"
+    _call(frame, f'extern "C" si64 {symbol}', symbol, name, grain)
+    return _source(frame, symbol)
 
 
 def emit_inner(tiled: TiledKernel, isa: Isa) -> KernelSource:
     """Write one kernel that a thread of another runs: `<symbol>_all` does all of it."""
-    return _written(tiled, (), isa, _all)
+    frame, symbol = _frame(tiled, (), isa, 1)
+    _call(frame, f"static si64 {symbol}_all", symbol, "gy_whole", "")
+    return _source(frame, symbol)
 
 
-def _written(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, end: End) -> KernelSource:
+def _call(frame: Frame, head: str, symbol: str, name: str, more: str) -> None:
+    with frame.writer.block(f"{head}({_GIVEN}) {{"):
+        given = f"{symbol}_part, {symbol}_share(sizes), buffers, sizes{more}"
+        frame.writer.line(f"return {name}({given});")
+
+
+def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> KernelSource:
+    """Write kernels that one launch runs: threads share out the work of all of them."""
+    w, symbol, texts = Writer(), f"gy_k_{group.name}", []
+    rows: list[str] = []
+    checks: list[KernelCheck] = []
+    sizes = sorted({s.name for k in group.kernels for s in k.kernel.sizes})
+    with w.block(f'extern "C" si64 {symbol}({_GIVEN}) {{'):
+        w.line("(void)sizes;")
+        for place, (tiled, cost) in enumerate(zip(group.kernels, group.costs, strict=True)):
+            source = _source(*_frame(tiled, origins, isa, cost))
+            texts.append(source.text)
+            given = ", ".join(f"sizes[{sizes.index(s.name)}]" for s in tiled.kernel.sizes) or "0"
+            w.line(f"const si64 sizes{place}[] = {{{given}}};")
+            one = f"{source.symbol}_part, {source.symbol}_share(sizes{place})"
+            rows.append(f"{{{one}, sizes{place}, {len(checks)}}}")
+            checks += [evolve(c, code=len(checks) + c.code) for c in source.checks]
+        counts = [len(group.kernels[n].kernel.parameters) for n in group.members]
+        starts = accumulate(counts, initial=0)
+        members = [f"{{{n}, {at}}}" for n, at in zip(group.members, starts, strict=False)]
+        w.line(f"const gy_kind kinds[] = {{{', '.join(rows)}}};")
+        w.line(f"static const gy_member members[] = {{{', '.join(members)}}};")
+        given = f"kinds, members, {len(members)}, buffers, {group.grain}"
+        w.line(f"return gy_together({given});")
+    return KernelSource(group.name, symbol, "\n".join([*texts, w.text]), checks=tuple(checks))
+
+
+_GIVEN = "void *const *buffers, const si64 *sizes"
+
+
+def _frame(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, cost: int) -> tuple[Frame, str]:
+    """Write a kernel's `<symbol>_part`, and `<symbol>_share`, which gives its work, `cost` for each
+    element."""
     kernel = tiled.kernel
     symbols = {a.symbol.name for a in kernel.axes + kernel.inner} | {s.name for s in kernel.sizes}
     symbols |= {s.symbol.name for g in kernel.stages for s in g.body if isinstance(s, Bind)}
     frame = Frame(tiled, isa, RESERVED | symbols)
     symbol = f"gy_k_{kernel.name}"
-    _comments(frame, kernel, origins)
+    write_origins(frame.writer, kernel.origins, origins, "//")
     _part(frame, symbol)
-    end(frame, symbol)
-    return KernelSource(
-        kernel.name,
-        symbol,
-        frame.writer.text,
-        checks=tuple(frame.checks),
-        source_map=frame.writer.source_map,
-    )
+    _share(frame, symbol, cost)
+    return frame, symbol
 
 
-def _comments(frame: Frame, kernel: Kernel, origins: Sequence[Origin]) -> None:
-    seen: set[str] = set()
-    for row in kernel.origins:
-        if not 0 <= row < len(origins):
-            continue
-        origin = origins[row]
-        text = f"{origin.node} = {origin.target}"
-        if origin.location or origin.code:
-            text += f"  {origin.location}: {origin.code.strip()}"
-        text = " ".join(text.replace("\\", "/").split())
-        if text not in seen:
-            seen.add(text)
-            frame.writer.origin(row)
-            frame.writer.line(f"// {text}")
+def _source(frame: Frame, symbol: str) -> KernelSource:
+    w, checks = frame.writer, tuple(frame.checks)
+    return KernelSource(frame.kernel.name, symbol, w.text, checks=checks, source_map=w.source_map)
 
 
 def _part(frame: Frame, symbol: str) -> None:
@@ -200,59 +219,13 @@ def _stages(scope: Scope) -> None:
             inner_stage(scope, number, stage.body)
 
 
-def _pieces(frame: Frame) -> tuple[Expr, Expr]:
-    """Return how many pieces threads share out, and how many units of work a piece is."""
-    grid = () if frame.nest is None else frame.nest.grid
-    counts = [steps(frame.kernel, loop) for loop in grid]
-    shared = 0 if frame.tiled.threads is None else frame.tiled.threads.loops
-    return product_of(counts[:shared]), product_of(counts[shared:])
-
-
-def _entry(frame: Frame, symbol: str) -> None:
-    """Write the function that other code calls: it hands out units to threads where that pays."""
-    scope, threads = Scope(frame, None), frame.tiled.threads
-    pieces, units = _pieces(frame)
-    head = f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'
-    with scope.block(head):
-        _sizes(frame)
-        part = f"{symbol}_part(buffers, sizes, "
-        if threads is None or threads.loops == 0:
-            scope.line(f"return {part}0, {scope.index(units)}, false);")
-            return
-        scope.line(f"const si64 pieces = {scope.index(pieces)};")
-        scope.line(f"const si64 units = {scope.index(units)};")
-        size = extent_of(frame.kernel.axes + frame.kernel.inner)
-        if static(size) is None:
-            few = f"{scope.index(size)} < {threads.grain}"
-            scope.line(f"if ({few}) return {part}0, pieces * units, false);")
-        scope.line("si64 failed = 0;")
-        scope.line("#pragma omp parallel")
-        with scope.block("{"):
-            scope.line("const si64 team = omp_get_num_threads(), member = omp_get_thread_num();")
-            low, high = "pieces * member / team", "pieces * (member + 1) / team"
-            scope.line(f"const si64 low = {low} * units, high = {high} * units;")
-            scope.line(f"const si64 code = {part}low, high, team > 1);")
-            scope.line("if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);")
-        scope.line("return failed;")
-
-
-def _all(frame: Frame, symbol: str) -> None:
-    """Write the function that does all units, on the thread that calls it."""
-    scope = Scope(frame, None)
-    pieces, units = _pieces(frame)
-    head = f"static si64 {symbol}_all(void *const *buffers, const si64 *sizes) {{"
-    with scope.block(head):
-        _sizes(frame)
-        scope.line(
-            f"return {symbol}_part(buffers, sizes, 0, {scope.index(pieces * units)}, false);"
-        )
-
-
 def _share(frame: Frame, symbol: str, cost: int) -> None:
     """Write the function that says how many pieces there are to share out, and how much work."""
-    scope = Scope(frame, None)
-    pieces, units = _pieces(frame)
-    size = extent_of(frame.kernel.axes + frame.kernel.inner)
+    scope, kernel = Scope(frame, None), frame.kernel
+    counts = [steps(kernel, loop) for loop in (() if frame.nest is None else frame.nest.grid)]
+    shared = 0 if frame.tiled.threads is None else frame.tiled.threads.loops
+    pieces, units = product_of(counts[:shared]), product_of(counts[shared:])
+    size = extent_of(kernel.axes + kernel.inner)
     with scope.block(f"static gy_share {symbol}_share(const si64 *sizes) {{"):
         scope.line("(void)sizes;")
         _sizes(frame)

@@ -25,26 +25,20 @@ def function(op: str, dtype: DType) -> str:
 
 
 def _named(op: str) -> Emit:
-    def emit(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-        return f"{function(op, types[0] if types else dtype)}({', '.join(args)})"
+    return lambda args, types, dtype, form: (
+        f"{function(op, types[0] if types else dtype)}({', '.join(args)})"
+    )
 
-    return emit
 
-
-def _call(name: str) -> Emit:
-    def emit(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-        return f"{name}({', '.join(args)})"
-
-    return emit
+def _form(text: str) -> Emit:
+    return lambda args, types, dtype, form: text.format(*args, lane=lane_type(dtype))
 
 
 def _bitwise(operator: str) -> Emit:
-    def emit(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-        text = f"{args[0]} {operator} {args[1]}"
-        # Narrow scalars are promoted to int; vectors keep their type.
-        return f"({form}{lane_type(dtype)})({text})" if form == "s" else f"({text})"
-
-    return emit
+    # Narrow scalars are promoted to int; vectors keep their type.
+    return lambda args, types, dtype, form: (
+        f"{f'(s{lane_type(dtype)})' if form == 's' else ''}({args[0]} {operator} {args[1]})"
+    )
 
 
 def cast(text: str, source: DType, dtype: DType) -> str:
@@ -63,11 +57,7 @@ def cast(text: str, source: DType, dtype: DType) -> str:
     return f"gy_to_{dtype.value}({text})"
 
 
-def _cast(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-    return cast(args[0], types[0], dtype)
-
-
-def _bits_of(text: str, dtype: DType, form: str) -> str:
+def _bits_of(text: str, dtype: DType) -> str:
     """Return the bits of a value in an integer (or its own) lane type of the same size."""
     match dtype:
         case DType.BF16 | DType.F16:
@@ -83,7 +73,7 @@ def _bitcast(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form
     source = types[0]
     if source is dtype:
         return args[0]
-    bits = _bits_of(args[0], source, form)
+    bits = _bits_of(args[0], source)
     match dtype:
         case DType.BF16 | DType.F16:
             wide = f"{form}u16" if form == "v" else "su32"
@@ -95,18 +85,6 @@ def _bitcast(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form
     return f"gy_recast<{form}{dtype.value}>({bits})"
 
 
-def _ldexp(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-    return f"gy_ldexp({args[0]}, gy_to_{lane_type(dtype)}({args[1]}))"
-
-
-def _mod(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-    return f"gy_remainder({args[0]}, {args[1]})"
-
-
-def _rem(args: tuple[str, ...], types: tuple[DType, ...], dtype: DType, form: str) -> str:
-    return f"gy_fmod({args[0]}, {args[1]})"
-
-
 _SAME_NAME = """
     add sub mul div fma floordiv truncdiv fmod remainder neg abs maximum minimum fmax fmin
     sqrt floor ceil trunc round copysign nextafter exp exp2 expm1 log log2 log10 log1p sin cos tan
@@ -114,25 +92,22 @@ _SAME_NAME = """
     atan2 hypot eq ne lt le gt ge shl shr isnan isinf signbit rand randn""".split()
 
 
-def _table() -> Mapping[str, Emit]:
-    table: dict[str, Emit] = {name: _named(name) for name in _SAME_NAME}
-    table |= {
-        "mod": _mod,
-        "rem": _rem,
-        "ldexp": _ldexp,
+EMITTERS: Mapping[str, Emit] = MappingProxyType(
+    {name: _named(name) for name in _SAME_NAME}
+    | {
+        "mod": _form("gy_remainder({0}, {1})"),
+        "rem": _form("gy_fmod({0}, {1})"),
+        "ldexp": _form("gy_ldexp({0}, gy_to_{lane}({1}))"),
         "bit_and": _bitwise("&"),
         "bit_or": _bitwise("|"),
         "bit_xor": _bitwise("^"),
-        "bit_not": _call("gy_bitnot"),
-        "where": _call("gy_select"),
-        "cast": _cast,
+        "bit_not": _form("gy_bitnot({0})"),
+        "where": _form("gy_select({0}, {1}, {2})"),
+        "cast": lambda args, types, dtype, form: cast(args[0], types[0], dtype),
         "bitcast": _bitcast,
-        "randint": _call("gy_randint64"),
+        "randint": _form("gy_randint64({0}, {1}, {2}, {3})"),
     }
-    return MappingProxyType(table)
-
-
-EMITTERS: Mapping[str, Emit] = _table()
+)
 
 UNIFORM_ARGS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"rand": (0,), "randn": (0,), "randint": (0, 2, 3)}

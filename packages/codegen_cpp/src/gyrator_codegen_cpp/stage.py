@@ -9,8 +9,7 @@ from gyrator_codegen import LaunchLanguage, balanced, served
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
-from gyrator_codegen_cpp.group import emit_group
-from gyrator_codegen_cpp.kernel import emit_kernel
+from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import no_templates, refusal, tiling_refusal
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError

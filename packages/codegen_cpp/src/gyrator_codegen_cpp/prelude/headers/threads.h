@@ -1,8 +1,31 @@
-//% gy_together gy_share gy_kind gy_member
+//% gy_share
 // What there is to do: pieces that threads share out, units of work in a piece, element operations.
 struct gy_share {
   si64 pieces, units, work;
 };
+//% gy_whole
+// One thread does all of a kernel.
+GY_FN si64 gy_whole(si64 (*part)(void *const *, const si64 *, si64, si64, sbool), gy_share share,
+                  void *const *buffers, const si64 *sizes) {
+  return part(buffers, sizes, 0, share.pieces * share.units, false);
+}
+//% gy_alone
+// Each thread takes a stretch of a kernel's pieces; one does all of little work.
+static si64 gy_alone(si64 (*part)(void *const *, const si64 *, si64, si64, sbool), gy_share share,
+                     void *const *buffers, const si64 *sizes, si64 grain) {
+  si64 failed = 0;
+  if (share.work < grain) return gy_whole(part, share, buffers, sizes);
+#pragma omp parallel
+  {
+    const si64 team = omp_get_num_threads(), member = omp_get_thread_num();
+    const si64 low = share.pieces * member / team * share.units;
+    const si64 high = share.pieces * (member + 1) / team * share.units;
+    const si64 code = part(buffers, sizes, low, high, team > 1);
+    if (code) __atomic_store_n(&failed, code, __ATOMIC_RELAXED);
+  }
+  return failed;
+}
+//% gy_together gy_kind gy_member
 struct gy_kind {
   si64 (*part)(void *const *, const si64 *, si64, si64, sbool);
   gy_share share;
