@@ -517,7 +517,8 @@ def test_small_work_stays_on_one_thread():
 
     assert "#pragma omp" not in small.text
     assert "#pragma omp" in large.text
-    assert "if (s0*s1 <" in unknown.text
+    assert "return {s0, 1, s0*s1};" in unknown.text
+    assert re.search(r"gy_alone\(.*, 16384\)", unknown.text)
 
 
 def test_refusals():

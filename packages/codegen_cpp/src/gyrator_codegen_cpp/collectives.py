@@ -87,8 +87,6 @@ class Collective:
 
     states: tuple[State, ...] = ()
     """The variables that hold what has come so far."""
-    counts: bool = False
-    """It asks how many elements have come."""
     cascade: bool = False
     """It has chains that end."""
 
@@ -127,7 +125,6 @@ class Accumulators(Collective):
     ) -> None:  # fmt: skip
         self.reduce = reduce
         self.cascade = bool(how.chain)
-        self.counts = reduce.kind is ReduceKind.WELFORD
         self._form, self._across, self._wide = form, across, how.wide
         self._position = linear_position(scope.frame.kernel.inner)
         self._nonempty, self._count = nonempty, count

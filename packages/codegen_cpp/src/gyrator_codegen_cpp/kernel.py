@@ -7,6 +7,7 @@ from itertools import accumulate
 from attrs import evolve
 
 from gyrator_codegen import Writer, static, steps, write_origins
+from gyrator_codegen.stage_loops import digits
 from gyrator_codegen_cpp.accesses import hoist
 from gyrator_codegen_cpp.body import run
 from gyrator_codegen_cpp.dtypes import RESERVED, STORAGE
@@ -15,14 +16,12 @@ from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.stages import columns, inner_stage, points, transposed
 from gyrator_ir.body.nodes import Bind
-from gyrator_ir.expr import Const, product_of
+from gyrator_ir.expr import product_of
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Loop, TiledGroup, TiledKernel
-
-_STRETCHES = "stretch"  # numbers the stretches of the vectors' axis
+from gyrator_ir.tile.nodes import TiledGroup, TiledKernel
 
 
 def emit_kernel(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa) -> KernelSource:
@@ -144,52 +143,38 @@ def _locals(frame: Frame, scope: Scope) -> None:
 def _units(scope: Scope) -> None:
     """Write the loop over units of work, with the axes' symbols counted along."""
     frame = scope.frame
-    digits: list[tuple[str, str]] = []
-    stretches = None
-    for loop in () if frame.nest is None else frame.nest.grid:
-        name, count = _digit(frame, loop), steps(frame.kernel, loop)
-        if name == _STRETCHES:
-            if isinstance(count, Const) and count.value <= 1:
-                continue
-            stretches = name
-        digits.append((name, scope.index(count)))
-    if len(digits) < 2:
-        name = digits[0][0] if digits else "p"
+    found = [] if frame.nest is None else digits(frame.kernel, frame.nest)
+    names, extents = [name for name, _ in found], [scope.index(count) for _, count in found]
+    if len(found) < 2:
+        name = names[0] if found else "p"
         with scope.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
-            _unit(scope.nested(), stretches)
+            _unit(scope.nested(), names)
         return
+    inner = list(zip(names, extents, strict=True))[1:]
     scope.line("si64 p = begin;")
-    for name, extent in reversed(digits[1:]):
+    for name, extent in reversed(inner):
         scope.line(f"si64 {name} = p % ({extent});")
         scope.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
-    scope.line(f"si64 {digits[0][0]} = p;")
+    scope.line(f"si64 {names[0]} = p;")
     with scope.block("for (p = begin; p < end; p++) {"):
-        _unit(scope.nested(), stretches)
-        step = f"{digits[0][0]}++;"
-        for name, extent in digits[1:]:
+        _unit(scope.nested(), names)
+        step = f"{names[0]}++;"
+        for name, extent in inner:
             step = f"if (++{name} == {extent}) {{ {name} = 0; {step} }}"
         scope.line(step)
 
 
-def _digit(frame: Frame, loop: Loop) -> str:
-    """Return what counts the steps of a grid loop."""
-    loops, symbol = frame.nest, loop.axes[0]
-    if loops is not None and loops.across and symbol is loops.symbol:
-        return _STRETCHES
-    return symbol.name if loop.step == 1 else f"{symbol.name}_tile"
-
-
-def _unit(scope: Scope, stretches: str | None) -> None:
-    if scope.frame.nest is None or not scope.frame.nest.across:
+def _unit(scope: Scope, names: Sequence[str]) -> None:
+    loops = scope.frame.nest
+    if loops is None or not loops.across:
         _stages(scope)
-    elif stretches is None:
-        _stretch(scope, "0", "1")
-    else:
-        _stretch(scope, stretches, f"({stretches} + 1)")
+        return
+    tile = f"{loops.symbol.name}_tile"
+    _stretch(scope, *((tile, f"({tile} + 1)") if tile in names else ("0", "1")))
 
 
 def _stretch(scope: Scope, first: str, last: str) -> None:
-    """Write the work on a stretch of the vectors' axis."""
+    """Write the work on tiles `first` to `last` of the vectors' axis."""
     frame, loops = scope.frame, scope.frame.nest
     assert loops is not None
     along, step = loops.axis, loops.stretch
@@ -198,17 +183,17 @@ def _stretch(scope: Scope, first: str, last: str) -> None:
         span = Span("0", str(extent), extent, extent or 1)
     else:
         span = stretch(scope, along, first, last, step)
-    body = [s for stage in frame.kernel.stages for s in stage.body]
     if loops.columns:
         columns(scope, span)
     elif frame.tiled.transposed:
         transposed(scope, span)
-    elif all(stage.level is Level.OUTER for stage in frame.kernel.stages):
-        points(scope, body, span)
     else:
-        outer = (stage for stage in frame.kernel.stages if stage.level is Level.OUTER)
-        inside = hoist(scope, [s for stage in outer for s in stage.body])
-        vector_loop(inside, along.symbol, span, 1, lambda at, copy: _stages(at))
+        outer = [g.body for g in frame.kernel.stages if g.level is Level.OUTER]
+        body = [s for statements in outer for s in statements]
+        if len(outer) == len(frame.kernel.stages):
+            points(scope, body, span)
+            return
+        vector_loop(hoist(scope, body), along.symbol, span, 1, lambda at, copy: _stages(at))
 
 
 def _stages(scope: Scope) -> None:

@@ -12,7 +12,6 @@ from attrs import define, evolve, field, frozen
 from gyrator_codegen import Names, Writer, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import IndexValue, Let, Load, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -133,18 +132,6 @@ class Frame:
     def access(self, e: Expr) -> IndexAccess:
         """Return what an index is for a vector."""
         return self._accesses.get(e, IndexAccess(e, Access.LANES))
-
-    def types(self, s: KernelStatement) -> list[tuple[str, DType]]:
-        """Return the names that a statement defines, with their types."""
-        match s:
-            case Load(name=name, buffer=buffer):
-                return [(name, self.storage[buffer])]
-            case Let(name=name, dtype=dtype) | IndexValue(name=name, dtype=dtype):
-                return [(name, dtype)]
-            case Reduce(names=names, kind=kind, dtype=dtype):
-                place = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-                return [(name, DType.I64 if place else dtype) for name in names]
-        return []
 
     def check(self, message: str, failure: Failure) -> int:
         """Return the code of a failure with this message."""

@@ -11,6 +11,7 @@ from math import gcd
 from attrs import frozen
 
 from gyrator_codegen import axis_of, linear_position
+from gyrator_codegen.stage_loops import StageLoops, kept, results, stage_loops
 from gyrator_codegen_cpp.accesses import clear, hoist, requests
 from gyrator_codegen_cpp.body import run, split
 from gyrator_codegen_cpp.collectives import Accumulators, Collective, Scanner, State, TwoPass
@@ -32,7 +33,7 @@ from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Method, Prefetch
+from gyrator_ir.tile.nodes import Method
 from gyrator_ir.types import DType
 
 Body = Sequence[KernelStatement]
@@ -66,33 +67,30 @@ class _Stage:
     """A stage's loops, and what they carry along."""
 
     body: Body
-    axes: tuple[Axis, ...]
-    """In the order of their loops."""
-    vector: bool
-    """The innermost loop is that of the vectors."""
-    backwards: bool
+    loops: StageLoops
     carried: dict[str, Collective]
-    copies: int
-    """Steps that are written side by side."""
-    block: int | None
-    """Elements of the innermost loop that are taken at a time; None for no cut."""
-    chain: tuple[str, int] | None
-    """A counter, and the elements between two flushes, where chains end between two runs."""
+    chain: str
+    """Counts the elements of a chain."""
     count: str
     """Counts the elements for those who ask."""
-    prefetches: tuple[Prefetch, ...]
     strip: Strip | None
     """The points that are reduced together."""
 
-    def states(self, test: Callable[[State, Collective], bool]) -> list[State]:
-        """Return some of the variables that are carried."""
-        return [s for one in self.carried.values() for s in one.states if test(s, one)]
+    @property
+    def axis(self) -> Axis:
+        """That of the innermost loop."""
+        return self.loops.axes[-1]
+
+    @property
+    def states(self) -> list[State]:
+        """The variables that are carried."""
+        return [s for one in self.carried.values() for s in one.states]
 
 
 # Points ---------------------------------------------------------------------------------------
 
 
-def points(scope: Scope, body: Body, span: Span, kept: Iterable[str] = ()) -> None:
+def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
     """Write statements of points, a vector at a time; some values are kept in arrays."""
     loops, cleared = scope.frame.nest, scope.frame.tiled.cleared
     assert loops is not None
@@ -105,7 +103,7 @@ def points(scope: Scope, body: Body, span: Span, kept: Iterable[str] = ()) -> No
 
     def vector(at: Scope, copy: int) -> None:
         run(at, rest)
-        for name in kept:
+        for name in keep:
             at.frame.arrays[name].store(at, at.operand(name, varying=True))
 
     if rest:
@@ -118,15 +116,13 @@ def columns(scope: Scope, span: Span) -> None:
     assert loops is not None
     strip = Strip(loops.symbol, span, loops.stretch)
     for number, stage in enumerate(stages):
-        later = {name for after in stages[number + 1 :] for s in after.body for name in used(s)}
         if stage.level is Level.INNER:
             inner_stage(scope, number, stage.body, strip)
             continue
-        types = [x for s in split(scope, stage.body)[1] for x in scope.frame.types(s)]
-        kept = {name: dtype for name, dtype in types if name in later}
-        for name, dtype in kept.items():
+        wanted = kept(scope.frame.kernel, number, scope.frame.storage)
+        for name, dtype in wanted.items():
             strip.declare(scope, name, dtype)
-        points(scope, stage.body, span, kept)
+        points(scope, stage.body, span, wanted)
 
 
 def transposed(scope: Scope, span: Span) -> None:
@@ -176,81 +172,39 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
     if any(isinstance(s, SortStep) for s in rest):
         _sort(scope, rest)
         return
-    stage = _declared(scope, number, rest, strip)
-
-    def start(at: Scope) -> None:
-        for one in stage.carried.values():
-            one.declare(at)
-
-    def finish(at: Scope) -> None:
-        for one in stage.carried.values():
-            one.finish(at)
-
-    if strip is not None:
-        for s in stage.states(lambda s, one: True):
-            strip.declare(scope, s.name, s.dtype)
-    _at_rest(scope, stage, [], start, [s.name for s in stage.states(lambda s, one: True)])
-    if any(one.counts for one in stage.carried.values()):
-        scope.line(f"si64 {stage.count} = 0;")
-    if stage.chain is not None:
-        scope.line(f"si64 {stage.chain[0]} = 0;")
-
-    def innermost(at: Scope) -> None:
-        if strip is not None:
-            _rows(at, stage, strip)
-        else:
-            _innermost(hoist(at, stage.body), stage)
-
-    nested_loops(scope, stage.axes[:-1], innermost, stage.backwards)
-    results = [x for s in stage.body if isinstance(s, Reduce) for x in scope.frame.types(s)]
-    if strip is not None:
-        for name, dtype in results:
-            strip.declare(scope, name, dtype)
-    _at_rest(scope, stage, stage.states(lambda s, one: True), finish, [n for n, _ in results])
-
-
-def _declared(scope: Scope, number: int, body: Body, strip: Strip | None) -> _Stage:
-    """Return a stage's loops."""
     frame = scope.frame
-    loops, inner = frame.nest, frame.kernel.inner
-    assert loops is not None
-    scans = [s for s in body if isinstance(s, ScanStep)]
-    axes = inner
-    if not scans:
-        symbols = [x.axes[0] for x in frame.tiled.loops]
-        axes = tuple(axis_of(frame.kernel, x) for x in symbols if x in {a.symbol for a in inner})
-    vector = not scans and not loops.across and loops.lanes == frame.width
-    recorded = [frame.reductions[s.names[0]] for s in body if isinstance(s, Reduce)]
-    copies = max((settled(r.unroll) for r in recorded), default=1)
-    block = max((settled(r.block) for r in recorded), default=0) or None
-    turns = max((r.chain for r in recorded), default=0)
-    if strip is None:
-        turns *= copies * (frame.width if vector else 1)
-    take = frame.names.take
-    stage = _Stage(
-        body, axes, vector, bool(scans) and scans[0].reverse, {}, copies, block,
-        (take("chain"), turns) if turns and block is None else None, take("row"),
-        tuple(p for p in frame.tiled.prefetches if p.stage == number), strip,
-    )  # fmt: skip
-    for s in body:
+    assert frame.nest is not None
+    loops = stage_loops(frame.tiled, frame.nest, number)
+    stage = _Stage(rest, loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
+    for s in rest:
         if isinstance(s, Reduce | ScanStep):
             stage.carried[s.names[0]] = _collective(scope, stage, s)
-    return stage
+    ends = [x for s in rest if isinstance(s, Reduce) for x in results(s, frame.storage)]
+    if strip is not None:
+        for name, dtype in [*((s.name, s.dtype) for s in stage.states), *ends]:
+            strip.declare(scope, name, dtype)
+    _at_rest(scope, stage, [], lambda one, at: one.declare(at), [s.name for s in stage.states])
+    if loops.counts:
+        scope.line(f"si64 {stage.count} = 0;")
+    if loops.chain:
+        scope.line(f"si64 {stage.chain} = 0;")
+    walk = _innermost if strip is None else _rows
+    nested_loops(scope, loops.axes[:-1], lambda at: walk(at, stage), loops.backwards)
+    _at_rest(scope, stage, stage.states, lambda one, at: one.finish(at), [name for name, _ in ends])
 
 
 def _collective(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Collective:
     if isinstance(s, ScanStep):
         return Scanner(scope, s)
     frame, how = scope.frame, scope.frame.reductions[s.names[0]]
-    nonempty = None if frame.tiled.nonempty else f"{scope.index(extent_of(stage.axes))} > 0"
+    nonempty = None if frame.tiled.nonempty else f"{scope.index(extent_of(stage.loops.axes))} > 0"
     if how.method is Method.TWO_PASS:
         loads = (x for x in stage.body if isinstance(x, Load) and x.name == s.args[0])
         source = next(loads) if how.reload else None
-        return TwoPass(scope, s, how, stage.axes[-1].symbol, nonempty, source)
-    wide = frame.width > 1
-    across = stage.vector and wide
-    lanes = across or scope.lanes is not None or (stage.strip is not None and wide)
-    copies = 1 if stage.strip is not None else settled(how.unroll)
+        return TwoPass(scope, s, how, stage.axis.symbol, nonempty, source)
+    across, strip = stage.loops.vector, stage.strip is not None
+    lanes = across or scope.lanes is not None or (strip and frame.width > 1)
+    copies = 1 if strip else settled(how.unroll)
     return Accumulators(
         scope, s, how, "v" if lanes else "s", copies, across=across, nonempty=nonempty,
         count=stage.count,
@@ -258,20 +212,20 @@ def _collective(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Collective
 
 
 def _at_rest(
-    scope: Scope, stage: _Stage, states: Sequence[State], emit: Callable[[Scope], None],
-    kept: Iterable[str],
+    scope: Scope, stage: _Stage, states: Sequence[State],
+    write: Callable[[Collective, Scope], None], keep: Iterable[str],
 ) -> None:  # fmt: skip
     """Write what happens between turns of the loops: to variables, or to each vector of a strip,
     whose variables are fetched from arrays, and kept there."""
+
+    def each(at: Scope) -> None:
+        for one in stage.carried.values():
+            write(one, at)
+
     if stage.strip is None:
-        emit(scope)
-        return
-
-    def vector(at: Scope) -> None:
-        _held(at, states, kept, lambda: emit(at))
-
-    if stage.carried:
-        stage.strip.each(scope, vector)
+        each(scope)
+    elif stage.carried:
+        stage.strip.each(scope, lambda at: _held(at, states, keep, lambda: each(at)))
 
 
 def _held(
@@ -288,31 +242,25 @@ def _held(
 
 def _link(scope: Scope, stage: _Stage, elements: str) -> None:
     """Write the count of a chain's elements, and its end."""
-    if stage.chain is not None:
-        counter, turns = stage.chain
-        with scope.block(f"if (({counter} += {elements}) >= {turns}) {{"):
-            scope.line(f"{counter} = 0;")
+    if stage.loops.chain:
+        with scope.block(f"if (({stage.chain} += {elements}) >= {stage.loops.chain}) {{"):
+            scope.line(f"{stage.chain} = 0;")
             _flush(scope, stage)
 
 
 def _flush(scope: Scope, stage: _Stage) -> None:
-    def flush(at: Scope) -> None:
-        for one in stage.carried.values():
-            one.flush(at)
-
-    states = stage.states(lambda s, one: one.cascade)
-    _at_rest(scope, stage, states, flush, [s.name for s in states])
+    states = [s for one in stage.carried.values() if one.cascade for s in one.states]
+    _at_rest(scope, stage, states, lambda one, at: one.flush(at), [s.name for s in states])
 
 
-def _rows(scope: Scope, stage: _Stage, strip: Strip) -> None:
+def _rows(scope: Scope, stage: _Stage) -> None:
     """Write the walk of a strip down the rows, some of them at a time."""
-    axis = stage.axes[-1]
-    states = stage.states(lambda s, one: not s.total)
+    strip, symbol = stage.strip, stage.axis.symbol
+    assert strip is not None
+    states = [s for s in stage.states if not s.total]
 
     def row(at: Scope, offsets: range, live: str | None) -> None:
-        places = [
-            hoist(at.nested(symbols=shifted(at, axis.symbol, k)), stage.body) for k in offsets
-        ]
+        places = [hoist(at.nested(symbols=shifted(at, symbol, k)), stage.body) for k in offsets]
         _count(at, stage)
 
         def vector(here: Scope, copy: int) -> None:
@@ -327,11 +275,11 @@ def _rows(scope: Scope, stage: _Stage, strip: Strip) -> None:
         vector_loop(at, strip.symbol, strip.span, 1, vector)
         _link(at, stage, str(len(offsets)))
 
-    turns(scope, axis.symbol, whole(scope, axis), 1, stage.copies, row)
+    turns(scope, symbol, whole(scope, stage.axis), 1, stage.loops.copies, row)
 
 
 def _count(scope: Scope, stage: _Stage) -> None:
-    if any(one.counts for one in stage.carried.values()):
+    if stage.loops.counts:
         scope.line(f"{stage.count}++;")
 
 
@@ -347,8 +295,10 @@ def _step(scope: Scope, stage: _Stage, copy: int) -> None:
 
 
 def _innermost(scope: Scope, stage: _Stage) -> None:
-    span, name, block = whole(scope, stage.axes[-1]), stage.axes[-1].symbol.name, stage.block
-    if block is None or (span.exact is not None and span.exact <= block):
+    """Write the innermost loop, in blocks where it is cut."""
+    scope = hoist(scope, stage.body)
+    span, name, block = whole(scope, stage.axis), stage.axis.symbol.name, stage.loops.block
+    if not block or (span.exact is not None and span.exact <= block):
         _span(scope, span, stage)
         _link(scope, stage, span.high)
         return
@@ -362,9 +312,9 @@ def _innermost(scope: Scope, stage: _Stage) -> None:
 
 def _span(scope: Scope, span: Span, stage: _Stage) -> None:
     """Write the work on a stretch of the innermost loop."""
-    symbol = stage.axes[-1].symbol
-    late = [p for p in stage.prefetches if p.second]
-    first = [p for p in stage.prefetches if not p.second]
+    symbol, loops = stage.axis.symbol, stage.loops
+    late = [p for p in loops.prefetches if p.second]
+    first = [p for p in loops.prefetches if not p.second]
 
     def step(at: Scope, copy: int) -> None:
         if at.live is None:
@@ -372,18 +322,18 @@ def _span(scope: Scope, span: Span, stage: _Stage) -> None:
         _count(at, stage)
         _step(at, stage, copy)
 
-    if not stage.vector:
-        with each(scope, symbol, span.low, span.high, stage.backwards):
+    if not loops.vector:
+        with each(scope, symbol, span.low, span.high, loops.backwards):
             step(scope.nested(), 0)
         return
     blocks = [one for one in stage.carried.values() if isinstance(one, TwoPass)]
     if not blocks:
-        vector_loop(scope, symbol, span, stage.copies, step)
+        vector_loop(scope, symbol, span, loops.copies, step)
         return
     with scope.block("{"):
         for one in blocks:
             one.begin_block(scope, span)
-        vector_loop(scope, symbol, span, stage.copies, step)
+        vector_loop(scope, symbol, span, loops.copies, step)
         for number, one in enumerate(blocks):
             one.end_block(scope, span, () if number else late)
 
