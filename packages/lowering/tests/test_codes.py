@@ -10,6 +10,7 @@ from torch.fx import Graph, GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from gyrator_ir.body.nodes import Let
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.loop.nodes import Extern
 from gyrator_ir.target import Capabilities, Target
@@ -218,6 +219,23 @@ def test_what_kernels_lack_stays_a_call(lack, function, reason) -> None:
     assert reason in called.reason
     whole = lower(graph, LoweringOptions(), TARGETS).operations
     assert not any(isinstance(o, Extern) for o in whole)
+
+
+def test_run_time_floats_are_single_where_kernels_lack_double() -> None:
+    """A float that is made of sizes needs no call there, which could not be handed it."""
+    lacking = TARGETS["cpu"].capabilities.dtypes - {DType.F64}
+    capabilities = evolve(TARGETS["cpu"].capabilities, dtypes=lacking)
+    poor = {"cpu": evolve(TARGETS["cpu"], capabilities=capabilities)}
+
+    def function(x):
+        return x * (2.0 / x.shape[0]) + (x.shape[0] / 3 - 1)
+
+    graph = make_fx(function, tracing_mode="symbolic")(torch.ones(5, dtype=torch.bfloat16))
+    for targets, wanted in ((TARGETS, {DType.F64}), (poor, set())):
+        operations = lower(graph, LoweringOptions(), targets).operations
+        assert not any(isinstance(o, Extern) for o in operations)
+        types = {s.dtype for o in operations for s in o.body if isinstance(s, Let)}
+        assert types & {DType.F64} == wanted
 
 
 @pytest.mark.parametrize(

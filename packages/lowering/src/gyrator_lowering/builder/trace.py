@@ -105,11 +105,18 @@ class Value:
         return self.ops.let("bit_not", self)
 
 
+def _is_narrowed(value: Any, number: Any) -> bool:
+    """Whether a float of Python is `f32` here, for its device has no `f64`."""
+    python = isinstance(number, ScalarValue) and number.dtype is DType.F64
+    return python and value.dtype is DType.F32
+
+
 @frozen(eq=False)
 class ScalarValue:
     """A float or bool that is known at run time only: traced where it is used, as `dtype`.
 
-    What Python computes with it is computed where it is used, in Python's type, `f64`.
+    What Python computes with it is computed where it is used, in Python's type, `f64`, or in `f32`
+    where the trace is for a device without that.
     """
 
     dtype: DType
@@ -121,7 +128,10 @@ class ScalarValue:
         pair = (other, self) if swapped else (self, other)
 
         def trace(ops: Tracer) -> Value:
-            return ops.let(row, *[ops.const(number, DType.F64) for number in pair])
+            values: list[Any] = [n.trace(ops) if isinstance(n, ScalarValue) else n for n in pair]
+            narrowed = any(map(_is_narrowed, values, pair))
+            real = DType.F32 if narrowed else DType.F64
+            return ops.let(row, *[ops.number(v, real) for v in values])
 
         return ScalarValue(DType.F64, trace)
 
@@ -249,6 +259,10 @@ class Tracer:
         name = f"v{self._count}"
         self._count += 1
         return Value(self, name, dtype)
+
+    def number(self, given: "Value | bool | int | float", dtype: DType) -> Value:
+        """Return a value cast to a type, or a constant of it."""
+        return self.cast(given, dtype) if isinstance(given, Value) else self.const(given, dtype)
 
     def const(self, number: Number, dtype: DType) -> Value:
         """Return a constant of the given type; narrow floats are rounded from `f32`."""
