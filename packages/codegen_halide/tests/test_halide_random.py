@@ -1,9 +1,13 @@
 """Random kernels against the reference interpreter, by tile loops and by autoschedulers."""
 
+import ctypes
+
 import pytest
-from halide_harness import Library, runs_here
+from attrs import evolve
+from halide_harness import Library, build, runs_here, target
 
 from gyrator_codegen_halide.stage import ADAMS, LI, MULLAPUDI, HalideBackend
+from gyrator_ir.expr import ShapeFacts
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.compare import assert_same_writes
 from gyrator_testing.kernels.random import random_case
@@ -44,3 +48,27 @@ def test_autoschedulers(backend, build_folder):
     tiled = Library(kernels[1:2], build_folder, "avx2", backend=HalideBackend())
     assert library.units[1].text != tiled.units[0].text
     check(cases, library)
+
+
+def test_an_autoscheduler_that_fails_is_left_out(build_folder):
+    case = random_case(4, "reduction")
+    units = HalideBackend("halide-none2000", "None2000").emit(
+        [case.kernel], ShapeFacts(), (), target("avx2")
+    )
+    library = Library([case.kernel], build_folder, "avx2")
+    (name,) = library.functions
+    loaded = ctypes.CDLL(str(build(units[0], build_folder)))
+    library.functions[name] = getattr(loaded, units[0].kernels[0].symbol)
+    check([case], library)
+
+
+def test_a_build_that_takes_too_much_ends(build_folder):
+    case = random_case(4, "reduction")
+    (unit,) = HalideBackend().emit([case.kernel], ShapeFacts(), (), target("avx2"))
+    for limit, less in (
+        ("MOST_MEMORY = 4 << 30", "MOST_MEMORY = 1 << 20"),
+        ("MOST_SECONDS = 120", "MOST_SECONDS = 0"),
+    ):
+        assert limit in unit.text
+        with pytest.raises(AssertionError, match="GY-HALIDE-006: Halide failed, or took more"):
+            build(evolve(unit, text=unit.text.replace(limit, less)), build_folder)

@@ -38,7 +38,7 @@ class KernelText:
 
     def write(self, symbol: str) -> None:
         """Write the function `symbol`."""
-        with self._w.block(f"def {symbol}():", end=""):
+        with self._w.block(f"def {symbol}(autoscheduler):", end=""):
             inputs = ", ".join(self._inputs())
             for axis in self.values.coordinates(Level.INNER):
                 self._w.line(f'{axis.name} = hl.Var("{axis.name}")')
@@ -46,8 +46,7 @@ class KernelText:
             dense = [self._dense(level, stores) for level, stores in self.values.dense.items()]
             flat = [self._flat(buffer, stores) for buffer, stores in self.values.flat.items()]
             outputs = ", ".join(dense + flat + self._checks())
-            scheduler = repr(self._how.autoscheduler or None)
-            made = f"[{inputs}], [{outputs}], TARGET, {scheduler}"
+            made = f"[{inputs}], [{outputs}], TARGET, autoscheduler"
             self._w.line(f'return compiled("{symbol}_halide", {made})')
 
     @property

@@ -108,7 +108,20 @@ def _prelude(name: str) -> str:
 def _reserved() -> frozenset[str]:
     text = _prelude("ops.txt") + _prelude("kernels.txt")
     words = re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)
-    return frozenset((*words, *kwlist, "hl", "sys", "codes", "thread"))
+    return frozenset(
+        (
+            *words,
+            *kwlist,
+            "hl",
+            "os",
+            "resource",
+            "sys",
+            "traceback",
+            "codes",
+            "thread",
+            "autoscheduler",
+        )
+    )
 
 
 def _unit(
@@ -126,7 +139,7 @@ def _unit(
         _prelude("kernels.txt"),
         f'TARGET = target("{target.arch}", {how.blocks})\n',
         script.text,
-        f"{symbol}().compile({{hl.OutputFileType.object: sys.argv[1]}})\n",
+        f"write({symbol}, {how.autoscheduler or None!r}, sys.argv[1])\n",
         "r'''\n#endif\n",
         _prelude("entry.h"),
         entry.text,
