@@ -33,6 +33,9 @@ from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 LANES = {"avx512": 16, "avx2": 8}
 """32-bit elements of a vector by `Target.arch`."""
 
+TOO_MUCH = "GY-HALIDE-006"
+"""A compilation that failed, or exceeded its limits of memory and time."""
+
 
 @frozen
 class HalideBackend(TilingLanguage):
@@ -139,7 +142,7 @@ def _unit(
         _prelude("kernels.txt"),
         f'TARGET = target("{target.arch}", {how.blocks})\n',
         script.text,
-        f"write({symbol}, {how.autoscheduler or None!r}, sys.argv[1])\n",
+        f'write({symbol}, {how.autoscheduler or None!r}, sys.argv[1], "{TOO_MUCH}")\n',
         "r'''\n#endif\n",
         _prelude("entry.h"),
         entry.text,
