@@ -148,12 +148,8 @@ def load(scope: Scope, s: Load) -> None:
         given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, s.index)}"
         text = f"gy_gather({given})" if mask is None else f"gy_gather_mask({given}, {mask}, {zero})"
     else:
-        array = scope.frame.names.take(f"{s.name}_lanes")
-        scope.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
         one = f"gy_sload({_of_lane(scope, s.buffer, s.index)})"
-        test = _lane_test(scope, s.mask)
-        scope.line(f"{scope.each_lane} {test}{array}[lane] = {one};")
-        text = f"gy_vload({array})"
+        text = scope.by_lane(s.name, dtype, one, _lane_test(scope, s.mask))
     scope.define(s.name, text, dtype, varying=True)
 
 

@@ -5,21 +5,17 @@ from collections.abc import Iterable
 from attrs import evolve
 
 from gyrator_codegen_cpp.accesses import at_lane, load, load_pair, store, store_pair
-from gyrator_codegen_cpp.dtypes import lane_type, literal
+from gyrator_codegen_cpp.dtypes import literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scope import Scope
-from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let, Load, Store
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.source import Failure
 from gyrator_ir.tile.nodes import Access
 from gyrator_ir.types import DType
 
 Statements = list[KernelStatement]
-
-OUTSIDE = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
-"""Message of the check of a `Bind`."""
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -93,12 +89,8 @@ def _let(scope: Scope, s: Let) -> None:
 
 def _let_by_lane(scope: Scope, s: Let, types: tuple[DType, ...]) -> None:
     """Compute an op lane by lane: for operands that the prelude wants to be the same for all."""
-    args = tuple(map(scope.one_lane, s.args))
-    array = scope.frame.names.take(f"{s.name}_lanes")
-    scope.line(f"s{lane_type(s.dtype)} {array}[GY_LANES] = {{}};")
-    text = EMITTERS[s.op](args, types, s.dtype, "s")
-    scope.line(f"{scope.each_lane} {array}[lane] = {text};")
-    scope.define(s.name, f"gy_vload({array})", s.dtype, varying=True)
+    one = EMITTERS[s.op](tuple(map(scope.one_lane, s.args)), types, s.dtype, "s")
+    scope.define(s.name, scope.by_lane(s.name, s.dtype, one), s.dtype, varying=True)
 
 
 def index_text(scope: Scope, e: Expr, varying: bool) -> str:
@@ -106,16 +98,12 @@ def index_text(scope: Scope, e: Expr, varying: bool) -> str:
     access = scope.access(e)
     match access.kind:
         case Access.UNIFORM:
-            text = f"(si64)({scope.index(e)})"
-            return f"gy_vsplat({text})" if varying and scope.lanes is not None else text
+            return scope.spread(f"(si64)({scope.index(e)})", scope.form if varying else "s")
         case Access.UNIT:
             return f"gy_viota({scope.index(e)})"
         case Access.STRIDED:
             return f"gy_viota({scope.index(e)}, {scope.index(access.stride)})"
-    array = scope.frame.names.take("index_lanes")
-    scope.line(f"si64 {array}[GY_LANES] = {{}};")
-    scope.line(f"{scope.each_lane} {array}[lane] = {at_lane(scope, e)};")
-    return f"gy_vload({array})"
+    return scope.by_lane("index", DType.I64, at_lane(scope, e))
 
 
 def _index_value(scope: Scope, s: IndexValue) -> None:
@@ -141,12 +129,11 @@ def _bind(scope: Scope, s: Bind) -> None:
     if s.wrap:
         scope.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
     if s.check:
-        failure = Failure.RUNTIME if s.check is Check.RUNTIME else Failure.INDEX
         bad = f"gy_lt({name}, {zero}) | gy_ge({name}, {size})"
         only = scope.live_mask(s.mask) if varying else mask and mask.text
         if only:
             bad = f"({bad}) & {only}"
-        scope.line(f"if (gy_any({bad})) return {scope.frame.check(OUTSIDE, failure)};")
+        scope.line(f"if (gy_any({bad})) return {scope.frame.check(s.check)};")
     if varying:
         scope.line(f"si64 {name}_lanes[GY_LANES];")
         scope.line(f"gy_store({name}_lanes, {name});")

@@ -9,13 +9,14 @@ from contextlib import AbstractContextManager
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import Names, Writer, nest
+from gyrator_codegen import Names, Writer, index_check, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.body.nodes import Check
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.source import Failure, KernelCheck
+from gyrator_ir.source import KernelCheck
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 from gyrator_ir.types import DType
 
@@ -133,13 +134,13 @@ class Frame:
         """Return what an index is for a vector."""
         return self._accesses.get(e, IndexAccess(e, Access.LANES))
 
-    def check(self, message: str, failure: Failure) -> int:
-        """Return the code of a failure with this message."""
-        for known in self.checks:
-            if known.message == message and known.failure is failure:
-                return known.code
-        self.checks.append(KernelCheck(len(self.checks) + 1, failure, message))
-        return len(self.checks)
+    def check(self, check: Check) -> int:
+        """Return the code of a failed check of an index."""
+        known = {c.failure: c.code for c in self.checks}
+        found = index_check(len(known) + 1, check)
+        if found.failure not in known:
+            self.checks.append(found)
+        return known.get(found.failure, found.code)
 
 
 @define
@@ -239,13 +240,9 @@ class Scope:
         """Declare the value `name` as `text`."""
         varying = varying and self.lanes is not None
         form = "v" if varying else "s"
-        word = self.safe(name)
+        word = self.frame.names.stable(name)
         self.line(f"const {form}{lane_type(dtype)} {word} = {text};")
         self.env[name] = Value(word, dtype, varying)
-
-    def safe(self, name: str) -> str:
-        """Return the identifier that stands for an IR name in the text."""
-        return self.frame.names.stable(name)
 
     # Addresses ------------------------------------------------------------------------------
 
@@ -253,18 +250,23 @@ class Scope:
         """Return what an index is here."""
         return IndexAccess(e, Access.UNIFORM) if self.lanes is None else self.frame.access(e)
 
-    def spill(self, name: str) -> str:
-        """Write a varying value to an array, a lane an element; return the array's name."""
+    def one_lane(self, name: str) -> str:
+        """Return a value's text for the lane called `lane`; a varying one is put into an array."""
         value = self.value(name)
+        if not value.varying:
+            return value.text
         array = self.frame.names.take(f"{value.text}_lanes")
         self.line(f"s{lane_type(value.dtype)} {array}[GY_LANES];")
         self.line(f"gy_store({array}, {value.text});")
-        return array
+        return f"{array}[lane]"
 
-    def one_lane(self, name: str) -> str:
-        """Return a value's text for the lane called `lane`."""
-        value = self.value(name)
-        return f"{self.spill(name)}[lane]" if value.varying else value.text
+    def by_lane(self, name: str, dtype: DType, one: str, test: str = "") -> str:
+        """Return a vector that is computed lane by lane: `one` for the lane called `lane`, if
+        `test` says so."""
+        array = self.frame.names.take(f"{name}_lanes")
+        self.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
+        self.line(f"{self.each_lane} {test}{array}[lane] = {one};")
+        return f"gy_vload({array})"
 
     @property
     def each_lane(self) -> str:
