@@ -160,11 +160,6 @@ class Scope:
     """What to do at a Reduce, ScanStep or SortStep."""
 
     @property
-    def writer(self) -> Writer:
-        """Where lines go."""
-        return self.frame.writer
-
-    @property
     def form(self) -> str:
         """Prefix of lane types here: `v` or `s`."""
         return "s" if self.lanes is None else "v"
@@ -186,11 +181,11 @@ class Scope:
 
     def block(self, head: str) -> AbstractContextManager[None]:
         """Write a block in braces."""
-        return self.writer.block(head)
+        return self.frame.writer.block(head)
 
     def line(self, *texts: str) -> None:
         """Write lines."""
-        self.writer.lines(*texts)
+        self.frame.writer.lines(*texts)
 
     def scratch(self, name: str, element: str, length: str) -> None:
         """Declare memory of the heap that lives as long as the block."""
