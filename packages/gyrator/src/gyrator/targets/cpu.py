@@ -24,6 +24,7 @@ from gyrator_runtime.device import (
     cpu_isa,
     processor,
 )
+from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.toolchain import find_toolchain
 from gyrator_runtime.warn import warn
 
@@ -114,6 +115,7 @@ class CppLoader:
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     """Find a compiler. ToolchainError (GY-BUILD-001) where there is none."""
+    keep_freed_memory()
     toolchain = find_toolchain(os.environ, context.cache)
     jobs = context.threads or None
     return CppLoader(

@@ -16,6 +16,7 @@ from attrs import define, field
 
 from gyrator_runtime.build import load_library
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
+from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.native import Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
 from gyrator_runtime.package.errors import altered, misfit, newer, no_package
@@ -70,6 +71,7 @@ def load(
     if expected_sha256 is not None and file_hash(path) != expected_sha256.lower():
         raise altered(path, "its SHA-256 is not the expected one")
     level = cpu_isa(isa or os.environ.get("GYRATOR_ISA") or None)
+    keep_freed_memory()
     with open(path, "rb") as file:
         try:
             archive = Archive(file)
