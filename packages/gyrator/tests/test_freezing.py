@@ -339,3 +339,26 @@ def test_relu_keeps_nan_unless_fast(tmp_path):
                 spoilt = x.clone()
                 spoilt[0, 0, 0, 0] = float("nan")
                 torch.testing.assert_close(run(spoilt), block(spoilt), equal_nan=True)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("best", ["aten", "mkl", "onednn", ""])
+def test_weights_in_each_layout(tmp_path, monkeypatch, best):
+    """Each way to lay a layer's weight out gives its result, and follows the weight."""
+    monkeypatch.setattr(Measure, "packed", lambda *_: best)
+    records = []
+    with session(tmp_path, records) as ours:
+        for bias in (False, True):
+            torch._dynamo.reset()
+            model = nn.Sequential(
+                nn.Linear(12, 40, bias=bias), nn.Sigmoid(), nn.Linear(40, 7)
+            ).eval()
+            run = torch.compile(model, backend=ours.backend, dynamic=False)
+            for x in (torch.randn(5, 12), torch.randn(2, 5, 12)):
+                agree(run(x), model(x))
+            model[0].weight.mul_(2)
+            agree(run(x), model(x))
+        straight = 4 * (12 * 40 + 40 * 7)
+        assert (ours.constant_bytes >= straight) == bool(best)
+    wanted = {"mkl": {"_mkl_linear"}, "onednn": {"_linear_pointwise"}}
+    assert {*calls(records[-1])} == wanted.get(best, {"addmm"})

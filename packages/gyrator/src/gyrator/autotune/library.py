@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from itertools import cycle
 from itertools import product as pairs
 from types import MappingProxyType
 from typing import Any
@@ -39,8 +41,12 @@ _PACKED_GAIN = 1.05
 """How much quicker a packed weight must make a product."""
 _WHOLE = "onednn, whole"
 _PACKINGS = MappingProxyType({
-    "": Packed(), "onednn": Packed("onednn"), "mkl": Packed("mkl"), _WHOLE: Packed("onednn", True),
+    "": Packed(), "aten": Packed("aten"), "onednn": Packed("onednn"), "mkl": Packed("mkl"),
+    _WHOLE: Packed("onednn", True),
 })  # fmt: skip
+_COLD_BYTES, _MOST_COPIES = 16 << 20, 16
+"""Of a packed weight there are so many copies: in a model, the layers before have filled the
+caches with theirs."""
 _SPECIAL = (float("nan"), float("inf"), float("-inf"), 0.0)
 _SPREAD = 3.0
 """Of the numbers at which the error of a function is measured."""
@@ -129,7 +135,7 @@ class LibraryChoice:
 
         What is quickest is measured for each product, once a machine.
         """
-        key = self._key(repr(("packed", product, after, self._exact)), product.device)
+        key = self._key(repr((*_PACKINGS, _COLD_BYTES, product, after, self._exact)), product.device)
         best = remembered(self.setting.cache, key)
         if best is None:
             with self._alone(product.device) as measure:
@@ -216,20 +222,32 @@ class Measure:
         follows; empty for ATen's calls."""
         x, y = self._matrices(product)
         bias = self._drawn(1, product.columns, False)[0]
-        runs: dict[str, Callable[[], torch.Tensor]] = {
-            "": lambda: after.in_aten(torch.addmm(bias, x, y))
-        }
+        count = max(1, min(_MOST_COPIES, _COLD_BYTES // (4 * product.depth * product.columns)))
+        weights = [y.t().clone() for _ in range(count)]
+
+        def each(
+            pack: Callable[[torch.Tensor], Any], run: Callable[[Any, torch.Tensor], torch.Tensor]
+        ) -> Callable[[], torch.Tensor]:
+            packed = cycle([(pack(weight), weight) for weight in weights])
+            return lambda: run(*next(packed))
+
+        runs = {"": each(torch.t, lambda w, _: after.in_aten(torch.addmm(bias, x, w)))}
+        if product.turned:
+            runs["aten"] = each(
+                lambda w: w.t().contiguous(), lambda w, _: after.in_aten(torch.addmm(bias, x, w))
+            )
         if not exact or self.as_exact(product.depth):
-            for_onednn = torch.ops.mkldnn._reorder_linear_weight(y.t(), product.rows)
-            runs["onednn"] = lambda: after.in_aten(_onednn(x, for_onednn, bias))
+            pack = torch.ops.mkldnn._reorder_linear_weight
+            for_onednn = partial(pack, batch_size=product.rows)
+            runs["onednn"] = each(for_onednn, lambda w, _: after.in_aten(_onednn(x, w, bias)))
             if after != NOTHING:
-                runs[_WHOLE] = lambda: _onednn(x, for_onednn, bias, after)
+                runs[_WHOLE] = each(for_onednn, lambda w, _: _onednn(x, w, bias, after))
         if torch._C.has_mkl:
             mkl: Any = torch.ops.mkl
-            weight = y.t().contiguous()
-            for_mkl = mkl._mkl_reorder_linear_weight(weight, product.rows)
-            runs["mkl"] = lambda: after.in_aten(
-                mkl._mkl_linear(x, for_mkl, weight, bias, product.rows)
+            rows = product.rows
+            runs["mkl"] = each(
+                lambda w: mkl._mkl_reorder_linear_weight(w, rows),
+                lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, bias, rows)),
             )
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
         best = min(times, key=lambda name: times[name].least)

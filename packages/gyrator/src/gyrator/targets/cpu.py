@@ -115,7 +115,6 @@ class CppLoader:
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     """Find a compiler. ToolchainError (GY-BUILD-001) where there is none."""
-    keep_freed_memory()
     toolchain = find_toolchain(os.environ, context.cache)
     jobs = context.threads or None
     return CppLoader(
@@ -131,7 +130,8 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
 
 
 def make_device(target: Target) -> DeviceInterface:
-    """Return the host's device interface."""
+    """Return the host's device interface, for programs that make tensors in every call."""
+    keep_freed_memory()
     return CpuDevice(target.arch)
 
 

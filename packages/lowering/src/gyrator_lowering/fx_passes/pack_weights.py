@@ -38,7 +38,7 @@ class Packed:
     """How a product with a packed weight is computed."""
 
     library: str = ""
-    """`onednn`, `mkl`, or none."""
+    """`onednn`, `mkl`, `aten` for a weight that lies row by row, or none."""
     whole: bool = False
     """The library computes what follows the product too."""
 
@@ -126,6 +126,14 @@ class PackWeights:
             return False
         *bias, x, y = node.args
         rows = x.meta["val"].shape[0]
+        if how.library == "aten":
+            if y.meta["val"].is_contiguous():
+                return False
+            straight = insert(
+                gm, node, aten.clone.default, y, memory_format=torch.contiguous_format
+            )
+            node.replace_input_with(y, straight)
+            return True
         weight = insert(gm, node, aten.permute.default, y, [1, 0])
         whole = insert(gm, node, aten.clone.default, weight, memory_format=torch.contiguous_format)
         added = bias[0] if bias else None
