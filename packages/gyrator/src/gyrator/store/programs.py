@@ -26,6 +26,7 @@ from gyrator_runtime.artifact import (
 from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.host import with_current_device
+from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import parse
@@ -255,7 +256,9 @@ def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, 
 
 @once
 def host_runner(cache: Cache) -> Runner:
-    """Return the runner of host programs for this process: native if it can be built."""
+    """Return the runner of host programs for this process: native if it can be built. What their
+    calls give back stays with the process."""
+    keep_freed_memory()
     try:
         toolchain = find_toolchain(os.environ, cache)
     except ToolchainError:

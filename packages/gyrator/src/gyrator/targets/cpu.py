@@ -24,7 +24,6 @@ from gyrator_runtime.device import (
     cpu_isa,
     processor,
 )
-from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.toolchain import find_toolchain
 from gyrator_runtime.warn import warn
 
@@ -130,8 +129,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
 
 
 def make_device(target: Target) -> DeviceInterface:
-    """Return the host's device interface, for programs that make tensors in every call."""
-    keep_freed_memory()
+    """Return the host's device interface."""
     return CpuDevice(target.arch)
 
 
