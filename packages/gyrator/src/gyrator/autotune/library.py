@@ -135,7 +135,8 @@ class LibraryChoice:
 
         What is quickest is measured for each product, once a machine.
         """
-        key = self._key(repr((*_PACKINGS, _COLD_BYTES, product, after, self._exact)), product.device)
+        asked = (*_PACKINGS, _COLD_BYTES, product, after, self._exact)
+        key = self._key(repr(asked), product.device)
         best = remembered(self.setting.cache, key)
         if best is None:
             with self._alone(product.device) as measure:

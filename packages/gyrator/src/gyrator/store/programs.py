@@ -25,8 +25,8 @@ from gyrator_runtime.artifact import (
 )
 from gyrator_runtime.cache import Cache, CacheError, CacheKey
 from gyrator_runtime.graphs import GraphMemory
-from gyrator_runtime.host import with_current_device
 from gyrator_runtime.heap import keep_freed_memory
+from gyrator_runtime.host import with_current_device
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import parse
