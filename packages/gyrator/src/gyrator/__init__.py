@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gyrator.store.travel import register
 
 if TYPE_CHECKING:
+    from gyrator.engine.parts import PartCompiler
     from gyrator.options import OptionError, Options, list_modes, list_options
     from gyrator.reports.explain import Explanation, explain
     from gyrator.reports.records import ExternRecord, GraphRecord, KernelRecord
@@ -25,6 +26,7 @@ __all__ = [
     "KernelRecord",
     "OptionError",
     "Options",
+    "PartCompiler",
     "PassEdits",
     "Session",
     "default_session",
@@ -40,6 +42,7 @@ _MODULES = {
     "KernelRecord": "gyrator.reports.records",
     "OptionError": "gyrator.options",
     "Options": "gyrator.options",
+    "PartCompiler": "gyrator.engine.parts",
     "PassEdits": "gyrator_ir.passes",
     "Session": "gyrator.session",
     "default_session": "gyrator.session",

@@ -1,7 +1,7 @@
 """What a user may choose, with its default and meaning: one attrs field an option."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, Literal
@@ -16,9 +16,16 @@ class OptionError(GyratorError):
     """An option or mode that does not exist, or a value that it does not take."""
 
 
-def _option(default: Any, meaning: str, choices: tuple[Any, ...] = (), code: bool = True) -> Any:
-    """Declare an option. `code`: it can change what is generated, so it is part of cache keys."""
-    metadata = {"meaning": meaning, "choices": choices, "code": code}
+def _option(
+    default: Any,
+    meaning: str,
+    choices: tuple[Any, ...] = (),
+    code: bool = True,
+    callable: bool = False,
+) -> Any:
+    """Declare an option. `code`: it can change what is generated, so it is part of cache keys.
+    `callable`: a function will do as well."""
+    metadata = {"meaning": meaning, "choices": choices, "code": code, "callable": callable}
     return field(default=default, metadata=metadata)
 
 
@@ -48,11 +55,13 @@ class Options:
         "stop, and not its plan. Slower.",
         code=False,
     )
-    fx_compiler: str = _option(
+    fx_compiler: str | Callable[..., Any] = _option(  # noqa: RUF009, a field of attrs
         "",
-        "With the wrapper 'fx': what compiles the graph, `module:function` or the name of an "
-        "entry point in `gyrator.fx_compilers`.",
+        "With the wrapper 'fx': what compiles the graph, a function of a `GraphModule` that "
+        "returns a callable, `module:function`, or the name of an entry point in "
+        "`gyrator.fx_compilers`.",
         code=False,
+        callable=True,
     )
     fusion: bool = _option(True, "Fuse operations into common kernels.")
     inline: bool = _option(True, "Compute cheap values again where they are used.")
@@ -250,6 +259,8 @@ def _mode(mode: str) -> Mapping[str, Any]:
 def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
     choices = option.metadata["choices"]
     wanted = type(option.default)
+    if option.metadata["callable"] and callable(value):
+        return value
     if type(value) is not wanted:
         wrong = f"takes a {wanted.__name__}, got {value!r}"
     elif choices and value not in choices:

@@ -12,13 +12,15 @@ import torch
 from attrs import define, field
 
 from gyrator.config import Config, read_config
+from gyrator.engine.compiled import NO_DECOMPOSITIONS, Decompositions
 from gyrator.engine.engine import Engine
 from gyrator.engine.lazy import ShippedWrapper
+from gyrator.engine.parts import PartCompiler
 from gyrator.frontend.aot import Frontend
 from gyrator.frontend.freezing import SharedConstants
 from gyrator.options import Options, environment_options, make_options
 from gyrator.reports.records import Observer, ignore_record
-from gyrator.store.content_hash import passes_hash
+from gyrator.store.content_hash import decompositions_hash, passes_hash
 from gyrator.store.travel import record
 from gyrator.targets import TargetDefinition, installed, probed
 from gyrator_ir.backend import WrapperBackend
@@ -61,21 +63,31 @@ class Session:
     passes: PassEdits = field(factory=PassEdits)
     """Which passes are added, replaced or dropped. PassError where there is none of a name."""
     _targets: Mapping[str, tuple[TargetDefinition, Target]] | None = None
+    decompositions: Decompositions = NO_DECOMPOSITIONS
+    """What takes ops apart before any pass sees them, in place of our functions and PyTorch's, by
+    op (`torch.ops.aten.softplus.default`); None keeps an op whole."""
+    parts: PartCompiler | None = None
+    """What compiles a part of every graph in Gyrator's place."""
     wrappers: Mapping[str, WrapperBackend] = _WRAPPERS
     observer: Observer = ignore_record
     _cache: Cache | None = None
-    _uninitialised: tuple[TargetDefinition, ...] = ()
-    _engines: dict[Options, Engine] = field(factory=dict)
-    _constants: SharedConstants = field(factory=SharedConstants)
-    _lock: threading.Lock = field(factory=threading.Lock)
+    _uninitialised: tuple[TargetDefinition, ...] = field(default=(), init=False)
+    _engines: dict[Options, Engine] = field(factory=dict, init=False)
+    _constants: SharedConstants = field(factory=SharedConstants, init=False)
+    _lock: threading.Lock = field(factory=threading.Lock, init=False)
 
     def __attrs_post_init__(self) -> None:
-        """Refuse edits that name nothing, before anything is compiled."""
+        """Refuse edits that name nothing, and tables that are none, before anything is compiled."""
         if self.passes.edits:
             from gyrator.engine.passes import pipelines  # the stages take 0.5 s to import
 
             self.passes.check(pipelines())
             passes_hash(self.passes)
+        if self.decompositions:
+            from gyrator_lowering.decompositions import edited
+
+            edited({}, self.decompositions)
+            decompositions_hash(self.decompositions)
 
     @property
     def targets(self) -> Mapping[str, tuple[TargetDefinition, Target]]:
@@ -110,6 +122,8 @@ class Session:
                     config=self.config,
                     rules=self.rules,
                     passes=self.passes,
+                    decompositions=self.decompositions,
+                    parts=self.parts,
                     targets=targets,
                     wrappers=self.wrappers,
                     cache=self.cache,

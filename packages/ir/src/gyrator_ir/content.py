@@ -5,13 +5,18 @@ Nothing is imported: a warm start asks for the digest of backends that it has no
 
 import os
 import re
+import sys
 from collections.abc import Iterable
 from functools import cache
 from hashlib import sha256
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 _IMPORT = re.compile(rb"from (gyrator_\w+)")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _BASE = "gyrator_ir"
 """Imports no other package of Gyrator."""
 
@@ -40,6 +45,44 @@ def reached(*packages: str) -> tuple[str, ...]:
             found.add(package)
             left += _source(package, package != _BASE).imported
     return tuple(sorted(found))
+
+
+def value_hash(*values: Any) -> str:
+    """Return a digest of functions and plain values that a user gave.
+
+    A function counts with the file that it stands in, or where there is none with its own code,
+    and with what it holds: defaults, and variables of functions around it.
+
+    Raises:
+        ValueError: for a value without a text of its own, as `<object at 0x7f...>`.
+    """
+    digest = sha256()
+    left = list(values)
+    while left:
+        value = left.pop(0)
+        code = getattr(value, "__code__", None)
+        if code is None:
+            text = repr(value)
+            if _ADDRESS.search(text):
+                raise ValueError(f"{text} has no text of its own")
+            digest.update(f"{len(text)} {text}\n".encode())
+            continue
+        file = getattr(sys.modules.get(value.__module__), "__file__", None)
+        digest.update(f"{value.__module__} {value.__qualname__} {code.co_firstlineno}\n".encode())
+        if file is None:
+            digest.update(repr(_constants(code)).encode())
+        else:
+            with open(file, "rb") as source:
+                digest.update(source.read())
+        left += [cell.cell_contents for cell in value.__closure__ or ()]
+        left += value.__defaults__ or ()
+    return digest.hexdigest()
+
+
+def _constants(code: "CodeType") -> tuple[Any, ...]:
+    """Return the bytecode, names and constants of a function and of those inside of it."""
+    inside = (_constants(c) if hasattr(c, "co_code") else c for c in code.co_consts)
+    return code.co_code, code.co_names, tuple(inside)
 
 
 class _Source(NamedTuple):

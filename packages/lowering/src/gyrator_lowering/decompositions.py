@@ -10,12 +10,18 @@ import torch
 from torch._decomp import core_aten_decompositions
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
 from gyrator_lowering.table import LoweringTable
 from gyrator_lowering.torch_bridge.schema import info_of
 
 aten = torch.ops.aten
+
+
+class DecompositionError(GyratorError):
+    """A table of decompositions that is none."""
+
 
 Decompositions = dict[torch._ops.OpOverload, Callable[..., Any]]
 
@@ -33,6 +39,37 @@ def default_decompositions(table: LoweringTable | None = None) -> Decompositions
     rules = default_table() if table is None else table
     found = {op: function for op, name, function in _candidates() if rules.find(name) is None}
     return found | dict(CORRECTIONS)
+
+
+def edited(
+    found: Decompositions, changes: Mapping[Any, Callable[..., Any] | None]
+) -> Decompositions:
+    """Return a table in which a user's functions take the place of others; None keeps an op whole.
+
+    Args:
+        found: the table.
+        changes: functions by overload, or by packet for all of its overloads.
+
+    Raises:
+        DecompositionError: GY-LOWER-040 for what is no op.
+    """
+    table = dict(found)
+    for key, function in changes.items():
+        if isinstance(key, torch._ops.OpOverloadPacket):
+            packet: Any = key
+            overloads = [getattr(packet, name) for name in packet.overloads()]
+        elif isinstance(key, torch._ops.OpOverload):
+            overloads = [key]
+        else:
+            said = f"{key!r}, of a table of decompositions, is no op"
+            help = "give `torch.ops.aten.softplus.default`, or `torch.ops.aten.softplus`"
+            raise DecompositionError(Diagnostic("GY-LOWER-040", said, help=help))
+        for overload in overloads:
+            if function is None:
+                table.pop(overload, None)
+            else:
+                table[overload] = function
+    return table
 
 
 _SLOPES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import torch
@@ -22,6 +23,10 @@ Phase = Literal["inference", "forward", "backward"]
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """A compiled graph: takes one list of arguments, which it empties, and gives the results."""
 
+
+Decompositions = Mapping[Any, Callable[..., Any] | None]
+"""By op; None keeps it whole."""
+NO_DECOMPOSITIONS: Decompositions = MappingProxyType({})
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -47,6 +52,11 @@ class GraphCompiler(Protocol):
     @property
     def rules(self) -> LoweringTable | None:
         """Which rule lowers what; None for the table that we ship."""
+        ...
+
+    @property
+    def decompositions(self) -> Decompositions:
+        """What a user changes of the table that takes ops apart."""
         ...
 
     @property

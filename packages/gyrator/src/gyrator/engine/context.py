@@ -14,10 +14,18 @@ import torch
 from attrs import evolve, field, frozen
 
 from gyrator.config import Config
+from gyrator.engine.compiled import NO_DECOMPOSITIONS, Decompositions
+from gyrator.engine.parts import PartCompiler
 from gyrator.options import Options
 from gyrator.reports.logs import log_graph
 from gyrator.reports.records import GraphRecord, Observer, Stopwatch
-from gyrator.store.content_hash import canonical, passes_hash, product_hash, rules_hash
+from gyrator.store.content_hash import (
+    canonical,
+    decompositions_hash,
+    passes_hash,
+    product_hash,
+    rules_hash,
+)
 from gyrator.store.programs import LoadContext, host_runner
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator_ir.backend import WrapperBackend
@@ -52,6 +60,9 @@ class CompilerContext:
     observer: Observer
     loaders: dict[Target, KernelLoader] = field(factory=dict)
     """Those opened so far."""
+    decompositions: Decompositions = NO_DECOMPOSITIONS
+    parts: PartCompiler | None = None
+    """What compiles a part of every graph in our place."""
     keeps_repros: bool = True
     """Whether a graph on which the compiler fails is written to a folder."""
     memory: GraphMemory = field(factory=GraphMemory)
@@ -77,6 +88,8 @@ class CompilerContext:
             "options": repr(self.options.code_fields()),
             "passes": passes_hash(self.passes),
             "rules": "ours" if self.rules is None else rules_hash(self.rules),
+            "decompositions": decompositions_hash(self.decompositions),
+            "parts": "" if self.parts is None else self.parts.identity,
             "host language": repr([(h.name, h.content_hash) for h in hosts]),
             "targets": "\n".join(f"{d} {canonical(target)}" for d, target in targets.items()),
             "kernel languages": repr(languages),

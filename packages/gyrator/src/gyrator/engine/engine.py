@@ -13,6 +13,8 @@ from attrs import asdict, evolve, frozen
 
 from gyrator.engine.compiled import Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
+from gyrator.engine.idle_options import warn_idle
+from gyrator.engine.parts import PartCompiler, PartError
 from gyrator.frontend.boundary import plain_boundary
 from gyrator.frontend.fallback import eager_graph, warn_fallback
 from gyrator.frontend.graph_key import graph_bytes
@@ -48,7 +50,37 @@ class Engine(CompilerContext):
     ) -> CompiledGraph:
         """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
         it, with a warning, where nothing can."""
-        return self._adapted(gm, phase, _DEPTH, watch or self.stopwatch())
+        watch = watch or self.stopwatch()
+        warn_idle(self.options, self.targets, _devices(gm), phase)
+        if self.parts is not None:
+            return self._parted(gm, phase, watch, self.parts)
+        return self._adapted(gm, phase, _DEPTH, watch)
+
+    def _parted(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch, parts: PartCompiler
+    ) -> CompiledGraph:
+        """Let another compiler have its parts of a graph, and compile what is around them."""
+        from gyrator.engine.pieces import Piece, as_said, costs, cut, glue
+
+        def ours(piece: Piece) -> Boxed:
+            return self._adapted(piece.module, phase, _DEPTH, watch).call
+
+        def compiled(piece: Piece) -> Boxed:
+            if not piece.compiled or not costs(piece):
+                return ours(piece)
+            try:
+                return as_said(piece, parts.call(piece))
+            except PartError as error:
+                if self.options.strict:
+                    raise
+                said = error.diagnostic
+                warn(said.code, f"{said.message}; Gyrator compiles it", said.help)
+                return ours(piece)
+
+        pieces = cut(gm, parts.refused(gm))
+        if not any(piece.compiled and costs(piece) for piece in pieces):
+            return self._adapted(gm, phase, _DEPTH, watch)
+        return CompiledGraph(glue(gm, pieces, [compiled(piece) for piece in pieces]))
 
     def _adapted(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
@@ -233,8 +265,7 @@ class Engine(CompilerContext):
 
     def _check_devices(self, gm: torch.fx.GraphModule) -> None:
         """Refuse a graph all of whose tensors lie where no target is."""
-        tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
-        devices = {n.meta["val"].device.type: n for n in tensors}
+        devices = _devices(gm)
         if devices and not devices.keys() & self.targets.keys():
             device, node = next(iter(devices.items()))
             known = ", ".join(self.targets) or "none"
@@ -255,6 +286,12 @@ class Engine(CompilerContext):
             **self.identity,
         }
         return make_key("programs", fields)
+
+
+def _devices(gm: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
+    """Return the types of the devices of a graph's tensors, each with a node that has one."""
+    tensors = [n for n in gm.graph.nodes if isinstance(n.meta.get("val"), torch.Tensor)]
+    return {n.meta["val"].device.type: n for n in tensors}
 
 
 def _product_devices(gm: torch.fx.GraphModule) -> set[str]:

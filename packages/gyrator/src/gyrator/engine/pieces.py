@@ -91,6 +91,11 @@ def glue(gm: GraphModule, pieces: Sequence[Piece], calls: Sequence[Boxed]) -> Bo
     return run
 
 
+def costs(piece: Piece) -> bool:
+    """Whether a piece computes anything."""
+    return any(n.op == "call_function" and not _is_free(n) for n in piece.module.graph.nodes)
+
+
 def record(node: Node, why: Diagnostic) -> ExternRecord:
     """Describe a node that PyTorch runs, for reports."""
     line, code = innermost(node.meta.get("stack_trace") or "")
@@ -100,7 +105,11 @@ def record(node: Node, why: Diagnostic) -> ExternRecord:
 
 def by_pytorch(piece: Piece) -> Boxed:
     """Return what runs a piece with PyTorch, results laid out as the graph says."""
-    run = eager_graph(piece.module)
+    return as_said(piece, eager_graph(piece.module))
+
+
+def as_said(piece: Piece, run: Boxed) -> Boxed:
+    """Return what runs a piece by a callable, results laid out as the graph says."""
     wanted = [_layout(node.meta.get("val")) for node in piece.results]
 
     def call(args: list[Any]) -> Sequence[Any]:

@@ -200,12 +200,15 @@ class Tracing:
 
         from gyrator_lowering.decompositions import (
             default_decompositions,
+            edited,
             exact_decompositions,
             whole_ops,
         )
 
         bitwise = self.options.bitwise
-        decompositions = exact_decompositions if bitwise else default_decompositions
+        table = exact_decompositions if bitwise else default_decompositions
+        changes = self.compile_graph.decompositions
+        decompositions = edited(table(self.compile_graph.rules), changes)
         with whole_ops() if bitwise else nullcontext():
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
@@ -214,7 +217,7 @@ class Tracing:
                 bw_compiler=cast(Any, self.compile_backward),
                 inference_compiler=cast(Any, self.compiler("inference")),
                 partition_fn=self.partition,
-                decompositions=decompositions(self.compile_graph.rules),
+                decompositions=decompositions,
                 keep_inference_input_mutations=True,
             )
         return compiled

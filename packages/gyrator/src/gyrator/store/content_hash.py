@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from gyrator_ir.content import source_hash
+from gyrator.options import OptionError
+from gyrator_ir.content import source_hash, value_hash
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.passes import PassError
 
 if TYPE_CHECKING:
+    from gyrator.engine.compiled import Decompositions
     from gyrator_ir.passes import PassEdits
     from gyrator_lowering.table import LoweringTable
 
@@ -53,6 +55,19 @@ def rules_hash(table: "LoweringTable") -> str:
         if code is not None and module.partition(".")[0] not in _STAGES:
             _code(code, digest)
     return digest.hexdigest()
+
+
+def decompositions_hash(table: "Decompositions") -> str:
+    """A digest of what a user changed of the decompositions.
+
+    OptionError (GY-OPTION-005) for a function that holds what has no text of its own.
+    """
+    try:
+        return value_hash(*(part for key in sorted(table, key=str) for part in (key, table[key])))
+    except ValueError as error:
+        said = f"a decomposition cannot be part of a cache key: {error}"
+        help = "write it with `def`, and name what it uses at the top of the module"
+        raise OptionError(Diagnostic("GY-OPTION-005", said, help=help)) from error
 
 
 def passes_hash(edits: "PassEdits") -> str:

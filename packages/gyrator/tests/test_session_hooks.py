@@ -1,0 +1,232 @@
+"""What a session takes of its user: decompositions, part compilers, compilers of FX graphs."""
+
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gyrator import GraphRecord, PartCompiler, Session
+from gyrator.config import Config
+from gyrator.engine.idle_options import idle
+from gyrator.options import Options, make_options
+from gyrator_ir.diagnostics import GyratorError
+from gyrator_runtime.warn import GyratorWarning
+
+aten = torch.ops.aten
+Open = Callable[..., Session]
+
+
+@pytest.fixture
+def opened(config: Config, records: list[GraphRecord]) -> Open:
+    def make(options: Mapping[str, Any] | None = None, **more: Any) -> Session:
+        torch._dynamo.reset()
+        chosen = {"strict": True, "progress": False, **(options or {})}
+        return Session(options=chosen, config=config, observer=records.append, **more)
+
+    return make
+
+
+# Decompositions
+
+
+def doubled(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return x * 2
+
+
+def tripled(x: Tensor, beta: float = 1, threshold: float = 20) -> Tensor:
+    return x * 3
+
+
+@pytest.mark.parametrize("key", [aten.softplus.default, aten.softplus])
+def test_a_decomposition_takes_the_place_of_ours(opened: Open, key: Any) -> None:
+    x = torch.randn(5)
+    for function, factor in ((doubled, 2), (tripled, 3)):  # one cache, two programs
+        for _ in range(2):
+            with opened(decompositions={key: function}) as session:
+                f = torch.compile(torch.nn.functional.softplus, backend=session.backend)
+                torch.testing.assert_close(f(x), x * factor)
+
+
+def test_a_decomposition_is_used_for_gradients(opened: Open) -> None:
+    with opened(decompositions={aten.softplus.default: doubled}) as session:
+        x = torch.randn(5, requires_grad=True)
+        y = torch.compile(lambda x: torch.nn.functional.softplus(x * 3), backend=session.backend)(x)
+        torch.testing.assert_close(y, x * 6)
+
+
+def test_an_op_is_kept_whole(opened: Open, records: list[GraphRecord]) -> None:
+    def f(x: Tensor) -> Tensor:
+        return torch.nn.functional.pixel_shuffle(x, 2)
+
+    x = torch.randn(1, 4, 3, 3)
+    called = {}
+    for name, table in (("ours", {}), ("whole", {aten.pixel_shuffle.default: None})):
+        with opened(decompositions=table) as session:
+            torch.testing.assert_close(torch.compile(f, backend=session.backend)(x), f(x))
+        called[name] = {e.target for r in records for e in r.externs}
+        records.clear()
+    assert called == {"ours": set(), "whole": {"aten.pixel_shuffle.default"}}
+
+
+def test_bad_tables_are_refused_when_the_session_opens(opened: Open) -> None:
+    with pytest.raises(GyratorError, match="GY-LOWER-040"):
+        opened(decompositions={"softplus": doubled})
+    held = object()
+
+    def bad(x: Tensor) -> Tensor:
+        return x if held is None else x * 2
+
+    with pytest.raises(GyratorError, match="GY-OPTION-005"):
+        opened(decompositions={aten.softplus.default: bad})
+
+
+# Parts of graphs for another compiler
+
+
+Parts = list[set[str]]
+
+
+def taker(parts: Parts, *not_taken: Any) -> PartCompiler:
+    def compile_part(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        assert all(i is not None for i in inputs)
+        assert len(inputs) == len(gm.graph.find_nodes(op="placeholder"))
+        parts.append({str(n.target) for n in gm.graph.nodes if n.op == "call_function"})
+        return gm.forward
+
+    return PartCompiler(lambda node: node.target not in not_taken, compile_part)
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    return ((x.sin() @ w).cumsum(0).t().cos() + 1).softmax(-1)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("train", [False, True])
+def test_parts_go_where_they_are_supported(
+    opened: Open, records: list[GraphRecord], dynamic: bool, train: bool
+) -> None:
+    parts: Parts = []
+    with opened(parts=taker(parts, aten.cumsum.default, aten.t.default)) as session:
+        run = torch.compile(chain, backend=session.backend, dynamic=dynamic, fullgraph=True)
+        for n in (4, 6):
+            x, w = torch.randn(n, 3, requires_grad=train), torch.randn(3, 5)
+            want = chain(x, w)
+            torch.testing.assert_close(run(x, w), want)
+            if train:
+                (got,) = torch.autograd.grad(run(x, w).square().sum(), x)
+                (right,) = torch.autograd.grad(want.square().sum(), x)
+                torch.testing.assert_close(got, right)
+    taken = set().union(*parts)
+    assert "aten.mm.default" in taken
+    assert not {"aten.cumsum.default", "aten.t.default"} & taken
+    assert sum(len(r.kernels) for r in records)
+
+
+def test_a_compiler_that_takes_nothing_and_one_that_takes_all(
+    opened: Open, records: list[GraphRecord]
+) -> None:
+    x, w = torch.randn(4, 3), torch.randn(3, 5)
+    with opened(parts=PartCompiler(lambda node: False, pytest.fail)) as session:
+        torch.testing.assert_close(torch.compile(chain, backend=session.backend)(x, w), chain(x, w))
+    assert records
+    records.clear()
+    parts: Parts = []
+    with opened(parts=taker(parts)) as session:
+        torch.testing.assert_close(torch.compile(chain, backend=session.backend)(x, w), chain(x, w))
+    assert len(parts) == 1 and not records
+
+
+def test_results_of_parts_are_laid_out_as_the_graph_says(opened: Open) -> None:
+    def other_layout(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        return lambda *given: [r.t().contiguous().t() for r in gm(*given)]
+
+    only = PartCompiler(lambda node: node.target is aten.sin.default, other_layout)
+    with opened(parts=only) as session:
+        x = torch.randn(4, 3)
+        got = torch.compile(lambda x: x.sin().view(-1) + 1, backend=session.backend)(x)
+        torch.testing.assert_close(got, x.sin().view(-1) + 1)
+
+
+def test_a_compiler_that_fails_is_named(opened: Open) -> None:
+    def acme_compile(gm: torch.fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+        raise KeyError("acme has no bolts")
+
+    parts = PartCompiler(lambda node: True, acme_compile)
+    x = torch.randn(3)
+    with opened({"strict": False}, parts=parts) as session:
+        with pytest.warns(
+            GyratorWarning, match=r"GY-PARTS-001: the compiler .*acme_compile failed"
+        ):
+            got = torch.compile(torch.sin, backend=session.backend)(x)
+        torch.testing.assert_close(got, x.sin())
+    with opened(parts=parts) as session, pytest.raises(Exception, match="GY-PARTS-001"):
+        torch.compile(torch.sin, backend=session.backend)(x)
+
+
+# The option `fx_compiler`
+
+
+def test_a_function_compiles_fx_host_programs(opened: Open) -> None:
+    seen: list[torch.fx.GraphModule] = []
+
+    def compile_graph(gm: torch.fx.GraphModule) -> Callable[..., Any]:
+        seen.append(gm)
+        return gm
+
+    x = torch.randn(3)
+    with opened({"wrapper": "fx", "fx_compiler": compile_graph}) as session:
+        torch.testing.assert_close(torch.compile(torch.sin, backend=session.backend)(x), x.sin())
+    assert len(seen) == 1
+
+
+# Options that do nothing
+
+
+@pytest.mark.parametrize(
+    ("chosen", "phase", "name"),
+    [
+        ({"fx_compiler": "metered"}, "inference", "fx_compiler"),
+        ({"debug_python": True, "wrapper": "cpp"}, "inference", "debug_python"),
+        ({"memory_asserts": True, "wrapper": "fx"}, "inference", "memory_asserts"),
+        ({"autotune_seconds": 3}, "inference", "autotune_seconds"),
+        ({"device_graphs": True}, "inference", "device_graphs"),
+        ({"freezing": True}, "forward", "freezing"),
+        ({"numerics": "bitwise", "extern_kernels": "none"}, "inference", "extern_kernels"),
+    ],
+)
+def test_an_option_that_does_nothing_says_so(
+    opened: Open, chosen: dict[str, Any], phase: Any, name: str
+) -> None:
+    with opened() as session:
+        found = list(
+            idle(make_options(options=chosen, base=Options()), session.targets, ["cpu"], phase)
+        )
+    assert [name in said for said, _ in found] == [True]
+
+
+def test_the_warning_is_one_and_names_the_device(opened: Open) -> None:
+    with opened() as session:
+        f = torch.compile(torch.sin, backend=session.backend, options={"device_graphs": True})
+        with pytest.warns(GyratorWarning, match=r"GY-OPTION-006.*'device_graphs'.*cpu"):
+            f(torch.randn(3))
+        torch._dynamo.reset()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", GyratorWarning)
+            options = {"max_autotune": True, "freezing": True}
+            with torch.no_grad():
+                torch.compile(torch.cos, backend=session.backend, options=options)(torch.randn(3))
+
+
+# The session itself
+
+
+def test_a_session_shows_what_it_takes_and_nothing_else() -> None:
+    shown = list(inspect.signature(Session).parameters)
+    assert shown == [
+        "options", "config", "rules", "passes", "targets", "decompositions", "parts", "wrappers",
+        "observer", "cache",
+    ]  # fmt: skip

@@ -1,0 +1,516 @@
+"""Search and replace in ATen graphs, with both sides written as functions of tensors.
+
+A `Rewrite` is a pass. What it searches for is the graph that its function gives on example
+arguments, taken apart as any graph is before it is lowered:
+
+>>> import torch
+>>> def search(x, y):
+...     return torch.nn.functional.silu(x) * y
+>>> def replace(x, y):
+...     return y * x * torch.sigmoid(x)
+>>> sample = torch.empty(4, 8)
+>>> Rewrite("silu-and-mul", search, replace, (sample, sample)).name
+'silu-and-mul'
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from attrs import field, frozen
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gyrator_ir.content import value_hash
+from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_lowering.builder.program import each
+from gyrator_lowering.decompositions import default_decompositions
+from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
+from gyrator_lowering.torch_bridge.schema import info_of
+
+__all__ = ["Match", "PatternError", "Rewrite"]
+
+aten = torch.ops.aten
+_COMMUTATIVE = frozenset(
+    {
+        aten.add.Tensor, aten.mul.Tensor, aten.maximum.default, aten.minimum.default,
+        aten.eq.Tensor, aten.ne.Tensor, aten.bitwise_and.Tensor, aten.bitwise_or.Tensor,
+        aten.bitwise_xor.Tensor, aten.logical_and.default, aten.logical_or.default,
+    }
+)  # fmt: skip
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+class PatternError(GyratorError):
+    """A pattern that no graph can contain, or a replacement that is not what it stands for."""
+
+
+@frozen(eq=False)
+class Match:
+    """A place where a pattern was found, before anything is changed there."""
+
+    arguments: Mapping[str, Any]
+    """What the parameters of `search` stand for, by name: fake tensors, with the shape, dtype,
+    strides and device that the program has there, and numbers."""
+    results: tuple[torch.Tensor, ...]
+    """Fake tensors: what the pattern computes there."""
+    nodes: tuple[Node, ...]
+    """The calls that it covers, in the order of the graph."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return what a parameter of `search` stands for."""
+        return self.arguments[name]
+
+
+@frozen
+class Rewrite:
+    """A pass over ATen graphs that replaces what one function computes by what another does.
+
+    A tensor among `examples` stands for tensors of its dtype and number of dimensions. Sizes of 0
+    and 1 stand for themselves and others for any; equal ones for equal ones. A number stands for
+    any number of its type: choose one that occurs nowhere else in `search`. Everything else, `True`
+    and `False` among it, stands for itself.
+
+    A place matches where no value between the arguments and the results is used by anything else,
+    where nothing is written to before the last result, and where `where` agrees. Operands of
+    additions, products and the like may be in either order.
+
+    Raises:
+        PatternError: GY-PATTERN-001 for a `search` that cannot be found: nothing is computed, it
+            draws random numbers, writes, or does not use an argument. GY-PATTERN-002, when the
+            pass runs, for results of another shape, dtype, device or strides; GY-PATTERN-003 for
+            a `replace` that writes to a tensor, or makes one of numbers of its own.
+    """
+
+    name: str
+    search: Callable[..., Any] = field(eq=False)
+    """Returns a tensor, or a tuple of them."""
+    replace: Callable[..., Any] = field(eq=False)
+    """Takes what `search` takes, and returns as many tensors. Traced anew at each match, on fake
+    tensors of the shapes there."""
+    examples: tuple[Any, ...] = field(eq=False, converter=tuple)
+    where: Callable[[Match], bool] = field(default=lambda match: True, eq=False)
+    """Whether to replace at a match."""
+    content_hash: str = field(init=False, repr=False)
+    """Differs for what does something else: part of cache keys."""
+    _pattern: "_Pattern" = field(init=False, eq=False, repr=False)
+
+    def __attrs_post_init__(self) -> None:
+        """Trace the pattern."""
+        object.__setattr__(self, "content_hash", self._digest())
+        object.__setattr__(self, "_pattern", _Pattern.of(self.name, self.search, self.examples))
+
+    def run(self, gm: GraphModule) -> bool:
+        """Replace all matches in place; return whether there were any."""
+        changed = False
+        for anchor in list(gm.graph.find_nodes(op="call_function", target=self._pattern.op)):
+            if anchor.graph is not gm.graph or anchor._erased:
+                continue
+            found = _Search(self._pattern, gm).at(anchor)
+            if found is not None and self.where(found.match):
+                self._replace(gm, found)
+                changed = True
+        return changed
+
+    def _replace(self, gm: GraphModule, found: "_Found") -> None:
+        order = {node: k for k, node in enumerate(gm.graph.nodes)}
+        given = [node for node in found.values if isinstance(node, Node)]
+        last = max(given, key=order.__getitem__)
+        if last.op == "placeholder":  # all of which come first
+            last = gm.graph.find_nodes(op="placeholder")[-1]
+        made = self._traced(found)
+        values = iter(given)
+        env = {p: next(values) for p in made.graph.find_nodes(op="placeholder")}
+        place = last.next
+        for node in made.graph.nodes:
+            if node.op not in ("placeholder", "output"):
+                with gm.graph.inserting_before(place):
+                    env[node] = gm.graph.node_copy(node, env.__getitem__)
+                inherited = found.anchor.meta.items()
+                own = {k: v for k, v in node.meta.items() if k in ("val", "tensor_meta")}
+                env[node].meta = {k: v for k, v in inherited if k != "tensor_meta"} | own
+        for old, new in zip(found.results, _results(made), strict=True):
+            old.replace_all_uses_with(env[new])
+        for node in reversed(found.match.nodes):
+            if not node.users:
+                gm.graph.erase_node(node)
+
+    def _traced(self, found: "_Found") -> GraphModule:
+        """Return what `replace` computes of the values at a match, its tensors as placeholders."""
+        values = [v.meta["val"] if isinstance(v, Node) else v for v in found.values]
+        made = _trace(self.replace, values)
+        for node in made.graph.nodes:
+            said = ""
+            if node.op == "get_attr":
+                said = "makes a tensor of numbers of its own"
+                help = "use `torch.full` or `torch.arange`, or make it an argument"
+            elif _writes(node):
+                said, help = f"writes, by {node.target}", "return a new tensor"
+            if said:
+                said = f"the replacement of {self.name!r} {said}"
+                raise PatternError(Diagnostic("GY-PATTERN-003", said, help=help))
+        new = [n.meta["val"] if isinstance(n, Node) else n for n in _results(made)]
+        old = [n.meta["val"] for n in found.results]
+        if len(new) != len(old) or not all(map(_same, new, old)):
+            said = (
+                f"the replacement of {self.name!r} gives {_described(new)}, "
+                f"and stands for {_described(old)}"
+            )
+            provenance = (f"%{found.anchor.name} = {found.anchor.target}",)
+            help = "return the same shapes, dtypes and strides, or narrow `where`"
+            raise PatternError(Diagnostic("GY-PATTERN-002", said, provenance=provenance, help=help))
+        return made
+
+    def _digest(self) -> str:
+        forms = [_form(e) if isinstance(e, torch.Tensor) else e for e in self.examples]
+        try:
+            return value_hash(self.name, self.search, self.replace, self.where, *forms)
+        except ValueError as error:
+            said = f"the pattern {self.name!r} cannot be part of a cache key: {error}"
+            help = "write functions with `def`, and name what they use at the top of the module"
+            raise PatternError(Diagnostic("GY-PATTERN-001", said, help=help)) from error
+
+
+# Patterns ---------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class _Pattern:
+    """What `search` computes, as a graph whose placeholders are the tensors."""
+
+    names: tuple[str, ...]
+    """The parameters of `search`."""
+    examples: tuple[Any, ...]
+    tensors: tuple[Node, ...]
+    """The placeholders, in the order of the tensors among the parameters."""
+    results: tuple[Node, ...]
+    numbers: Mapping[tuple[type, float], str]
+    """Which parameter a number stands for."""
+
+    @property
+    def op(self) -> Any:
+        """What the last result calls: where a search begins."""
+        return self.results[-1].target
+
+    @classmethod
+    def of(cls, name: str, search: Callable[..., Any], examples: Sequence[Any]) -> "_Pattern":
+        names = tuple(inspect.signature(search).parameters)
+        if len(names) != len(examples):
+            raise _unusable(name, f"takes {len(names)} arguments, and has {len(examples)} examples")
+        with _disable_current_modes():
+            # Each its own, as one tensor given twice would be one placeholder.
+            own = [torch.empty_like(e) if isinstance(e, torch.Tensor) else e for e in examples]
+            gm = _trace(search, own, symbolic=True)
+        RemoveNoop().run(gm)
+        tensors = tuple(gm.graph.find_nodes(op="placeholder"))
+        results = tuple(n for n in _results(gm) if isinstance(n, Node))
+        if len(results) != len(_results(gm)) or not results or not _calls(results):
+            raise _unusable(name, "returns something else than tensors that it computes")
+        for node in gm.graph.nodes:
+            if node.op == "get_attr":
+                raise _unusable(name, "makes a tensor of numbers of its own")
+            if isinstance(node.target, torch._ops.OpOverload):
+                if info_of(node.target).writes:
+                    raise _unusable(name, f"writes, by {node.target}")
+                if torch.Tag.nondeterministic_seeded in node.target.tags:
+                    raise _unusable(name, f"draws random numbers, by {node.target}")
+        numbers = {
+            (type(e), e): n for n, e in zip(names, examples, strict=True) if type(e) in (int, float)
+        }
+        held = {(type(v), v) for node in gm.graph.nodes for v in _leaves(node)}
+        left = iter(tensors)
+        for parameter, example in zip(names, examples, strict=True):
+            tensor = isinstance(example, torch.Tensor)
+            unused = not next(left).users if tensor else False
+            if unused or (type(example) in (int, float) and (type(example), example) not in held):
+                raise _unusable(name, f"does not use its argument {parameter!r}")
+        return cls(names, tuple(examples), tensors, results, numbers)
+
+
+def _unusable(name: str, why: str) -> PatternError:
+    help = "see docs/how-to/custom-passes.md"
+    return PatternError(Diagnostic("GY-PATTERN-001", f"the pattern {name!r} {why}", help=help))
+
+
+def _calls(results: Sequence[Node]) -> bool:
+    return all(n.op == "call_function" for n in results)
+
+
+def _trace(
+    function: Callable[..., Any], values: Sequence[Any], symbolic: bool = False
+) -> GraphModule:
+    """Return the ATen graph of a function, whose tensors are its placeholders, numbers constants.
+
+    A graph of `symbolic` sizes is traced on fake tensors of its own.
+    """
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+
+    def flat(*given: torch.Tensor) -> tuple[Any, ...]:
+        left = iter(given)
+        arguments = (next(left) if isinstance(v, torch.Tensor) else v for v in values)
+        made = function(*arguments)
+        return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+    mode: Literal["symbolic", "real"] = "symbolic" if symbolic else "real"
+    traced = make_fx(flat, default_decompositions(), tracing_mode=mode)
+    with torch.no_grad(), torch._C._DisableAutocast():
+        gm = traced(*tensors)
+    gm.graph.eliminate_dead_code()
+    return gm
+
+
+def _results(gm: GraphModule) -> tuple[Any, ...]:
+    (returned,) = gm.graph.output_node().args
+    assert isinstance(returned, tuple | list)
+    return tuple(returned)
+
+
+# The search -------------------------------------------------------------------------------------
+
+
+@frozen(eq=False)
+class _Found:
+    """A match, and the nodes that it concerns."""
+
+    match: Match
+    values: tuple[Any, ...]
+    """Nodes and numbers, in the order of the parameters."""
+    results: tuple[Node, ...]
+    anchor: Node
+
+
+@frozen(eq=False)
+class _Bound:
+    """What parts of a pattern stand for, so far."""
+
+    nodes: Mapping[Node, Node]
+    numbers: Mapping[str, Any]
+    sizes: tuple[tuple[Any, Any], ...] = ()
+    """Sizes of the pattern, and those of the graph that they have to be."""
+
+    def node(self, pattern: Node, node: Node) -> "_Bound":
+        return _Bound({**self.nodes, pattern: node}, self.numbers, self.sizes)
+
+    def number(self, name: str, value: Any) -> "_Bound":
+        return _Bound(self.nodes, {**self.numbers, name: value}, self.sizes)
+
+    def size(self, pattern: Any, value: Any) -> "_Bound":
+        return _Bound(self.nodes, self.numbers, (*self.sizes, (pattern, value)))
+
+
+class _Search:
+    """Finds a pattern in one graph."""
+
+    def __init__(self, pattern: _Pattern, gm: GraphModule) -> None:
+        self.pattern, self.graph = pattern, gm.graph
+
+    def at(self, anchor: Node) -> _Found | None:
+        """Return a match whose last result is a node."""
+        for bound in self._rest(self.pattern.results[:-1], anchor):
+            found = self._found(bound, anchor)
+            if found is not None:
+                return found
+        return None
+
+    def _rest(self, results: Sequence[Node], anchor: Node) -> Iterator[_Bound]:
+        """Yield what all results may stand for, the last one for `anchor`."""
+        open_ = list(self._node(self.pattern.results[-1], anchor, _Bound({}, {})))
+        for result in results:
+            candidates = self.graph.find_nodes(op="call_function", target=result.target)
+            open_ = [
+                more
+                for bound in open_
+                for node in ([bound.nodes[result]] if result in bound.nodes else candidates)
+                for more in self._node(result, node, bound)
+            ]
+        yield from open_
+
+    def _node(self, pattern: Node, node: Any, bound: _Bound) -> Iterator[_Bound]:
+        """Yield what may stand for what if a node is one of the pattern's."""
+        if not isinstance(node, Node):
+            return
+        if pattern in bound.nodes:
+            if bound.nodes[pattern] is node:
+                yield bound
+            return
+        if pattern.op == "placeholder":
+            if _fits(node.meta.get("val"), pattern.meta["val"]):
+                yield bound.node(pattern, node)
+            return
+        if node.op != "call_function" or node.target != pattern.target:
+            return
+        given, wanted = _arguments(node), _arguments(pattern)
+        if given.keys() != wanted.keys():
+            return
+        bound = bound.node(pattern, node)
+        orders = [list(given.values())]
+        if node.target in _COMMUTATIVE:
+            first, second, *others = orders[0]
+            orders.append([second, first, *others])
+        for order in orders:
+            yield from self._all(list(wanted.values()), order, bound)
+
+    def _all(self, patterns: Sequence[Any], values: Sequence[Any], b: _Bound) -> Iterator[_Bound]:
+        if len(patterns) != len(values):
+            return
+        if not patterns:
+            yield b
+            return
+        for more in self._value(patterns[0], values[0], b):
+            yield from self._all(patterns[1:], values[1:], more)
+
+    def _value(self, pattern: Any, value: Any, bound: _Bound) -> Iterator[_Bound]:
+        """Yield what may stand for what if an argument is one of the pattern's."""
+        if isinstance(pattern, Node) and isinstance(pattern.meta.get("val"), _SYMBOLIC):
+            size = value.meta.get("val") if isinstance(value, Node) else value
+            if isinstance(size, int | float | torch.SymInt | torch.SymFloat):
+                yield bound.size(pattern.meta["val"], size)
+        elif isinstance(pattern, Node):
+            yield from self._node(pattern, value, bound)
+        elif isinstance(pattern, list | tuple):
+            if isinstance(value, list | tuple):
+                yield from self._all(pattern, value, bound)
+        elif (name := self._named(pattern)) is not None:
+            if type(value) is type(pattern) and bound.numbers.get(name, value) == value:
+                yield bound.number(name, value)
+        elif not isinstance(value, Node) and type(value) is type(pattern) and value == pattern:
+            yield bound
+
+    def _named(self, value: Any) -> str | None:
+        number = isinstance(value, int | float)
+        return self.pattern.numbers.get((type(value), value)) if number else None
+
+    def _found(self, bound: _Bound, anchor: Node) -> _Found | None:
+        p = self.pattern
+        if not _sizes_agree(p, bound):
+            return None
+        results = tuple(bound.nodes[r] for r in p.results)
+        covered = {n for q, n in bound.nodes.items() if q.op != "placeholder"}
+        inputs = {bound.nodes[t] for t in p.tensors}
+        if covered & inputs or not self._movable(covered, inputs, results):
+            return None
+        left = iter(p.tensors)
+        values = tuple(
+            bound.nodes[next(left)] if isinstance(e, torch.Tensor) else bound.numbers.get(n, e)
+            for n, e in zip(p.names, p.examples, strict=True)
+        )
+        seen = (v.meta["val"] if isinstance(v, Node) else v for v in values)
+        match = Match(
+            dict(zip(p.names, seen, strict=True)),
+            tuple(n.meta["val"] for n in results),
+            tuple(n for n in self.graph.nodes if n in covered),
+        )
+        return _Found(match, values, results, anchor)
+
+    def _movable(self, covered: set[Node], inputs: set[Node], results: Sequence[Node]) -> bool:
+        """Whether all results can be computed where the last input is."""
+        if any(covered.isdisjoint({u}) for n in covered.difference(results) for u in n.users):
+            return False
+        users = {u for n in results for u in n.users} - covered
+        missing, left, begun = set(inputs), set(covered), False
+        for node in self.graph.nodes:
+            if node in users and missing:
+                return False
+            begun |= node in covered or not missing
+            missing.discard(node)
+            left.discard(node)
+            if not left and not missing:
+                return True
+            if begun and node not in covered and node not in inputs and _writes(node):
+                return False
+        return True
+
+
+def _arguments(node: Node) -> dict[str, Any]:
+    """Return the arguments of a call by name, or by place, defaults filled in."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return {**{str(k): v for k, v in enumerate(node.args)}, **node.kwargs}
+    found: dict[str, Any] = {}
+    for place, argument in enumerate(schema.arguments):
+        if place < len(node.args):
+            found[argument.name] = node.args[place]
+        elif argument.name in node.kwargs:
+            found[argument.name] = node.kwargs[argument.name]
+        else:
+            found[argument.name] = argument.default_value
+    return found
+
+
+def _fits(fake: Any, example: Any) -> bool:
+    """Whether a tensor may be the one that an example stands for."""
+    if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return False
+    if fake.dtype != example.dtype or fake.dim() != example.dim():
+        return False
+    fixed = [(n, w) for n, w in zip(fake.shape, example.shape, strict=True) if isinstance(w, int)]
+    return all(statically_known_true(n == w) for n, w in fixed)
+
+
+def _sizes_agree(pattern: _Pattern, bound: _Bound) -> bool:
+    """Whether sizes that the pattern's arguments share are equal, and so are those computed."""
+    known: dict[Any, Any] = {}
+    for tensor in pattern.tensors:
+        found = bound.nodes[tensor].meta["val"].shape
+        for size, value in zip(tensor.meta["val"].shape, found, strict=True):
+            if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+                first = known.setdefault(size.node.expr, value)
+                if not statically_known_true(first == value):
+                    return False
+    for size, value in bound.sizes:
+        expression = size.node.expr
+        if not expression.free_symbols <= known.keys():
+            return False
+        wanted = expression.subs({s: _expression(known[s]) for s in expression.free_symbols})
+        if wanted != _expression(value):
+            return False
+    return True
+
+
+def _expression(size: Any) -> Any:
+    return size.node.expr if isinstance(size, _SYMBOLIC) else size
+
+
+def _writes(node: Node) -> bool:
+    """Whether what is read before and after a node may differ."""
+    if node.op != "call_function":
+        return False
+    if isinstance(node.target, torch._ops.OpOverload):
+        return bool(info_of(node.target).writes)
+    return isinstance(node.target, torch._ops.HigherOrderOperator)
+
+
+def _leaves(node: Node) -> Iterator[Any]:
+    for value in (*node.args, *node.kwargs.values()):
+        for leaf in each(value):
+            if isinstance(leaf, int | float):
+                yield leaf
+
+
+# Results ----------------------------------------------------------------------------------------
+
+
+def _same(new: Any, old: Any) -> bool:
+    """Whether a tensor can stand for another."""
+    if not isinstance(new, torch.Tensor) or new.dtype != old.dtype or new.device != old.device:
+        return False
+    if new.dim() != old.dim():
+        return False
+    sizes = zip(new.shape, old.shape, new.stride(), old.stride(), strict=True)
+    return all(
+        statically_known_true(n == m) and (statically_known_true(s == t) or n in (0, 1))
+        for n, m, s, t in sizes
+    )
+
+
+def _described(values: Sequence[Any]) -> str:
+    forms = (_form(v) if isinstance(v, torch.Tensor) else repr(v) for v in values)
+    return ", ".join(forms) or "nothing"
+
+
+def _form(x: torch.Tensor) -> str:
+    shape, strides = [str(n) for n in x.shape], [str(n) for n in x.stride()]
+    return f"{x.dtype}[{', '.join(shape)}] with strides [{', '.join(strides)}]"
