@@ -68,6 +68,9 @@ class CellRunner:
             said = str(raised).partition("\n")[0]
             return Result(cell=cell, status="reason", reason=reason.value, message=said)
         except Exception as raised:
+            if lacking := self._lacking(cell, model):
+                reason = Reason.LIBRARY.value
+                return Result(cell=cell, status="reason", reason=reason, message=lacking)
             message = f"{type(raised).__name__}: {raised}"
             seconds = time.perf_counter() - start
             return Result(cell=cell, status="fail", seconds=seconds, message=message)
@@ -120,6 +123,21 @@ class CellRunner:
                 error, eager_error = max(error, found[0]), max(eager_error, found[1])
             held = called
         return error, eager_error, allowed_block_error(eager_error, dtype)
+
+    def _lacking(self, cell: Cell, model: Model) -> str:
+        """Return what eager PyTorch lacks on the device for a cell; empty if it runs there."""
+        dtype = DTYPES[cell.dtype]
+        device = self.chosen.profile.eager_device or self.chosen.target.device
+        torch.manual_seed(self.seed)
+        try:
+            module = model.build().to(dtype).train(cell.mode == "training").to(device)
+            given = cast(model.inputs(torch.Generator().manual_seed(1), model.size), dtype)
+            run_once(module, module, _moved(given, device), cell.mode, 0)
+        except NotImplementedError as error:  # of the dispatcher, where no kernel is registered
+            return f"eager PyTorch lacks an op on {device}: {str(error).partition(' (')[0]}"
+        except Exception:
+            return ""
+        return ""
 
     def _session(self, cell: Cell, model: Model) -> Session:
         key = f"{cell.host} {sorted(model.options.items())}"

@@ -33,7 +33,7 @@ WIDE: dict[str, Any] = {
 """Computed in float64, rounded once."""
 FOLDS: dict[str, Any] = {
     "sum": np.sum, "prod": np.prod, "min": np.min, "max": np.max, "any": np.any, "all": np.all,
-    "argmin": np.argmin, "argmax": np.argmax,
+    "argmin": np.argmin, "argmax": np.argmax, "xor": np.bitwise_xor.reduce,
 }  # fmt: skip
 
 
@@ -135,8 +135,10 @@ class Machine:
                 count = np.full(mean.shape, float(x.shape[-1]))
                 found = [mean, np.sum(np.square(x - mean[..., None]), -1), count]
             case "online_softmax":
-                top = np.max(x, -1)
+                top = np.max(x, -1, initial=-np.inf)
                 found = [top, np.sum(np.exp(x - top[..., None]), -1)]
+            case "argmin" | "argmax" if not x.shape[-1]:
+                found = [np.zeros(x.shape[:-1], np.int64)]
             case _:
                 identity = {"min": np.inf, "max": -np.inf}.get(fold)
                 extra = {} if identity is None or x.shape[-1] else {"initial": identity}

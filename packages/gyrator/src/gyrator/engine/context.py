@@ -28,6 +28,7 @@ from gyrator.store.content_hash import (
 )
 from gyrator.store.programs import LoadContext, host_runner
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
+from gyrator.targets.vendor import named
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.passes import PassEdits, Tracer
@@ -128,7 +129,8 @@ class CompilerContext:
                 threads=self.options.threads,
                 seconds=self.seconds,
             )
-            self.loaders[target] = definition.loader(target, context)
+            with named(definition, "loader"):
+                self.loaders[target] = definition.loader(target, context)
         return self.loaders[target]
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from attrs import evolve, field, frozen
 
+from gyrator.targets.vendor import checked_units
 from gyrator_ir.backend import GroupBackend, KernelBackend, TemplateBackend, TilingBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
@@ -56,6 +57,7 @@ def units_of(
         tiling.seen(tiled)
         return language.emit_tiled(tiling.choose(tiled), target)
     units = language.emit(kernels, program.facts, program.origins, target)
+    units = checked_units(units, [k.name for k in kernels], language.name)
     if isinstance(language, TemplateBackend):
         units += language.emit_templates(templates, program.facts, program.origins, target)
     if groups:

@@ -31,8 +31,9 @@ from gyrator.store.manifest import CompiledHost
 from gyrator.store.programs import HOST, Product, StoredProgram, store_program
 from gyrator.store.summary import summarise
 from gyrator.targets import Building
+from gyrator.targets.vendor import VendorBuilding, named, ours
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
-from gyrator_ir.backend import TemplateBackend, TilingBackend, WrapperBackend
+from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend, WrapperBackend
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show as show_host
@@ -305,17 +306,11 @@ class Stages:
                 (definition, _), target = self.setting.targets[device], targets[device]
                 if self.setting.options.batch_invariant:
                     _check_order(target)
-                named = [part.name] * (part is not host) + [device] * (len(devices) > 1)
-                seen = partial(trace.ir, part="_".join(named))
+                place = [part.name] * (part is not host) + [device] * (len(devices) > 1)
+                seen = partial(trace.ir, part="_".join(place))
                 tiling = Tiling(self.setting.passes, tracer, seen)
-                try:
-                    found = refusals(part, definition.kernels, target)
-                    made = () if found else units_of(part, definition.kernels, target, tiling)
-                except UnsupportedError:  # only once it writes the text does the language know
-                    found = late_refusals(part, definition.kernels, target, tiling)
-                    if not found:
-                        raise
-                    made = ()
+                with named(definition, "emit"):
+                    made, found = _written(part, definition.kernels, target, tiling)
                 refused |= found
                 if part is not host:
                     made = tuple(evolve(u, name=f"{part.name}_{u.name}") for u in made)
@@ -329,7 +324,13 @@ class Stages:
         if options.max_autotune and not options.batch_invariant:
             return {d: self._tuned(d, host, part, budget) for d, part in units.items()}
         loaders = {device: self.setting.loader(self.setting.targets[device][1]) for device in units}
-        return {device: loaders[device].submit(part) for device, part in units.items()}
+        building: dict[str, Building] = {}
+        for device, part in units.items():
+            definition, _ = self.setting.targets[device]
+            with named(definition, "submit"):
+                made = loaders[device].submit(part)
+            building[device] = made if ours(definition) else VendorBuilding(definition, made, part)
+        return building
 
     def _tuned(
         self, device: str, host: HostProgram, units: tuple[TranslationUnit, ...], budget: Budget
@@ -411,6 +412,20 @@ class Stages:
             profile=options.profile,
             passes=self.setting.passes,
         )
+
+
+def _written(
+    part: HostProgram, language: KernelBackend, target: Target, tiling: Tiling
+) -> tuple[tuple[TranslationUnit, ...], dict[str, Diagnostic]]:
+    """Return the text of a program's kernels, or which nodes' kernels the language refuses."""
+    try:
+        found = refusals(part, language, target)
+        return (() if found else units_of(part, language, target, tiling)), found
+    except UnsupportedError:  # only once it writes the text does the language know
+        found = late_refusals(part, language, target, tiling)
+        if not found:
+            raise
+        return (), found
 
 
 def _check_order(target: Target) -> None:

@@ -14,8 +14,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gyrator.engine.context import CompilerContext
 from gyrator.targets import Building
 from gyrator_ir.diagnostics import Diagnostic, VerificationError
-from gyrator_ir.expr import sorted_symbols
-from gyrator_ir.host.nodes import BindParameter, HostProgram, Launch, Parameter, Return
+from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show
 from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
@@ -69,7 +68,9 @@ def verified(
         for built in _all(host, units, building):
             alike = _form(built)
             if alike not in known:
-                known[alike] = validate(built.kernel, built.program.facts, _run(built, setting))
+                known[alike] = validate(
+                    built.kernel, built.program.facts, runner_of(built, setting)
+                )
             verdict = known[alike]
             if verdict.difference:
                 raise _different(built, verdict.difference, folder)
@@ -116,7 +117,7 @@ def _without_names(kernel: Kernel) -> Kernel:
     return evolve(kernel, name="k", origins=(), refusals=())
 
 
-def _run(built: Built, setting: CompilerContext) -> Run:
+def runner_of(built: Built, setting: CompilerContext) -> Run:
     """Return what runs a kernel on its device, on copies of NumPy arrays of bytes."""
     from gyrator_testing.kernels.validate import GUARD
 
@@ -148,10 +149,12 @@ def _code(check: Any) -> int:
 
 
 def _different(built: Built, difference: str, folder: Path | None) -> VerificationError:
+    from gyrator_testing.kernels.search import alone
+
     kernel, program = built.kernel, built.program
     folder = folder or Path(tempfile.mkdtemp(prefix="gyrator-verify-"))
     path = folder / f"{kernel.name}.gy"
-    path.write_text(show(alone(kernel, program)))
+    path.write_text(show(alone(kernel, program.facts, program.origins, program.name)))
     text = folder / f"{kernel.name}.{built.language.replace('+', 'p')}"
     text.write_text(built.source.text)
     origins = [program.origins[o] for o in kernel.origins]
@@ -169,18 +172,3 @@ def _different(built: Built, difference: str, folder: Path | None) -> Verificati
             help=f"report it with both files; `gyrator verify {path}` runs the kernel again",
         )
     )
-
-
-def alone(kernel: Launchable, program: HostProgram) -> HostProgram:
-    """Return a program that launches one kernel on its arguments."""
-    layouts = [e for p in kernel.parameters for e in (*p.shape, *p.strides)]
-    symbols = sorted_symbols([*layouts, *kernel.sizes])
-    tensors = tuple(p.name for p in kernel.parameters)
-    parameters = [Parameter(name, "tensor") for name in tensors]
-    parameters += [Parameter(f"size_{s.name}", "size") for s in symbols]
-    binds = [BindParameter(s, f"size_{s.name}") for s in symbols]
-    launch = Launch(kernel.name, tensors, kernel.sizes)
-    return HostProgram(
-        program.name, tuple(parameters), (), (kernel,), (*binds, launch, Return(())),
-        program.facts, program.origins,
-    )  # fmt: skip

@@ -9,13 +9,14 @@ A vendor advertises a `TargetDefinition` under the entry-point group `gyrator.ta
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from attrs import field, frozen
 
 from gyrator.config import Config
+from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_runtime.artifact import Library, LibraryLoader
@@ -24,16 +25,29 @@ from gyrator_runtime.cache import Cache
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.native import KernelFunction
 from gyrator_runtime.progress import ProgressReporter
+from gyrator_runtime.warn import warn
+
+__all__ = [
+    "API",
+    "GROUP",
+    "OPTIONAL",
+    "Building",
+    "KernelLoader",
+    "LoaderContext",
+    "PartialBuilding",
+    "TargetDefinition",
+    "TargetError",
+    "WarmLoader",
+    "discover",
+    "installed",
+    "probed",
+]
 
 API = 1
 """Raised when a field of `TargetDefinition` changes meaning."""
 GROUP = "gyrator.targets"
 OPTIONAL = "gyrator.optional_targets"
 """Entry points that are not even imported unless `GYRATOR_TARGETS` names them."""
-
-
-class TargetError(GyratorError):
-    """An installed target cannot be used."""
 
 
 class Building(Protocol):
@@ -96,27 +110,41 @@ class LoaderContext:
     """How long one call of a compiler may take."""
 
 
+_FUNCTION = needs("a function", callable)
+
+
 @frozen(kw_only=True, eq=False)
 class TargetDefinition:
-    """Everything the pipeline asks of a device type. Adding a device adds one of these."""
+    """Everything the pipeline asks of a device type. Adding a device adds one of these.
 
-    name: str
-    api: int
-    probe: Callable[[Config], Target | None]
+    Raises:
+        TargetError: GY-TARGET-004 for a field that is not what it has to be.
+    """
+
+    name: str = field(validator=needs("a name", lambda v: isinstance(v, str) and bool(v)))
+    api: int = field(validator=needs("`gyrator.targets.API`", lambda v: isinstance(v, int)))
+    probe: Callable[[Config], Target | None] = field(validator=_FUNCTION)
     """Describe the device as this machine has it; None if there is none."""
-    kernels: KernelBackend
-    device: Callable[[Target], DeviceInterface]
-    loader: Callable[[Target, LoaderContext], KernelLoader]
+    kernels: KernelBackend = field(
+        validator=needs(
+            "a `KernelBackend`, an object with `name`, `content_hash`, `refuses` and `emit`",
+            has("name", "content_hash", "refuses", "emit"),
+        )
+    )
+    device: Callable[[Target], DeviceInterface] = field(validator=_FUNCTION)
+    loader: Callable[[Target, LoaderContext], KernelLoader] = field(validator=_FUNCTION)
     """May raise a `GyratorError`, as for a missing compiler: the session then runs eagerly."""
-    variants: Callable[[Target], tuple[Target, ...]] = field(default=lambda target: (target,))
+    variants: Callable[[Target], tuple[Target, ...]] = field(
+        default=lambda target: (target,), validator=_FUNCTION
+    )
     """Targets whose kernels the same device runs too: what `max_autotune` measures."""
-    load: LibraryLoader = load_library
+    load: LibraryLoader = field(default=load_library, validator=_FUNCTION)
     """Read a `Library` that a cache entry holds. Needs no compiler; the default takes it for a
     shared library."""
-    uninitialised: Callable[[], bool] = field(default=lambda: False)
+    uninitialised: Callable[[], bool] = field(default=lambda: False, validator=_FUNCTION)
     """Whether this process has not used the device yet, and probing would start it up: a process
     that has done so can no longer fork."""
-    machine: Callable[[], str] = field(default=str)
+    machine: Callable[[], str] = field(default=str, validator=_FUNCTION)
     """What tells this machine, and how its libraries are set up, from others that may share a
     cache: what was measured is kept by it. Empty where nothing is measured."""
     optional: bool = False
@@ -130,7 +158,8 @@ def installed(
     """Load every installed target in name order, or those that `found` advertises.
 
     Raises:
-        TargetError: GY-TARGET-001 for a target of another API version.
+        TargetError: GY-TARGET-001 for a target of another API version, GY-TARGET-004 for what is
+            no target.
     """
     points = found
     if points is None:
@@ -139,7 +168,9 @@ def installed(
         points = (*every.select(group=GROUP), *asked)
     loaded: list[tuple[EntryPoint, TargetDefinition]] = []
     for point in sorted(points, key=lambda e: (e.name, e.value)):
-        definition: Any = point.load()
+        definition = _loaded(point)
+        if definition is None:
+            continue
         if definition.api != API:
             why = f"target {point.name!r} speaks API {definition.api}; this gyrator speaks {API}"
             raise TargetError(
@@ -147,6 +178,38 @@ def installed(
             )
         loaded.append((point, definition))
     return tuple(loaded)
+
+
+def _loaded(point: EntryPoint) -> TargetDefinition | None:
+    """Return what an entry point names; None, with a warning (GY-TARGET-005), where its package
+    cannot be imported: other devices have nothing to do with that."""
+    try:
+        definition = point.load()
+    except TargetError:
+        raise
+    except Exception as error:
+        said = f"the target {point.name!r} cannot be imported: {type(error).__name__}: {error}"
+        help = f"mend or uninstall what `{point.value}` is from; its devices run in eager mode"
+        warn("GY-TARGET-005", said, help)
+        return None
+    if not isinstance(definition, TargetDefinition):
+        said = f"the target {point.name!r} is a {type(definition).__name__}"
+        help = "let the entry point name a `gyrator.targets.TargetDefinition`"
+        raise TargetError(Diagnostic("GY-TARGET-004", said, point.value, help=help))
+    return definition
+
+
+def _probed(definition: TargetDefinition, config: Config) -> Target | None:
+    """Return a target as this machine has it; None, with a warning, where its probe fails."""
+    try:
+        with named(definition, "probe"):
+            return probed_target(definition, definition.probe(config))
+    except TargetError as error:
+        if error.diagnostic.code != "GY-TARGET-006":
+            raise
+        said = error.diagnostic
+        warn(said.code, f"{said.message}; its devices run in eager mode", said.help)
+        return None
 
 
 def discover(
@@ -175,7 +238,7 @@ def probed(
         wanted = (chosen or not definition.optional) and (
             initialise or not definition.uninitialised()
         )
-        target = definition.probe(config) if wanted else None
+        target = _probed(definition, config) if wanted else None
         if target is None:
             continue
         rival = table.get(target.device)

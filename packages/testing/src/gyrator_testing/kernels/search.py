@@ -1,0 +1,214 @@
+"""Looks for kernels that a language gets wrong: random ones, built, run beside their IR, shrunk."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from attrs import evolve, field, frozen
+
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Reduce, ScanStep, SortStep, Store
+from gyrator_ir.expr import ShapeFacts, Sym, sorted_symbols
+from gyrator_ir.host.nodes import BindParameter, HostProgram, Launch, Parameter, Return
+from gyrator_ir.host.print import show
+from gyrator_ir.kernel.nodes import Kernel, Launchable
+from gyrator_ir.modes import StoreMode
+from gyrator_ir.provenance import Origin
+from gyrator_ir.target import Capabilities
+from gyrator_ir.types import Device
+from gyrator_testing.kernels.random import FORMS, Limits, random_case
+from gyrator_testing.kernels.shrink import facts_of, shrunk
+from gyrator_testing.kernels.validate import Launch as Run
+from gyrator_testing.kernels.validate import Verdict, validate
+
+_RANDOM = ("rand", "randn", "randint")
+
+
+class Refused(Exception):
+    """The language refuses a kernel, and says why: no fault."""
+
+
+Build = Callable[[Kernel, ShapeFacts], Run]
+"""Writes, builds and loads a kernel, and returns what runs it: see `validate.Launch`.
+
+It raises `Refused` where the language refuses the kernel; any other exception is a fault."""
+
+
+@frozen
+class Fault:
+    """A kernel that does not do what its IR says, or that cannot be built, as small as it got."""
+
+    name: str
+    """Of the random kernel that it was made of; its seed is in it."""
+    kernel: Kernel
+    facts: ShapeFacts
+    said: str
+    """What went wrong."""
+    whole: Kernel
+    """As it was drawn."""
+
+    @property
+    def text(self) -> str:
+        """The kernel as a host program that launches it: what `gyrator verify` takes."""
+        return show(alone(self.kernel, self.facts))
+
+
+@frozen
+class Findings:
+    """What a search found."""
+
+    ran: int
+    """Kernels that were built and ran."""
+    left_out: Counter[str]
+    """Why others did not, and how many."""
+    faults: tuple[Fault, ...]
+
+
+@frozen(kw_only=True)
+class Search:
+    """A search among random kernels for what a language gets wrong."""
+
+    build: Build
+    capabilities: Capabilities
+    """Kernels that need more are left out: a compiler does not make them for such a device."""
+    device: Device
+    forms: Sequence[str] = FORMS
+    limits: Limits = field(factory=Limits)
+    folder: Path | None = None
+    """While a kernel runs, `running.gy` there is its text: what is left if the process dies."""
+
+    def run(self, count: int, seed: int = 0, seconds: float = 0, faults: int = 1) -> Findings:
+        """Try kernels until there are `count`, or so many faults, or the time is over.
+
+        Args:
+            count: kernels to draw.
+            seed: the first one's; the others follow.
+            seconds: how long to go on at most; 0 for as long as it takes.
+            faults: how many to look for.
+        """
+        left_out: Counter[str] = Counter()
+        found: list[Fault] = []
+        ran, end = 0, time.monotonic() + seconds if seconds else float("inf")
+        for number in range(seed, seed + count):
+            if len(found) == faults or time.monotonic() > end:
+                break
+            case = random_case(
+                number, self.forms[number % len(self.forms)], self.device, self.limits
+            )
+            facts = facts_of({Sym(name): n for name, n in case.sizes.items()})
+            lack = lacking(case.kernel, self.capabilities)
+            verdict = Verdict(skipped=f"needs {lack}") if lack else self.tried(case.kernel, facts)
+            if verdict.difference:
+                sizes = {Sym(name): n for name, n in case.sizes.items()}
+                found.append(self._shrunk(case.kernel, sizes, verdict.difference))
+            elif verdict.skipped:
+                left_out[verdict.skipped] += 1
+            ran += not verdict.skipped
+        return Findings(ran, left_out, tuple(found))
+
+    def tried(self, kernel: Kernel, facts: ShapeFacts) -> Verdict:
+        """Build a kernel and run it beside its IR."""
+        with _noted(self.folder, kernel, facts):
+            try:
+                run = self.build(kernel, facts)
+            except Refused as refusal:
+                return Verdict(skipped=f"refused: {refusal}")
+            except Exception as error:
+                return Verdict(difference=f"it cannot be built: {type(error).__name__}: {error}")
+            return validate(kernel, facts, run)
+
+    def _shrunk(self, kernel: Kernel, sizes: dict[Sym, int], said: str) -> Fault:
+        differences = [said]
+
+        def fails(smaller: Kernel) -> bool:
+            facts = facts_of({s: sizes[s] for s in smaller.sizes})
+            verdict = self.tried(smaller, facts)
+            # A kernel that is wrong itself, or that is not built any more, is another fault.
+            same = verdict.difference and _kind(verdict.difference) == _kind(said)
+            if same:
+                differences.append(verdict.difference)
+            return bool(same)
+
+        smallest, _ = shrunk(kernel, sizes, fails)
+        facts = facts_of({s: sizes[s] for s in smallest.sizes})
+        return Fault(kernel.name, evolve(smallest, name="k0"), facts, differences[-1], kernel)
+
+
+def _kind(said: str) -> str:
+    for start in ("it cannot be built", "it raised", "the IR itself"):
+        if said.startswith(start):
+            return ":".join(said.split(":")[:2])
+    return "differs"
+
+
+class _noted:
+    """Keeps the text of a kernel in a file while it is built and runs."""
+
+    def __init__(self, folder: Path | None, kernel: Kernel, facts: ShapeFacts) -> None:
+        self.path = None if folder is None else folder / "running.gy"
+        self.program = (kernel, facts)
+
+    def __enter__(self) -> None:
+        if self.path is not None:
+            self.path.write_text(show(alone(*self.program)))
+
+    def __exit__(self, *_: object) -> None:
+        if self.path is not None:
+            self.path.unlink(missing_ok=True)
+
+
+def lacking(kernel: Kernel, offered: Capabilities) -> str:
+    """Return the first thing that a kernel needs and a device lacks, or an empty string."""
+    for dtype in {*(p.dtype for p in kernel.parameters), *(t.dtype for t in kernel.locals)}:
+        if dtype not in offered.dtypes:
+            return f"the element type {dtype.value}"
+    types = {p.name: p.dtype for p in kernel.parameters}
+    for s in (s for stage in kernel.stages for s in stage.body):
+        match s:
+            case Reduce() if not offered.reductions:
+                return "reductions"
+            case ScanStep() if not offered.scans:
+                return "scans"
+            case SortStep() if not offered.sorts:
+                return "sorts"
+            case Bind() if not offered.indirect:
+                return "addresses that depend on values"
+            case Bind() if s.check and not offered.device_checks:
+                return "checks of indices"
+            case Store(mode=mode, buffer=b) if (
+                mode is not StoreMode.SET and (types[b], mode) not in offered.atomics
+            ):
+                return f"atomic stores of {types[b].value}"
+            case Let(op=op) if op in offered.ops_lacking or (op in _RANDOM and not offered.random):
+                return f"the op {op!r}"
+            case Let(dtype=d) | Const(dtype=d) | IndexValue(dtype=d) if d not in offered.dtypes:
+                return f"the element type {d.value}"
+    for extent, top in _ordered(kernel, offered):
+        if top and (extent is None or extent > top):
+            return f"a range longer than {top}"
+    return ""
+
+
+def _ordered(kernel: Kernel, offered: Capabilities) -> Iterator[tuple[int | None, int]]:
+    """Yield the length of each range that is scanned or sorted, and the longest allowed."""
+    for s in (s for stage in kernel.stages for s in stage.body):
+        if isinstance(s, ScanStep | SortStep):
+            top = offered.scan_extent if isinstance(s, ScanStep) else offered.sort_extent
+            for axis in kernel.inner:
+                yield None if axis.extent.free_symbols else int(str(axis.extent)), top
+
+
+def alone(
+    kernel: Launchable, facts: ShapeFacts, origins: tuple[Origin, ...] = (), name: str = "main"
+) -> HostProgram:
+    """Return a program that launches one kernel on its arguments."""
+    layouts = [e for p in kernel.parameters for e in (*p.shape, *p.strides)]
+    symbols = sorted_symbols([*layouts, *kernel.sizes])
+    tensors = tuple(p.name for p in kernel.parameters)
+    parameters = [Parameter(name, "tensor") for name in tensors]
+    parameters += [Parameter(f"size_{s.name}", "size") for s in symbols]
+    binds = [BindParameter(s, f"size_{s.name}") for s in symbols]
+    launch = Launch(kernel.name, tensors, kernel.sizes)
+    return HostProgram(
+        name, tuple(parameters), (), (kernel,), (*binds, launch, Return(())), facts, origins
+    )  # fmt: skip
