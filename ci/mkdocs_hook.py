@@ -129,6 +129,15 @@ def rules(family: str) -> str:
     return table(["aten op", "overloads", "becomes"], rows)
 
 
+def public_modules() -> str:
+    """Return the public modules of each package."""
+    rows = [
+        [f"[`{p.project['name']}`]({p.folder}.md)", ", ".join(f"`{m}`" for m in (p.module, *p.api))]
+        for p in released(packages(ROOT))
+    ]
+    return table(["package", "root, and modules beside it"], rows)
+
+
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "ops": ops,
     "instructions": lambda: classes(INSTRUCTIONS),
@@ -141,6 +150,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "contracts": lambda: table(["function", "computed by", "may differ in"], contracts()),
     "modes": modes,
     "options": options,
+    "public-modules": public_modules,
 }
 
 

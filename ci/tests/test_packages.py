@@ -77,11 +77,20 @@ def test_siblings_depend_by_range_and_the_umbrella_pins(projects):
             assert bounds == (pinned if folder == "gyrator" else ranged), f"{folder}: {name}"
 
 
-def test_internal_packages_say_so(listing, root):
+def test_packages_are_libraries_that_say_for_whom(listing, root):
     for package in listing.released(listing.packages(root)):
         readme = (root / package.folder / "README.md").read_text()
-        said = "nternal" in readme.split("\n\n")[1]
-        assert said != package.public, f"{package.folder}/README.md, first line"
+        assert package.public and "nternal to" not in readme, f"{package.folder}: a library"
+        assert f"pip install {package.project['name']}" in readme, f"{package.folder}/README.md"
+        assert "```python" in readme, f"{package.folder}/README.md: an example"
+
+
+def test_projects_describe_themselves_alike(root):
+    paths = [*root.glob("packages/*/pyproject.toml"), root / "conformance" / "pyproject.toml"]
+    projects = [tomllib.loads(path.read_text())["project"] for path in paths]
+    assert len({tuple(p["classifiers"]) for p in projects}) == 1
+    assert {p["requires-python"] for p in projects} == {">=3.11"}
+    assert "Programming Language :: Python :: 3.11" in projects[0]["classifiers"]
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "LICENSE", "README.md", "tests"])

@@ -12,6 +12,7 @@ from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
 from gyrator_codegen_cpp.kernel import emit_group, emit_kernel
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
 from gyrator_codegen_cpp.refusals import no_templates, refusal, tiling_refusal
+from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.passes import Pass
@@ -54,6 +55,7 @@ class CppBackend(LaunchLanguage):
         Raises:
             UnsupportedError: GY-CPP-004 for a kernel that is tiled for another kind of machine.
         """
+        takes("emit_tiled", program, TileProgram)
         isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
         origins = program.origins
         program = BindChoices().run(program)

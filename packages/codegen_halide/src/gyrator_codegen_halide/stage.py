@@ -22,6 +22,7 @@ from gyrator_codegen_halide.entry import checks_of, write_entry
 from gyrator_codegen_halide.kernel import KernelText
 from gyrator_codegen_halide.refusals import refusal
 from gyrator_codegen_halide.values import Scheduling
+from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
@@ -74,6 +75,7 @@ class HalideBackend(TilingLanguage):
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
+        takes("emit_tiled", program, TileProgram)
         kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
         return tuple(_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
 

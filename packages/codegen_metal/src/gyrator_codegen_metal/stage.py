@@ -10,6 +10,7 @@ from gyrator_codegen_metal.kernel import emit_kernel
 from gyrator_codegen_metal.refusals import refusal
 from gyrator_codegen_metal.support import RESERVED, preamble
 from gyrator_codegen_metal.threads import threads_of
+from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
@@ -47,6 +48,7 @@ class MetalBackend(TilingLanguage):
         Raises:
             UnsupportedError: GY-METAL-001 for decisions that Metal kernels can't express.
         """
+        takes("emit_tiled", program, TileProgram)
         names = Names(RESERVED)
         written: dict[str, tuple[list[KernelSource], str]] = {}
         sizes: list[int] = []

@@ -14,6 +14,7 @@ from gyrator_codegen_triton.support import RESERVED, preamble
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.rank_templates import RankTemplates
 from gyrator_codegen_triton.templates.refusals import template_refusal
+from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, TemplateKernel
@@ -59,6 +60,7 @@ class TritonBackend(LaunchLanguage):
         Raises:
             UnsupportedError: for decisions that Triton kernels can't express.
         """
+        takes("emit_tiled", program, TileProgram)
         names = Names(RESERVED)
         units: list[TranslationUnit] = []
         groups: list[TranslationUnit] = []

@@ -7,11 +7,43 @@ whose exceptions carry the Attribute object and so print as tuples.
 import struct
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
+from gyrator_ir.diagnostics import Diagnostic, InputError
+
 Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
+
+
+def takes(stage: str, value: object, wanted: type) -> None:
+    """Accept what a stage takes.
+
+    Raises:
+        InputError: GY-STAGE-001, which says what was given, and what makes the right thing.
+    """
+    if not isinstance(value, wanted):
+        given, name = type(value).__name__, wanted.__name__
+        said = f"{stage} takes a {name}, and was given {_article(given)} {given}"
+        help = _MAKERS.get(name, f"give it a {name}")
+        raise InputError(Diagnostic("GY-STAGE-001", said, help=help))
+
+
+def _article(word: str) -> str:
+    return "an" if word[0] in "aeiouAEIOU" else "a"
+
+
+_MAKERS = MappingProxyType(
+    {
+        "GraphModule": "ATen graphs come from AOTAutograd, or from `gyrator_lowering.fx_text`",
+        "LoopProgram": "`gyrator_lowering.lower` makes one, `gyrator_ir.loop.parse` reads one",
+        "Schedule": "`gyrator_scheduler.schedule` makes one, `gyrator_ir.kernel.parse` reads one",
+        "TileProgram": "`tile` of the language makes one, `gyrator_ir.tile.parse` reads one",
+        "HostProgram": "`gyrator_scheduler.plan_host` makes one, `gyrator_ir.host.parse` reads one",
+    }
+)
+"""What gives the programs that stages take."""
 
 
 def identifier(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:

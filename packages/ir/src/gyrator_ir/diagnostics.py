@@ -34,6 +34,10 @@ class GyratorError(Exception):
         self.diagnostic = diagnostic
 
 
+class InputError(GyratorError):
+    """A stage was given something else than it takes."""
+
+
 class VerifyError(GyratorError):
     """The IR breaks an invariant: a bug in whoever produced it, never in the user's model."""
 

@@ -9,6 +9,7 @@ import torch
 from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
+from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.expr import Expr, Sym, SymKind, floordiv, le
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
@@ -64,6 +65,7 @@ def lower(
         RefusedError: with codes `GY-LOWER-...`, when nodes cannot be expressed. It names all of
             them; the caller runs them in PyTorch and compiles the rest.
     """
+    takes("lower", gm, GraphModule)
     return _Lowering.of(gm, options, targets, default_table() if table is None else table).run()
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import evolve
 
+from gyrator_ir.checks import takes
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule, TemplateKernel
 from gyrator_ir.loop.nodes import LoopProgram
@@ -37,6 +38,7 @@ def schedule(
         VerifyError: with `options.verify_each` or passes of the caller's, when a pass breaks an
             invariant.
     """
+    takes("schedule", program, LoopProgram)
     program = offered(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
@@ -66,6 +68,7 @@ def plan_host(
     schedule: Schedule, options: SchedulerOptions, targets: Mapping[str, Target]
 ) -> HostProgram:
     """Write what the host does in one call: bindings, allocations, launches, calls, and results."""
+    takes("plan_host", schedule, Schedule)
     return evolve(host_program(schedule, options, targets), home=home(schedule))
 
 

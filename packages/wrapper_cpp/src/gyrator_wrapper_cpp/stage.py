@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from attrs import field, frozen
 
+from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import BindConstant, HostProgram, Instruction, Launch
@@ -69,6 +70,7 @@ class CppWrapper:
         Raises:
             UnsupportedError: what `refuses` says.
         """
+        takes("emit", program, HostProgram)
         before = preamble()
         made = units(self._sheet(program), before)
         return Program(

@@ -6,6 +6,7 @@ from types import MappingProxyType
 import torch
 from attrs import frozen
 
+from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.host.nodes import BindConstant, HostProgram, Launch, Return
 from gyrator_ir.host.walk import programs, user_kernels, walk
@@ -35,6 +36,7 @@ def to_graph(
         FxWrapperError: GY-FX-001 for an op that torch lacks, GY-FX-002 and 003 for a user's Triton
             kernel that cannot be launched here.
     """
+    takes("to_graph", program, HostProgram)
     table = kernels if isinstance(kernels, KernelTable) else KernelTable(kernels)
     return _module(program, table, constants)
 
@@ -81,8 +83,8 @@ class FxWrapper:
 
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms."""
-        instructions = [i for p in programs(program) for i in walk(p.instructions)]
         text: str = to_graph(program).print_readable(print_output=False)
+        instructions = [i for p in programs(program) for i in walk(p.instructions)]
         kernels = (f"# user kernel {k.key}\n{k.source.strip()}\n" for k in user_kernels(program))
         return Program(
             language="fx",

@@ -2,6 +2,7 @@
 
 from attrs import frozen
 
+from gyrator_ir.checks import takes
 from gyrator_ir.content import content_hash
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.walk import programs
@@ -32,6 +33,7 @@ class PythonWrapper:
 
     def emit(self, program: HostProgram) -> Program:
         """Write `program` and its subprograms."""
+        takes("emit", program, HostProgram)
         out = Lines()
         out.add(f'"""Host program {program.name}. It runs as a plan of the same instructions."""')
         for part in {p.name: p for p in programs(program)}.values():

@@ -15,6 +15,7 @@ from gyrator_ir.expr import Cond, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.loop.nodes import Constant, Literal, TypeArg, UserKernel
 from gyrator_ir.provenance import Origin
+from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
 
 
@@ -446,7 +447,7 @@ class Capture:
 
 
 @frozen
-class HostProgram:
+class HostProgram(Shown):
     """What the host does in one call."""
 
     name: str = field(validator=identifier)

@@ -37,6 +37,7 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_ir.modes import Numerics as Numerics
 from gyrator_ir.provenance import Origin
+from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
 
 
@@ -237,7 +238,7 @@ class Together:
 
 
 @frozen
-class Schedule:
+class Schedule(Shown):
     """Kernels and calls in order, with the life of each buffer."""
 
     name: str = field(validator=identifier)

@@ -14,6 +14,7 @@ from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep, Statement, S
 from gyrator_ir.checks import a_tuple, bits, exactly, identifier, instance_of
 from gyrator_ir.expr import ONE, Cond, Const, Expr, ShapeFacts, Sym
 from gyrator_ir.provenance import Origin
+from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
 
 _PARTS = Const(2)
@@ -476,7 +477,7 @@ Operation = LoopOperation | CallOperation
 
 
 @frozen
-class LoopProgram:
+class LoopProgram(Shown):
     """What lowering hands to the scheduler.
 
     Operations run in order. A buffer is written by one operation, except that `Scatter`, mutating

@@ -33,6 +33,7 @@ from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, TemplateKernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration
+from gyrator_ir.text.shown import Shown
 from gyrator_ir.types import Device, DType
 
 
@@ -318,7 +319,7 @@ Tiled = TiledKernel | TiledGroup | TiledTemplate | Repeat
 
 
 @frozen
-class TileProgram:
+class TileProgram(Shown):
     """The kernels of a schedule, tiled, with what is known of their sizes."""
 
     name: str = field(validator=identifier)

@@ -1,0 +1,76 @@
+"""What the manual says of others is so, and every page can be reached."""
+
+import re
+
+import pytest
+import torch._inductor.config as peer
+import yaml
+
+from gyrator import list_options
+from gyrator.engine.passes import pipelines
+
+NAME = re.compile(r"`([a-z_]+(?:\.[a-z_]+)*)`")
+
+
+def rows(root):
+    """Return the cells of the first table of the page on moving from TorchInductor."""
+    text = (root / "docs" / "from-torchinductor.md").read_text()
+    table = text.partition("|---|---|---|\n")[2].partition("\n\n")[0]
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in table.splitlines()]
+
+
+def test_the_settings_of_torchinductor_exist(root):
+    names = [name for row in rows(root) for name in NAME.findall(row[0])]
+    names = [name for name in names if name != "aoti_compile_and_package"]
+    assert len(names) > 30
+    for name in names:
+        held = peer
+        for part in name.removesuffix(".").split("."):
+            assert hasattr(held, part), name
+            held = getattr(held, part)
+
+
+def test_the_options_and_passes_of_gyrator_exist(root):
+    options, passes = list_options(), {n for p in pipelines() for n in p.names}
+    text = (root / "docs" / "from-torchinductor.md").read_text()
+    found = set(re.findall(r"`([a-z_]+)=[\w\"]", text)) - {
+        "backend",
+        "parts",
+        "dynamic",
+        "fullgraph",
+    }
+    assert len(found) >= 5
+    assert found - {"rules", "decompositions", "mode"} <= options.keys()
+    named = set(re.findall(r"the pass `([a-z-]+)`", text))
+    assert named and named <= passes
+
+
+def pages(nav):
+    """Yield the pages of a navigation."""
+    for entry in nav:
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, dict):
+            for value in entry.values():
+                yield from pages([value] if isinstance(value, str) else value)
+
+
+def test_every_page_is_in_the_navigation(root):
+    nav = yaml.safe_load((root / "mkdocs.yml").read_text())["nav"]
+    listed = list(pages(nav))
+    assert len(listed) == len(set(listed))
+    there = {p.relative_to(root / "docs").as_posix() for p in (root / "docs").rglob("*.md")}
+    assert set(listed) == there
+
+
+def test_pages_called_index_have_a_line_of_their_own_and_the_search_needs_no_server(root):
+    """The theme's `navigation.indexes` would take them out of the lists that they stand in."""
+    manual = yaml.safe_load((root / "mkdocs.yml").read_text())
+    assert "navigation.indexes" not in manual["theme"]["features"]
+    assert "offline" in manual["plugins"] and manual["use_directory_urls"] is False
+
+
+@pytest.mark.parametrize("name", ["ir/index.md", "errors/index.md", "ops/overview.md"])
+def test_pages_that_begin_a_part_are_linked_to(root, name):
+    links = re.compile(rf"\]\((?:\.\./)*{re.escape(name)}")
+    assert any(links.search(p.read_text()) for p in (root / "docs").rglob("*.md"))
