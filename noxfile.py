@@ -351,6 +351,27 @@ def layers(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def journeys(session: nox.Session) -> None:
+    """A vendor, a compiler engineer and a researcher do their work with wheels alone."""
+    session.install("-c", str(CONSTRAINTS), "hatchling", env=package_locations())
+    dist = ROOT / ".nox" / "journeys-dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    for folder in (*(f"packages/{name}" for name in PROJECTS), *JOURNEYS):
+        with session.chdir(ROOT / folder):
+            session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
+    wheels = sorted(str(path) for path in dist.glob("*.whl"))
+    tools = ("copier", "editables", "hatchling", "pip", *TEST_TOOLS)
+    python = venv(session, "wheels-journeys", *wheels, *tools, fresh=True)
+    with session.chdir(session.create_tmp()):
+        script = str(ROOT / "ci" / "journeys.py")
+        session.run(python, "-P", script, *session.posargs, external=True)
+
+
+JOURNEYS = ("conformance", "conformance/vendor")
+"""Distributions that the journeys install beside the packages."""
+
+
+@nox.session(default=False)
 def build(session: nox.Session) -> None:
     """Wheels of all packages, installed into fresh environments and tried there."""
     session.install("-c", str(CONSTRAINTS), "hatchling", env=package_locations())

@@ -112,16 +112,18 @@ def _search(
     for why, number in findings.left_out.most_common():
         print(f"  {number} left out: {why}")
     for fault in findings.faults:
-        _report(fault, folder)
+        _report(fault, folder, definition)
     if not findings.ran and not findings.faults:
         print("no kernel ran: the target offers nothing that the random ones need")
     return int(bool(findings.faults) or not findings.ran)
 
 
-def _report(fault: Fault, folder: Path) -> None:
+def _report(fault: Fault, folder: Path, definition: TargetDefinition) -> None:
     path = folder / f"{fault.name}.gy"
     path.write_text(fault.text)
-    print(f"{fault.name}: {fault.said}\n\n{fault.text}\nin {path}; `gyrator verify {path}` runs it")
+    named = f"GYRATOR_TARGETS={definition.name} " * definition.optional
+    print(f"{fault.name}: {fault.said}\n\n{fault.text}")
+    print(f"in {path}; `{named}gyrator verify {path}` runs it")
 
 
 def _forms(text: str) -> list[str]:
