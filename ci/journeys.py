@@ -99,7 +99,7 @@ def engineer(folder: Path) -> None:
     opt = (str(BIN / "gyrator"), "opt", "rows.gy")
     run(folder, *opt, "--to", "kernel", "--print-changed", said="kernel k0")
     run(folder, *opt, "--passes", "inline-pointwise", said="reduction op1")
-    run(folder, *opt, "--to", "kernels", said="int64_t")
+    run(folder, *opt, "--to", "kernels", said='extern "C"')
     run(folder, str(BIN / "gyrator"), "verify", "rows.gy", said="runs")
 
 
