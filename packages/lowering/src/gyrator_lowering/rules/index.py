@@ -187,7 +187,8 @@ def joined_at(
     at = index[d]
     result: Value | None = None
     for k in range(len(parts) - 1, -1, -1):
-        inside = (*index[:d], at - ends[k], *index[d + 1 :])
+        place = ZERO if parts[k].shape[d] is ONE else at - ends[k]
+        inside = (*index[:d], place, *index[d + 1 :])
         if len(parts) == 1:
             return ops.cast(ops.load(parts[0], inside), dtype)
         mask = below(ops, at, ends[k + 1]) if k < len(parts) - 1 else None
