@@ -195,11 +195,8 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
 
 def store(scope: Scope, s: Store) -> None:
     """Write a store, or a store that combines with what is there."""
-    stored = scope.value(s.value)
     dtype = scope.frame.storage[s.buffer]
-    if stored.exact is not None and stored.dtype is dtype:
-        scope = scope.nested()
-        scope.env[s.value] = evolve(stored, text=stored.exact)
+    scope = unrounded(scope, s.value, dtype)
     if s.buffer in scope.frame.local_rows:
         pointer, value = _local_row(scope, s), scope.operand(s.value, varying=True)
         if s.mask is not None:
@@ -223,6 +220,16 @@ def store(scope: Scope, s: Store) -> None:
             _combine_vector(scope.nested(), s)
     else:
         _combine_vector(scope, s)
+
+
+def unrounded(scope: Scope, value: str, dtype: DType) -> Scope:
+    """Return the place where a value is what a store to `dtype` rounds by itself."""
+    stored = scope.value(value)
+    if stored.exact is None or stored.dtype is not dtype:
+        return scope
+    scope = scope.nested()
+    scope.env[value] = evolve(stored, text=stored.exact)
+    return scope
 
 
 def _combine_vector(scope: Scope, s: Store) -> None:
@@ -262,7 +269,8 @@ def load_pair(scope: Scope, one: Load, other: Load) -> None:
 def store_pair(scope: Scope, one: Store, other: Store) -> None:
     """Write two stores, of neighbours."""
     pointer = address(scope, one.buffer, one.index)
-    even, odd = (scope.operand(s.value, varying=True) for s in (one, other))
+    dtype = scope.frame.storage[one.buffer]
+    even, odd = (unrounded(scope, s.value, dtype).operand(s.value, True) for s in (one, other))
     scope.line(f"gy_store_pairs({pointer}, {even}, {odd});")
 
 

@@ -85,21 +85,21 @@ PAIRS = (
     "#if GY_VEC\n"
     + "".join(
         f"""
-extern "C" void pairs_{t}(const {SPELL[t]} *p, {SPELL[t]} *apart, {SPELL[t]} *joined) {{
-  v{t} even, odd;
+extern "C" void pairs_{t}(const {s} *p, {s} *apart, {s} *joined) {{
+  auto even = gy_vload(p), odd = even;
   gy_vload_pairs(p, even, odd);
   gy_store(apart, even);
   gy_store(apart + GY_LANES, odd);
   gy_store_pairs(joined, even, odd);
 }}
 """
-        for t in ("f32", "f64")
+        for t, s in SPELL.items()
     )
     + "#endif\n"
 )
 
 
-@pytest.mark.parametrize("code", ["f32", "f64"])
+@pytest.mark.parametrize("code", STORAGE)
 def test_pairs_are_taken_apart_and_put_together(code, vector_isa, folder):
     library = build(PAIRS, vector_isa, folder)
     x = random_values(code, 2 * vector_isa.lanes)

@@ -31,8 +31,9 @@ from gyrator_codegen.passes.cores.reuse_exponentials import ReuseExponentials
 from gyrator_codegen.passes.cores.share_threads import ShareThreads
 from gyrator_codegen.passes.cores.transpose_loads import TransposeLoads
 from gyrator_codegen.passes.cores.two_pass_reductions import TwoPassReductions
+from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
 from gyrator_codegen.passes.cores.unroll_reductions import UnrollReductions
-from gyrator_codegen.passes.cores.vectorize import Vectorize
+from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, Vectorize
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
 from gyrator_codegen.passes.nonempty_rows import NonemptyRows
 from gyrator_codegen.passes.threads.map_threads import MapThreads
@@ -52,6 +53,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
     cores = numbers.cores
     return (
         MergeRepeats(),
+        UnrollPeriods(lanes if lanes > 1 else LANES_GUESS),
         Vectorize(lanes),
         ColumnReductions(cores),
         TransposeLoads(),

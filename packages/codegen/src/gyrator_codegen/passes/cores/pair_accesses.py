@@ -15,7 +15,8 @@ from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import Pair, TiledKernel, TileProgram
 from gyrator_ir.types import DType
 
-_TYPES = (DType.F32, DType.F64)
+_UNPAIRED = frozenset(d for d in DType if d.is_narrow_float and d.size == 1)
+"""Floats that vectors hold converted."""
 
 
 @frozen
@@ -34,7 +35,7 @@ def _paired(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
     strided = {a.index for a in tiled.accesses if a.stride is Const(2)}
     if not strided or tiled.transposed:
         return tiled
-    buffers = {b.name for b in tiled.kernel.parameters if b.dtype in _TYPES}
+    buffers = {b.name for b in tiled.kernel.parameters if not b.dtype.is_complex and b.dtype not in _UNPAIRED}
     pairs = [
         Pair(number, first, second)
         for number, stage in enumerate(tiled.kernel.stages)

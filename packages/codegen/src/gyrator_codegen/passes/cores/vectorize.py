@@ -17,6 +17,8 @@ from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import Access, TiledKernel, TileProgram
 
+LANES_GUESS = 8
+"""For how many lanes accesses are compared where the compiler vectorises by itself."""
 _TWO = Const(2)
 _PAIRED = 4  # price of every second element, where its neighbours are accessed too
 _REDUCE_END = 12  # price of merging the lanes of one accumulator, in vector operations
@@ -29,7 +31,7 @@ class Vectorize:
 
     lanes: int = 1
     """Elements of a vector; 1 where the compiler vectorises by itself."""
-    lanes_guess: int = 8
+    lanes_guess: int = LANES_GUESS
     """What axes are compared for in that case."""
 
     name: ClassVar[str] = "vectorize"
@@ -67,11 +69,11 @@ def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
     candidates += reversed(inner[:-1])
     if len(candidates) < 2:
         return candidates[0] if candidates else None
-    return min(candidates, key=partial(_price, kernel, lanes))
+    return min(candidates, key=partial(price, kernel, lanes))
 
 
-def _price(kernel: Kernel, lanes: int, axis: Axis) -> float:
-    """Rough vector operations a point, for comparison only."""
+def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
+    """Return rough vector operations a point along an axis, for comparison only."""
     inner_size = 1
     for a in kernel.inner:
         inner_size *= max(extent_guess(a.extent), 1)

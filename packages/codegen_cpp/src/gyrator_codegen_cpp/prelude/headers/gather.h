@@ -170,30 +170,62 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_FIRST_HALF 0, 4, 1, 5
 #define GY_LAST_HALF 2, 6, 3, 7
 #endif
-GY_FN void gy_vload_pairs(const sf32 *p, vf32 &even, vf32 &odd) {
-  const vf32 a = gy_vload(p), b = gy_vload(p + GY_LANES);
-  even = __builtin_shufflevector(a, b, GY_EVEN);
-  odd = __builtin_shufflevector(a, b, GY_ODD);
+#define GY_X(n) \
+  GY_FN void gy_vload_pairs(const s##n *p, v##n &even, v##n &odd) { \
+    const v##n a = gy_vload(p), b = gy_vload(p + GY_LANES); \
+    even = __builtin_shufflevector(a, b, GY_EVEN); \
+    odd = __builtin_shufflevector(a, b, GY_ODD); \
+  } \
+  GY_FN void gy_store_pairs(s##n *p, v##n even, v##n odd) { \
+    gy_store(p, (v##n)__builtin_shufflevector(even, odd, GY_FIRST)); \
+    gy_store(p + GY_LANES, (v##n)__builtin_shufflevector(even, odd, GY_LAST)); \
+  }
+GY_X(f32) GY_X(i32) GY_X(u32) GY_X(i16) GY_X(u16) GY_X(i8) GY_X(u8)
+#undef GY_X
+#define GY_X(n) \
+  GY_FN void gy_vload_pairs(const s##n *p, v##n &even, v##n &odd) { \
+    const v##n a = gy_vload(p), b = gy_vload(p + GY_LANES); \
+    even.lo = __builtin_shufflevector(a.lo, a.hi, GY_EVEN_HALF); \
+    even.hi = __builtin_shufflevector(b.lo, b.hi, GY_EVEN_HALF); \
+    odd.lo = __builtin_shufflevector(a.lo, a.hi, GY_ODD_HALF); \
+    odd.hi = __builtin_shufflevector(b.lo, b.hi, GY_ODD_HALF); \
+  } \
+  GY_FN void gy_store_pairs(s##n *p, v##n even, v##n odd) { \
+    v##n a, b; \
+    a.lo = __builtin_shufflevector(even.lo, odd.lo, GY_FIRST_HALF); \
+    a.hi = __builtin_shufflevector(even.lo, odd.lo, GY_LAST_HALF); \
+    b.lo = __builtin_shufflevector(even.hi, odd.hi, GY_FIRST_HALF); \
+    b.hi = __builtin_shufflevector(even.hi, odd.hi, GY_LAST_HALF); \
+    gy_store(p, a); \
+    gy_store(p + GY_LANES, b); \
+  }
+GY_X(f64) GY_X(i64) GY_X(u64)
+#undef GY_X
+GY_FN void gy_vload_pairs(const sbool *p, vbool &even, vbool &odd) {
+  const vu16 both = gy_ldu<vu16>(p);
+  even = gy_mask((vi16)(both & (su16)0xff) != 0);
+  odd = gy_mask((vi16)(both >> 8) != 0);
 }
-GY_FN void gy_vload_pairs(const sf64 *p, vf64 &even, vf64 &odd) {
-  const vf64 a = gy_vload(p), b = gy_vload(p + GY_LANES);
-  even.lo = __builtin_shufflevector(a.lo, a.hi, GY_EVEN_HALF);
-  even.hi = __builtin_shufflevector(b.lo, b.hi, GY_EVEN_HALF);
-  odd.lo = __builtin_shufflevector(a.lo, a.hi, GY_ODD_HALF);
-  odd.hi = __builtin_shufflevector(b.lo, b.hi, GY_ODD_HALF);
+GY_FN void gy_store_pairs(sbool *p, vbool even, vbool odd) {
+  const vi16 both = __builtin_convertvector((even.m & 1) | (odd.m & 0x100), vi16);
+  gy_stu(p, both);
 }
-GY_FN void gy_store_pairs(sf32 *p, vf32 even, vf32 odd) {
-  gy_store(p, (vf32)__builtin_shufflevector(even, odd, GY_FIRST));
-  gy_store(p + GY_LANES, (vf32)__builtin_shufflevector(even, odd, GY_LAST));
+// Two of these are one element of 32 bits.
+GY_FN void gy_vload_pairs(const gy_bf16 *p, vf32 &even, vf32 &odd) {
+  const vu32 both = gy_ldu<vu32>(p);
+  even = (vf32)(both << 16);
+  odd = (vf32)(both & 0xffff0000u);
 }
-GY_FN void gy_store_pairs(sf64 *p, vf64 even, vf64 odd) {
-  vf64 a, b;
-  a.lo = __builtin_shufflevector(even.lo, odd.lo, GY_FIRST_HALF);
-  a.hi = __builtin_shufflevector(even.lo, odd.lo, GY_LAST_HALF);
-  b.lo = __builtin_shufflevector(even.hi, odd.hi, GY_FIRST_HALF);
-  b.hi = __builtin_shufflevector(even.hi, odd.hi, GY_LAST_HALF);
-  gy_store(p, a);
-  gy_store(p + GY_LANES, b);
+GY_FN void gy_store_pairs(gy_bf16 *p, vf32 even, vf32 odd) {
+  gy_stu(p, gy_bf16_bits(even) | gy_bf16_bits(odd) << 16);
+}
+GY_FN void gy_vload_pairs(const gy_f16 *p, vf32 &even, vf32 &odd) {
+  const vu32 both = gy_ldu<vu32>(p);
+  even = gy_f16_value(__builtin_convertvector(both & 0xffff, vu16));
+  odd = gy_f16_value(__builtin_convertvector(both >> 16, vu16));
+}
+GY_FN void gy_store_pairs(gy_f16 *p, vf32 even, vf32 odd) {
+  gy_stu(p, gy_widen(gy_f16_bits(even)) | gy_widen(gy_f16_bits(odd)) << 16);
 }
 #undef GY_EVEN_8
 #undef GY_ODD_8
