@@ -134,8 +134,28 @@ def held(nodes: int) -> GraphModule:
     return make.finish(x)
 
 
+def apart(nodes: int) -> GraphModule:
+    """Return as many inputs and results as calls, of lengths that all differ."""
+    make = Builder()
+    results = []
+    while make.calls < nodes:
+        x = make.input(3 + make.calls)
+        results.append(make.call(aten.add.Tensor, make.call(aten.sin.default, x), 1.0))
+    return make.finish(*results)
+
+
+def folds(nodes: int) -> GraphModule:
+    """Return sums of rows, and of columns, of what is made of one input."""
+    make = Builder()
+    x, results = make.input(ROWS, WIDTH), []
+    while make.calls < nodes:
+        y = make.call(aten.mul.Tensor, x, float(make.calls))
+        results.append(make.call(aten.sum.dim_IntList, y, [make.calls % 2]))
+    return make.finish(*results)
+
+
 SHAPES: Mapping[str, Callable[[int], GraphModule]] = MappingProxyType(
-    {"chain": chain, "wide": wide, "blocks": blocks, "held": held}
+    {"chain": chain, "wide": wide, "blocks": blocks, "held": held, "apart": apart, "folds": folds}
 )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from scheduler_programs import Maker, target
 
-from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Schedule
 from gyrator_ir.loop.nodes import LoopProgram
@@ -233,3 +233,17 @@ def test_a_transformer_layer_is_few_kernels_and_each_is_compiled_once() -> None:
     layers = len(many.nodes) / len(one.nodes)
     assert len(one.kernels) <= 7
     assert len(many.kernels) <= layers * 7
+
+
+def test_kernels_fold_a_limited_number_of_values() -> None:
+    m = Maker()
+    x = m.input("x", 64, 256)
+    outputs = []
+    for k in range(20):
+        y = m.pointwise("mul", x, m.input(f"f{k}", 256))
+        outputs += m.reduction(ReduceKind.SUM, y, [1])
+    folds = [
+        sum(isinstance(s, Reduce) for stage in kernel.stages for s in stage.body)
+        for kernel in scheduled(m, *outputs, fusion_folds=6).kernels
+    ]
+    assert sorted(folds) == [2, 6, 6, 6]

@@ -68,6 +68,8 @@ class Heuristics:
     """Memory that a kernel's program may share among its threads; 0 where that is not known."""
     fusion_statements: int = field(default=512, validator=natural)
     """Kernels grow no larger than this many statements."""
+    fusion_folds: int = field(default=16, validator=natural)
+    """Kernels fold no more than this many values: each has registers of its own."""
     inline_cost: int = field(default=24, validator=natural)
     """A value used in several kernels is computed again rather than stored if it costs less."""
     unit_statements: int = field(default=1500, validator=natural)

@@ -52,6 +52,8 @@ class Cluster:
     """For each buffer the addresses read, and whether at inner level."""
     stores: dict[str, Written] = field(factory=dict)
     size: int = 0
+    folds: int = 0
+    """How many of its members are reductions."""
     ordered: bool = False
     """A member cares for the order of the inner axes."""
     scans: bool = False
@@ -98,6 +100,7 @@ def singleton(index: int, op: Operation) -> Cluster:
     below = bool(inner)
     body = statements_of(op)
     c.size = len(body)
+    c.folds = int(isinstance(op, Reduction))
     binds = False
     for s in body:
         match s:

@@ -144,6 +144,7 @@ def _join(line: Line, first: Cluster, second: Cluster, joint: Joint, ranges: Ran
         kept.loads.setdefault(b, {}).update(found)
     kept.stores.update(gone.stores)
     kept.size += gone.size
+    kept.folds += gone.folds
     kept.ordered |= gone.ordered
     kept.scans |= gone.scans
     for index, reason in gone.refusals.items():

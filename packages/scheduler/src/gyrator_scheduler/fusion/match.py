@@ -107,6 +107,8 @@ def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | Non
         return "a sort, or a fold of single elements, stays alone"
     if first.size + second.size > heuristics.fusion_statements:
         return f"together they exceed {heuristics.fusion_statements} statements"
+    if first.folds + second.folds > max(heuristics.fusion_folds, 1):
+        return f"together they fold more than {heuristics.fusion_folds} values"
     if len(first.loads) + len(second.loads) + len(first.stores) + len(second.stores) > MAX_BUFFERS:
         return f"together they touch more than {MAX_BUFFERS} buffers"
     if first.inner and second.inner and (first.scans or second.scans):

@@ -29,7 +29,7 @@ from gyrator_ir.kernel.nodes import (
     Schedule,
     ScheduleNode,
 )
-from gyrator_ir.loop.nodes import Template, TensorInput, TensorRef
+from gyrator_ir.loop.nodes import Buffer, Template, TensorInput, TensorRef
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
@@ -198,9 +198,12 @@ class _Planner:
         for p in self.placement.pools:
             if p.first == n:
                 out.append(AllocatePool(p.name, p.bytes, p.device))
-        made = [life for life in births if allocated(node, life.buffer)]
-        for life in made:
-            out.extend(self._storage(life))
+        given: list[Buffer] = []
+        for life in births:
+            if allocated(node, life.buffer):
+                out.extend(self._storage(life))
+            else:
+                given.append(self.buffers[life.buffer])
         work: list[Instruction] = []
         if isinstance(node, Kernel):
             tensors = tuple(b.name for b in node.parameters)
@@ -216,7 +219,6 @@ class _Planner:
         else:
             calls(node, self.names, out, work)
             self.bound.update(defined_symbols(node))
-        given = [self.buffers[life.buffer] for life in births if life not in made]
         after: list[Instruction] = bind_results(given, self.bound)
         if not isinstance(node, Kernel | Template):
             work.extend(separation(work, self.packed))
