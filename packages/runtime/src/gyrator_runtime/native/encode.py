@@ -86,6 +86,8 @@ class _Encoder:
         self.groups: list[int] = []
         self.operators: list[tuple[int, str, str]] = []
         self.slots: dict[Size, int] = {}
+        self.readers: dict[int, list[Size]] = {}
+        """By register, the sizes among `slots` that read it, and others."""
         self.const_slots: dict[int, int] = {}
 
     def run(self, instructions: tuple[Instruction, ...]) -> None:
@@ -244,13 +246,14 @@ class _Encoder:
             slot = self.new_slot(0)
             self.code += (EVAL, slot, len(size.code), *words)
         self.slots[size] = slot
+        for register in _registers(size):
+            self.readers.setdefault(register, []).append(size)
         return slot
 
     def forget(self, register: int) -> None:
         """Sizes that read `register` must be evaluated again: it was just written."""
-        stale = [s for s in self.slots if _reads(s, register)]
-        for size in stale:
-            del self.slots[size]
+        for size in self.readers.pop(register, ()):
+            self.slots.pop(size, None)
 
     def new_slot(self, value: int) -> int:
         self.ints.append(value)
@@ -273,14 +276,11 @@ def _static(value: Value) -> tuple[bool, object]:
             return False, None
 
 
-def _reads(size: Size, register: int) -> bool:
-    match size:
-        case SizeArg(k):
-            return k == register
-        case SizeProgram(code):
-            return ("arg", register) in code
-        case _:
-            return False
+def _registers(size: SizeArg | SizeProgram) -> tuple[int, ...]:
+    """Return the registers that a size reads."""
+    if isinstance(size, SizeArg):
+        return (size.register,)
+    return tuple({operand: None for name, operand in size.code if name == "arg"})
 
 
 def _sizes(value: Value) -> tuple[Size, ...]:
