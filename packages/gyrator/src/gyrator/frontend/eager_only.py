@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
+from gyrator.frontend.arguments import refused
 from gyrator_ir.diagnostics import Diagnostic
 
 aten = torch.ops.aten
@@ -52,6 +53,8 @@ def eager_only(gm: GraphModule) -> Diagnostic | None:
 
 def _wrong(node: Node) -> str:
     name = _name(node)
+    if why := refused(node, name):
+        return why
     if name in _PARTS:
         return _mismatch(node, _PARTS[name])
     if name in _LOSSES:

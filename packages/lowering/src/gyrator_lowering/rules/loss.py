@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from gyrator_ir.body.nodes import ReduceKind
+from gyrator_ir.body.nodes import Check, ReduceKind
 from gyrator_ir.expr import ONE, Expr, product_of
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.program import LoopBuilder
@@ -156,6 +156,8 @@ def huber_backward(
 
 
 def _cross_entropy(ops: Tracer, x: Value, t: Value, weight: Value | None) -> Value:
+    inside = ops.ge(x, 0.0) & ops.le(x, 1.0)
+    ops.bind(ops.where(inside, ops.const(0, DType.I64), 1), ONE, check=Check.RUNTIME)
     hit = ops.maximum(ops.log(x), -100.0)
     miss = ops.maximum(ops.log1p(-x), -100.0)
     value = (t - 1.0) * miss - t * hit
