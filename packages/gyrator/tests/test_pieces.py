@@ -247,6 +247,20 @@ def test_a_write_that_follows(compiled: Compiled) -> None:
     compiled.check(fn, args, left=["aten._to_copy.default"])
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("wrapper", ["cpp", "fx"])
+def test_pieces_in_each_host_language(compiled: Compiled, dynamic: bool) -> None:
+    def fn(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        before = x.t().sin()
+        narrow = before.to(torch.float8_e8m0fnu).to(torch.float32)
+        y.copy_(x[0] * 2)
+        return (before + narrow + y[:, None]).cos(), narrow.sum(0), narrow
+
+    calls = [(torch.randn(n, 4, requires_grad=True), torch.randn(4)) for n in (3, 6)]
+    left = ["aten._to_copy.default"]
+    compiled.check(fn, *calls[: 1 + dynamic], left=left, dynamic=dynamic, kernels=3)
+
+
 def test_strict_raises_and_names_all(config: Config) -> None:
     torch._dynamo.reset()
     with Session(options={"strict": True, "progress": False}, config=config) as session:
