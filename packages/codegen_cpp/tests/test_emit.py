@@ -104,6 +104,17 @@ def gather(name, check, wrap=True):
     )  # fmt: skip
 
 
+def gathered_pairs(name):
+    """The first less the second of each two neighbours, from the row that `at` names."""
+    at = expr(512) * T0 + expr(2) * I0
+    return kernel(
+        name, [(I0, S0)], [],
+        [outer(Load("a", "at", I0), Bind(T0, "a", expr(7), True, True), Load("b", "x", at),
+               Load("c", "x", at + 1), Let("d", "sub", ("b", "c"), F32), Store("z", I0, "d"))],
+        {"at": I64},
+    )  # fmt: skip
+
+
 def histogram(name, dtype, mode):
     return kernel(
         name, [(I0, S0)], [],
@@ -187,6 +198,7 @@ def kernels():
     yield from (softmax("softmax_any", S0, S1), softmax("softmax_static", 6, 1003))
     yield softmax("softmax_over_itself", 6, 1024, into="x")
     yield from (gather("checked", True), gather("promised", False))
+    yield gathered_pairs("gathered_pairs")
     for dtype in (F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8):
         for mode in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL):
             yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
@@ -420,6 +432,17 @@ def test_promised_index_is_not_checked(library):
 
     np.testing.assert_array_equal(z, [3, 6, 6])
     assert library.sources["promised"].checks == ()
+
+
+def test_neighbours_at_gathered_places(library):
+    rng = np.random.default_rng(0)
+    at, x = rng.integers(-7, 7, 250), rng.random((7, 512), "f")
+    z = np.zeros(250, "f")
+
+    assert library("gathered_pairs", {"at": at, "x": x, "z": z}, s0=250) == 0
+
+    columns = 2 * np.arange(250)
+    np.testing.assert_array_equal(z, x[at, columns] - x[at, columns + 1])
 
 
 @pytest.mark.parametrize("mode", [StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL])

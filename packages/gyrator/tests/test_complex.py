@@ -277,6 +277,20 @@ def test_a_rotary_embedding_is_trained_in_kernels(
     assert [(r.launches, len(r.externs)) for r in records] == [(1, 0), (1, 0)]
 
 
+def test_gradients_of_calls_that_may_raise(session: Session) -> None:
+    """Solving for the gradient checks for errors: an effect, for which a token is passed on."""
+
+    def gradient(f: Callable[..., Any], given: torch.Tensor) -> torch.Tensor:
+        x = given.clone().requires_grad_()
+        torch.view_as_real(f(x * 2)).sum().backward()
+        assert x.grad is not None
+        return x.grad
+
+    x = torch.randn(4, 4, dtype=torch.complex64)
+    compiled = torch.compile(torch.linalg.eigvals, backend=session.backend)
+    torch.testing.assert_close(gradient(compiled, x), gradient(torch.linalg.eigvals, x))
+
+
 def test_mutation_of_an_input(session: Session) -> None:
     def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.mul_(y)

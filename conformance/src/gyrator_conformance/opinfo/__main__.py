@@ -18,6 +18,8 @@ from gyrator_conformance.opinfo.judge import Outcome
 from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases
 from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 
+_EVERY = 60.0
+"""Seconds between two lines that say how far the run is."""
 _QUIET = {"OMP_NUM_THREADS": "1", "TORCH_LOGS": "-all"}
 
 
@@ -34,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = chosen[part - 1 :: parts]
     command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
-    tally = _Tally(console)
+    tally = _Tally(console, len(chosen))
     end, waiting = time.monotonic() + args.seconds, iter(chosen)
     alone, stopped = threading.Lock(), threading.Event()
 
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run_side_by_side(workers, work, stopped)
     console.print(tally.table())
     if args.json:
-        args.json.write_text(json.dumps(tally.failed, indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(tally.summary(), indent=1) + "\n", encoding="utf-8")
     if tally.cases < len(chosen):
         console.print(f"{len(chosen) - tally.cases} cases were not begun in {args.seconds} s")
     return int(bool(tally.failed))
@@ -69,10 +71,13 @@ class _Tally:
     """Counts samples, and writes a line for each that differs and has no explanation."""
 
     console: Console
+    chosen: int
     cases: int = 0
     ops: set[str] = field(factory=set)
     counts: Counter[str] = field(factory=Counter)
     failed: list[tuple[str, str, str]] = field(factory=list)
+    explained: list[tuple[str, str, str, str]] = field(factory=list)
+    _said: float = field(factory=time.monotonic)
 
     def add(self, case: Case, outcome: Outcome) -> None:
         """Count what was found about a case."""
@@ -83,10 +88,23 @@ class _Tally:
         self.counts["graphs"] += outcome.graphs
         for kind, detail, explained in outcome.findings:
             self.counts[f"differ, {explained or 'unexplained'}"] += 1
-            if not explained:
+            if explained:
+                self.explained.append((str(case), kind, detail, explained))
+            else:
                 self.failed.append((str(case), kind, detail))
                 line = f"{case}: {kind}: {detail}"
                 self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        if time.monotonic() - self._said > _EVERY:
+            self._said = time.monotonic()
+            done = f"{self.cases} of {self.chosen} cases, {len(self.failed)} unexplained"
+            self.console.print(f"{done}; {case}", markup=False, highlight=False)
+
+    def summary(self) -> dict[str, object]:
+        """Return the counts, and each sample that differs, as JSON data."""
+        return {
+            "chosen": self.chosen, "cases": self.cases, "ops": len(self.ops),
+            "counts": dict(self.counts), "unexplained": self.failed, "explained": self.explained,
+        }  # fmt: skip
 
     def table(self) -> Table:
         """Return how many samples ended how."""
@@ -113,7 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--jobs", type=int, default=1, help="worker processes side by side, default 1")
     add("--limit", type=float, default=300.0, help="seconds that one case may take")
     add("--seconds", type=float, default=math.inf, help="begin no other case after this time")
-    add("--json", type=Path, help="write what differs here")
+    add("--json", type=Path, help="write counts and what differs here")
     return parser
 
 

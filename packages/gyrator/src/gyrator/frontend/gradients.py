@@ -49,8 +49,9 @@ def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:
 
     def call(args: list[Any]) -> Sequence[Any]:
         for place, val in tangents:
-            if is_lazy(args[place]) or is_lazy(val):
-                args[place] = with_flags(args[place], val)
+            given = args[place]  # None for the token that keeps ops with effects in order
+            if given is not None and (is_lazy(given) or is_lazy(val)):
+                args[place] = with_flags(given, val)
         return run(args)
 
     call._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
