@@ -262,6 +262,23 @@ def test_as_strided_stays_inside_of_tensors_of_any_size(wrapper: str, config: Co
                 compiled(torch.randn(shape))
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("start", [0, 1, 2])
+def test_as_strided_scatter_leaves_what_lies_between_elements(
+    dynamic: bool, start: int, config: Config
+) -> None:
+    """Places before and between a tensor's elements are of its storage alone."""
+
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.as_strided_scatter(y, (2, 2), (1, 2), start) * 2
+
+    with Session(options={"strict": True, "progress": False}, config=config) as session:
+        compiled = torch.compile(f, backend=session.backend, dynamic=dynamic)
+        x = torch.randn(40)[1:19].view(3, 6)[:, ::2]
+        y = torch.randn(2, 2)
+        assert torch.equal(compiled(x, y), f(x, y))
+
+
 @pytest.mark.parametrize("wrapper", ["python", "cpp", "fx"])
 def test_gradients_that_are_zeros_lie_on_the_device_of_their_tensor(
     wrapper: str, config: Config

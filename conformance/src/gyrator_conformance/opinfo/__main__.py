@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import random
 import sys
 import threading
 import time
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     part, parts = args.shard
     chosen = chosen[part - 1 :: parts]
+    if args.shuffle is not None:
+        random.Random(args.shuffle).shuffle(chosen)
     command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
     workers = [LineProcess(command, args.limit, _QUIET) for _ in range(args.jobs)]
     tally = _Tally(console, len(chosen))
@@ -128,6 +131,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
     add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
     add("--shard", type=_shard, default=(1, 1), help="K/N: every N-th case, from the K-th on")
+    add("--shuffle", type=int, metavar="SEED",
+        help="take cases in a random order, for runs that --seconds cuts short")  # fmt: skip
     add("--jobs", type=int, default=1, help="worker processes side by side, default 1")
     add("--limit", type=float, default=300.0, help="seconds that one case may take")
     add("--seconds", type=float, default=math.inf, help="begin no other case after this time")

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from attrs import define, evolve, field, frozen
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from gyrator.config import Config, read_config
 from gyrator.reports.accuracy import is_as_near, is_close, worst_place
@@ -24,9 +25,17 @@ from gyrator_conformance.fuzz.judge import (
     nudged_up,
     widened,
 )
-from gyrator_conformance.opinfo.samples import UNTOLD, Call, Case, calls, copied
+from gyrator_conformance.opinfo.samples import (
+    UNORDERED,
+    UNTOLD,
+    Call,
+    Case,
+    calls,
+    copied,
+    joined,
+)
 
-_TOGETHER = 10
+_TOGETHER = 20
 """Samples in a graph."""
 
 
@@ -85,14 +94,14 @@ class OpJudge:
     def _explained(self, case: Case, given: Sequence[Call]) -> str:
         if self._together(case, given, "aot_eager").kind:
             return "torch"
-        run, tensors = _joined(given)
+        run, tensors = _joined(given, case)
         want = _outcome(run, tensors, case)
         nudged = _outcome(run, [_leaf(nudged_up(copied(t)), t) for t in tensors], case)
         pairs = zip(want, nudged, strict=False)
         return "unstable" if any(_differ(a, b) for a, b in pairs) else ""
 
     def _together(self, case: Case, given: Sequence[Call], backend: Any) -> Verdict:
-        run, tensors = _joined(given)
+        run, tensors = _joined(given, case)
         want = _outcome(run, tensors, case)
         torch._dynamo.reset()
         begun = len(self._records)
@@ -113,13 +122,16 @@ class OpJudge:
                 if exact is None:
                     exact = _exactly(run, tensors, case, len(want))
                 if not is_as_near(a, b, exact[k]):
-                    return Verdict("value", f"[{k}] {worst_place(a, b)}")
+                    alone = case.op in UNORDERED and len(given) == 1
+                    ties = alone and _in_other_order(tensors[0], a, b)
+                    detail = f"[{k}] {worst_place(a, b)}"
+                    return Verdict("value", detail, "ties" if ties else "")
         return Verdict()
 
 
 def _takes(call: Call, case: Case) -> bool:
     """Whether eager mode takes a call, and gives dense tensors."""
-    run, tensors = _joined((call,))
+    run, tensors = _joined((call,), case)
     try:
         results = _outcome(run, tensors, case)
     except Exception:
@@ -127,21 +139,16 @@ def _takes(call: Call, case: Case) -> bool:
     return all(r.layout is torch.strided for r in results if isinstance(r, Tensor))
 
 
-def _joined(given: Sequence[Call]) -> tuple[Run, list[Tensor]]:
+def _joined(given: Sequence[Call], case: Case) -> tuple[Run, list[Tensor]]:
     """Return one function that makes all calls, and the tensors that it takes."""
-
-    def run(*tensors: Tensor) -> list[Any]:
-        rest = iter(tensors)
-        return [value for call in given for value in call(rest)]
-
-    return run, [t for call in given for t in call.tensors]
+    return joined(given, case.dynamic), [t for call in given for t in call.tensors]
 
 
 def _outcome(run: Run, tensors: Sequence[Tensor], case: Case) -> list[Any]:
     """Return results, then the inputs' gradients, and the inputs afterwards."""
     leaves = [copied(t) for t in tensors]
     torch.manual_seed(7)
-    results = run(*leaves)
+    results = pytree.tree_leaves(run(*leaves))
     slopes = gradients_of(results, leaves, second=False) if case.gradients else []
     return [*results, *slopes, *(t.detach() for t in leaves)]
 
@@ -152,6 +159,23 @@ def _exactly(run: Run, tensors: Sequence[Tensor], case: Case, count: int) -> lis
     except Exception:
         found = []
     return found if len(found) == count else [None] * count
+
+
+def _in_other_order(x: Tensor, a: Tensor, b: Tensor) -> bool:
+    """Whether positions along an axis name the same elements, or gradients belong to the same."""
+    if a.dtype is torch.int64:
+        pairs = ((x.take_along_dim(a, d), x.take_along_dim(b, d)) for d in range(x.dim()))
+    else:
+        pairs = ((_by_element(x, a, d), _by_element(x, b, d)) for d in range(x.dim()))
+    return any(is_close(mine, other) for mine, other in pairs)
+
+
+def _by_element(x: Tensor, slopes: Tensor, d: int) -> Tensor:
+    """Return gradients in the order of the elements, those of equal ones in that of their values."""
+    slopes, places = slopes.sort(d)
+    return slopes.take_along_dim(
+        x.detach().take_along_dim(places, d).argsort(dim=d, stable=True), d
+    )
 
 
 def _leaf(made: Tensor, like: Tensor) -> Tensor:

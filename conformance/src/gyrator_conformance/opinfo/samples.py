@@ -25,6 +25,16 @@ UNTOLD = {
 """Ops whose values mean nothing, and why: their form alone is compared."""
 
 
+UNORDERED = {
+    "argsort": "the order of equal elements, which torch promises with stable=True alone",
+    "msort": "the order of equal elements, in its gradients",
+    "sort": "the order of equal elements, which torch promises with stable=True alone",
+    "topk": "which of equal elements is taken, and their order",
+}
+"""Ops of which eager mode's vectors, scalars and sorts of short rows have each their own result:
+positions are right if the same elements lie there."""
+
+
 @frozen
 class Case:
     """The samples of an op that are compiled alike."""
@@ -54,11 +64,50 @@ class Call:
         """The tensors that it is given."""
         return [v for v in self.flat if isinstance(v, torch.Tensor)]
 
-    def __call__(self, tensors: Iterator[torch.Tensor]) -> list[Any]:
-        """Call the op with other tensors; return what it gives, flat."""
-        flat = [next(tensors) if isinstance(v, torch.Tensor) else v for v in self.flat]
-        x, args, kwargs = pytree.tree_unflatten(flat, self.spec)
-        return pytree.tree_leaves(self.op(x, *args, **kwargs))
+    def text(self, tensors: Iterator[str], space: dict[str, Any], dynamic: bool) -> str:
+        """Return the call as Python text, with the names of its tensors; what else the text names
+        is put into `space`, also integers if sizes are `dynamic`."""
+
+        def named(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                return _Name(next(tensors))
+            if type(value) in _PLAIN and not (dynamic and type(value) is int):
+                return value
+            space[name := f"c{len(space)}"] = value
+            return _Name(name)
+
+        x, args, kwargs = pytree.tree_unflatten([named(v) for v in self.flat], self.spec)
+        given = [*map(repr, (x, *args)), *(f"{k}={v!r}" for k, v in kwargs.items())]
+        return f"{named(self.op)}({', '.join(given)})"
+
+
+_PLAIN = frozenset({bool, int, str, type(None)})
+"""Types whose values are written into the text of a call."""
+
+
+@frozen
+class _Name:
+    """What prints as a name."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def joined(given: Sequence[Call], dynamic: bool = False) -> Callable[..., list[Any]]:
+    """Return one function that makes all calls; it takes their tensors, and returns their results.
+
+    It is compiled from text: tracing one that puts arguments together costs many times as much as
+    compiling the graph.
+    """
+    names = [f"t{k}" for k in range(sum(len(call.tensors) for call in given))]
+    rest, space = iter(names), dict[str, Any]()
+    calls_made = ", ".join(call.text(rest, space, dynamic) for call in given)
+    text = f"def run({', '.join(names)}):\n    return [{calls_made}]\n"
+    exec(compile(text, "<calls>", "exec"), space)
+    run: Callable[..., list[Any]] = space["run"]
+    return run
 
 
 @cache

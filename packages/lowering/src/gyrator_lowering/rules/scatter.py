@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from attrs import evolve
+
 from gyrator_ir.body.nodes import Check, StoreMode
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, SymKind, eq
 from gyrator_ir.loop.nodes import AssertCond
@@ -13,7 +15,9 @@ from gyrator_lowering.builder.slices import wrapped
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
+from gyrator_lowering.rules.view import lies_within
 from gyrator_lowering.table import FallbackToAten, TableBuilder
+from gyrator_lowering.torch_bridge.facts import facts_of
 
 MODES = {
     "sum": StoreMode.ADD, "add": StoreMode.ADD, "prod": StoreMode.MUL, "multiply": StoreMode.MUL,
@@ -554,23 +558,19 @@ def as_strided_scatter(
         raise FallbackToAten
     if not _apart(b.symbols.sizes(size), b.symbols.sizes(stride)):
         raise FallbackToAten  # where places repeat, the last element counts
-    result = b.copy(x, out)
-    start = (
-        b.symbols.size(given.meta["val"].storage_offset())
-        if offset is None
-        else (b.symbols.size(offset))
-    )
     begin = b.symbols.size(given.meta["val"].storage_offset())
-    part = TensorValue(
-        result.buffer,
-        result.dtype,
-        result.device,
-        b.symbols.sizes(size),
-        b.symbols.sizes(stride),
-        start - begin,
-        result.stored,
+    start = begin if offset is None else b.symbols.size(offset)
+    whole = evolve(x, strides=out.strides, offset=ZERO, planes=None)
+    part = evolve(
+        whole,
+        shape=b.symbols.sizes(size),
+        strides=b.symbols.sizes(stride),
+        offset=start - begin,
     )
-    _replaced(b, x, source, part)
+    if not lies_within(part, whole, facts_of(b.symbols)):
+        raise FallbackToAten  # for ATen copies the storage, which may hold more elements
+    result = b.copy(x, out)
+    _replaced(b, x, source, evolve(part, buffer=result.buffer, stored=result.stored))
     return result
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Cond, Const, Expr, any_of, either, eq, le
+from gyrator_ir.expr import ONE, ZERO, Cond, Const, Expr, ShapeFacts, any_of, either, eq, le
 from gyrator_ir.loop.nodes import AssertCond
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -61,6 +61,13 @@ def _last(value: TensorValue) -> Expr:
 
 def _is_empty(value: TensorValue) -> Cond:
     return any_of(eq(size, 0) for size in value.shape)
+
+
+def lies_within(view: TensorValue, held: TensorValue, facts: ShapeFacts) -> bool:
+    """Return whether a view surely touches no element before the first or after the last of
+    `held`, of the same buffer."""
+    inside = le(held.offset, view.offset), le(_last(view), _last(held))
+    return all(facts.known(c) is True for c in inside) or facts.known(_is_empty(view)) is True
 
 
 def reaches_beyond(view: TensorValue, held: TensorValue) -> bool:
