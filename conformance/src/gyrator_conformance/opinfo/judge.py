@@ -171,11 +171,10 @@ def _in_other_order(x: Tensor, a: Tensor, b: Tensor) -> bool:
 
 
 def _by_element(x: Tensor, slopes: Tensor, d: int) -> Tensor:
-    """Return gradients in the order of the elements, those of equal ones in that of their values."""
+    """Return gradients in the order of the elements, those of equal ones by size."""
     slopes, places = slopes.sort(d)
-    return slopes.take_along_dim(
-        x.detach().take_along_dim(places, d).argsort(dim=d, stable=True), d
-    )
+    order = x.detach().take_along_dim(places, d).argsort(dim=d, stable=True)
+    return slopes.take_along_dim(order, d)
 
 
 def _leaf(made: Tensor, like: Tensor) -> Tensor:
