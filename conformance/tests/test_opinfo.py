@@ -11,9 +11,11 @@ pytest.importorskip(
     exc_type=ImportError,
 )
 
-from gyrator_conformance.opinfo.judge import OpJudge
+from gyrator_conformance.opinfo.judge import OpJudge, in_other_order
 from gyrator_conformance.opinfo.samples import (
     LAYOUTS,
+    UNORDERED,
+    UNSTRIDED,
     UNTOLD,
     Case,
     calls,
@@ -32,7 +34,15 @@ def test_all_ops_are_there_once():
     chosen = list(cases((), LAYOUTS, ("forward", "gradient"), ("static", "dynamic")))
     assert len({str(case) for case in chosen}) == len(chosen)
     here = {name for name, info in database().items() if info.supported_dtypes("cpu")}
-    assert {case.op for case in chosen} == here and here >= set(UNTOLD)
+    assert {case.op for case in chosen} == here
+    assert here >= {*UNTOLD, *UNORDERED, *UNSTRIDED}
+
+
+def test_samples_are_spread_over_all_when_they_are_few():
+    every = calls(Case("argsort", "float32"))
+    few = calls(Case("argsort", "float32", most=5))
+    assert len(every) > 20 and 3 <= len(few) <= 5
+    assert few[-1].tensors[0].shape == every[(len(few) - 1) * -(-len(every) // 5)].tensors[0].shape
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -56,3 +66,12 @@ def test_an_op_that_differs_is_found(judge, monkeypatch):
     monkeypatch.setattr(info, "op", wrong)
     found = judge.judge(Case("sin", "float32"))
     assert {kind for kind, _, _ in found.findings} == {"value"}
+
+
+def test_equal_elements_may_come_in_any_order():
+    x = torch.tensor([2, 1, 2])
+    assert in_other_order(x, torch.tensor([1, 0, 2]), torch.tensor([1, 2, 0]))
+    assert not in_other_order(x, torch.tensor([0, 1, 2]), torch.tensor([1, 2, 0]))
+    slopes = torch.tensor([0.5, 3.0, 7.0])
+    assert in_other_order(x, slopes[[2, 1, 0]], slopes)
+    assert not in_other_order(x, slopes[[1, 0, 2]], slopes)

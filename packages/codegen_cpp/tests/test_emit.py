@@ -67,6 +67,18 @@ def rows(name, m, n, kind, results, dtype=F32):
     )  # fmt: skip
 
 
+def second_elements(name, kind, dtype):
+    """Reduce every second element of x into y, one lane after another being read."""
+    return kernel(
+        name, [], [(R0, S0)],
+        [
+            inner(Load("a", "x", expr(2) * R0), Reduce(("b",), kind, ("a",), dtype)),
+            outer(Store("y", expr(0), "b")),
+        ],
+        {"x": dtype, "y": dtype},
+    )  # fmt: skip
+
+
 def columns(name, m, n, kind, results):
     """Reduce x[r, i] along r."""
     names = tuple(f"f{k}" for k in range(results))
@@ -177,6 +189,7 @@ def in_order(name, dtype, down):
 
 
 SORTED = (F32, DType.F64, DType.F16, I64, DType.I32, DType.I16, DType.I8, DType.U8, DType.BOOL)
+SHORT = (DType.I8, DType.U8, DType.I16, DType.U16)
 TURNED = {
     f"turned_{d.value}_{m}_{n}": (d, m, n)
     for d, m, n in [(d, 37, 50) for d in NUMPY] + [(F32, 64, 64), (DType.BF16, 32, 48)]
@@ -199,6 +212,9 @@ def kernels():
     yield softmax("softmax_over_itself", 6, 1024, into="x")
     yield from (gather("checked", True), gather("promised", False))
     yield gathered_pairs("gathered_pairs")
+    for dtype in SHORT:
+        yield second_elements(f"lowest_{dtype.value}", ReduceKind.MIN, dtype)
+        yield second_elements(f"highest_{dtype.value}", ReduceKind.MAX, dtype)
     for dtype in (F32, DType.F64, I64, DType.I32, DType.BF16, DType.U8):
         for mode in (StoreMode.ADD, StoreMode.MIN, StoreMode.MAX, StoreMode.MUL):
             yield histogram(f"histogram_{dtype.value}_{mode.value}", dtype, mode)
@@ -432,6 +448,17 @@ def test_promised_index_is_not_checked(library):
 
     np.testing.assert_array_equal(z, [3, 6, 6])
     assert library.sources["promised"].checks == ()
+
+
+@pytest.mark.parametrize("n", [1, 7, 40])
+@pytest.mark.parametrize("dtype", SHORT)
+def test_extremes_of_short_integers_that_lie_apart(library, dtype, n):
+    ends = np.iinfo(NUMPY[dtype])
+    x = np.random.default_rng(n).integers(ends.min, ends.max, 2 * n).astype(NUMPY[dtype])
+    for name, want in (("lowest", x[::2].min()), ("highest", x[::2].max())):
+        y = np.zeros(1, NUMPY[dtype])
+        assert library(f"{name}_{dtype.value}", {"x": x, "y": y}, s0=n) == 0
+        assert y[0] == want
 
 
 def test_neighbours_at_gathered_places(library):

@@ -54,6 +54,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda: (channels_last(2, 4, 3, 5),),
     ),
     "one_group": (lambda x: F.channel_shuffle(x, 1), lambda: (torch.randn(2, 4, 3, 5),)),
+    "reflected": (
+        lambda x: F.pad(x, (1, 1, 2, 0, 1, 1), mode="reflect"),
+        lambda: (channels_last(2, 3, 4, 5),),
+    ),
+    "replicated": (
+        lambda x: F.pad(x, (1, 1, 2, 0, 1, 1), mode="replicate"),
+        lambda: (torch.randn(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d),),
+    ),
     "unpool": (
         lambda x: F.max_unpool2d(x, (x * 0).long() + torch.arange(6).view(2, 3), 2),
         lambda: (channels_last(2, 4, 2, 3),),

@@ -171,9 +171,7 @@ class Judge:
                 if len(exact) == len(mine) and is_as_near(a, b, exact[k]):
                     continue
                 return Verdict("value", f"{name}: {worst_place(a, b)}")
-        if (mine_shared := _shared(ours)) != (shared := _shared(theirs)):
-            return Verdict("alias", f"{mine_shared} share memory, eager {shared}")
-        return Verdict()
+        return shared_otherwise([*ours.results, *ours.state], [*theirs.results, *theirs.state])
 
     def _explained(self, program: Program, function: Callable[..., Any], found: Verdict) -> str:
         torch._dynamo.reset()
@@ -275,10 +273,15 @@ def _overflows(rounded: _Outcome, exact: _Outcome) -> bool:
     )  # fmt: skip
 
 
-def _shared(outcome: _Outcome) -> list[tuple[int, int]]:
-    """Return the pairs of results and inputs that share memory."""
-    values = [t for t in (*outcome.results, *outcome.state) if isinstance(t, Tensor)]
-    held = [t.untyped_storage().data_ptr() if t.numel() else 0 for t in values]
+def shared_otherwise(mine: Sequence[Any], other: Sequence[Any]) -> Verdict:
+    """Return how two sequences differ in which of their tensors share memory."""
+    ours, theirs = _sharing(mine), _sharing(other)
+    return Verdict() if ours == theirs else Verdict("alias", f"{ours} share memory, eager {theirs}")
+
+
+def _sharing(values: Sequence[Any]) -> list[tuple[int, int]]:
+    tensors = [t for t in values if isinstance(t, Tensor)]
+    held = [t.untyped_storage().data_ptr() if t.numel() else 0 for t in tensors]
     pairs = ((i, j) for j in range(len(held)) for i in range(j))
     return [(i, j) for i, j in pairs if held[i] and held[i] == held[j]]
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from attrs import asdict, define, field
+from attrs import asdict, define, evolve, field
 from rich.console import Console
 from rich.table import Table
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     console = Console(width=None if sys.stdout.isatty() else 120)
     chosen = [
-        case
+        evolve(case, most=args.samples)
         for case in cases(args.dtypes, args.layouts, args.modes, args.shapes)
         if args.k in str(case)
     ]
@@ -131,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
     add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
     add("--shard", type=_shard, default=(1, 1), help="K/N: every N-th case, from the K-th on")
+    add("--samples", type=int, help="of each case at most so many, default all")
     add("--shuffle", type=int, metavar="SEED",
         help="take cases in a random order, for runs that --seconds cuts short")  # fmt: skip
     add("--jobs", type=int, default=1, help="worker processes side by side, default 1")

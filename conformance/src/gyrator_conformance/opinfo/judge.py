@@ -23,10 +23,12 @@ from gyrator_conformance.fuzz.judge import (
     form,
     gradients_of,
     nudged_up,
+    shared_otherwise,
     widened,
 )
 from gyrator_conformance.opinfo.samples import (
     UNORDERED,
+    UNSTRIDED,
     UNTOLD,
     Call,
     Case,
@@ -115,18 +117,20 @@ class OpJudge:
             return Verdict("eager", lost.splitlines()[0])
         exact: list[Any] | None = None
         written = len(want) - len(tensors) * (1 + case.gradients)
+        laid = 0 if case.op in UNSTRIDED else written
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
-            if found := form(a, b, strides=k < written):
+            if found := form(a, b, strides=k < laid):
                 return found
             if isinstance(b, Tensor) and case.op not in UNTOLD and not is_close(a, b):
                 if exact is None:
                     exact = _exactly(run, tensors, case, len(want))
                 if not is_as_near(a, b, exact[k]):
                     alone = case.op in UNORDERED and len(given) == 1
-                    ties = alone and _in_other_order(tensors[0], a, b)
+                    ties = alone and in_other_order(tensors[0], a, b)
                     detail = f"[{k}] {worst_place(a, b)}"
                     return Verdict("value", detail, "ties" if ties else "")
-        return Verdict()
+        last = len(want) - len(tensors)
+        return shared_otherwise([*got[:written], *got[last:]], [*want[:written], *want[last:]])
 
 
 def _takes(call: Call, case: Case) -> bool:
@@ -161,7 +165,7 @@ def _exactly(run: Run, tensors: Sequence[Tensor], case: Case, count: int) -> lis
     return found if len(found) == count else [None] * count
 
 
-def _in_other_order(x: Tensor, a: Tensor, b: Tensor) -> bool:
+def in_other_order(x: Tensor, a: Tensor, b: Tensor) -> bool:
     """Whether positions along an axis name the same elements, or gradients belong to the same."""
     if a.dtype is torch.int64:
         pairs = ((x.take_along_dim(a, d), x.take_along_dim(b, d)) for d in range(x.dim()))

@@ -25,6 +25,10 @@ UNTOLD = {
 """Ops whose values mean nothing, and why: their form alone is compared."""
 
 
+UNSTRIDED = {
+    "unique": "the size of its result depends on values, and torch promises no strides of such",
+}
+"""Ops whose strides are not compared, and why."""
 UNORDERED = {
     "argsort": "the order of equal elements, which torch promises with stable=True alone",
     "msort": "the order of equal elements, in its gradients",
@@ -45,6 +49,8 @@ class Case:
     layout: Layout = "given"
     gradients: bool = False
     dynamic: bool = False
+    most: int | None = None
+    """Samples to take at most, spread over all."""
 
     def __str__(self) -> str:
         shapes, mode = ("static", "dynamic")[self.dynamic], ("forward", "gradient")[self.gradients]
@@ -138,15 +144,19 @@ def calls(case: Case) -> list[Call]:
     info, found = database()[case.op], []
     dtype = getattr(torch, case.dtype)
     for sample in info.sample_inputs(HOST, dtype, requires_grad=case.gradients):
-        laid = sample.noncontiguous() if case.layout == "strided" else sample
-        flat, spec = pytree.tree_flatten((laid.input, laid.args, laid.kwargs))
-        if case.layout == "channels-last":
+        flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        if any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in flat):
+            continue
+        if case.layout == "strided":
+            laid = sample.noncontiguous()
+            flat, spec = pytree.tree_flatten((laid.input, laid.args, laid.kwargs))
+        elif case.layout == "channels-last":
             flat = [_last(v) for v in flat]
         call = Call(info.op, flat, spec)
-        changed = case.layout != "channels-last" or any(_is_last(t) for t in call.tensors)
-        if changed and all(t.layout is torch.strided for t in call.tensors):
+        if case.layout != "channels-last" or any(_is_last(t) for t in call.tensors):
             found.append(call)
-    return found
+    step = 1 if case.most is None else -(-len(found) // case.most)
+    return found[:: max(step, 1)]
 
 
 def _last(value: Any) -> Any:

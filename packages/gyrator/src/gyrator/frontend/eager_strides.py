@@ -36,7 +36,8 @@ _NAMES = frozenset(
         "fft_fftshift", "fft_ifftshift", "floor_divide",
         "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp", "logaddexp2",
         "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
-        "native_dropout_backward", "one_hot", "poisson", "pow", "roll", "rpow", "rrelu", "__rpow__",
+        "native_dropout_backward", "one_hot", "pad", "poisson", "pow", "roll", "rpow",
+        "rrelu", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -188,6 +189,8 @@ _RULES: dict[Any, Rule] = {
     aten.isin.Tensor_Scalar: _contiguous,
     aten.max_unpool2d.default: _channels_last,
     aten.native_dropout_backward.default: _host_elementwise,
+    aten.reflection_pad3d.default: _host_channels_last,
+    aten.replication_pad3d.default: _host_channels_last,
     aten.roll.default: _rolled,
     aten.rrelu_with_noise.default: _contiguous,
     aten.heaviside.default: _elementwise,

@@ -136,4 +136,15 @@ template <class P, class S> GY_FN void gy_store_mask(P *p, S x, sbool m) { if (m
 //% gy_combine_n
 #if GY_VEC
 template <class V> GY_FN V gy_combine_n(V a, V b, si64 n) { return gy_select(gy_lane_mask(n), a, b); }
+#ifdef __AVX512BW__
+// gcc 12 fails where it makes one masked instruction of this choice and of the extreme of two
+// vectors, one of them in memory.
+#define GY_COMBINE(n) \
+  GY_FN v##n gy_combine_n(v##n a, v##n b, si64 live) { \
+    asm("" : "+v"(a)); \
+    return gy_select(gy_lane_mask(live), a, b); \
+  }
+GY_COMBINE(i16) GY_COMBINE(u16)
+#undef GY_COMBINE
+#endif
 #endif
