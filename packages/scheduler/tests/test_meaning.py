@@ -41,8 +41,8 @@ def test_random_programs_without_passes(seed: int, size: int) -> None:
 def test_random_programs_on_many_cores_with_little_scratch(seed: int, size: int) -> None:
     program = random_program(seed, size)
     check(
-        program, seed, SchedulerOptions(), cores=4, split_reduction_extent=4, split_scan_extent=4, scratch_bytes=40,
-        parallel_grain=8,
+        program, seed, SchedulerOptions(), cores=4, split_reduction_extent=4, split_scan_extent=4,
+        scratch_bytes=40, parallel_grain=8,
     )  # fmt: skip
 
 

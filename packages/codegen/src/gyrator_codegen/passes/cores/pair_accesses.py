@@ -35,7 +35,11 @@ def _paired(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
     strided = {a.index for a in tiled.accesses if a.stride is Const(2)}
     if not strided or tiled.transposed:
         return tiled
-    buffers = {b.name for b in tiled.kernel.parameters if not b.dtype.is_complex and b.dtype not in _UNPAIRED}
+    buffers = {
+        b.name
+        for b in tiled.kernel.parameters
+        if not b.dtype.is_complex and b.dtype not in _UNPAIRED
+    }
     pairs = [
         Pair(number, first, second)
         for number, stage in enumerate(tiled.kernel.stages)
