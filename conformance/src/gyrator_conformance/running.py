@@ -69,8 +69,8 @@ class CellRunner:
             return Result(cell=cell, status="reason", reason=reason.value, message=said)
         except Exception as raised:
             if lacking := self._lacking(cell, model):
-                reason = Reason.LIBRARY.value
-                return Result(cell=cell, status="reason", reason=reason, message=lacking)
+                library = Reason.LIBRARY.value
+                return Result(cell=cell, status="reason", reason=library, message=lacking)
             message = f"{type(raised).__name__}: {raised}"
             seconds = time.perf_counter() - start
             return Result(cell=cell, status="fail", seconds=seconds, message=message)

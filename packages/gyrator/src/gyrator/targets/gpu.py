@@ -93,7 +93,7 @@ class TritonDevice:
                 cores=cores,
                 parallel_grain=1 << 16,
                 split_reduction_points=512,
-                split_reduction_extent=16384,
+                split_reduction_extent=_SCRATCH // 4 + 1,
                 split_scan_extent=4096,
                 adjacent_points=32,
                 scratch_bytes=_SCRATCH,

@@ -140,7 +140,7 @@ class _Traits:
         types = {p.name: p.dtype for p in kernel.parameters}
         types |= {t.name: t.dtype for t in kernel.locals}
         eager = kernel.numerics is not Numerics.FAST
-        values, rounded = _values(body, types, eager, kernel.device == HOST)
+        values, rounded = _values(body, types, eager, kernel.device.type == HOST)
         binds = [s for s in body if isinstance(s, Bind)]
         lets = [s for s in body if isinstance(s, Let)]
         sources = {s.symbol: values[s.value].sources for s in binds}
@@ -359,7 +359,7 @@ def _template_indices(
     for f in apart(kernel.formulas):
         body += [Const(name, 0.0, DType.F32) for name in f.given]
         body += f.body
-    values, _ = _values(body, {p.name: p.dtype for p in kernel.parameters}, True)
+    values, _ = _values(body, {p.name: p.dtype for p in kernel.parameters}, True, True)
     found: dict[str, tuple[Expr, ...]] = {}
     plain: set[str] = set()
     for s in body:

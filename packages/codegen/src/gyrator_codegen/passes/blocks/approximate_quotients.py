@@ -11,8 +11,8 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import each_kernel
-from gyrator_ir.body.nodes import Let, Statement
-from gyrator_ir.body.rewrite import used
+from gyrator_ir.body.nodes import Let
+from gyrator_ir.body.rewrite import AnyStatement, used
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.modes import Numerics
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
@@ -54,7 +54,7 @@ def _approximated(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
     return evolve(tiled, approximate=tuple(dict.fromkeys(found)))
 
 
-def _seen(s: Statement, seen: set[str]) -> Iterator[str]:
+def _seen(s: AnyStatement, seen: set[str]) -> Iterator[str]:
     """Yield the operands of a statement of whose last places more is seen than a narrow float."""
     if isinstance(s, Let):
         if s.op == "cast" and s.dtype.is_float and s.dtype.size < DType.F32.size:

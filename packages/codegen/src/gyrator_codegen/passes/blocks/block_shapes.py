@@ -17,7 +17,8 @@ from gyrator_codegen.extents import guess, power_of_two
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Buffer, Kernel
+from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import TiledKernel
 
@@ -247,4 +248,5 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         (4 / warps, weights.few),
         (sharing, weights.apart),
     )
-    return waste * math.prod(max(1.0, factor) ** exponent for factor, exponent in lost)
+    factors = (float(max(1.0, factor) ** exponent) for factor, exponent in lost)
+    return waste * math.prod(factors)
