@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from _ops import adam, clipped, foreach_adam
 from attrs import evolve, frozen
 from torch import Tensor
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -293,32 +294,13 @@ forward("noise", lambda x: x + torch.randn_like(x), normal(N))
 forward("uniform noise", lambda x: x * torch.rand_like(x), normal(N))
 
 
-def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    m = m * 0.9 + g * 0.1
-    v = v * 0.99 + g * g * 0.01
-    return m, v, p - m / (v.sqrt() + 1e-8) * 0.01
-
-
-def _foreach_adam(*tensors: Tensor) -> tuple[Tensor, ...]:
-    p, g, m, v = (list(tensors[k::4]) for k in range(4))
-    m = torch._foreach_lerp(m, g, 0.1)
-    v = torch._foreach_addcmul(torch._foreach_mul(v, 0.99), g, g, 0.01)
-    steps = torch._foreach_add(torch._foreach_sqrt(torch._foreach_abs(v)), 1e-8)
-    return (*m, *v, *torch._foreach_addcdiv(p, m, steps, -0.01))
-
-
-def _clipped(*gradients: Tensor) -> tuple[Tensor, ...]:
-    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
-    return tuple(torch._foreach_mul(list(gradients), (1 / (norm + 1e-6)).clamp(max=1.0)))
-
-
 def _many(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(x.tanh() * 2 for x in tensors)
 
 
-forward("Adam", _adam, *[constant(N)] * 3, positive(N))
-forward("Adam of 40 tensors", _foreach_adam, *[constant(16, N)] * 160)
-forward("gradient clipping of 40 tensors", _clipped, *[constant(16, N)] * 40)
+forward("Adam", adam, *[constant(N)] * 3, positive(N))
+forward("Adam of 40 tensors", foreach_adam, *[constant(16, N)] * 160)
+forward("gradient clipping of 40 tensors", clipped, *[constant(16, N)] * 40)
 forward(
     "moving averages of 40 tensors",
     lambda *t: torch._foreach_lerp(list(t[:40]), list(t[40:]), 0.1),

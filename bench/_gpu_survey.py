@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from _clock import geomean
 from _environment import environment
+from _gpu_ops import chosen as with_words
 from _tables import Sheet
 from attrs import asdict, frozen
 from rich.console import Console
@@ -64,8 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def survey(chosen: argparse.Namespace) -> int:
     """Measure, print tables, and write them with their numbers; return 0 where all ran."""
-    from _gpu_ops import chosen as with_words
-
     ops = with_words(chosen.only.split(","))
     cells = [
         Cell(op.name, SIZES[size], dtype)

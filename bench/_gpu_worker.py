@@ -15,13 +15,12 @@ from typing import Any
 
 import torch
 from _gpu_ops import DEVICE, OPS, GpuOp
+from _gpu_survey import UNCAPTURED
 from _overhead import twin
-from _subject import BACKENDS
+from _subject import BACKENDS, compiled
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-
-from gyrator import Session
 
 Run = Callable[[], Any]
 BATCH_SECONDS = 4e-4
@@ -29,8 +28,6 @@ BATCH_SECONDS = 4e-4
 MOST_CALLS = 50
 ROUNDS = 9
 PROFILED_CALLS = 5
-UNCAPTURED = "cannot be captured"
-"""How the last line of a process begins that ended since it could not capture a device graph."""
 
 
 def measure(name: str, elements: int, dtype: str, lock: str, how: str) -> dict[str, Any]:
@@ -83,13 +80,7 @@ def _runs(op: GpuOp, inputs: list[Any]) -> Iterator[tuple[str, Run]]:
     ]
     given: list[torch.Tensor] = []
     for backend in BACKENDS:
-        function = twin(op.run)
-        if backend == "inductor":
-            function = torch.compile(function, backend=backend, dynamic=False)
-        elif backend == "gyrator":
-            session = Session(options={"strict": True, "progress": False})
-            function = torch.compile(function, backend=session.backend, dynamic=False)
-        run = partial(function, *inputs)
+        run = partial(compiled(twin(op.run), backend, []), *inputs)
         if not trained:
             yield backend, run
             continue

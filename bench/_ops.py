@@ -58,13 +58,16 @@ def _rope(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
     return torch.cat([a * c - b * s, b * c + a * s], -1)
 
 
-def _adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def adam(p: Tensor, g: Tensor, m: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what one step of Adam, written out, makes of moments and parameter."""
     m = m * 0.9 + g * 0.1
     v = v * 0.99 + g * g * 0.01
     return m, v, p - m / (v.sqrt() + 1e-8) * 0.01
 
 
-def _foreach_adam(*tensors: Tensor) -> tuple[Tensor, ...]:
+def foreach_adam(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return what a step of Adam makes of lists: of each tensor four follow one another, parameter,
+    gradient and moments."""
     p, g, m, v = (list(tensors[k::4]) for k in range(4))
     m = torch._foreach_lerp(m, g, 0.1)
     v = torch._foreach_addcmul(torch._foreach_mul(v, 0.99), g, g, 0.01)
@@ -72,14 +75,15 @@ def _foreach_adam(*tensors: Tensor) -> tuple[Tensor, ...]:
     return (*m, *v, *torch._foreach_addcdiv(p, m, steps, -0.01))
 
 
-def _clipped(*gradients: Tensor) -> tuple[Tensor, ...]:
+def clipped(*gradients: Tensor) -> tuple[Tensor, ...]:
+    """Return gradients scaled to a norm of at most 1, all of them together."""
     norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(gradients))))
     return tuple(torch._foreach_mul(list(gradients), (1 / (norm + 1e-6)).clamp(max=1.0)))
 
 
 OPS = (
-    op("adam over lists of 40", _foreach_adam, *[normal(256, 256)] * 160),
-    op("gradient clipping, 40 tensors", _clipped, *[normal(256, 256)] * 40),
+    op("adam over lists of 40", foreach_adam, *[normal(256, 256)] * 160),
+    op("gradient clipping, 40 tensors", clipped, *[normal(256, 256)] * 40),
     op("60 small results", lambda *xs: tuple(x.tanh() * 2 for x in xs), *[normal(4096)] * 60),
     op("softmax, last axis", lambda x: x.softmax(-1), normal(256, 1024)),
     op("softmax, middle axis", lambda x: x.softmax(1), normal(16, 128, 256)),
@@ -357,7 +361,7 @@ OPS = (
     op("fft", lambda x: torch.fft.rfft(x).abs(), normal(64, 512)),
     op("dropout", lambda x: F.dropout(x, 0.5), normal(1 << 19)),
     op("randn", lambda x: x + torch.randn_like(x), normal(1 << 18)),
-    op("adam", _adam, normal(1 << 18), normal(1 << 18), normal(1 << 18), uniform(1 << 18)),
+    op("adam", adam, normal(1 << 18), normal(1 << 18), normal(1 << 18), uniform(1 << 18)),
     op("20 small tensors", lambda *t: [a * 2 + 1 for a in t], *[normal(64, 64)] * 20),
     op("nanmean", lambda x: x.nanmean(-1), normal(512, 512)),
     op("one of the sorted", lambda x: x.sort(-1)[0][:, 100], normal(128, 256)),
