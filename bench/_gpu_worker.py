@@ -6,7 +6,6 @@ while it does.
 
 import fcntl
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from _subject import BACKENDS, compiled
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
+
+from gyrator_conformance.process import line_writer
 
 Run = Callable[[], Any]
 BATCH_SECONDS = 4e-4
@@ -175,17 +176,14 @@ def _profiled(run: Run) -> float:
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    # What libraries print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    write = line_writer()
     for line in sys.stdin:
         try:
             row = measure(**json.loads(line))
         except Exception as error:  # a survey goes on with the next operation
             row = {"wrong": f"{type(error).__name__}: {error}".partition("\n")[0][:300]}
             torch.cuda.empty_cache()
-        answers.write(json.dumps(row) + "\n")
-        answers.flush()
+        write(json.dumps(row))
 
 
 if __name__ == "__main__":

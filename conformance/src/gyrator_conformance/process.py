@@ -26,6 +26,19 @@ class ProcessEndedError(RuntimeError):
         """Whether it took more than its limit."""
 
 
+def line_writer() -> Callable[[str], None]:
+    """Return what answers a line in a process of `LineProcess`. From here on what libraries print
+    goes to the standard error output, where it does not mix with the answers."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+
+    def write(text: str) -> None:
+        answers.write(text + "\n")
+        answers.flush()
+
+    return write
+
+
 @define(eq=False)
 class LineProcess:
     """One process, started when it is first needed, and again after it ended."""

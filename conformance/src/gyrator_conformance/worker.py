@@ -4,7 +4,6 @@ It may die of a cell. The suite then starts another one and goes on.
 """
 
 import json
-import os
 import sys
 import warnings
 from typing import Any
@@ -13,6 +12,7 @@ from attrs import asdict
 
 from gyrator_conformance.cells import Cell
 from gyrator_conformance.models import all_models
+from gyrator_conformance.process import line_writer
 from gyrator_conformance.profiles import find_target
 from gyrator_conformance.running import CellRunner, Result
 
@@ -22,9 +22,7 @@ VERIFY = "--verify"
 
 def serve(seed: int, verify: bool = False) -> None:
     """Answer one request a line until the input ends."""
-    # What libraries print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    write = line_writer()
     warnings.simplefilter("ignore")
     models = all_models()
     runners: dict[str, CellRunner] = {}
@@ -33,8 +31,7 @@ def serve(seed: int, verify: bool = False) -> None:
         if cell.target not in runners:
             runners[cell.target] = CellRunner(find_target(cell.target), seed, verify)
         result = runners[cell.target].run(cell, models[cell.model])
-        answers.write(json.dumps(as_json(result)) + "\n")
-        answers.flush()
+        write(json.dumps(as_json(result)))
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -4,7 +4,6 @@ Eager mode itself ends the process for some programs: not even drawing one is sa
 """
 
 import json
-import os
 import sys
 
 import torch
@@ -13,15 +12,14 @@ from attrs import asdict
 from gyrator_conformance.fuzz.generate import generate
 from gyrator_conformance.fuzz.judge import Judge
 from gyrator_conformance.fuzz.program import Program
+from gyrator_conformance.process import line_writer
 from gyrator_conformance.profiles import find_target
 from gyrator_ir.types import HOST
 
 
 def serve(target: str) -> None:
     """Answer requests until the input ends."""
-    # What libraries print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    write = line_writer()
     chosen = find_target(target)
     device = chosen.target.device
     if device != HOST:  # where programs make tensors of their own
@@ -36,8 +34,7 @@ def serve(target: str) -> None:
             answer = "{}"
         else:
             answer = json.dumps(asdict(judge.judge(Program.from_json(given))))
-        answers.write(answer + "\n")
-        answers.flush()
+        write(answer)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,21 @@
 """The process that judges cases: a line of JSON asks, a line of JSON answers."""
 
 import json
-import os
 import sys
 
 from attrs import asdict
 
 from gyrator_conformance.opinfo.judge import OpJudge
 from gyrator_conformance.opinfo.samples import Case
+from gyrator_conformance.process import line_writer
 
 
 def serve() -> None:
     """Answer requests until the input ends."""
-    # What libraries print must not mix with the answers.
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
+    write = line_writer()
     judge = OpJudge()
     for line in sys.stdin:
-        answers.write(json.dumps(asdict(judge.judge(Case(**json.loads(line))))) + "\n")
-        answers.flush()
+        write(json.dumps(asdict(judge.judge(Case(**json.loads(line))))))
 
 
 if __name__ == "__main__":
