@@ -4,8 +4,9 @@
 lanes, which values are in reach, which parts of addresses are already computed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import cache
 
 from attrs import define, evolve, field, frozen
 
@@ -78,20 +79,14 @@ class Array:
 class Frame:
     """What one kernel function has in common. It grows while the function is written."""
 
-    def __init__(
-        self,
-        tiled: TiledKernel,
-        isa: Isa,
-        reserved: frozenset[str],
-    ) -> None:
+    def __init__(self, tiled: TiledKernel, isa: Isa, reserved: frozenset[str]) -> None:
         self.tiled = tiled
         self.kernel = kernel = tiled.kernel
         self.nest = nest(tiled)
         self.width = isa.lanes
         self.writer = Writer()
         self.names = Names(reserved)
-        self.storage: dict[str, DType] = {b.name: b.dtype for b in kernel.parameters}
-        self.storage |= {local.name: local.dtype for local in kernel.locals}
+        self.storage = {b.name: b.dtype for b in (*kernel.parameters, *kernel.locals)}
         self.pointers: dict[str, str] = {}
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
@@ -109,26 +104,14 @@ class Frame:
             both = body[pair.first], body[pair.second]
             self.pairs |= {id(s): both for s in both}
         self.reductions = {r.result: r for r in tiled.reductions}
-        for stage in kernel.stages:
-            for s in stage.body:
-                for name in defined(s):
-                    self.names.stable(name)
+        for name in (name for stage in kernel.stages for s in stage.body for name in defined(s)):
+            self.names.stable(name)
         self._plain = frozenset(tiled.plain)
-        self._printers: dict[tuple[tuple[str, str], ...], CPrinter] = {}
+        self.printer = cache(self._printer)
+        """Returns the writer of index expressions under a naming of symbols."""
 
-    def printer(self, symbols: Mapping[Sym, str]) -> CPrinter:
-        """Return the writer of index expressions under a naming of symbols."""
-        key = tuple(sorted((s.name, text) for s, text in symbols.items()))
-        found = self._printers.get(key)
-        if found is None:
-            found = CPrinter(
-                self._plain.__contains__,
-                names=dict(symbols),
-                floor_div="gy_floor_div",
-                floor_mod="gy_floor_mod",
-            )
-            self._printers[key] = found
-        return found
+    def _printer(self, symbols: frozenset[tuple[Sym, str]]) -> CPrinter:
+        return CPrinter(self._plain.__contains__, dict(symbols), "gy_floor_div", "gy_floor_mod")
 
     def access(self, e: Expr) -> IndexAccess:
         """Return what an index is for a vector."""
@@ -171,13 +154,7 @@ class Scope:
 
     def nested(self, **changes: object) -> "Scope":
         """Return a place inside this one: names given there are not seen here."""
-        inside = Scope(
-            self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
-            dict(self.pointers), self.collective,
-        )  # fmt: skip
-        for name, value in changes.items():
-            setattr(inside, name, value)
-        return inside
+        return evolve(self, **{"env": dict(self.env), "pointers": dict(self.pointers)} | changes)
 
     def block(self, head: str) -> AbstractContextManager[None]:
         """Write a block in braces."""
@@ -196,12 +173,8 @@ class Scope:
 
     def index(self, e: Expr, **names: str) -> str:
         """Return an index expression as text; `names` overrides symbols by name."""
-        if not names and not self.symbols:
-            return self.frame.printer({})(e)
-        symbols = dict(self.symbols)
-        for name, text in names.items():
-            symbols[Sym(name)] = text
-        return self.frame.printer(symbols)(e)
+        symbols = self.symbols | {Sym(name): text for name, text in names.items()}
+        return self.frame.printer(frozenset(symbols.items()))(e)
 
     def at(self, symbol: Sym) -> str:
         """Return a loop's symbol as text."""
