@@ -3,7 +3,7 @@ one, and single elements."""
 
 from collections.abc import Iterable
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
@@ -40,13 +40,13 @@ def _based(scope: Scope, buffer: str, e: Expr) -> tuple[str, Expr]:
 def _of_lane(scope: Scope, buffer: str, e: Expr) -> str:
     """Return a pointer to the element at `e`, of the lane called `lane`."""
     access = scope.frame.access(e)
-    match access.kind:
-        case Access.UNIFORM:
-            return address(scope, buffer, e)
-        case Access.UNIT:
-            return f"{address(scope, buffer, e)} + lane"
-        case Access.STRIDED:
-            return f"{address(scope, buffer, e)} + lane*({scope.index(access.stride)})"
+    steps = {
+        Access.UNIFORM: "",
+        Access.UNIT: " + lane",
+        Access.STRIDED: f" + lane*({scope.index(access.stride)})",
+    }
+    if access.kind in steps:
+        return address(scope, buffer, e) + steps[access.kind]
     pointer, rest = _based(scope, buffer, e)
     return f"{pointer} + {at_lane(scope, rest)}"
 
@@ -88,61 +88,46 @@ def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
 # Accesses -------------------------------------------------------------------------------------
 
 
-@frozen
-class _Run:
-    """Consecutive elements, one a lane: how they are read and written."""
-
-    pointer: str
-    test: str | None
-    """Of whether any of them is accessed, where that is one value."""
-    only: str
-    """What names, and tells a prelude's function, the lanes in use: `mask` or `n`, or nothing."""
-    lanes: str
-
-    def read(self, zero: str) -> str:
-        """Return a vector of them; `zero` where a mask is not set."""
-        other = f", {zero}" if self.only == "_mask" else ""
-        return f"gy_vload{self.only}({self.pointer}{self.lanes}{other})"
-
-    def write(self, value: str) -> str:
-        """Return the statement that stores a vector."""
-        test = "" if self.test is None else f"if ({self.test}) "
-        return f"{test}gy_store{self.only}({self.pointer}, {value}{self.lanes});"
+def _test(scope: Scope, mask: str | None) -> str | None:
+    """Return a mask's text; None without one, or where lanes have masks of their own."""
+    return None if mask is None or scope.value(mask).varying else scope.value(mask).text
 
 
-def _run_of(scope: Scope, s: Load | Store) -> _Run:
-    pointer = address(scope, s.buffer, s.index)
+def _chosen(test: str | None, text: str, zero: str) -> str:
+    """Return a text, or zero where the test fails."""
+    return text if test is None else f"{test} ? {text} : {zero}"
+
+
+def _run(scope: Scope, s: Load | Store, word: str, value: str = "", zero: str = "") -> str:
+    """Return the call of the prelude's function for consecutive elements, one for each lane in use:
+    those of the mask, the first ones, or all."""
+    given = f"{address(scope, s.buffer, s.index)}{value}"
     if s.mask is not None and scope.value(s.mask).varying:
-        return _Run(pointer, None, "_mask", f", {scope.live_mask(s.mask)}")
-    test = None if s.mask is None else scope.value(s.mask).text
-    if scope.live is not None:
-        return _Run(pointer, test, "_n", f", {scope.live}")
-    return _Run(pointer, test, "", "")
-
-
-def _chosen(scope: Scope, mask: str | None, text: str, zero: str) -> str:
-    """Return a text, or zero where a mask that is one value is not set."""
-    return text if mask is None else f"{scope.value(mask).text} ? {text} : {zero}"
+        return f"{word}_mask({given}, {scope.live_mask(s.mask)}{zero})"
+    return f"{word}({given})" if scope.live is None else f"{word}_n({given}, {scope.live})"
 
 
 def load(scope: Scope, s: Load) -> None:
     """Write a load, as few and as wide accesses as its address allows."""
-    dtype = scope.frame.storage[s.buffer]
+    dtype, access, test = scope.frame.storage[s.buffer], scope.access(s.index), _test(scope, s.mask)
+    by_lane, varying = s.mask is not None and test is None, True
     zero = scope.zero(dtype, varying=True)
-    access = scope.access(s.index)
-    by_lane = s.mask is not None and scope.value(s.mask).varying
+    pointer = address(scope, s.buffer, s.index)
     if s.buffer in scope.frame.local_rows:
         text = f"gy_vload({_local_row(scope, s)})"
     elif access.kind is Access.UNIFORM:
-        _load_uniform(scope, s, by_lane)
-        return
+        one, varying = scope.zero(dtype, varying=False), by_lane
+        if by_lane:
+            test = f"gy_any({scope.live_mask(s.mask)})"
+        text = _chosen(test, f"gy_sload({pointer})", one)
+        if by_lane:
+            text = f"gy_vsplat((s{lane_type(dtype)})({text}))"
+            text = f"gy_select({scope.operand(str(s.mask), True)}, {text}, {zero})"
     elif access.kind is Access.UNIT:
-        run = _run_of(scope, s)
-        text = _chosen(scope, None if by_lane else s.mask, run.read(zero), zero)
+        text = _chosen(test, _run(scope, s, "gy_vload", zero=f", {zero}"), zero)
     elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
-        pointer = address(scope, s.buffer, s.index)
         text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
-        text = _chosen(scope, s.mask, text, zero)
+        text = _chosen(test, text, zero)
     elif access.kind is Access.GATHERED:
         mask = scope.live_mask(s.mask)
         given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, s.index)}"
@@ -150,24 +135,11 @@ def load(scope: Scope, s: Load) -> None:
     else:
         one = f"gy_sload({_of_lane(scope, s.buffer, s.index)})"
         text = scope.by_lane(s.name, dtype, one, _lane_test(scope, s.mask))
-    scope.define(s.name, text, dtype, varying=True)
+    scope.define(s.name, text, dtype, varying)
 
 
 def _local_row(scope: Scope, s: Load | Store) -> str:
     return f"{scope.frame.pointers[s.buffer]} + GY_LANES*({scope.index(s.index)})"
-
-
-def _load_uniform(scope: Scope, s: Load, by_lane: bool) -> None:
-    dtype = scope.frame.storage[s.buffer]
-    text, zero = f"gy_sload({address(scope, s.buffer, s.index)})", scope.zero(dtype, varying=False)
-    if by_lane:
-        text = f"gy_any({scope.live_mask(s.mask)}) ? {text} : {zero}"
-        one = f"gy_vsplat((s{lane_type(dtype)})({text}))"
-        zeros = scope.zero(dtype, varying=True)
-        text = f"gy_select({scope.operand(str(s.mask), True)}, {one}, {zeros})"
-    else:
-        text = _chosen(scope, s.mask, text, zero)
-    scope.define(s.name, text, dtype, by_lane)
 
 
 def _vector_index(scope: Scope, e: Expr) -> str:
@@ -210,16 +182,16 @@ def store(scope: Scope, s: Store) -> None:
     elif scope.access(s.index).kind is not Access.UNIT:
         _store_lanes(scope, s)
     elif s.mode is StoreMode.SET:
-        scope.line(_run_of(scope, s).write(scope.operand(s.value, varying=True)))
+        _store_run(scope, s)
     elif dtype is DType.BOOL:
         _store_lanes(scope, s)
     elif s.buffer in scope.frame.tiled.atomic:
         with scope.block("if (shared) {"):
             _store_lanes(scope.nested(), s)
         with scope.block("else {"):
-            _combine_vector(scope.nested(), s)
+            _store_run(scope.nested(), s)
     else:
-        _combine_vector(scope, s)
+        _store_run(scope, s)
 
 
 def unrounded(scope: Scope, value: str, dtype: DType) -> Scope:
@@ -232,11 +204,12 @@ def unrounded(scope: Scope, value: str, dtype: DType) -> Scope:
     return scope
 
 
-def _combine_vector(scope: Scope, s: Store) -> None:
-    run = _run_of(scope, s)
-    there = run.read(scope.zero(scope.frame.storage[s.buffer], varying=True))
-    value = scope.operand(s.value, varying=True)
-    scope.line(run.write(f"{_COMBINE[s.mode]}({there}, {value})"))
+def _store_run(scope: Scope, s: Store) -> None:
+    value, test = scope.operand(s.value, varying=True), _test(scope, s.mask)
+    if s.mode is not StoreMode.SET:
+        zero = scope.zero(scope.frame.storage[s.buffer], varying=True)
+        value = f"{_COMBINE[s.mode]}({_run(scope, s, 'gy_vload', zero=f', {zero}')}, {value})"
+    scope.line(f"{f'if ({test}) ' if test else ''}{_run(scope, s, 'gy_store', f', {value}')};")
 
 
 def _store_lanes(scope: Scope, s: Store) -> None:
