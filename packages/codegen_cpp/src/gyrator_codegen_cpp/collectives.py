@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from gyrator_codegen import REDUCTION_OF, identity, linear_position
+from gyrator_codegen.stage_loops import _ARGS as ARGS
 from gyrator_codegen_cpp.accesses import address, requests
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
@@ -23,7 +24,6 @@ from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Prefetch, Reduction
 from gyrator_ir.types import DType
 
-_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _MERGE = {
     ReduceKind.SUM: "gy_add({a}, {b})",
     ReduceKind.DOT: "gy_add({a}, {b})",
@@ -35,15 +35,20 @@ _MERGE = {
     ReduceKind.ALL: "({type})({a} & {b})",
     ReduceKind.XOR: "({type})({a} ^ {b})",
 }
-_HORIZONTAL = {ReduceKind.DOT: "gy_hsum"} | {
-    k: f"gy_h{k.value}" for k in _MERGE if k not in (ReduceKind.DOT, ReduceKind.ONLINE_SOFTMAX)
+_HORIZONTAL = {
+    k: "gy_hsum({})" if k is ReduceKind.DOT else f"gy_h{k.value}({{}})" for k in _MERGE
 }
-_HORIZONTAL_BOOL = {
+_HORIZONTAL_BOOL = dict.fromkeys(_MERGE, "gy_hall({})") | {
     ReduceKind.ANY: "gy_hany({})",
     ReduceKind.MAX: "gy_hany({})",
     ReduceKind.XOR: "(sbool)(gy_hxor(gy_to_i32({})) & 1)",
 }
 _LAST = (1 << 63) - 1  # a position behind all others
+_SECOND: dict[ReduceKind, tuple[DType, int]] = dict.fromkeys(ARGS, (DType.I64, _LAST)) | {
+    ReduceKind.WELFORD: (DType.F64, 0),
+    ReduceKind.ONLINE_SOFTMAX: (DType.F64, 0),
+}
+"""Type and start of what is kept beside the accumulator."""
 
 
 def merge(kind: ReduceKind, dtype: DType, form: str, a: str, b: str) -> str:
@@ -133,49 +138,42 @@ class Accumulators(Collective):
         self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
         self._second = tuple(take(f"{first}_with") for _ in range(copies))
         self._total = take(f"{first}_total")
-        self.states = tuple(self._states())
-
-    def _states(self) -> Iterable[State]:
-        kind, dtype, form = self.reduce.kind, self.reduce.dtype, self._form
+        kind = reduce.kind
         wide = self._wide or kind is ReduceKind.WELFORD
-        dtype = DType.F64 if wide else dtype
-        for acc, second in zip(self._acc, self._second, strict=True):
-            yield State(acc, dtype, identity(kind, dtype), form)
-            if kind in _ARGS:
-                yield State(second, DType.I64, _LAST, form)
-            elif kind in (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX):
-                yield State(second, DType.F64, 0, form)
+        dtype = DType.F64 if wide else reduce.dtype
+        start, second = identity(kind, dtype), _SECOND.get(kind)
+        for name, other in zip(self._acc, self._second, strict=True):
+            self.states += (State(name, dtype, start, form),)
+            self.states += (State(other, *second, form),) if second else ()
         if self.cascade:
-            yield State(self._total, DType.F64, 0, form, total=True)
+            self.states += (State(self._total, DType.F64, 0, form, total=True),)
 
     def update(self, scope: Scope, copy: int) -> None:
         """Write the accumulation of one more element into accumulator `copy`."""
-        args = [scope.operand(a, self._form == "v") for a in self.reduce.args]
-        kind, dtype = self.reduce.kind, self.reduce.dtype
+        kind, dtype, form = self.reduce.kind, self.reduce.dtype, self._form
+        x, *others = (scope.operand(a, form == "v") for a in self.reduce.args)
         acc, second = self._acc[copy], self._second[copy]
         live = scope.live if self._across else None
-        if kind in _ARGS:
-            x = _only_live(args[0], acc, live)
-            at = _only_live(index_text(scope, self._position, self._form == "v"), second, live)
+        if kind in ARGS:
+            x = _only_live(x, acc, live)
+            at = _only_live(index_text(scope, self._position, form == "v"), second, live)
             scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
         elif kind is ReduceKind.WELFORD:
             # All lanes have seen equally many elements, so one scalar count serves them.
-            share = scope.spread(f"1.0 / (sf64)({self._count})", self._form)
-            x = cast(args[0], dtype, DType.F64)
-            scope.line(f"gy_welford_take({acc}, {second}, {x}, {share});")
+            share = scope.spread(f"1.0 / (sf64)({self._count})", form)
+            scope.line(f"gy_welford_take({acc}, {second}, {cast(x, dtype, DType.F64)}, {share});")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            nothing = scope.constant(-math.inf, dtype, self._form)
-            given = f"{acc}, {second}, {args[0]}, {nothing}, GY_AS({function('exp', dtype)})"
+            nothing = scope.constant(-math.inf, dtype, form)
+            given = f"{acc}, {second}, {x}, {nothing}, GY_AS({function('exp', dtype)})"
             scope.line(f"gy_softmax_take({given});")
         else:
-            if self._wide:
-                args = [cast(a, dtype, DType.F64) for a in args]
-            if kind is not ReduceKind.DOT:
-                new = merge(kind, dtype, self._form, acc, args[0])
-            elif dtype.is_float:
-                new = f"gy_mad({args[0]}, {args[1]}, {acc})"
+            x, *others = (cast(a, dtype, DType.F64 if self._wide else dtype) for a in (x, *others))
+            if others and dtype.is_float:
+                new = f"gy_mad({x}, {others[0]}, {acc})"
+            elif others:
+                new = f"gy_add({acc}, gy_mul({x}, {others[0]}))"
             else:
-                new = f"gy_add({acc}, gy_mul({args[0]}, {args[1]}))"
+                new = merge(kind, dtype, form, acc, x)
             scope.line(f"{acc} = {_only_live(new, acc, live)};")
 
     def _joined(self) -> str:
@@ -196,44 +194,39 @@ class Accumulators(Collective):
 
     def finish(self, scope: Scope) -> None:
         """Write the results under the names that the `Reduce` gives them."""
-        kind, dtype, names = self.reduce.kind, self.reduce.dtype, self.reduce.names
+        kind, dtype = self.reduce.kind, self.reduce.dtype
         acc, second = self._acc[0], self._second[0]
-        if kind in _ARGS:
-            self._finish_position(scope)
+        if kind in ARGS:
+            texts, dtype = [self._where(scope)], DType.I64
         elif kind is ReduceKind.WELFORD:
-            scope.define(names[0], cast(acc, DType.F64, dtype), dtype, self._varying)
-            scope.define(names[1], cast(second, DType.F64, dtype), dtype, self._varying)
-            scope.define(names[2], f"(s{lane_type(dtype)}){self._count}", dtype, varying=False)
+            texts = [cast(x, DType.F64, dtype) for x in (acc, second)]
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             endless, nan = (scope.constant(n, dtype, self._form) for n in (math.inf, math.nan))
             if self._nonempty is not None:
                 nan = f"({self._nonempty} ? {nan} : {scope.constant(0, dtype, self._form)})"
-            scope.define(names[0], acc, dtype, self._varying)
             total = cast(second, DType.F64, dtype)
-            text = f"gy_select(gy_eq(gy_abs({acc}), {endless}), {nan}, {total})"
-            scope.define(names[1], text, dtype, self._varying)
+            texts = [acc, f"gy_select(gy_eq(gy_abs({acc}), {endless}), {nan}, {total})"]
         else:
             text = self._joined()
             if self._across:
-                text = self._across_lanes(text)
+                text = (_HORIZONTAL_BOOL if dtype is DType.BOOL else _HORIZONTAL)[kind].format(text)
             if (self.cascade or self._wide) and dtype is not DType.F64:
                 text = f"gy_to_{dtype.value}({text})"
-            scope.define(names[0], text, dtype, self._varying)
+            texts = [text]
+        for name, text in zip(self.reduce.names, texts, strict=False):
+            scope.define(name, text, dtype, self._varying)
+        if kind is ReduceKind.WELFORD:
+            count = f"(s{lane_type(dtype)}){self._count}"
+            scope.define(self.reduce.names[2], count, dtype, varying=False)
 
-    def _across_lanes(self, text: str) -> str:
-        if self.reduce.dtype is DType.BOOL:
-            return _HORIZONTAL_BOOL.get(self.reduce.kind, "gy_hall({})").format(text)
-        return f"{_HORIZONTAL[self.reduce.kind]}({text})"
-
-    def _finish_position(self, scope: Scope) -> None:
+    def _where(self, scope: Scope) -> str:
+        """Return the position of the least or greatest."""
         best, at, word = self._acc[0], self._second[0], self.reduce.kind.value
         for other, place in zip(self._acc[1:], self._second[1:], strict=True):
             scope.line(f"gy_{word}_update({best}, {at}, {other}, {place});")
         text = f"gy_h{word}({best}, {at})" if self._across else at
-        if self._nonempty is not None:
-            form = "v" if self._varying else "s"
-            text = f"{self._nonempty} ? {text} : {scope.constant(0, DType.I64, form)}"
-        scope.define(self.reduce.names[0], text, DType.I64, self._varying)
+        nothing = scope.constant(0, DType.I64, "v" if self._varying else "s")
+        return text if self._nonempty is None else f"{self._nonempty} ? {text} : {nothing}"
 
 
 class TwoPass(Collective):
