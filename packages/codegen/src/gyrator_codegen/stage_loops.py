@@ -12,8 +12,6 @@ from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Method, Prefetch, TiledKernel
 from gyrator_ir.types import DType
 
-_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-
 
 @frozen
 class StageLoops:
@@ -68,8 +66,8 @@ def results(s: KernelStatement, storage: dict[str, DType]) -> list[tuple[str, DT
             return [(name, storage[buffer])]
         case Let(name=name, dtype=dtype) | IndexValue(name=name, dtype=dtype):
             return [(name, dtype)]
-        case Reduce(names=names, kind=kind, dtype=dtype):
-            return [(name, DType.I64 if kind in _ARGS else dtype) for name in names]
+        case Reduce():
+            return list(zip(s.names, s.types, strict=True))
     return []
 
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from attrs import frozen
 
 from gyrator_codegen import REDUCTION_OF, identity, linear_position
-from gyrator_codegen.stage_loops import _ARGS as ARGS
 from gyrator_codegen_cpp.accesses import address, requests
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
@@ -24,6 +23,7 @@ from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Prefetch, Reduction
 from gyrator_ir.types import DType
 
+_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _MERGE = {
     ReduceKind.SUM: "gy_add({a}, {b})",
     ReduceKind.DOT: "gy_add({a}, {b})",
@@ -44,7 +44,7 @@ _HORIZONTAL_BOOL = dict.fromkeys(_MERGE, "gy_hall({})") | {
     ReduceKind.XOR: "(sbool)(gy_hxor(gy_to_i32({})) & 1)",
 }
 _LAST = (1 << 63) - 1  # a position behind all others
-_SECOND: dict[ReduceKind, tuple[DType, int]] = dict.fromkeys(ARGS, (DType.I64, _LAST)) | {
+_SECOND: dict[ReduceKind, tuple[DType, int]] = dict.fromkeys(_ARGS, (DType.I64, _LAST)) | {
     ReduceKind.WELFORD: (DType.F64, 0),
     ReduceKind.ONLINE_SOFTMAX: (DType.F64, 0),
 }
@@ -154,7 +154,7 @@ class Accumulators(Collective):
         x, *others = (scope.operand(a, form == "v") for a in self.reduce.args)
         acc, second = self._acc[copy], self._second[copy]
         live = scope.live if self._across else None
-        if kind in ARGS:
+        if kind in _ARGS:
             x = _only_live(x, acc, live)
             at = _only_live(index_text(scope, self._position, form == "v"), second, live)
             scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
@@ -196,8 +196,8 @@ class Accumulators(Collective):
         """Write the results under the names that the `Reduce` gives them."""
         kind, dtype = self.reduce.kind, self.reduce.dtype
         acc, second = self._acc[0], self._second[0]
-        if kind in ARGS:
-            texts, dtype = [self._where(scope)], DType.I64
+        if kind in _ARGS:
+            texts = [self._where(scope)]
         elif kind is ReduceKind.WELFORD:
             texts = [cast(x, DType.F64, dtype) for x in (acc, second)]
         elif kind is ReduceKind.ONLINE_SOFTMAX:
@@ -213,8 +213,8 @@ class Accumulators(Collective):
             if (self.cascade or self._wide) and dtype is not DType.F64:
                 text = f"gy_to_{dtype.value}({text})"
             texts = [text]
-        for name, text in zip(self.reduce.names, texts, strict=False):
-            scope.define(name, text, dtype, self._varying)
+        for name, text, real in zip(self.reduce.names, texts, self.reduce.types, strict=False):
+            scope.define(name, text, real, self._varying)
         if kind is ReduceKind.WELFORD:
             count = f"(s{lane_type(dtype)}){self._count}"
             scope.define(self.reduce.names[2], count, dtype, varying=False)

@@ -12,8 +12,6 @@ from gyrator_ir.body.nodes import (
     Check,
     Load,
     Reduce,
-    ReduceKind,
-    ScanKind,
     ScanStep,
     Store,
 )
@@ -26,7 +24,6 @@ from gyrator_ir.types import DType
 
 POINT = Axis(Sym("i_point"), ONE)
 """The axis of a kernel without axes."""
-_POSITIONS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
 
 
 @frozen
@@ -192,8 +189,8 @@ class Values:
 
 
 def _type(s: KernelStatement) -> DType:
-    if isinstance(s, Reduce | ScanStep) and s.kind in _POSITIONS:
-        return DType.I64
+    if isinstance(s, Reduce | ScanStep):
+        return s.types[0]
     dtype: DType = getattr(s, "dtype", DType.I64)
     return dtype
 

@@ -24,11 +24,7 @@ _LAST = 0x7FFFFFFF
 def scan_block(code: Code, s: ScanStep) -> None:
     """Write a scan of values that are all in the block."""
     names = _scanned(code, s)
-    code.values[s.names[0]] = Value(names[-1], _result(s), True, True)
-
-
-def _result(s: ScanStep) -> DType:
-    return DType.I64 if s.kind in _POSITIONS else s.dtype
+    code.values[s.names[0]] = Value(names[-1], s.types[0], True, True)
 
 
 def _scanned(code: Code, s: ScanStep) -> list[str]:
@@ -79,7 +75,7 @@ class LoopScan:
         last = f"tl.full([{code.lengths[0]}, 1], {end}, tl.int32)"
         for carry, name in zip(self._carry, names, strict=True):
             w.line(f"{carry} = tl.gather({name}, {last}, 1)")
-        code.values[s.names[0]] = Value(names[-1], _result(s), True, True)
+        code.values[s.names[0]] = Value(names[-1], s.types[0], True, True)
 
 
 def sort_block(code: Code, s: SortStep) -> None:

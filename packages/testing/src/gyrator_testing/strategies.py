@@ -442,12 +442,11 @@ class _Generator(_Bodies):
         results = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
         args = (value, value) if kind is ReduceKind.DOT else (value,)
         names = tuple(f"f{k}" for k in range(results))
-        positions = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-        outs = [self._create(DType.I64 if positions else dtype, shape) for _ in names]
+        fold = Reduce(names, kind, args, dtype)
+        outs = [self._create(t, shape) for t in fold.types]
         stores = tuple(
             Store(b.name, _identity(b, axes), n) for b, n in zip(outs, names, strict=True)
         )
-        fold = Reduce(names, kind, args, dtype)
         self._add(Reduction, axes, inner, tuple(body.statements), fold, stores)
         self._written(*outs)
 
@@ -458,16 +457,13 @@ class _Generator(_Bodies):
         value = self._value_for_fold(body)
         dtype = body.values[value]
         if kind == "sort":
-            outs = [self._create(dtype, shape), self._create(DType.I64, shape)]
             step: Any = SortStep(("f0", "f1"), (value,), dtype, self.draw(st.booleans()))
         else:
             if dtype is DType.BOOL:
                 value, dtype = self._cast(body, value, DType.I64), DType.I64
             scans = [k for k in ScanKind if dtype.is_float or k is not ScanKind.LOGSUMEXP]
-            fold = self.pick(scans)
-            positions = fold in (ScanKind.ARGMIN, ScanKind.ARGMAX)
-            outs = [self._create(DType.I64 if positions else dtype, shape)]
-            step = ScanStep(("f0",), fold, (value,), dtype, self.draw(st.booleans()))
+            step = ScanStep(("f0",), self.pick(scans), (value,), dtype, self.draw(st.booleans()))
+        outs = [self._create(t, shape) for t in step.types]
         stores = tuple(
             Store(b.name, _identity(b, axes), n) for b, n in zip(outs, step.names, strict=True)
         )

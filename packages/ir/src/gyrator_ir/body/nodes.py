@@ -162,6 +162,12 @@ class Reduce:
     dtype: DType = field(validator=exactly(DType))
     """Type of the arguments and of the accumulation; arg-reductions give `i64`."""
 
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Types of the results."""
+        positions = self.kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
+        return (DType.I64 if positions else self.dtype,) * len(self.names)
+
 
 @frozen
 class ScanStep:
@@ -172,6 +178,11 @@ class ScanStep:
     args: tuple[str, ...] = field(validator=a_tuple)
     dtype: DType = field(validator=exactly(DType))
     reverse: bool = False
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Type of the result."""
+        return (DType.I64 if self.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX) else self.dtype,)
 
 
 @frozen
@@ -184,6 +195,11 @@ class SortStep:
     dtype: DType = field(validator=exactly(DType))
     descending: bool = False
     stable: bool = True
+
+    @property
+    def types(self) -> tuple[DType, ...]:
+        """Types of the results."""
+        return self.dtype, DType.I64
 
 
 Statement = Load | Let | Const | IndexValue | Bind | Store

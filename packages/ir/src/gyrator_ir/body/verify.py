@@ -49,7 +49,6 @@ from gyrator_ir.types import DType
 LOOP_KINDS = frozenset({SymKind.ITER, SymKind.REDUCE})
 SIZE_KINDS = frozenset({SymKind.SIZE, SymKind.UNBACKED})
 INDIRECT = frozenset({SymKind.INDIRECT})
-_ARG_KINDS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
 _BOOL_KINDS = (ReduceKind.ANY, ReduceKind.ALL)
 
 Where = str | Callable[[], str]
@@ -276,12 +275,12 @@ class Checker:
     # Folds ------------------------------------------------------------------------------------
 
     def _folded(
-        self, s: Reduce | ScanStep | SortStep, args: int, results: tuple[DType, ...], scope: Scope
+        self, s: Reduce | ScanStep | SortStep, args: int, results: int, scope: Scope
     ) -> None:
-        if len(s.args) != args or len(s.names) != len(results):
+        if len(s.args) != args or len(s.names) != results:
             self.fail(
                 5,
-                f"{args} argument(s) and {len(results)} result(s) are wanted, "
+                f"{args} argument(s) and {results} result(s) are wanted, "
                 f"got {len(s.args)} and {len(s.names)}",
                 show_statement(s),
             )
@@ -291,7 +290,7 @@ class Checker:
             dtype = self._use(arg, s, scope)
             if dtype is not s.dtype:
                 self.fail(5, f"{arg!r} must be {s.dtype}, got {dtype}", show_statement(s))
-        for name, dtype in zip(s.names, results, strict=True):
+        for name, dtype in zip(s.names, s.types, strict=True):
             self._define(name, dtype, s, scope)
 
     def _reduce(self, s: Reduce, scope: Scope) -> None:
@@ -306,16 +305,15 @@ class Checker:
             or (numbers and s.dtype is DType.BOOL)
         ):
             self.fail(5, f"no reduce.{s.kind} on {s.dtype}", show_statement(s))
-        result = DType.I64 if s.kind in _ARG_KINDS else s.dtype
-        self._folded(s, args, (result,) * results, scope)
+        self._folded(s, args, results, scope)
 
     def _scan(self, s: ScanStep, scope: Scope) -> None:
         if (s.kind is ScanKind.LOGSUMEXP and not s.dtype.is_float) or s.dtype is DType.BOOL:
             self.fail(5, f"no scan.{s.kind} on {s.dtype}", show_statement(s))
-        self._folded(s, 1, (DType.I64 if s.kind in _ARG_KINDS else s.dtype,), scope)
+        self._folded(s, 1, 1, scope)
 
     def _sort(self, s: SortStep, scope: Scope) -> None:
-        self._folded(s, 1, (s.dtype, DType.I64), scope)
+        self._folded(s, 1, 2, scope)
 
 
 def certain_range(index: Expr, extents: Mapping[Sym, int]) -> tuple[int | None, int | None]:

@@ -256,9 +256,9 @@ class _Maker:
     ) -> list[Typed]:
         many = {ReduceKind.WELFORD: 3, ReduceKind.ONLINE_SOFTMAX: 2}.get(kind, 1)
         names = tuple(self.name("f") for _ in range(many))
-        body.append(Reduce(names, kind, args, dtype))
-        position = kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-        return [(n, DType.I64 if position else dtype) for n in names]
+        s = Reduce(names, kind, args, dtype)
+        body.append(s)
+        return list(zip(names, s.types, strict=True))
 
     def make(self, name: str, form: str) -> Kernel:
         everything = self.points | self.inner
@@ -327,9 +327,9 @@ class _Maker:
                 kind = ScanKind.SUM
             if kind is ScanKind.PROD:
                 kind = ScanKind.MAX
-            body.append(ScanStep((name,), kind, (a,), dtype, self.chance(0.4)))
-            position = kind in (ScanKind.ARGMIN, ScanKind.ARGMAX)
-            self.store(name, DType.I64 if position else dtype, everything, body)
+            s = ScanStep((name,), kind, (a,), dtype, self.chance(0.4))
+            body.append(s)
+            self.store(name, s.types[0], everything, body)
             return body
         names = self.name("f"), self.name("f")
         body.append(SortStep(names, (a,), dtype, self.chance(0.5)))
