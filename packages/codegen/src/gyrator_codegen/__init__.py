@@ -1,10 +1,9 @@
 """What kernel emitters share: tiling, masks, index text and a writer with a source map."""
 
 from gyrator_codegen.analysis import element_types, invariant, linear_position, static
-from gyrator_codegen.batches import balanced
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import LaneAccess, lane_access, lane_slope, split_terms
-from gyrator_codegen.language import LaunchLanguage, TilingLanguage, index_check, served
+from gyrator_codegen.language import LaunchLanguage, TilingLanguage, batched, index_check, served
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
 from gyrator_codegen.reductions import REDUCTION_OF, identity
 from gyrator_codegen.rounding import round_to
@@ -20,7 +19,7 @@ __all__ = [
     "TilingLanguage",
     "Writer",
     "axis_of",
-    "balanced",
+    "batched",
     "element_types",
     "extent_guess",
     "identity",

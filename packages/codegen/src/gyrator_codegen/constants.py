@@ -10,6 +10,18 @@ def wrapped(value: bool | int | float, dtype: DType) -> int:
     return number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else number
 
 
+_SUFFIXES = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}
+
+
+def integer(value: bool | int | float, dtype: DType) -> str:
+    """Return a constant as C writes it where a `long` has 64 bits."""
+    number = wrapped(value, dtype)
+    if number == -(1 << 63):
+        return "(-9223372036854775807L - 1)"
+    text = f"{number}{_SUFFIXES.get(dtype, '')}"
+    return text if number >= 0 else f"({text})"
+
+
 def bitcast(
     text: str, source: DType, target: DType, name: str, converted: str, same_bits: str
 ) -> str:

@@ -1,11 +1,12 @@
 """What kernel languages that print Tile IR have in common."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from attrs import evolve
 
+from gyrator_codegen.batches import balanced
 from gyrator_codegen.stage import tile
 from gyrator_ir.body.nodes import Check
 from gyrator_ir.content import content_hash
@@ -94,6 +95,21 @@ def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[K
         elif isinstance(k, Repeat) and k.kernel in sources:
             found.append(evolve(sources[k.kernel], kernel=k.name))
     return tuple(found)
+
+
+def batched(
+    program: TileProgram,
+    kernels: Sequence[TiledKernel],
+    written: Sequence[tuple[KernelSource, str]],
+    limit: int,
+    workers: int,
+) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
+    """Yield the names, texts and kernels of units of about equal size: of some kernels of a
+    program, whose sources are given with the text of their functions alone."""
+    sizes = [sum(len(stage.body) for stage in k.kernel.stages) + 4 for k in kernels]
+    for number, run in enumerate(balanced(sizes, limit, workers)):
+        here = {written[k][0].kernel: written[k][0] for k in run}
+        yield f"unit{number}", "\n".join(written[k][1] for k in run), served(program, here)
 
 
 def index_check(code: int, check: Check) -> KernelCheck:

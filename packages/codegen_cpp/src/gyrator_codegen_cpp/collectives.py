@@ -17,13 +17,12 @@ from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.ops import cast, function
 from gyrator_codegen_cpp.scope import Array, Scope
-from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, ScanKind, ScanStep
+from gyrator_ir.body.nodes import POSITIONS, Load, Reduce, ReduceKind, ScanKind, ScanStep
 from gyrator_ir.expr import Sym
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Prefetch, Reduction
 from gyrator_ir.types import DType
 
-_ARGS = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _MERGE = {
     ReduceKind.SUM: "gy_add({a}, {b})",
     ReduceKind.DOT: "gy_add({a}, {b})",
@@ -35,16 +34,16 @@ _MERGE = {
     ReduceKind.ALL: "({type})({a} & {b})",
     ReduceKind.XOR: "({type})({a} ^ {b})",
 }
-_HORIZONTAL = {
-    k: "gy_hsum({})" if k is ReduceKind.DOT else f"gy_h{k.value}({{}})" for k in _MERGE
-}
+_HORIZONTAL = {k: "gy_hsum({})" if k is ReduceKind.DOT else f"gy_h{k.value}({{}})" for k in _MERGE}
 _HORIZONTAL_BOOL = dict.fromkeys(_MERGE, "gy_hall({})") | {
     ReduceKind.ANY: "gy_hany({})",
     ReduceKind.MAX: "gy_hany({})",
     ReduceKind.XOR: "(sbool)(gy_hxor(gy_to_i32({})) & 1)",
 }
 _LAST = (1 << 63) - 1  # a position behind all others
-_SECOND: dict[ReduceKind, tuple[DType, int]] = dict.fromkeys(_ARGS, (DType.I64, _LAST)) | {
+_SECOND: dict[ReduceKind, tuple[DType, int]] = {
+    ReduceKind.ARGMIN: (DType.I64, _LAST),
+    ReduceKind.ARGMAX: (DType.I64, _LAST),
     ReduceKind.WELFORD: (DType.F64, 0),
     ReduceKind.ONLINE_SOFTMAX: (DType.F64, 0),
 }
@@ -154,7 +153,7 @@ class Accumulators(Collective):
         x, *others = (scope.operand(a, form == "v") for a in self.reduce.args)
         acc, second = self._acc[copy], self._second[copy]
         live = scope.live if self._across else None
-        if kind in _ARGS:
+        if kind in POSITIONS:
             x = _only_live(x, acc, live)
             at = _only_live(index_text(scope, self._position, form == "v"), second, live)
             scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
@@ -196,7 +195,7 @@ class Accumulators(Collective):
         """Write the results under the names that the `Reduce` gives them."""
         kind, dtype = self.reduce.kind, self.reduce.dtype
         acc, second = self._acc[0], self._second[0]
-        if kind in _ARGS:
+        if kind in POSITIONS:
             texts = [self._where(scope)]
         elif kind is ReduceKind.WELFORD:
             texts = [cast(x, DType.F64, dtype) for x in (acc, second)]
@@ -341,15 +340,15 @@ class Scanner(Collective):
         """Write one step, and name its result."""
         scan, kind, acc = self._scan, self._scan.kind, self._acc
         x = cast(scope.operand(scan.args[0], varying=True), scan.dtype, self._dtype)
-        text, dtype = cast(acc, self._dtype, scan.dtype), scan.dtype
+        text = cast(acc, self._dtype, scan.dtype)
         if kind in _REACHES:
             place = index_text(scope, self._position, varying=True)
             reaches = f"{_REACHES[kind]}({x}, {acc})"
             scope.line(f"gy_reach({acc}, {self._at}, {x}, {place}, {reaches});")
-            text, dtype = self._at, DType.I64
+            text = self._at
         elif kind is ScanKind.LOGSUMEXP:
             scope.line(f"{acc} = gy_log_add({acc}, {x});")
         else:
             new = merge(REDUCTION_OF[kind], self._dtype, scope.form, acc, x)
             scope.line(f"{acc} = {new};")
-        scope.define(scan.names[0], text, dtype, varying=True)
+        scope.define(scan.names[0], text, scan.types[0], varying=True)

@@ -3,7 +3,7 @@
 import math
 
 from gyrator_codegen import round_to
-from gyrator_codegen.constants import wrapped
+from gyrator_codegen.constants import integer
 from gyrator_ir.types import DType
 
 STORAGE: dict[DType, str] = {
@@ -23,22 +23,11 @@ def literal(value: bool | int | float, dtype: DType) -> str:
         return "true" if value else "false"
     if dtype.is_float:
         return _float_literal(float(value), dtype)
-    return _int_literal(int(value), dtype)
-
-
-_SUFFIXES = {DType.I64: "L", DType.U64: "UL", DType.U32: "U", DType.F64: ""}
-
-
-def _int_literal(value: int, dtype: DType) -> str:
-    value = wrapped(value, dtype)
-    if value == -(1 << 63):
-        return "(-9223372036854775807L - 1)"
-    text = f"{value}{_SUFFIXES.get(dtype, '')}"
-    return text if value >= 0 else f"({text})"
+    return integer(value, dtype)
 
 
 def _float_literal(value: float, dtype: DType) -> str:
-    value, suffix = round_to(value, dtype), _SUFFIXES.get(dtype, "f")
+    value, suffix = round_to(value, dtype), "" if dtype is DType.F64 else "f"
     if math.isnan(value):
         return f'__builtin_nan{suffix}("")'
     if math.isinf(value):

@@ -1,11 +1,10 @@
 """The C++ kernel language: kernels in, translation units out."""
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import LaunchLanguage, balanced, served
+from gyrator_codegen import LaunchLanguage, batched
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
@@ -68,20 +67,15 @@ class CppBackend(LaunchLanguage):
         for template in templates:
             if template_refusal(template.kernel, target) is not None:
                 raise UnsupportedError(no_templates(template))
-        sources = [emit_kernel(k, origins, isa) for k in originals]
-        sizes = [sum(len(s.body) for s in k.kernel.stages) + 4 for k in originals]
-        units = []
-        heuristics = target.heuristics
-        for number, run in enumerate(balanced(sizes, heuristics.unit_statements, heuristics.cores)):
-            here = {sources[k].kernel: sources[k] for k in run}
-            texts = [s.text for s in here.values()]
-            units.append(_unit(f"unit{number}", texts, served(program, here), isa))
+        written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in originals)]
+        limit, cores = target.heuristics.unit_statements, target.heuristics.cores
+        units = [_unit(*u, isa) for u in batched(program, originals, written, limit, cores)]
         for number, group in enumerate(groups):
             source = emit_group(group, origins, isa)
-            units.append(_unit(f"group{number}", [source.text], (source,), isa))
+            units.append(_unit(f"group{number}", source.text, (source,), isa))
         for number, template in enumerate(templates):
             source = emit_flex(template.kernel, program.facts, origins, target, isa)
-            units.append(_unit(f"template{number}", [source.text], (source,), isa))
+            units.append(_unit(f"template{number}", source.text, (source,), isa))
         return tuple(units)
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
@@ -89,8 +83,5 @@ class CppBackend(LaunchLanguage):
         return template_refusal(kernel, target)
 
 
-def _unit(
-    name: str, texts: Sequence[str], sources: tuple[KernelSource, ...], isa: Isa
-) -> TranslationUnit:
-    text = "\n".join(texts)
+def _unit(name: str, text: str, sources: tuple[KernelSource, ...], isa: Isa) -> TranslationUnit:
     return TranslationUnit(name, "c++", assemble(names_in(text), isa) + text, sources)

@@ -368,8 +368,7 @@ def _sort(scope: Scope, body: Body) -> None:
 
         def spread(inside: Scope) -> None:
             where = inside.index(position)
-            types = (step.dtype, DType.I64)
-            for name, array, dtype in zip(step.names, (values, places), types, strict=True):
+            for name, array, dtype in zip(step.names, (values, places), step.types, strict=True):
                 inside.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
             run(inside, [s for s in again if not isinstance(s, Store)])
             run(inside, after)

@@ -1,7 +1,7 @@
 """Straight-line statements: loads, values of the op table, checked indices and stores."""
 
 from gyrator_codegen_metal.code import Code
-from gyrator_codegen_metal.dtypes import TYPES, cast, literal
+from gyrator_codegen_metal.dtypes import cast, literal
 from gyrator_codegen_metal.ops import EMITTERS
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
 from gyrator_ir.types import DType
@@ -15,13 +15,11 @@ def statement(code: Code, s: Statement) -> None:
         case Let(name, op, args, dtype):
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
-            text = EMITTERS[op]([v.text for v in operands], types, dtype)
-            code.value(name, text, dtype, TYPES[dtype])
+            code.value(name, EMITTERS[op]([v.text for v in operands], types, dtype), dtype)
         case Const(name, value, dtype):
-            code.value(name, literal(value, dtype), dtype, TYPES[dtype])
+            code.value(name, literal(value, dtype), dtype)
         case IndexValue(name, e, dtype):
-            text = cast(f"({code.at(e)})", code.index, dtype)
-            code.value(name, text, dtype, TYPES[dtype])
+            code.value(name, cast(f"({code.at(e)})", code.index, dtype), dtype)
         case Bind():
             _bind(code, s)
         case Store():
@@ -44,7 +42,7 @@ def _load(code: Code, s: Load) -> None:
     when = code.condition(s.index, s.mask, False)
     if when:
         text = f"{when} ? {text} : {literal(0, dtype)}"
-    code.value(s.name, text, dtype, TYPES[dtype])
+    code.value(s.name, text, dtype)
 
 
 def _bind(code: Code, s: Bind) -> None:

@@ -3,6 +3,7 @@
 from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
+from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import Expr, ShapeFacts, Sym
 from gyrator_ir.expr.printer import CPrinter
@@ -57,10 +58,10 @@ class Code:
             "" if self.index is DType.I32 else "L",
         )(e)
 
-    def value(self, name: str, text: str, dtype: DType, type_name: str) -> None:
+    def value(self, name: str, text: str, dtype: DType) -> None:
         """Write the definition of an IR value."""
         word = self.names.take(name)
-        self.writer.line(f"{type_name} {word} = {text};")
+        self.writer.line(f"{TYPES[dtype]} {word} = {text};")
         self.values[name] = Value(word, dtype)
 
     def condition(self, index: Expr | None, mask: str | None, store: bool) -> str:

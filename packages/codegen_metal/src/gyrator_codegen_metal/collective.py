@@ -7,38 +7,34 @@ from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.dtypes import TYPES, literal
 from gyrator_codegen_metal.threads import SIMD, Threads
-from gyrator_ir.body.nodes import Reduce, ReduceKind, ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _NOWHERE = "0x7fffffffffffffffL"
 """A position behind all others."""
-_FIRST = (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-_LAST = (ScanKind.ARGMIN, ScanKind.ARGMAX)
 
 
 def _structure(s: Reduce | ScanStep) -> tuple[str, str]:
     """Return the type that holds what has been taken, and what it holds before the first."""
-    kind = s.kind
+    kind, scans = s.kind, isinstance(s, ScanStep)
     of = REDUCTION_OF[kind] if isinstance(kind, ScanKind) else kind
     first = [literal(identity(of, s.dtype), s.dtype)]
-    name = "gy_scan_" if kind in _LAST and isinstance(s, ScanStep) else "gy_"
+    name = "gy_scan_" if kind in POSITIONS and scans else "gy_"
     name += "sum" if kind is ReduceKind.DOT else kind.value
-    if isinstance(s, Reduce) and kind in _FIRST:
-        first.append(_NOWHERE)
+    if kind in POSITIONS:
+        first.append("0" if scans else _NOWHERE)
     elif kind is ReduceKind.WELFORD:
         first = ["{0.0f, 0.0f}", "{0.0f, 0.0f}", "0"]
     elif kind is ReduceKind.ONLINE_SOFTMAX:
         first += ["{0.0f, 0.0f}", "0"]
-    elif kind in _LAST:
-        first.append("0")
     elif name == "gy_sum" and s.dtype.is_float:
         first.append("0.0f")
     return f"{name}<{TYPES[s.dtype]}>", f"{{{', '.join(first)}}}"
 
 
-def start(code: Code, s: Reduce | ScanStep) -> str:
+def start(code: Code, s: Reduce | ScanStep, word: str = "kept") -> str:
     """Write the declaration of what a thread keeps; return its name."""
-    name = code.names.take(f"{s.names[0]}_kept")
+    name = code.names.take(f"{s.names[0]}_{word}")
     kind, first = _structure(s)
     code.writer.line(f"{kind} {name} = {first};")
     return name
@@ -49,7 +45,7 @@ def take(code: Code, s: Reduce | ScanStep, kept: str) -> None:
     args = [code.values[a].text for a in s.args]
     if s.kind is ReduceKind.DOT:
         args = [_product(args, s.dtype)]
-    if s.kind in _FIRST or s.kind in _LAST:
+    if s.kind in POSITIONS:
         args.append("r")
     when = "if (live) " if code.live else ""
     code.writer.line(f"{when}{kept}.take({', '.join(args)});")
@@ -70,31 +66,24 @@ def end(code: Code, s: Reduce, kept: str, threads: Threads) -> None:
         parts, groups = code.names.take(f"{s.names[0]}_parts"), threads.lanes // SIMD
         w.line(f"threadgroup {_structure(s)[0]} {parts}[{groups}];")
         w.line(f"{kept} = gy_group({kept}, {parts}, thread_index, {groups});")
-    real, word = s.dtype, TYPES[s.dtype]
     texts = [f"{kept}.result()"]
     if s.kind is ReduceKind.WELFORD:
-        texts = [f"{kept}.mean.result()", f"{kept}.squares.result()", f"{word}({kept}.count)"]
+        texts = [f"{kept}.{part}.result()" for part in ("mean", "squares")]
+        texts.append(f"{TYPES[s.dtype]}({kept}.count)")
     elif s.kind is ReduceKind.ONLINE_SOFTMAX:
         texts = [f"{kept}.top", f"{kept}.total()"]
-    elif s.kind in _FIRST:
-        real, word = DType.I64, "long"
-    for name, text in zip(s.names, texts, strict=True):
-        code.value(name, text, real, word)
+    for name, text, dtype in zip(s.names, texts, s.types, strict=True):
+        code.value(name, text, dtype)
 
 
 def scan(code: Code, s: ScanStep, kept: str) -> None:
     """Write the running result at an element."""
-    real = DType.I64 if s.kind in _LAST else s.dtype
-    if code.lanes == 1:
-        take(code, s, kept)
-        code.value(s.names[0], f"{kept}.result()", real, TYPES[real])
-        return
-    own, (kind, first) = code.names.take(f"{s.names[0]}_own"), _structure(s)
-    code.writer.line(f"{kind} {own} = {first};")
+    own = kept if code.lanes == 1 else start(code, s, "own")
     take(code, s, own)
-    code.writer.line(f"{own} = gy_scan({own}, {kept}, lane);")
-    code.writer.line(f"{kept} = {own}.from({SIMD - 1});")
-    code.value(s.names[0], f"{own}.result()", real, TYPES[real])
+    if code.lanes > 1:
+        code.writer.line(f"{own} = gy_scan({own}, {kept}, lane);")
+        code.writer.line(f"{kept} = {own}.from({SIMD - 1});")
+    code.value(s.names[0], f"{own}.result()", s.types[0])
 
 
 def rows(code: Code, s: SortStep) -> tuple[str, str]:
@@ -121,6 +110,5 @@ def sort(code: Code, s: SortStep, row: str, place: str) -> None:
     with w.block("if (live) {"):
         w.lines(f"{row}[{at}] = {value};", f"{place}[{at}] = int(r);")
     w.line(barrier)
-    for name, array, dtype in zip(s.names, (row, place), (s.dtype, DType.I64), strict=True):
-        text = f"live ? {TYPES[dtype]}({array}[r]) : {literal(0, dtype)}"
-        code.value(name, text, dtype, TYPES[dtype])
+    for name, array, dtype in zip(s.names, (row, place), s.types, strict=True):
+        code.value(name, f"live ? {TYPES[dtype]}({array}[r]) : {literal(0, dtype)}", dtype)

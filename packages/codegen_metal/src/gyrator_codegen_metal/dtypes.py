@@ -1,11 +1,11 @@
 """Metal's names of element types, literals, and casts as eager does them."""
 
 import math
-import struct
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_codegen.constants import wrapped
+from gyrator_codegen import round_to
+from gyrator_codegen.constants import integer
 from gyrator_ir.types import DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
@@ -39,20 +39,13 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     if dtype.is_float:
         text = _float(float(value))
         return text if dtype is DType.F32 else f"{TYPES[dtype]}({text})"
-    number = wrapped(value, dtype)
-    if number == -(1 << 63):
-        return "(-9223372036854775807L - 1)"
-    suffix = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}.get(dtype, "")
-    return f"{number}{suffix}" if number >= 0 else f"({number}{suffix})"
+    return integer(value, dtype)
 
 
 def _float(value: float) -> str:
     if math.isnan(value):
         return "NAN"
-    try:
-        single = struct.unpack("<f", struct.pack("<f", value))[0]
-    except OverflowError:
-        single = math.copysign(math.inf, value)
+    single = round_to(value, DType.F32)
     if math.isinf(single):
         return "INFINITY" if single > 0 else "(-INFINITY)"
     return f"{single!r}f" if math.copysign(1, single) > 0 else f"({single!r}f)"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gyrator_codegen import Names, index_check, write_origins
+from gyrator_codegen.analysis import ordered
 from gyrator_codegen_metal.body import statement
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.collective import end, rows, scan, sort, start, take
@@ -124,12 +125,11 @@ def _stage(code: Code, stage: Stage, threads: Threads) -> None:
 def _loop(code: Code, stage: Stage, threads: Threads) -> None:
     """Write an inner stage: each of a point's threads takes every so many elements."""
     w, index, lanes = code.writer, code.index_type, threads.lanes
-    ordered = any(isinstance(s, ScanStep | SortStep) for s in stage.body)
     backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     kept = {s.names[0]: start(code, s) for s in stage.body if isinstance(s, Reduce | ScanStep)}
     sorted_rows = {s.names[0]: rows(code, s) for s in stage.body if isinstance(s, SortStep)}
     outside = dict(code.values)
-    code.inner, code.live = True, ordered and lanes > 1
+    code.inner, code.live = True, ordered(stage) and lanes > 1
     first = "0" if code.live or lanes == 1 else "lane"
     with w.block("{"):
         w.line(f"const {index} extent = {code.at(extent_of(code.kernel.inner))};")

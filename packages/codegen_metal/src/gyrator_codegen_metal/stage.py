@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from attrs import evolve, frozen
+from attrs import frozen
 
-from gyrator_codegen import Names, TilingLanguage, balanced
+from gyrator_codegen import Names, TilingLanguage, batched
 from gyrator_codegen.passes import thread_pipeline
 from gyrator_codegen_metal.kernel import emit_kernel
 from gyrator_codegen_metal.refusals import refusal
@@ -14,7 +14,7 @@ from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
-from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
 
@@ -50,26 +50,17 @@ class MetalBackend(TilingLanguage):
         """
         takes("emit_tiled", program, TileProgram)
         names = Names(RESERVED)
-        written: dict[str, tuple[list[KernelSource], str]] = {}
-        sizes: list[int] = []
+        kernels, written = [], []
         for tiled in program.kernels:
             if isinstance(tiled, Repeat):
-                served, _ = written[tiled.kernel]
-                served.append(evolve(served[0], kernel=tiled.name))
                 continue
             threads = threads_of(tiled)
             assert isinstance(tiled, TiledKernel)
-            name = tiled.kernel.name
-            symbol = names.take(name)
-            source, body = emit_kernel(tiled, threads, program.facts, program.origins, symbol)
-            written[name] = [source], body
-            sizes.append(sum(len(stage.body) for stage in tiled.kernel.stages) + 4)
-        kernels = tuple(written.values())
-        units = []
-        for number, run in enumerate(balanced(sizes, target.heuristics.unit_statements, 1)):
-            text = "\n".join(kernels[k][1] for k in run)
-            sources = tuple(source for k in run for source in kernels[k][0])
-            units.append(
-                TranslationUnit(f"unit{number}", self.name, preamble(text) + text, sources)
-            )
-        return tuple(units)
+            symbol = names.take(tiled.kernel.name)
+            kernels.append(tiled)
+            written.append(emit_kernel(tiled, threads, program.facts, program.origins, symbol))
+        limit = target.heuristics.unit_statements
+        return tuple(
+            TranslationUnit(name, self.name, preamble(text) + text, sources)
+            for name, text, sources in batched(program, kernels, written, limit, 1)
+        )

@@ -4,7 +4,7 @@ from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.reduction import filled, places
-from gyrator_ir.body.nodes import ScanKind, ScanStep, SortStep
+from gyrator_ir.body.nodes import POSITIONS, ScanKind, ScanStep, SortStep
 from gyrator_ir.types import DType
 
 _SCANS = {
@@ -16,7 +16,6 @@ _SCANS = {
     ScanKind.ARGMIN: "gy_scan_argmin",
     ScanKind.ARGMAX: "gy_scan_argmax",
 }
-_POSITIONS = (ScanKind.ARGMIN, ScanKind.ARGMAX)
 _LAST = 0x7FFFFFFF
 """The highest 32-bit key, which a NaN has and what lies beyond a row."""
 
@@ -33,7 +32,7 @@ def _scanned(code: Code, s: ScanStep) -> list[str]:
     reverse = ", reverse=True" if s.reverse else ""
     name = code.names.take(s.names[0])
     names = [name]
-    if s.kind in _POSITIONS:
+    if s.kind in POSITIONS:
         names = [code.names.take(f"{s.names[0]}_best"), name]
         row = f"({row}, {places(code)})"
     scan = f"tl.associative_scan({row}, 1, {_SCANS[s.kind]}{reverse})"
@@ -53,7 +52,7 @@ class LoopScan:
         self._s = s
         take = code.names.take
         self._carry = [take(f"{s.names[0]}_so_far")]
-        if s.kind in _POSITIONS:
+        if s.kind in POSITIONS:
             self._carry.append(take(f"{s.names[0]}_at"))
 
     def start(self, code: Code) -> None:

@@ -66,6 +66,12 @@ class ScanKind(StrEnum):
     LOGSUMEXP = "logsumexp"
 
 
+POSITIONS: frozenset[ReduceKind | ScanKind] = frozenset(
+    (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ScanKind.ARGMIN, ScanKind.ARGMAX)
+)
+"""The kinds whose results are positions, in `i64`."""
+
+
 @frozen
 class Load:
     """`a = load x[4*i0 + i1]`, or `a = load x[i0] if m`: nothing is read where `m` is false, and
@@ -165,8 +171,7 @@ class Reduce:
     @property
     def types(self) -> tuple[DType, ...]:
         """Types of the results."""
-        positions = self.kind in (ReduceKind.ARGMIN, ReduceKind.ARGMAX)
-        return (DType.I64 if positions else self.dtype,) * len(self.names)
+        return (DType.I64 if self.kind in POSITIONS else self.dtype,) * len(self.names)
 
 
 @frozen
@@ -182,7 +187,7 @@ class ScanStep:
     @property
     def types(self) -> tuple[DType, ...]:
         """Type of the result."""
-        return (DType.I64 if self.kind in (ScanKind.ARGMIN, ScanKind.ARGMAX) else self.dtype,)
+        return (DType.I64 if self.kind in POSITIONS else self.dtype,)
 
 
 @frozen
