@@ -19,7 +19,7 @@ def statement(code: Code, s: Statement) -> None:
         case Const(name, value, dtype):
             code.value(name, literal(value, dtype), dtype)
         case IndexValue(name, e, dtype):
-            code.value(name, cast(f"({code.at(e)})", code.index, dtype), dtype)
+            code.value(name, cast(f"({code.at(e)})", code.tiled.index, dtype), dtype)
         case Bind():
             _bind(code, s)
         case Store():
@@ -52,7 +52,7 @@ def _bind(code: Code, s: Bind) -> None:
     if when := code.condition(None, s.mask, False):
         text = f"{when} ? {text} : 0L"
     # A 64-bit value is checked before it is narrowed.
-    wide = at if code.index is DType.I64 else code.names.take(f"{at}_wide")
+    wide = at if code.tiled.index is DType.I64 else code.names.take(f"{at}_wide")
     w.line(f"long {wide} = {text};")
     if s.wrap:
         w.line(f"{wide} = {wide} < 0 ? {wide} + {size} : {wide};")

@@ -5,9 +5,10 @@ from attrs import define, field, frozen
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_ir.body.nodes import Check
-from gyrator_ir.expr import Expr, ShapeFacts, Sym
+from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.expr.printer import CPrinter
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 
@@ -23,13 +24,12 @@ class Value:
 class Code:
     """What is known while one kernel is written."""
 
-    kernel: Kernel
-    facts: ShapeFacts
+    tiled: TiledKernel
     lanes: int
     """Threads that share a point's elements: one, a SIMD group, or a threadgroup."""
-    index: DType
-    """Type of index arithmetic."""
     names: Names
+    at: CPrinter = field(init=False)
+    """Returns an index expression as text."""
     writer: Writer = field(factory=Writer)
     values: dict[str, Value] = field(factory=dict)
     dirty: set[str] = field(factory=set)
@@ -43,20 +43,25 @@ class Code:
     live: bool = False
     """Threads without an element take part, for there is a scan or a sort."""
 
-    @property
-    def index_type(self) -> str:
-        """The type of indices in the text."""
-        return "int" if self.index is DType.I32 else "long"
-
-    def at(self, e: Expr) -> str:
-        """Return an index expression as text."""
-        return CPrinter(
-            self.facts.nonnegative_division,
+    def __attrs_post_init__(self) -> None:
+        suffix = "" if self.tiled.index is DType.I32 else "L"
+        self.at = CPrinter(
+            frozenset(self.tiled.plain).__contains__,
             lambda s: self.names.stable(s.name),
             "gy_floor_div",
             "gy_floor_mod",
-            "" if self.index is DType.I32 else "L",
-        )(e)
+            suffix,
+        )
+
+    @property
+    def kernel(self) -> Kernel:
+        """What is computed."""
+        return self.tiled.kernel
+
+    @property
+    def index(self) -> str:
+        """The type of indices in the text."""
+        return TYPES[self.tiled.index]
 
     def value(self, name: str, text: str, dtype: DType) -> None:
         """Write the definition of an IR value."""

@@ -12,11 +12,11 @@ from gyrator_codegen_metal.support import RESERVED, preamble
 from gyrator_codegen_metal.threads import Threads
 from gyrator_ir.body.nodes import Axis, Bind, Check, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import reads
-from gyrator_ir.expr import Const, ShapeFacts, Sym, subs
+from gyrator_ir.expr import Const, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
-from gyrator_ir.tile.loops import extent_of, kernel_facts
+from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
@@ -26,13 +26,13 @@ elements."""
 
 
 def emit_kernel(
-    tiled: TiledKernel, threads: Threads, facts: ShapeFacts, origins: Sequence[Origin], symbol: str
+    tiled: TiledKernel, threads: Threads, origins: Sequence[Origin], symbol: str
 ) -> tuple[KernelSource, str]:
     """Return one kernel as a text that compiles on its own, and the function alone."""
     kernel = tiled.kernel
     names = Names(RESERVED | {symbol})
-    code = Code(kernel, kernel_facts(kernel, facts), threads.lanes, tiled.index, names)
-    w, index = code.writer, code.index_type
+    code = Code(tiled, threads.lanes, names)
+    w, index = code.writer, code.index
     written, checks = kernel.writes, _checks(tiled)
     arguments = [
         KernelArgument(names.stable(b.name), _pointer(b.dtype, b.name in written))
@@ -87,7 +87,7 @@ def _checks(tiled: TiledKernel) -> tuple[Check, ...]:
 
 def _point(code: Code, threads: Threads) -> None:
     """Write which point a thread works for, and its place among those that do."""
-    w, index, lanes = code.writer, code.index_type, threads.lanes
+    w, index, lanes = code.writer, code.index, threads.lanes
     x = f"{index}(group_index)"
     if threads.points > 1:
         place = "thread_index" if lanes == 1 else f"(thread_index / {lanes})"
@@ -106,7 +106,7 @@ def _digits(code: Code, flat: str, axes: Sequence[Axis]) -> None:
         name, extent = code.names.stable(a.symbol.name), f"({code.at(a.extent)})"
         last = k == len(axes) - 1
         text = rest if last else f"{rest} % {extent}"
-        code.writer.line(f"const {code.index_type} {name} = {text};")
+        code.writer.line(f"const {code.index} {name} = {text};")
         if not last:
             rest = f"({rest} / {extent})"
 
@@ -124,7 +124,7 @@ def _stage(code: Code, stage: Stage, threads: Threads) -> None:
 
 def _loop(code: Code, stage: Stage, threads: Threads) -> None:
     """Write an inner stage: each of a point's threads takes every so many elements."""
-    w, index, lanes = code.writer, code.index_type, threads.lanes
+    w, index, lanes = code.writer, code.index, threads.lanes
     backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     kept = {s.names[0]: start(code, s) for s in stage.body if isinstance(s, Reduce | ScanStep)}
     sorted_rows = {s.names[0]: rows(code, s) for s in stage.body if isinstance(s, SortStep)}

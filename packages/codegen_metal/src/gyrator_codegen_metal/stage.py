@@ -58,7 +58,7 @@ class MetalBackend(TilingLanguage):
             assert isinstance(tiled, TiledKernel)
             symbol = names.take(tiled.kernel.name)
             kernels.append(tiled)
-            written.append(emit_kernel(tiled, threads, program.facts, program.origins, symbol))
+            written.append(emit_kernel(tiled, threads, program.origins, symbol))
         limit = target.heuristics.unit_statements
         return tuple(
             TranslationUnit(name, self.name, preamble(text) + text, sources)

@@ -98,7 +98,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
 
 def thread_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
     """Return the passes for devices that run a thread for each element, in order."""
-    return (MergeRepeats(), MapThreads(), IndexWidth())
+    return (MergeRepeats(), MapThreads(), IndexWidth(), PlainDivisions())
 
 
 def every_pass() -> Pipeline[TileProgram]:
