@@ -1,6 +1,6 @@
 """How kernels are put into translation units."""
 
-from gyrator_codegen import balanced
+from gyrator_codegen.batches import balanced
 
 
 def test_units_are_balanced():

@@ -98,15 +98,13 @@ def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[K
 
 
 def batched(
-    program: TileProgram,
-    kernels: Sequence[TiledKernel],
-    written: Sequence[tuple[KernelSource, str]],
-    limit: int,
-    workers: int,
+    program: TileProgram, written: Sequence[tuple[KernelSource, str]], limit: int, workers: int
 ) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
-    """Yield the names, texts and kernels of units of about equal size: of some kernels of a
-    program, whose sources are given with the text of their functions alone."""
-    sizes = [sum(len(stage.body) for stage in k.kernel.stages) + 4 for k in kernels]
+    """Yield the names, texts and kernels of units of about equal size. What is written of kernels
+    of a program is given as their sources, with the text of their functions alone."""
+    kernels = (k.kernel for k in program.kernels if isinstance(k, TiledKernel))
+    statements = {k.name: sum(len(stage.body) for stage in k.stages) for k in kernels}
+    sizes = [statements[source.kernel] + 4 for source, _ in written]
     for number, run in enumerate(balanced(sizes, limit, workers)):
         here = {written[k][0].kernel: written[k][0] for k in run}
         yield f"unit{number}", "\n".join(written[k][1] for k in run), served(program, here)

@@ -253,7 +253,7 @@ class TwoPass(Collective):
         self._welford = reduce.kind is ReduceKind.WELFORD
         self._first = ReduceKind.SUM if self._welford else ReduceKind.MAX
         take, first = scope.frame.names.take, reduce.names[0]
-        self._row = Array(take(f"{first}_row"), reduce.dtype, symbol)
+        self._row = Array(f"{first}_row", reduce.dtype, symbol)
         self._acc = tuple(take(f"{first}_acc") for _ in range(settled(how.unroll)))
         self._a, self._b, self._n = (take(f"{first}_{word}") for word in ("run", "sum", "count"))
         start = 0 if self._welford else -math.inf
@@ -265,7 +265,8 @@ class TwoPass(Collective):
         """Write the declarations of the block and of the running values."""
         if self._how.keep or self._source is None:
             width = scope.frame.width
-            self._row.declare(scope, -(-settled(self._how.block) // width) * width)
+            length = -(-settled(self._how.block) // width) * width
+            self._row = scope.array(self._row, length)
         super().declare(scope)
 
     def begin_block(self, scope: Scope, span: Span) -> None:

@@ -175,8 +175,7 @@ def _unit(scope: Scope, names: Sequence[str]) -> None:
 
 def _stretch(scope: Scope, first: str, last: str) -> None:
     """Write the work on tiles `first` to `last` of the vectors' axis."""
-    frame, loops = scope.frame, scope.frame.nest
-    assert loops is not None
+    frame, loops = scope.frame, scope.frame.loops
     along, step = loops.axis, loops.stretch
     extent = static(along.extent)
     if first == "0" and extent is not None and extent <= step:

@@ -10,7 +10,7 @@ from functools import cache
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import Names, Writer, index_check, nest
+from gyrator_codegen import Names, Nest, Writer, index_check, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.body.nodes import Check
@@ -59,10 +59,6 @@ class Array:
         """Return the array for a loop that starts at `low`."""
         return evolve(self, low=low)
 
-    def declare(self, scope: "Scope", length: int) -> None:
-        """Write its declaration."""
-        scope.line(f"alignas(64) s{lane_type(self.dtype)} {self.name}[{length}];")
-
     def _at(self, scope: "Scope") -> str:
         text = scope.at(self.symbol)
         return f"{self.name} + {self.pitch}{text if self.low == '0' else f'({text} - {self.low})'}"
@@ -109,6 +105,12 @@ class Frame:
         self._plain = frozenset(tiled.plain)
         self.printer = cache(self._printer)
         """Returns the writer of index expressions under a naming of symbols."""
+
+    @property
+    def loops(self) -> Nest:
+        """The loops of a kernel that has some."""
+        assert self.nest is not None
+        return self.nest
 
     def _printer(self, symbols: frozenset[tuple[Sym, str]]) -> CPrinter:
         return CPrinter(self._plain.__contains__, dict(symbols), "gy_floor_div", "gy_floor_mod")
@@ -168,6 +170,12 @@ class Scope:
         """Declare memory of the heap that lives as long as the block."""
         self.line(f"const gy_scratch {name}_memory((si64)sizeof({element}) * {length});")
         self.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
+
+    def array(self, array: Array, length: int) -> Array:
+        """Declare an array of a name that is still to be taken; return it."""
+        array = evolve(array, name=self.frame.names.take(array.name))
+        self.line(f"alignas(64) s{lane_type(array.dtype)} {array.name}[{length}];")
+        return array
 
     # Values ---------------------------------------------------------------------------------
 

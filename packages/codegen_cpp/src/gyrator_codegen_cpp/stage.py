@@ -69,7 +69,7 @@ class CppBackend(LaunchLanguage):
                 raise UnsupportedError(no_templates(template))
         written = [(s, s.text) for s in (emit_kernel(k, origins, isa) for k in originals)]
         limit, cores = target.heuristics.unit_statements, target.heuristics.cores
-        units = [_unit(*u, isa) for u in batched(program, originals, written, limit, cores)]
+        units = [_unit(*u, isa) for u in batched(program, written, limit, cores)]
         for number, group in enumerate(groups):
             source = emit_group(group, origins, isa)
             units.append(_unit(f"group{number}", source.text, (source,), isa))

@@ -50,9 +50,8 @@ class Strip:
 
     def declare(self, scope: Scope, name: str, dtype: DType) -> None:
         """Write the declaration of the array of a value."""
-        array = Array(scope.frame.names.take(f"{name}_strip"), dtype, self.symbol, self.span.low)
-        array.declare(scope, self.points)
-        scope.frame.arrays[name] = array
+        array = Array(f"{name}_strip", dtype, self.symbol, self.span.low)
+        scope.frame.arrays[name] = scope.array(array, self.points)
 
     def each(self, scope: Scope, emit: Callable[[Scope], None]) -> None:
         """Write a loop over the strip's arrays, which are as long as whole vectors."""
@@ -92,14 +91,13 @@ class _Stage:
 
 def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
     """Write statements of points, a vector at a time; some values are kept in arrays."""
-    loops, cleared = scope.frame.nest, scope.frame.tiled.cleared
-    assert loops is not None
+    loops, cleared = scope.frame.loops, scope.frame.tiled.cleared
     ahead, rest = split(scope, body)
     run(scope, ahead)
-    for s in rest:
-        if isinstance(s, Store) and s.buffer in cleared:
-            clear(scope, s, loops.symbol, span)
-    rest = [s for s in rest if not isinstance(s, Store) or s.buffer not in cleared]
+    zeros = [s for s in rest if isinstance(s, Store) and s.buffer in cleared]
+    for s in zeros:
+        clear(scope, s, loops.symbol, span)
+    rest = [s for s in rest if s not in zeros]
 
     def vector(at: Scope, copy: int) -> None:
         run(at, rest)
@@ -112,8 +110,7 @@ def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> No
 
 def columns(scope: Scope, span: Span) -> None:
     """Write the stages of a kernel that reduces down columns, over a strip of its points."""
-    loops, stages = scope.frame.nest, scope.frame.kernel.stages
-    assert loops is not None
+    loops, stages = scope.frame.loops, scope.frame.kernel.stages
     strip = Strip(loops.symbol, span, loops.stretch)
     for number, stage in enumerate(stages):
         if stage.level is Level.INNER:
@@ -131,8 +128,7 @@ def transposed(scope: Scope, span: Span) -> None:
     The tile is read by vectors along the axis that is consecutive in memory, and turned in
     registers into a small array, from where the body reads its vectors.
     """
-    frame, loops = scope.frame, scope.frame.nest
-    assert loops is not None
+    frame, loops = scope.frame, scope.frame.loops
     symbol = frame.tiled.transposed[0].along
     rows = settled(next(x.step for x in loops.grid if x.axes[0] is symbol))
     tile = f"{symbol.name}_tile"
@@ -143,9 +139,8 @@ def transposed(scope: Scope, span: Span) -> None:
     loads = [s for s in body if isinstance(s, Load) and s.name in names]
     frame.given |= names
     for s in loads:
-        array = frame.names.take(f"{s.name}_tile")
-        frame.arrays[s.name] = Array(array, frame.storage[s.buffer], symbol, low, "GY_LANES*")
-        frame.arrays[s.name].declare(scope, rows * frame.width)
+        array = Array(f"{s.name}_tile", frame.storage[s.buffer], symbol, low, "GY_LANES*")
+        frame.arrays[s.name] = scope.array(array, rows * frame.width)
 
     def vector(at: Scope, copy: int) -> None:
         for s in loads:
@@ -173,8 +168,7 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
         _sort(scope, rest)
         return
     frame = scope.frame
-    assert frame.nest is not None
-    loops = stage_loops(frame.tiled, frame.nest, number)
+    loops = stage_loops(frame.tiled, frame.loops, number)
     stage = _Stage(rest, loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
     for s in rest:
         if isinstance(s, Reduce | ScanStep):

@@ -26,19 +26,18 @@ def statement(code: Code, s: Statement) -> None:
             _store(code, s)
 
 
-def _element(code: Code, s: Load | Store) -> tuple[str, DType]:
+def _element(code: Code, s: Load | Store) -> str:
     """Return what a load or a store addresses; a local lies in its thread's own memory."""
-    local = next((t for t in code.kernel.locals if t.name == s.buffer), None)
-    if local is not None:
-        return f"{code.names.stable(s.buffer)}[r / {code.lanes}]", local.dtype
-    dtype = next(b.dtype for b in code.kernel.parameters if b.name == s.buffer)
-    return f"{code.names.stable(s.buffer)}[{code.at(s.index)}]", dtype
+    local = s.buffer in {t.name for t in code.kernel.locals}
+    at = f"r / {code.lanes}" if local else code.at(s.index)
+    return f"{code.names.stable(s.buffer)}[{at}]"
 
 
 def _load(code: Code, s: Load) -> None:
     if s.buffer in code.dirty and not code.inner:
         code.barrier()
-    text, dtype = _element(code, s)
+    text, stored = _element(code, s), (*code.kernel.parameters, *code.kernel.locals)
+    dtype = next(b.dtype for b in stored if b.name == s.buffer)
     when = code.condition(s.index, s.mask, False)
     if when:
         text = f"{when} ? {text} : {literal(0, dtype)}"
@@ -57,7 +56,7 @@ def _bind(code: Code, s: Bind) -> None:
     if s.wrap:
         w.line(f"{wide} = {wide} < 0 ? {wide} + {size} : {wide};")
     if s.check:
-        number = code.checked.setdefault(s.check, len(code.checked) + 1)
+        number = code.checks.index(s.check) + 1
         outside = f"{wide} < 0 || {wide} >= {size}"
         outside = f"{when} && ({outside})" if when else outside
         with w.block(f"if ({outside}) {{"):
@@ -69,8 +68,7 @@ def _bind(code: Code, s: Bind) -> None:
 
 
 def _store(code: Code, s: Store) -> None:
-    text, _ = _element(code, s)
-    value = code.values[s.value].text
+    text, value = _element(code, s), code.values[s.value].text
     line = f"{text} = {value};"
     if s.mode is not StoreMode.SET:
         line = f"gy_atomic_{s.mode.value}(&{text}, {value});"

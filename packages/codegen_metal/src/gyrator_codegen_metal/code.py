@@ -4,7 +4,7 @@ from attrs import define, field, frozen
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen_metal.dtypes import TYPES
-from gyrator_ir.body.nodes import Check
+from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.expr.printer import CPrinter
 from gyrator_ir.kernel.nodes import Kernel
@@ -34,8 +34,8 @@ class Code:
     values: dict[str, Value] = field(factory=dict)
     dirty: set[str] = field(factory=set)
     """Buffers stored to since the last barrier."""
-    checked: dict[Check, int] = field(factory=dict)
-    """Codes of the checks that the kernel makes."""
+    checks: tuple[Check, ...] = field(init=False)
+    """The kinds of checks that the kernel makes, in the order of their codes."""
     bound: set[Sym] = field(factory=set)
     """Symbols that stand for values which were checked."""
     inner: bool = False
@@ -44,14 +44,11 @@ class Code:
     """Threads without an element take part, for there is a scan or a sort."""
 
     def __attrs_post_init__(self) -> None:
-        suffix = "" if self.tiled.index is DType.I32 else "L"
-        self.at = CPrinter(
-            frozenset(self.tiled.plain).__contains__,
-            lambda s: self.names.stable(s.name),
-            "gy_floor_div",
-            "gy_floor_mod",
-            suffix,
-        )
+        body = (s for stage in self.kernel.stages for s in stage.body)
+        self.checks = tuple(dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check))
+        plain, suffix = frozenset(self.tiled.plain), "" if self.tiled.index is DType.I32 else "L"
+        names = ("gy_floor_div", "gy_floor_mod", suffix)
+        self.at = CPrinter(plain.__contains__, lambda s: self.names.stable(s.name), *names)
 
     @property
     def kernel(self) -> Kernel:

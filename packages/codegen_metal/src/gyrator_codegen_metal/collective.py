@@ -6,9 +6,9 @@ What is kept is a structure of support.metal, named as the kind is.
 from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.dtypes import TYPES, literal
+from gyrator_codegen_metal.ops import EMITTERS
 from gyrator_codegen_metal.threads import SIMD, Threads
 from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, SortStep
-from gyrator_ir.types import DType
 
 _NOWHERE = "0x7fffffffffffffffL"
 """A position behind all others."""
@@ -44,17 +44,11 @@ def take(code: Code, s: Reduce | ScanStep, kept: str) -> None:
     """Write what one element does to what is kept."""
     args = [code.values[a].text for a in s.args]
     if s.kind is ReduceKind.DOT:
-        args = [_product(args, s.dtype)]
+        args = [EMITTERS["mul"](args, (s.dtype, s.dtype), s.dtype)]
     if s.kind in POSITIONS:
         args.append("r")
     when = "if (live) " if code.live else ""
     code.writer.line(f"{when}{kept}.take({', '.join(args)});")
-
-
-def _product(args: list[str], dtype: DType) -> str:
-    if dtype.is_float:
-        return f"{args[0]} * {args[1]}"
-    return f"{TYPES[dtype]}(ulong({args[0]}) * ulong({args[1]}))"
 
 
 def end(code: Code, s: Reduce, kept: str, threads: Threads) -> None:

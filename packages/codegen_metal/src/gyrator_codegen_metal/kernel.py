@@ -9,16 +9,15 @@ from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.collective import end, rows, scan, sort, start, take
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_codegen_metal.support import RESERVED, preamble
-from gyrator_codegen_metal.threads import Threads
-from gyrator_ir.body.nodes import Axis, Bind, Check, Reduce, ScanStep, SortStep
+from gyrator_codegen_metal.threads import Threads, threads_of
+from gyrator_ir.body.nodes import Axis, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import reads
 from gyrator_ir.expr import Const, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import TiledKernel
-from gyrator_ir.types import DType
+from gyrator_ir.tile.nodes import Tiled, TiledKernel
 
 THREADS, LANES = "THREADS", "LANES"
 """Entries of a kernel's one configuration: threads of a threadgroup, and those that share a point's
@@ -26,22 +25,28 @@ elements."""
 
 
 def emit_kernel(
-    tiled: TiledKernel, threads: Threads, origins: Sequence[Origin], symbol: str
+    tiled: Tiled, origins: Sequence[Origin], symbols: Names
 ) -> tuple[KernelSource, str]:
-    """Return one kernel as a text that compiles on its own, and the function alone."""
-    kernel = tiled.kernel
+    """Return one kernel as a text that compiles on its own, and the function alone.
+
+    Raises:
+        UnsupportedError: GY-METAL-001 for decisions that no text has a form for.
+    """
+    threads = threads_of(tiled)
+    assert isinstance(tiled, TiledKernel), tiled  # else `threads_of` raises
+    kernel, symbol = tiled.kernel, symbols.take(tiled.kernel.name)
     names = Names(RESERVED | {symbol})
     code = Code(tiled, threads.lanes, names)
     w, index = code.writer, code.index
-    written, checks = kernel.writes, _checks(tiled)
+    constness = {b.name: "" if b.name in kernel.writes else "const " for b in kernel.parameters}
     arguments = [
-        KernelArgument(names.stable(b.name), _pointer(b.dtype, b.name in written))
+        KernelArgument(names.stable(b.name), f"device {constness[b.name]}{TYPES[b.dtype]}*")
         for b in kernel.parameters
     ]
     arguments += [KernelArgument(names.stable(s.name), "constant long&") for s in kernel.sizes]
     given = {a.name: names.take(f"{a.name}_given") for a in arguments if a.type.endswith("&")}
     parameters = [f"{a.type} {given.get(a.name, a.name)}" for a in arguments]
-    parameters += ["device atomic_int* failed"] if checks else []
+    parameters += ["device atomic_int* failed"] if code.checks else []
     places = [f"{p} [[buffer({k})]]" for k, p in enumerate(parameters)]
     places.append("uint group_index [[threadgroup_position_in_grid]]")
     places.append("uint thread_index [[thread_position_in_threadgroup]]")
@@ -50,7 +55,7 @@ def emit_kernel(
         for name, word in given.items():
             w.line(f"const {index} {name} = {index}({word});")
         _point(code, threads)
-        if checks:
+        if code.checks:
             w.line("bool sound = true;")
         for t in kernel.locals:
             assert isinstance(t.extent, Const), t  # else it is refused
@@ -58,31 +63,19 @@ def emit_kernel(
             w.line(f"{TYPES[t.dtype]} {names.stable(t.name)}[{length}];")
         for stage in kernel.stages:
             _stage(code, stage, threads)
-    body = w.text
-    head = preamble(body)
+    body, head = w.text, preamble(w.text)
     skipped = head.count("\n")
-    renamed = {s: Sym(names.stable(s.name)) for s in kernel.sizes}
     source = KernelSource(
         kernel=kernel.name,
         symbol=symbol,
         text=head + body,
-        checks=tuple(index_check(n, c) for n, c in enumerate(checks, 1)),
+        checks=tuple(index_check(n, c) for n, c in enumerate(code.checks, 1)),
         source_map=tuple((line + skipped, row) for line, row in w.source_map),
         candidates=(Configuration(((THREADS, threads.count), (LANES, threads.lanes))),),
         arguments=tuple(arguments),
-        grid=(subs(threads.groups, renamed),),
+        grid=(subs(threads.groups, {s: Sym(names.stable(s.name)) for s in kernel.sizes}),),
     )
     return source, body
-
-
-def _pointer(dtype: DType, written: bool) -> str:
-    return f"device {'' if written else 'const '}{TYPES[dtype]}*"
-
-
-def _checks(tiled: TiledKernel) -> tuple[Check, ...]:
-    """Return the kinds of checks of a kernel, in order of first use."""
-    body = (s for stage in tiled.kernel.stages for s in stage.body)
-    return tuple(dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check))
 
 
 def _point(code: Code, threads: Threads) -> None:

@@ -9,14 +9,13 @@ from gyrator_codegen.passes import thread_pipeline
 from gyrator_codegen_metal.kernel import emit_kernel
 from gyrator_codegen_metal.refusals import refusal
 from gyrator_codegen_metal.support import RESERVED, preamble
-from gyrator_codegen_metal.threads import threads_of
 from gyrator_ir.checks import takes
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.passes import Pass
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Repeat, TileProgram
 
 
 @frozen
@@ -50,17 +49,10 @@ class MetalBackend(TilingLanguage):
         """
         takes("emit_tiled", program, TileProgram)
         names = Names(RESERVED)
-        kernels, written = [], []
-        for tiled in program.kernels:
-            if isinstance(tiled, Repeat):
-                continue
-            threads = threads_of(tiled)
-            assert isinstance(tiled, TiledKernel)
-            symbol = names.take(tiled.kernel.name)
-            kernels.append(tiled)
-            written.append(emit_kernel(tiled, threads, program.origins, symbol))
+        kernels = (k for k in program.kernels if not isinstance(k, Repeat))
+        written = [emit_kernel(k, program.origins, names) for k in kernels]
         limit = target.heuristics.unit_statements
         return tuple(
             TranslationUnit(name, self.name, preamble(text) + text, sources)
-            for name, text, sources in batched(program, kernels, written, limit, 1)
+            for name, text, sources in batched(program, written, limit, 1)
         )

@@ -38,7 +38,7 @@ RESERVED = frozenset(
 class Section(NamedTuple):
     """A part of the text."""
 
-    names: tuple[str, ...]
+    names: list[str]
     words: frozenset[str]
     text: str
 
@@ -47,11 +47,8 @@ class Section(NamedTuple):
 def sections() -> tuple[Section, ...]:
     """Return the parts of support.metal, in order."""
     text = files(__package__).joinpath("support.metal").read_text(encoding="utf-8")
-    found = []
-    for part in text.split("//% ")[1:]:
-        names, _, body = part.partition("\n")
-        found.append(Section(tuple(names.split()), frozenset(_WORD.findall(body)), body))
-    return tuple(found)
+    parts = (part.split("\n", 1) for part in text.split("//% ")[1:])
+    return tuple(Section(n.split(), frozenset(_WORD.findall(body)), body) for n, body in parts)
 
 
 def preamble(text: str) -> str:
