@@ -1,4 +1,5 @@
-"""One method an instruction. `BodyWriter.WRITERS` lists them; a test holds it complete."""
+"""Sequences of instructions. `BodyWriter.WRITERS` lists what each is written by; a test holds it
+complete."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -10,32 +11,20 @@ from attrs import define, field
 from gyrator_ir.expr import Cond
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bound, freed
-from gyrator_wrapper_cpp.calls import CallWriter
 from gyrator_wrapper_cpp.errors import refusal
+from gyrator_wrapper_cpp.instructions import PLAIN, Lines, Place
 from gyrator_wrapper_cpp.kinds import Kind, leaves
-from gyrator_wrapper_cpp.text import comment, device, dtype, quoted
+from gyrator_wrapper_cpp.text import device, quoted
 from gyrator_wrapper_cpp.units import Function
 
 PART = 120
 """Lines in a function, more or less: longer sequences are cut into functions."""
 
-_KNOWN = frozenset({"", "aten", "prims", "gyrator"})
-"""Namespaces of ops that give no real numbers whose negation is still to be done. Whoever calls a
-program sees to that of parameters."""
-Lines = list[str]
-
 
 @define
-class BodyWriter:
-    """Writes sequences of instructions of one program, on its frame `f`."""
+class BodyWriter(Place):
+    """Writes sequences of instructions of one program, and what holds such sequences."""
 
-    calls: CallWriter
-    name: str
-    """A prefix of the program's functions."""
-    kernels: Mapping[str, int]
-    constants: Mapping[str, int]
-    runners: Mapping[str, str]
-    """The function that runs each subprogram."""
     functions: list[Function] = field(factory=list)
     """The functions that sequences were cut into, before the ones that call them."""
     parts: int = 0
@@ -67,143 +56,6 @@ class BodyWriter:
         self.parts += 1
         self.functions.append(Function(function, f"{self.name}_frame& f", tuple(lines)))
         return f"{function}(f);"
-
-    def at(self, name: str) -> str:
-        """Write the member for a name."""
-        return f"f.{self.calls.kinds.member(name)}"
-
-    def size(self, node: Any) -> str:
-        """Write a size."""
-        return self.calls.size(node)
-
-    def _shape(self, i: Any) -> str:
-        return f"{self.calls.size.ints(i.shape)}, {self.calls.size.ints(i.strides)}"
-
-    # Inputs and symbols
-
-    def bind_size(self, i: h.BindSize) -> Lines:
-        """`f.s_s0 = f.t_x.size(0);`"""
-        method = "stride" if i.stride else "size"
-        return [f"f.s_{i.symbol.name} = {self.at(i.tensor)}.{method}({i.dim});"]
-
-    def bind_parameter(self, i: h.BindParameter) -> Lines:
-        """`f.s_s0 = gy::int_of(f.v_n, "n");`"""
-        return [f"f.s_{i.symbol.name} = gy::int_of({self.at(i.name)}, {quoted(i.name)});"]
-
-    def define_symbol(self, i: h.DefineSymbol) -> Lines:
-        """`f.s_s3 = 2LL*f.s_s0;`"""
-        return [f"f.s_{i.symbol.name} = {self.size(i.expr)};"]
-
-    def bind_constant(self, i: h.BindConstant) -> Lines:
-        """`f.t_w = gy::Tensor::borrowed(f.context->constants[0]);`"""
-        handle = f"f.context->constants[{self.constants[i.key]}]"
-        return [f"{self.at(i.name)} = gy::Tensor::borrowed({handle});"]
-
-    # Checks
-
-    def conform(self, i: h.Conform) -> Lines:
-        """`gy::conform(f.t_x, {sizes}, {strides}, dtype, device, gy::ALL, true, "x", "mm");`"""
-        pending = i.dtype.is_complex or i.what.partition(".")[0] not in _KNOWN
-        where = f"{dtype(i.dtype)}, {device(i.device)}, gy::{i.mend.name}"
-        rest = f"{'true' if pending else 'false'}, {quoted(i.tensor)}, {quoted(i.what)}"
-        return [f"gy::conform({self.at(i.tensor)}, {self._shape(i)}, {where}, {rest});"]
-
-    def separate(self, i: h.Separate) -> Lines:
-        """`gy::separate({&f.t_b}, {&f.t_x});`"""
-        tensors, others = (
-            ", ".join(f"&{self.at(n)}" for n in dict.fromkeys(names))
-            for names in (i.tensors, i.others)
-        )
-        return [f"gy::separate({{{tensors}}}, {{{others}}});"]
-
-    def assert_no_nan(self, i: h.AssertNoNan) -> Lines:
-        """`gy::assert_finite(f.context, f.t_x, "x", "what");`"""
-        at = f"{self.at(i.tensor)}, {quoted(i.tensor)}"
-        return [f"gy::assert_finite(f.context, {at}, {quoted(i.what)});"]
-
-    def assert_true(self, i: h.AssertTrue) -> Lines:
-        """`if (!(condition)) gy::fail(...)`."""
-        message = quoted(i.message)
-        return [f'if (!({self.size(i.condition)})) gy::fail(GY_RUNTIME_ERROR, "%s", {message});']
-
-    # Memory
-
-    def allocate(self, i: h.Allocate) -> Lines:
-        """`f.t_b = gy::allocate({sizes}, {strides}, dtype, device);`"""
-        where = f"{dtype(i.dtype)}, {device(i.device)}"
-        return [f"{self.at(i.name)} = gy::allocate({self._shape(i)}, {where});"]
-
-    def allocate_pool(self, i: h.AllocatePool) -> Lines:
-        """`f.t_pool = gy::bytes(count, device);`"""
-        return [f"{self.at(i.name)} = gy::bytes({self.size(i.bytes)}, {device(i.device)});"]
-
-    def allocate_from_pool(self, i: h.AllocateFromPool) -> Lines:
-        """`f.t_b = gy::placed(f.t_pool, offset, dtype, {sizes}, {strides});`"""
-        at = f"{self.at(i.pool)}, {self.size(i.offset)}, {dtype(i.dtype)}"
-        return [f"{self.at(i.name)} = gy::placed({at}, {self._shape(i)});"]
-
-    def free(self, i: h.Free) -> Lines:
-        """`f.t_b.reset();`"""
-        text = f"{self.at(i.name)}.reset();"
-        return [text] if self.calls.kinds.holds(i.name) else []
-
-    def reuse(self, i: h.Reuse) -> Lines:
-        """`f.t_b = gy::reuse(f.t_a, dtype, {sizes}, {strides});`, or a move of the same layout."""
-        if self.calls.layouts.same(i):
-            return [f"{self.at(i.name)} = static_cast<gy::Tensor&&>({self.at(i.source)});"]
-        of = f"{self.at(i.source)}, {dtype(i.dtype)}"
-        return [f"{self.at(i.name)} = gy::reuse({of}, {self._shape(i)});"]
-
-    def view(self, i: h.View) -> Lines:
-        """`f.t_v = gy::view(f.t_x, dtype, {sizes}, {strides}, offset);`"""
-        of = f"{self.at(i.source)}, {dtype(i.dtype)}"
-        return [f"{self.at(i.name)} = gy::view({of}, {self._shape(i)}, {self.size(i.offset)});"]
-
-    # Work
-
-    def launch(self, i: h.Launch) -> Lines:
-        """`gy::launch(f.context, 0, {&tensors}, {sizes});`"""
-        tensors = ", ".join(f"&{self.at(t)}" for t in i.tensors)
-        sizes = self.calls.size.ints(i.sizes)
-        call = f"gy::launch(f.context, {self.kernels[i.kernel]}, {{{tensors}}}, {sizes});"
-        return [f"{call}  // {i.kernel}"]
-
-    def extern_call(self, i: h.ExternCall) -> Lines:
-        """A call through the dispatcher."""
-        return self.calls.extern(i)
-
-    def tma_descriptor(self, i: h.TmaDescriptor) -> Lines:
-        """`f.d_d.set(f.t_x, {shape}, {block}, element_bytes, stable);`"""
-        if not len(i.shape) == len(i.block) <= 8:
-            raise refusal("GY-WCPP-005", f"the descriptor {i.name!r} has over 8 dimensions")
-        ints = self.calls.size.ints
-        stable = "true" if i.stable else "false"
-        args = f"{ints(i.shape)}, {ints(i.block)}, {self.size(i.element_bytes)}, {stable}"
-        return [f"{self.at(i.name)}.set({self.at(i.tensor)}, {args});"]
-
-    def triton_launch(self, i: h.TritonLaunch) -> Lines:
-        """A call of the hook `launch_user`."""
-        return self.calls.user_kernel(i)
-
-    def copy(self, i: h.Copy) -> Lines:
-        """`gy::copy(f.t_to, f.t_from, non_blocking);`"""
-        blocking = "true" if i.non_blocking else "false"
-        return [f"gy::copy({self.at(i.destination)}, {self.at(i.source)}, {blocking});"]
-
-    def read_scalar(self, i: h.ReadScalar) -> Lines:
-        """`f.s_u0 = gy::read_scalar(f.t_x);`"""
-        return [f"f.s_{i.symbol.name} = gy::read_scalar({self.at(i.tensor)});"]
-
-    def collective_start(self, i: h.CollectiveStart) -> Lines:
-        """A call through the dispatcher."""
-        return self.calls.collective(i)
-
-    def collective_finish(self, i: h.CollectiveFinish) -> Lines:
-        """`_c10d_functional::wait_tensor` on the tensor, which is its result too."""
-        pushed = f"c.push(gy::tensor({self.at(i.tensor)}));"
-        return [f'{{ gy::Call<1> c; {pushed} c.call("_c10d_functional::wait_tensor", "", "T"); }}']
-
-    # Structure
 
     def with_device(self, i: h.WithDevice) -> Lines:
         """A block with a device guard; the CPU needs none."""
@@ -317,14 +169,6 @@ class BodyWriter:
         kinds = self.calls.kinds
         return [f"{self.at(n)}.reset();" for n in gone if kinds.holds(n)]
 
-    def call_program(self, i: h.CallProgram | h.CallPartition) -> Lines:
-        """A call of the function that runs the subprogram."""
-        return self.calls.program(self.runners[i.program], i)
-
-    def comment(self, i: h.Comment) -> Lines:
-        """A comment line for every line of the text."""
-        return comment(i.text)
-
     def returns(self, i: h.Return) -> Lines:
         """`f.out[0] = gy::value_tensor(f.t_b.release());`"""
         return [line for lines in self._outputs(i) for line in lines]
@@ -336,18 +180,8 @@ class BodyWriter:
             yield self.calls.output(k, value, last=last[value] == k)
 
     WRITERS: ClassVar[Mapping[type, Callable[["BodyWriter", Any], Lines]]] = MappingProxyType({
-        h.BindSize: bind_size, h.BindParameter: bind_parameter, h.DefineSymbol: define_symbol,
-        h.BindConstant: bind_constant, h.Conform: conform, h.Separate: separate,
-        h.AssertNoNan: assert_no_nan, h.AssertTrue: assert_true, h.Allocate: allocate,
-        h.AllocatePool: allocate_pool, h.AllocateFromPool: allocate_from_pool, h.Free: free,
-        h.Reuse: reuse, h.View: view, h.Launch: launch, h.ExternCall: extern_call,
-        h.TmaDescriptor: tma_descriptor, h.TritonLaunch: triton_launch, h.Copy: copy,
-        h.ReadScalar: read_scalar, h.CollectiveStart: collective_start,
-        h.CollectiveFinish: collective_finish, h.WithDevice: with_device,
-        h.ProfileRange: profile_range, h.Branch: branch, h.Loop: loop,
-        h.Repeat: repeat,
-        h.CallProgram: call_program, h.CallPartition: call_program, h.Comment: comment,
-        h.Return: returns,
+        **PLAIN, h.WithDevice: with_device, h.ProfileRange: profile_range, h.Branch: branch,
+        h.Loop: loop, h.Repeat: repeat, h.Return: returns,
     })  # fmt: skip
 
 

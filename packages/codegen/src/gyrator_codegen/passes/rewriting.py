@@ -11,6 +11,7 @@ from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.tile.nodes import Reduction, Tiled, TiledGroup, TiledKernel, TileProgram
 
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
+TileMember = Callable[[TiledKernel, ShapeFacts, int], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
 """What a stage reduces, and how so far."""
 Decide = Callable[[Stage, Reduced], Iterable[Reduction]]
@@ -18,6 +19,12 @@ Decide = Callable[[Stage, Reduced], Iterable[Reduction]]
 
 def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
     """Return the program with `tile` applied to every kernel, those of groups included."""
+    return each_member(program, lambda k, facts, members: tile(k, facts))
+
+
+def each_member(program: TileProgram, tile: TileMember) -> TileProgram:
+    """Return the program with `tile` applied to every kernel, which is told how many members its
+    launch has: one, but for groups."""
     return _with(program, [_one(k, program.facts, tile) for k in program.kernels])
 
 
@@ -35,12 +42,12 @@ def _with(program: TileProgram, kernels: Sequence[Tiled]) -> TileProgram:
     return evolve(program, kernels=tuple(kernels))
 
 
-def _one(kernel: Tiled, facts: ShapeFacts, tile: Tile) -> Tiled:
+def _one(kernel: Tiled, facts: ShapeFacts, tile: TileMember) -> Tiled:
     if isinstance(kernel, TiledKernel):
-        return tile(kernel, facts)
+        return tile(kernel, facts, 1)
     if not isinstance(kernel, TiledGroup):
         return kernel
-    kernels = tuple(tile(k, facts) for k in kernel.kernels)
+    kernels = tuple(tile(k, facts, len(kernel.members)) for k in kernel.kernels)
     if all(new is old for new, old in zip(kernels, kernel.kernels, strict=True)):
         return kernel
     return evolve(kernel, kernels=kernels)

@@ -229,6 +229,10 @@ class Choice:
     values: tuple[int, ...] = field(validator=a_tuple)
 
 
+QUOTIENTS = frozenset(("div", "rsqrt", "sigmoid"))
+"""Ops that a device may approximate in `f32` where a narrower float holds the result."""
+
+
 @frozen
 class TiledKernel:
     """One kernel and its decisions."""
@@ -269,8 +273,8 @@ class TiledKernel:
     exact: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Casts to narrow floats that round nothing: the type holds what is cast as it is."""
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
-    """Values in `f32` that may be two units in the last place from what is meant: no more of them
-    is seen than a narrower float holds."""
+    """Quotients (`QUOTIENTS`) in `f32` that may be two units in the last place from what is meant:
+    no more of them is seen than a narrower float holds."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that are the same for all points of a step, and are read for each."""
     index: DType = field(default=DType.I64, validator=exactly(DType))

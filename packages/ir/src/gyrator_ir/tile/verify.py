@@ -16,7 +16,7 @@ GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
              lies on the stack is a local of a constant extent, what is plain a division; an index
              has one form, and is one access; what is computed ahead is defined, what is exact is a
-             cast, what is approximate is computed in `f32`; pairs are of two loads, or two plain
+             cast, what is approximate a quotient in `f32`; pairs are of two loads, or two plain
              stores, of neighbours without masks
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
@@ -37,6 +37,7 @@ from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.tile.nodes import (
+    QUOTIENTS,
     Access,
     Contraction,
     LoopKind,
@@ -283,10 +284,11 @@ class _Kernel:
         for name in self._t.exact:
             if name not in casts:
                 self._fail(8, f"there is no cast {name!r}")
-        computed = {s.name for s in body if isinstance(s, Let) and s.dtype is DType.F32}
+        computed = (s for s in body if isinstance(s, Let) and s.dtype is DType.F32)
+        quotients = {s.name for s in computed if s.op in QUOTIENTS}
         for name in self._t.approximate:
-            if name not in computed:
-                self._fail(8, f"no value {name!r} is computed in f32")
+            if name not in quotients:
+                self._fail(8, f"there is no quotient {name!r} in f32")
         for e in self._t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is no quotient and no remainder")

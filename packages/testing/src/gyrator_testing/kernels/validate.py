@@ -28,6 +28,7 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, Numerics, T
 from gyrator_ir.loop.formulas import apart
 from gyrator_ir.loop.nodes import Literal, TemplateKind
 from gyrator_ir.loop.templates import first_captured
+from gyrator_ir.tile.nodes import QUOTIENTS
 from gyrator_ir.types import HOST, DType
 from gyrator_testing.feeds import size_of
 from gyrator_testing.interp.dtypes import NUMPY, Array, cast
@@ -47,8 +48,6 @@ _ELEMENTS = 1 << 24
 _AROUND, _UNWRITTEN = 0xFB, 0x5A
 """Bytes of guards, and of outputs before the kernel runs: large numbers in every float type."""
 _SPECIAL = (0.0, -0.0, np.nan, 1.0, -1.0, 2.5, -3.5, np.inf, -np.inf)
-_QUOTIENTS = ("div", "rsqrt", "sigmoid")
-"""What devices may approximate in `f32` where a narrower float holds the result."""
 _EXTREMES = (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 _PERIOD = 65521
 """Random numbers are repeated after so many, a prime."""
@@ -255,7 +254,7 @@ def _rounds(s: Let | Reduce | ScanStep | SortStep, host: bool) -> bool:
     """Say whether backends may differ in the last bits of what a statement gives."""
     match s:
         case Let():
-            approximate = not host and s.op in _QUOTIENTS and s.dtype is DType.F32
+            approximate = not host and s.op in QUOTIENTS and s.dtype is DType.F32
             return approximate or OPS[s.op].numerics not in (Precision.EXACT, Precision.ROUNDED)
         case Reduce(_, kind):
             return s.dtype.is_float and kind not in _EXTREMES

@@ -15,10 +15,9 @@ from gyrator_ir.body.nodes import Let
 from gyrator_ir.body.rewrite import AnyStatement, used
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.modes import Numerics
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel, TileProgram
 from gyrator_ir.types import DType
 
-_QUOTIENTS = frozenset(("div", "rsqrt", "sigmoid"))
 _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
 """Ops whose result is as far from the exact one, relatively, as their operands are."""
 _EXACT_MODES = (Numerics.BITWISE, Numerics.BATCH_INVARIANT)
@@ -49,7 +48,7 @@ def _approximated(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
     found = (
         s.name
         for s in body
-        if isinstance(s, Let) and s.op in _QUOTIENTS and s.dtype is DType.F32 and s.name not in seen
+        if isinstance(s, Let) and s.op in QUOTIENTS and s.dtype is DType.F32 and s.name not in seen
     )
     return evolve(tiled, approximate=tuple(dict.fromkeys(found)))
 

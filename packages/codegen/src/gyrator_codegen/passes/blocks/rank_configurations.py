@@ -6,10 +6,10 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.passes.blocks.block_shapes import block_shapes
 from gyrator_codegen.passes.blocks.product_shapes import product_shapes
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import each_member
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.source import Configuration
-from gyrator_ir.tile.nodes import Choice, TiledGroup, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, TiledKernel, TileProgram
 
 
 @frozen
@@ -30,13 +30,7 @@ class RankConfigurations:
 
     def run(self, program: TileProgram) -> TileProgram:
         """Return the program with candidates, the best guess first."""
-        members = {
-            id(k): len(group.members)
-            for group in program.kernels
-            if isinstance(group, TiledGroup)
-            for k in group.kernels
-        }
-        return each_kernel(program, lambda k, facts: self._ranked(k, facts, members.get(id(k), 1)))
+        return each_member(program, self._ranked)
 
     def _ranked(self, tiled: TiledKernel, facts: ShapeFacts, members: int) -> TiledKernel:
         if tiled.contraction is not None:
