@@ -7,6 +7,7 @@ lanes, which values are in reach, which parts of addresses are already computed.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
@@ -82,7 +83,7 @@ class Frame:
         self.width = isa.lanes
         self.writer = Writer()
         self.names = Names(reserved)
-        self.storage = {b.name: b.dtype for b in (*kernel.parameters, *kernel.locals)}
+        self.storage = kernel.storage
         self.pointers: dict[str, str] = {}
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
@@ -154,9 +155,10 @@ class Scope:
         """Text of the number of lanes in use, None if all are."""
         return None if self.lanes is None else self.lanes.live
 
-    def nested(self, **changes: object) -> "Scope":
+    def nested(self, **changes: Any) -> "Scope":
         """Return a place inside this one: names given there are not seen here."""
-        return evolve(self, **{"env": dict(self.env), "pointers": dict(self.pointers)} | changes)
+        fresh: dict[str, Any] = {"env": dict(self.env), "pointers": dict(self.pointers)}
+        return evolve(self, **(fresh | changes))
 
     def block(self, head: str) -> AbstractContextManager[None]:
         """Write a block in braces."""

@@ -88,8 +88,7 @@ class Values:
         self.points = tuple(a.symbol for a in kernel.axes or (POINT,))
         self.inner = tuple(a.symbol for a in kernel.inner)
         self.extents = {a.symbol: a.extent for a in (POINT, *kernel.axes, *kernel.inner)}
-        self.types = {b.name: b.dtype for b in kernel.parameters}
-        self.types |= {t.name: t.dtype for t in kernel.locals}
+        self.types = kernel.storage
         self.forwarded: dict[str, str] = {}
         self.lost: list[str] = []
         self.checks: list[tuple[Level, Bind]] = []

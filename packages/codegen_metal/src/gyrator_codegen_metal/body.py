@@ -36,8 +36,7 @@ def _element(code: Code, s: Load | Store) -> str:
 def _load(code: Code, s: Load) -> None:
     if s.buffer in code.dirty and not code.inner:
         code.barrier()
-    text, stored = _element(code, s), (*code.kernel.parameters, *code.kernel.locals)
-    dtype = next(b.dtype for b in stored if b.name == s.buffer)
+    text, dtype = _element(code, s), code.kernel.storage[s.buffer]
     when = code.condition(s.index, s.mask, False)
     if when:
         text = f"{when} ? {text} : {literal(0, dtype)}"

@@ -101,6 +101,12 @@ class Kernel:
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
     @property
+    def storage(self) -> dict[str, DType]:
+        """Element types of parameters and locals."""
+        types = {b.name: b.dtype for b in self.parameters}
+        return types | {t.name: t.dtype for t in self.locals}
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """Buffers loaded from, in order of first use."""
         return self._buffers_of(reads([s for stage in self.stages for s in stage.body]))

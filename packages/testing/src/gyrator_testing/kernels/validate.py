@@ -136,8 +136,7 @@ class _Traits:
             found, wrapped = _template_indices(kernel)
             return cls(found, wrapped, empty, False, (), False, exact=empty, single=True)
         body = [s for stage in kernel.stages for s in stage.body]
-        types = {p.name: p.dtype for p in kernel.parameters}
-        types |= {t.name: t.dtype for t in kernel.locals}
+        types = kernel.storage
         eager = kernel.numerics is not Numerics.FAST
         values, rounded = _values(body, types, eager, kernel.device.type == HOST)
         binds = [s for s in body if isinstance(s, Bind)]

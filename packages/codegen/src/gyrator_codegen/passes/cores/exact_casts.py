@@ -30,8 +30,7 @@ class ExactCasts:
 
 
 def _proved(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    types = {b.name: b.dtype for b in tiled.kernel.parameters}
-    types |= {t.name: t.dtype for t in tiled.kernel.locals}
+    types = tiled.kernel.storage
     known: dict[str, DType] = {}
     held: dict[str, frozenset[DType]] = {}
     """Of `f32` values: the narrow floats that hold them as they are."""

@@ -57,7 +57,7 @@ def _loaded_again(kernel: Kernel, stage: Stage, reduce: Reduce, loops: Nest) -> 
     loaded, as vectors, in its own type, and nothing is stored between the passes."""
     if any(isinstance(s, Store) for s in stage.body):
         return False
-    types = {b.name: b.dtype for b in kernel.parameters + kernel.locals}
+    types = kernel.storage
     return any(
         isinstance(s, Load)
         and s.name == reduce.args[0]
