@@ -8,9 +8,9 @@ Sums may also be in `f64` from the first value on; running sums and products alw
 import math
 from collections.abc import Iterable, Sequence
 
-from attrs import frozen
+from attrs import define, frozen
 
-from gyrator_codegen import REDUCTION_OF, identity, linear_position
+from gyrator_codegen import REDUCTION_OF, identity
 from gyrator_codegen_cpp.accesses import address, requests
 from gyrator_codegen_cpp.body import index_text
 from gyrator_codegen_cpp.dtypes import lane_type
@@ -109,64 +109,64 @@ class Collective:
         """Write what stands behind the loops: the results, under their names."""
 
 
+@define(eq=False, slots=False)
 class Accumulators(Collective):
-    """One `Reduce` that takes a value at a time.
+    """One `Reduce` that takes a value at a time."""
 
-    Args:
-        scope: the place around the loops.
-        reduce: what is reduced.
-        how: how it runs.
-        form: `v` if accumulators have lanes.
-        copies: independent accumulators, for latency.
-        across: the lanes belong to one point, and are reduced at the end.
-        nonempty: text of whether there is anything to reduce, None if surely so.
-        count: text of how many elements have come, this one included.
-    """
+    scope: Scope
+    """The place around the loops."""
+    reduce: Reduce
+    how: Reduction
+    form: str
+    """`v` if accumulators have lanes."""
+    copies: int
+    """Independent accumulators, for latency."""
+    across: bool
+    """The lanes belong to one point, and are reduced at the end."""
+    nonempty: str | None
+    """Text of whether there is anything to reduce, None if surely so."""
+    count: str
+    """Text of how many elements have come, this one included."""
 
-    def __init__(
-        self, scope: Scope, reduce: Reduce, how: Reduction, form: str, copies: int, *,
-        across: bool, nonempty: str | None, count: str,
-    ) -> None:  # fmt: skip
-        self.reduce = reduce
-        self.cascade = bool(how.chain)
-        self._form, self._across, self._wide = form, across, how.wide
-        self._position = linear_position(scope.frame.kernel.inner)
-        self._nonempty, self._count = nonempty, count
-        self._varying = form == "v" and not across
-        take, first = scope.frame.names.take, reduce.names[0]
-        self._acc = tuple(take(f"{first}_acc") for _ in range(copies))
-        self._second = tuple(take(f"{first}_with") for _ in range(copies))
+    def __attrs_post_init__(self) -> None:
+        kind, form, first = self.reduce.kind, self.form, self.reduce.names[0]
+        take = self.scope.frame.names.take
+        self._acc = tuple(take(f"{first}_acc") for _ in range(self.copies))
+        self._second = tuple(take(f"{first}_with") for _ in range(self.copies))
         self._total = take(f"{first}_total")
-        kind = reduce.kind
-        wide = self._wide or kind is ReduceKind.WELFORD
-        dtype = DType.F64 if wide else reduce.dtype
+        wide = self.how.wide or kind is ReduceKind.WELFORD
+        dtype = DType.F64 if wide else self.reduce.dtype
         start, second = identity(kind, dtype), _SECOND.get(kind)
         for name, other in zip(self._acc, self._second, strict=True):
             self.states += (State(name, dtype, start, form),)
             self.states += (State(other, *second, form),) if second else ()
+        self._varying = form == "v" and not self.across
+        self.cascade = bool(self.how.chain)
         if self.cascade:
             self.states += (State(self._total, DType.F64, 0, form, total=True),)
 
     def update(self, scope: Scope, copy: int) -> None:
         """Write the accumulation of one more element into accumulator `copy`."""
-        kind, dtype, form = self.reduce.kind, self.reduce.dtype, self._form
+        kind, dtype, form = self.reduce.kind, self.reduce.dtype, self.form
         x, *others = (scope.operand(a, form == "v") for a in self.reduce.args)
         acc, second = self._acc[copy], self._second[copy]
-        live = scope.live if self._across else None
+        live = scope.live if self.across else None
         if kind in POSITIONS:
             x = _only_live(x, acc, live)
-            at = _only_live(index_text(scope, self._position, form == "v"), second, live)
+            at = _only_live(index_text(scope, scope.frame.position, form == "v"), second, live)
             scope.line(f"gy_{kind.value}_update({acc}, {second}, {x}, {at});")
         elif kind is ReduceKind.WELFORD:
             # All lanes have seen equally many elements, so one scalar count serves them.
-            share = scope.spread(f"1.0 / (sf64)({self._count})", form)
+            share = scope.spread(f"1.0 / (sf64)({self.count})", form)
             scope.line(f"gy_welford_take({acc}, {second}, {cast(x, dtype, DType.F64)}, {share});")
         elif kind is ReduceKind.ONLINE_SOFTMAX:
             nothing = scope.constant(-math.inf, dtype, form)
             given = f"{acc}, {second}, {x}, {nothing}, GY_AS({function('exp', dtype)})"
             scope.line(f"gy_softmax_take({given});")
         else:
-            x, *others = (cast(a, dtype, DType.F64 if self._wide else dtype) for a in (x, *others))
+            x, *others = (
+                cast(a, dtype, DType.F64 if self.how.wide else dtype) for a in (x, *others)
+            )
             if others and dtype.is_float:
                 new = f"gy_mad({x}, {others[0]}, {acc})"
             elif others:
@@ -178,7 +178,7 @@ class Accumulators(Collective):
     def _joined(self) -> str:
         """Return the accumulators' values as one, with the total."""
         dtype = self.reduce.dtype
-        text = joined(self.reduce.kind, dtype, self._form, self._acc)
+        text = joined(self.reduce.kind, dtype, self.form, self._acc)
         if not self.cascade:
             return text
         wide = text if dtype is DType.F64 else f"gy_to_f64({text})"
@@ -188,7 +188,7 @@ class Accumulators(Collective):
         """Write the end of a chain: move the accumulators into the total."""
         if self.cascade:
             scope.line(f"{self._total} = {self._joined()};")
-            zero = scope.constant(0, self.reduce.dtype, self._form)
+            zero = scope.constant(0, self.reduce.dtype, self.form)
             scope.line(*(f"{acc} = {zero};" for acc in self._acc))
 
     def finish(self, scope: Scope) -> None:
@@ -200,22 +200,22 @@ class Accumulators(Collective):
         elif kind is ReduceKind.WELFORD:
             texts = [cast(x, DType.F64, dtype) for x in (acc, second)]
         elif kind is ReduceKind.ONLINE_SOFTMAX:
-            endless, nan = (scope.constant(n, dtype, self._form) for n in (math.inf, math.nan))
-            if self._nonempty is not None:
-                nan = f"({self._nonempty} ? {nan} : {scope.constant(0, dtype, self._form)})"
+            endless, nan = (scope.constant(n, dtype, self.form) for n in (math.inf, math.nan))
+            if self.nonempty is not None:
+                nan = f"({self.nonempty} ? {nan} : {scope.constant(0, dtype, self.form)})"
             total = cast(second, DType.F64, dtype)
             texts = [acc, f"gy_select(gy_eq(gy_abs({acc}), {endless}), {nan}, {total})"]
         else:
             text = self._joined()
-            if self._across:
+            if self.across:
                 text = (_HORIZONTAL_BOOL if dtype is DType.BOOL else _HORIZONTAL)[kind].format(text)
-            if (self.cascade or self._wide) and dtype is not DType.F64:
+            if (self.cascade or self.how.wide) and dtype is not DType.F64:
                 text = f"gy_to_{dtype.value}({text})"
             texts = [text]
         for name, text, real in zip(self.reduce.names, texts, self.reduce.types, strict=False):
             scope.define(name, text, real, self._varying)
         if kind is ReduceKind.WELFORD:
-            count = f"(s{lane_type(dtype)}){self._count}"
+            count = f"(s{lane_type(dtype)}){self.count}"
             scope.define(self.reduce.names[2], count, dtype, varying=False)
 
     def _where(self, scope: Scope) -> str:
@@ -223,63 +223,62 @@ class Accumulators(Collective):
         best, at, word = self._acc[0], self._second[0], self.reduce.kind.value
         for other, place in zip(self._acc[1:], self._second[1:], strict=True):
             scope.line(f"gy_{word}_update({best}, {at}, {other}, {place});")
-        text = f"gy_h{word}({best}, {at})" if self._across else at
+        text = f"gy_h{word}({best}, {at})" if self.across else at
         nothing = scope.constant(0, DType.I64, "v" if self._varying else "s")
-        return text if self._nonempty is None else f"{self._nonempty} ? {text} : {nothing}"
+        return text if self.nonempty is None else f"{self.nonempty} ? {text} : {nothing}"
 
 
+@define(eq=False, slots=False)
 class TwoPass(Collective):
     """One `Reduce` of kind `welford` or `online_softmax` along the lanes' loop, a block at a time.
 
     The first pass keeps the block's elements in fast memory, so that the second, which is a
     function of the prelude, neither computes nor loads them again. The running values are `f64`.
-
-    Args:
-        scope: the place around the loops.
-        reduce: what is reduced.
-        how: how it runs.
-        symbol: the loop of the lanes.
-        nonempty: text of whether there is anything to reduce, None if surely so.
-        source: what the second pass loads again, if it does.
     """
 
-    def __init__(
-        self, scope: Scope, reduce: Reduce, how: Reduction, symbol: Sym, nonempty: str | None,
-        source: Load | None,
-    ) -> None:  # fmt: skip
-        self.reduce = reduce
-        self._how, self._symbol, self._source = how, symbol, source
-        self._nonempty = nonempty
-        self._welford = reduce.kind is ReduceKind.WELFORD
+    scope: Scope
+    """The place around the loops."""
+    reduce: Reduce
+    how: Reduction
+    symbol: Sym
+    """The loop of the lanes."""
+    nonempty: str | None
+    """Text of whether there is anything to reduce, None if surely so."""
+    source: Load | None
+    """What the second pass loads again, if it does."""
+
+    def __attrs_post_init__(self) -> None:
+        self._welford = self.reduce.kind is ReduceKind.WELFORD
         self._first = ReduceKind.SUM if self._welford else ReduceKind.MAX
-        take, first = scope.frame.names.take, reduce.names[0]
-        self._row = Array(f"{first}_row", reduce.dtype, symbol)
-        self._acc = tuple(take(f"{first}_acc") for _ in range(settled(how.unroll)))
+        take, first = self.scope.frame.names.take, self.reduce.names[0]
+        self._row = Array(f"{first}_row", self.reduce.dtype, self.symbol)
+        self._acc = tuple(take(f"{first}_acc") for _ in range(settled(self.how.unroll)))
         self._a, self._b, self._n = (take(f"{first}_{word}") for word in ("run", "sum", "count"))
-        start = 0 if self._welford else -math.inf
-        self.states = (State(self._a, DType.F64, start, "s"), State(self._b, DType.F64, 0, "s"))
-        if self._welford:
-            self.states = (*self.states, State(self._n, DType.I64, 0, "s"))
+        self._start = identity(self._first, DType.F64)
+        self.states = (
+            State(self._a, DType.F64, self._start, "s"),
+            State(self._b, DType.F64, 0, "s"),
+            *[State(self._n, DType.I64, 0, "s")] * self._welford,
+        )
 
     def declare(self, scope: Scope) -> None:
         """Write the declarations of the block and of the running values."""
-        if self._how.keep or self._source is None:
-            width = scope.frame.width
-            length = -(-settled(self._how.block) // width) * width
-            self._row = scope.array(self._row, length)
+        if self.how.keep or self.source is None:
+            vectors = -(-settled(self.how.block) // scope.frame.width)
+            self._row = scope.array(self._row, vectors * scope.frame.width)
         super().declare(scope)
 
     def begin_block(self, scope: Scope, span: Span) -> None:
         """Write the start of a block."""
         self._row = self._row.moved(span.low)
         dtype = self.reduce.dtype
-        start = scope.constant(0 if self._welford else -math.inf, dtype, "v")
+        start = scope.constant(self._start, dtype, "v")
         scope.line(*(f"v{lane_type(dtype)} {acc} = {start};" for acc in self._acc))
 
     def update(self, scope: Scope, copy: int) -> None:
         """Write the first pass over one vector."""
         x, acc = scope.operand(self.reduce.args[0], varying=True), self._acc[copy]
-        if self._source is None:
+        if self.source is None:
             self._row.store(scope, x)
         new = merge(self._first, self.reduce.dtype, "v", acc, x)
         scope.line(f"{acc} = {_only_live(new, acc, scope.live)};")
@@ -287,28 +286,28 @@ class TwoPass(Collective):
     def end_block(self, scope: Scope, span: Span, prefetches: Iterable[Prefetch]) -> None:
         """Write the second pass over a block; it asks for memory on the way."""
         dtype, row = self.reduce.dtype, self._row.name
-        if self._source is not None:
-            first = scope.nested(symbols=scope.symbols | {self._symbol: span.low})
-            row = address(first, self._source.buffer, self._source.index)
+        if self.source is not None:
+            first = scope.nested(symbols=scope.symbols | {self.symbol: span.low})
+            row = address(first, self.source.buffer, self.source.index)
         asked = " ".join(requests(scope, prefetches))
-        ask = f"[&](si64 {self._symbol.name}) GY_LAMBDA {{{asked}}}"
+        ask = f"[&](si64 {self.symbol.name}) GY_LAMBDA {{{asked}}}"
         first_pass = joined(self._first, dtype, "v", self._acc)
         given = f"{row}, {span.low}, {span.high}, {first_pass}, {self._a}, {self._b}"
         if self._welford:
             scope.line(f"gy_welford_block<{len(self._acc)}>({given}, {self._n}, {ask});")
             return
-        kept = self._row.name if self._how.keep else f"(s{lane_type(dtype)} *)0"
+        kept = self._row.name if self.how.keep else f"(s{lane_type(dtype)} *)0"
         scope.line(f"gy_softmax_block({given}, {kept}, GY_AS({function('exp', dtype)}), {ask});")
 
     def finish(self, scope: Scope) -> None:
         """Write the results under the names that the `Reduce` gives them."""
         dtype = self.reduce.dtype
-        scope.frame.arrays |= dict.fromkeys(self._how.keep, self._row)
-        scope.frame.given |= set(self._how.keep)
+        scope.frame.arrays |= dict.fromkeys(self.how.keep, self._row)
+        scope.frame.given |= set(self.how.keep)
         texts = [self._a, self._b, self._n]
         if not self._welford:
             nan, nothing = (scope.constant(x, DType.F64, "s") for x in (math.nan, -math.inf))
-            some = "" if self._nonempty is None else f" && ({self._nonempty})"
+            some = "" if self.nonempty is None else f" && ({self.nonempty})"
             texts = [self._a, f"(({self._a} == {nothing}{some}) ? {nan} : {self._b})"]
         for name, text in zip(self.reduce.names, texts, strict=True):
             scope.define(name, f"(s{lane_type(dtype)}){text}", dtype, varying=False)
@@ -318,32 +317,30 @@ _WIDE = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
 _REACHES = {ScanKind.ARGMIN: "gy_le", ScanKind.ARGMAX: "gy_ge"}
 
 
+@define(eq=False, slots=False)
 class Scanner(Collective):
-    """One `ScanStep` on its way along the scan axis.
+    """One `ScanStep` on its way along the scan axis."""
 
-    Args:
-        scope: the place around the loop; with lanes, each lane is a point of its own.
-        scan: what is scanned.
-    """
+    scope: Scope
+    """The place around the loop; with lanes, each lane is a point of its own."""
+    scan: ScanStep
 
-    def __init__(self, scope: Scope, scan: ScanStep) -> None:
-        self._scan = scan
-        self._position = linear_position(scope.frame.kernel.inner)
+    def __attrs_post_init__(self) -> None:
+        scan, take, form = self.scan, self.scope.frame.names.take, self.scope.form
         self._dtype = DType.F64 if scan.kind in _WIDE and scan.dtype.is_float else scan.dtype
-        take, first, form = scope.frame.names.take, scan.names[0], scope.form
-        self._acc, self._at = take(f"{first}_acc"), take(f"{first}_at")
+        self._acc, self._at = take(f"{scan.names[0]}_acc"), take(f"{scan.names[0]}_at")
         start = identity(REDUCTION_OF[scan.kind], self._dtype)
         self.states = (State(self._acc, self._dtype, start, form),)
         if scan.kind in _REACHES:
-            self.states = (*self.states, State(self._at, DType.I64, 0, form))
+            self.states += (State(self._at, DType.I64, 0, form),)
 
     def update(self, scope: Scope, copy: int) -> None:
         """Write one step, and name its result."""
-        scan, kind, acc = self._scan, self._scan.kind, self._acc
+        scan, kind, acc = self.scan, self.scan.kind, self._acc
         x = cast(scope.operand(scan.args[0], varying=True), scan.dtype, self._dtype)
         text = cast(acc, self._dtype, scan.dtype)
         if kind in _REACHES:
-            place = index_text(scope, self._position, varying=True)
+            place = index_text(scope, scope.frame.position, varying=True)
             reaches = f"{_REACHES[kind]}({x}, {acc})"
             scope.line(f"gy_reach({acc}, {self._at}, {x}, {place}, {reaches});")
             text = self._at

@@ -47,8 +47,6 @@ def cast(text: str, source: DType, dtype: DType) -> str:
         return text
     if dtype.is_narrow_float:
         single = text if source.compute is DType.F32 else f"gy_to_f32({text})"
-        if source is dtype:
-            return single
         if dtype in BYTE_FLOATS:
             return f"gy_{dtype.value}::round({single})"
         return f"gy_round_{dtype.value}({single})"

@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import Names, Nest, Writer, index_check, nest
+from gyrator_codegen import Names, Nest, Writer, index_check, linear_position, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.body.nodes import Check
@@ -84,6 +84,7 @@ class Frame:
         self.writer = Writer()
         self.names = Names(reserved)
         self.storage = kernel.storage
+        self.position = linear_position(kernel.inner)
         self.pointers: dict[str, str] = {}
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""

@@ -10,7 +10,7 @@ from math import gcd
 
 from attrs import frozen
 
-from gyrator_codegen import axis_of, linear_position
+from gyrator_codegen import axis_of
 from gyrator_codegen.stage_loops import StageLoops, kept, results, stage_loops
 from gyrator_codegen_cpp.accesses import clear, hoist, requests
 from gyrator_codegen_cpp.body import run, split
@@ -342,7 +342,6 @@ def _sort(scope: Scope, body: Body) -> None:
     at = next(k for k, s in enumerate(body) if isinstance(s, SortStep))
     step, before, after = body[at], list(body[:at]), list(body[at + 1 :])
     assert isinstance(step, SortStep)
-    position = linear_position(axes)
     values, places = (scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places"))
     with scope.block("{"):
         scope.line(f"const si64 count = {scope.index(extent_of(axes))};")
@@ -351,7 +350,7 @@ def _sort(scope: Scope, body: Body) -> None:
 
         def gather(inside: Scope) -> None:
             run(inside, before)
-            where = inside.index(position)
+            where = inside.index(scope.frame.position)
             inside.line(f"{values}[{where}] = {inside.value(step.args[0]).text};")
             inside.line(f"{places}[{where}] = {where};")
 
@@ -361,7 +360,7 @@ def _sort(scope: Scope, body: Body) -> None:
         again = live(before, [name for s in after for name in used(s)])
 
         def spread(inside: Scope) -> None:
-            where = inside.index(position)
+            where = inside.index(scope.frame.position)
             for name, array, dtype in zip(step.names, (values, places), step.types, strict=True):
                 inside.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
             run(inside, [s for s in again if not isinstance(s, Store)])
