@@ -161,13 +161,9 @@ def _vector_index(scope: Scope, e: Expr) -> str:
     return f"{scope.index(split[1])}, {total}"
 
 
-def _lane_test(scope: Scope, mask: str | None) -> str:
-    return "" if mask is None else f"if ({scope.one_lane(mask)}) "
-
-
 def store(scope: Scope, s: Store) -> None:
     """Write a store, or a store that combines with what is there."""
-    dtype = scope.frame.storage[s.buffer]
+    dtype, combines = scope.frame.storage[s.buffer], s.mode is not StoreMode.SET
     scope = unrounded(scope, s.value, dtype)
     if s.buffer in scope.frame.local_rows:
         pointer, value = _local_row(scope, s), scope.operand(s.value, varying=True)
@@ -176,16 +172,10 @@ def store(scope: Scope, s: Store) -> None:
             value = f"gy_select({mask}, {value}, gy_vload({pointer}))"
         scope.line(f"gy_store({pointer}, {value});")
     elif scope.lanes is None:
-        pointer = address(scope, s.buffer, s.index)
-        text = _store_one(scope, s, pointer, scope.value(s.value).text)
-        scope.line(_lane_test(scope, s.mask) + text)
-    elif scope.access(s.index).kind is not Access.UNIT:
+        scope.line(_store_one(scope, s, address(scope, s.buffer, s.index)))
+    elif scope.access(s.index).kind is not Access.UNIT or (combines and dtype is DType.BOOL):
         _store_lanes(scope, s)
-    elif s.mode is StoreMode.SET:
-        _store_run(scope, s)
-    elif dtype is DType.BOOL:
-        _store_lanes(scope, s)
-    elif s.buffer in scope.frame.tiled.atomic:
+    elif combines and s.buffer in scope.frame.tiled.atomic:
         with scope.block("if (shared) {"):
             _store_lanes(scope.nested(), s)
         with scope.block("else {"):
@@ -213,19 +203,22 @@ def _store_run(scope: Scope, s: Store) -> None:
 
 
 def _store_lanes(scope: Scope, s: Store) -> None:
-    one = scope.one_lane(s.value)
-    test = _lane_test(scope, s.mask)
-    pointer = _of_lane(scope, s.buffer, s.index)
-    scope.line(f"{scope.each_lane} {test}{{ {_store_one(scope, s, pointer, one)} }}")
+    text = _store_one(scope, s, _of_lane(scope, s.buffer, s.index))
+    scope.line(f"{scope.each_lane} {{ {text} }}")
 
 
-def _store_one(scope: Scope, s: Store, pointer: str, value: str) -> str:
+def _lane_test(scope: Scope, mask: str | None) -> str:
+    return "" if mask is None else f"if ({scope.one_lane(mask)}) "
+
+
+def _store_one(scope: Scope, s: Store, pointer: str) -> str:
+    value, test = scope.one_lane(s.value), _lane_test(scope, s.mask)
     if s.mode is StoreMode.SET:
-        return f"gy_store({pointer}, {value});"
+        return f"{test}gy_store({pointer}, {value});"
     plain = f"gy_store({pointer}, {_COMBINE[s.mode]}(gy_sload({pointer}), {value}));"
     if s.buffer not in scope.frame.tiled.atomic:
-        return plain
-    return f"if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"
+        return test + plain
+    return f"{test}if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"
 
 
 def load_pair(scope: Scope, one: Load, other: Load) -> None:

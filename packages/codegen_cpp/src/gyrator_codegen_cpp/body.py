@@ -69,8 +69,10 @@ def _let(scope: Scope, s: Let) -> None:
     varying = any(v.varying for v in values)
     types = tuple(v.dtype for v in values)
     uniform = UNIFORM_ARGS.get(s.op, ())
-    if varying and any(values[k].varying for k in uniform):
-        _let_by_lane(scope, s, types)
+    if any(values[k].varying for k in uniform):
+        # The prelude wants these operands to be the same for all lanes: one after another.
+        one = EMITTERS[s.op](tuple(map(scope.one_lane, s.args)), types, s.dtype, "s")
+        scope.define(s.name, scope.by_lane(s.name, s.dtype, one), s.dtype, varying=True)
         return
     if s.op == "where" and varying and not values[0].varying:
         # A branch: nothing is spread over the lanes for it, and the compiler has less to simplify.
@@ -85,12 +87,6 @@ def _let(scope: Scope, s: Let) -> None:
     scope.define(s.name, text, s.dtype, varying)
     if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
         scope.env[s.name] = evolve(scope.env[s.name], exact=values[0].text)
-
-
-def _let_by_lane(scope: Scope, s: Let, types: tuple[DType, ...]) -> None:
-    """Compute an op lane by lane: for operands that the prelude wants to be the same for all."""
-    one = EMITTERS[s.op](tuple(map(scope.one_lane, s.args)), types, s.dtype, "s")
-    scope.define(s.name, scope.by_lane(s.name, s.dtype, one), s.dtype, varying=True)
 
 
 def index_text(scope: Scope, e: Expr, varying: bool) -> str:

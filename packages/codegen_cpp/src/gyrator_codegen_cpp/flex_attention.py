@@ -14,7 +14,7 @@ from gyrator_codegen import Writer, static, tile
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.dtypes import STORAGE, literal
-from gyrator_codegen_cpp.kernel import emit_inner
+from gyrator_codegen_cpp.kernel import emit_kernel
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import refusal
 from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
@@ -149,7 +149,7 @@ class _Flex:
         program = tile((made,), facts, vector_pipeline(self.target, self.isa.lanes))
         (tiled,) = BindChoices().run(program).kernels
         assert isinstance(tiled, TiledKernel)
-        source = emit_inner(tiled, self.isa)
+        source = emit_kernel(tiled, (), self.isa, inner=True)
         parts.append(source.text)
         first = len(self.checks)
         self.checks += [evolve(c, code=first + c.code) for c in source.checks]

@@ -24,27 +24,21 @@ from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledGroup, TiledKernel
 
 
-def emit_kernel(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa) -> KernelSource:
-    """Write one kernel."""
+def emit_kernel(
+    tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, *, inner: bool = False
+) -> KernelSource:
+    """Write one kernel; an `inner` one is run by a thread of another: `<symbol>_all` does all of
+    it."""
     frame, symbol = _frame(tiled, origins, isa, 1)
-    name, grain = "gy_whole", ""
-    if tiled.threads is not None and tiled.threads.loops:
+    head, name, grain = f'extern "C" si64 {symbol}', "gy_whole", ""
+    if inner:
+        head = f"static si64 {symbol}_all"
+    elif tiled.threads is not None and tiled.threads.loops:
         name, grain = "gy_alone", f", {tiled.threads.grain}"
-    _call(frame, f'extern "C" si64 {symbol}', symbol, name, grain)
-    return _source(frame, symbol)
-
-
-def emit_inner(tiled: TiledKernel, isa: Isa) -> KernelSource:
-    """Write one kernel that a thread of another runs: `<symbol>_all` does all of it."""
-    frame, symbol = _frame(tiled, (), isa, 1)
-    _call(frame, f"static si64 {symbol}_all", symbol, "gy_whole", "")
-    return _source(frame, symbol)
-
-
-def _call(frame: Frame, head: str, symbol: str, name: str, more: str) -> None:
     with frame.writer.block(f"{head}({_GIVEN}) {{"):
-        given = f"{symbol}_part, {symbol}_share(sizes), buffers, sizes{more}"
+        given = f"{symbol}_part, {symbol}_share(sizes), buffers, sizes{grain}"
         frame.writer.line(f"return {name}({given});")
+    return _source(frame, symbol)
 
 
 def emit_group(group: TiledGroup, origins: Sequence[Origin], isa: Isa) -> KernelSource:
@@ -144,21 +138,20 @@ def _units(scope: Scope) -> None:
     """Write the loop over units of work, with the axes' symbols counted along."""
     frame = scope.frame
     found = [] if frame.nest is None else digits(frame.kernel, frame.nest)
-    names, extents = [name for name, _ in found], [scope.index(count) for _, count in found]
-    if len(found) < 2:
-        name = names[0] if found else "p"
-        with scope.block(f"for (si64 {name} = begin; {name} < end; {name}++) {{"):
+    names, inner = [name for name, _ in found], [(n, scope.index(e)) for n, e in found[1:]]
+    first = names[0] if found else "p"
+    if not inner:
+        with scope.block(f"for (si64 {first} = begin; {first} < end; {first}++) {{"):
             _unit(scope.nested(), names)
         return
-    inner = list(zip(names, extents, strict=True))[1:]
     scope.line("si64 p = begin;")
     for name, extent in reversed(inner):
         scope.line(f"si64 {name} = p % ({extent});")
         scope.line(f"p /= {extent if extent.isalnum() else f'({extent})'};")
-    scope.line(f"si64 {names[0]} = p;")
+    scope.line(f"si64 {first} = p;")
     with scope.block("for (p = begin; p < end; p++) {"):
         _unit(scope.nested(), names)
-        step = f"{names[0]}++;"
+        step = f"{first}++;"
         for name, extent in inner:
             step = f"if (++{name} == {extent}) {{ {name} = 0; {step} }}"
         scope.line(step)
