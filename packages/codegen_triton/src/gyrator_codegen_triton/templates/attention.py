@@ -16,13 +16,14 @@ from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over
 from gyrator_codegen_triton.templates.attention_text import (
     AttentionText,
+    additive,
     load,
+    scores,
     vector_of,
 )
 from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
-from gyrator_ir.types import DType
 
 
 @define(eq=False)
@@ -137,22 +138,21 @@ class AttentionKernel(AttentionText):
         at = self.address("key_head", ("r[None, :]", s[2]), ("e[:, None]", s[3]))
         masks = ["r_mask[None, :]"] * edge + ["e_mask[:, None]"] * padded_e
         w.line(f"key = {load(at, masks)}")
-        exact = f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
-        w.line(f"scores = tl.dot(query, key{exact})")
-        self.scores(self.mask, bounded=edge, edge=edge)
+        w.line(f"scores = tl.dot(query, key{self.exact})")
+        scores(self, self.mask, bounded=edge, edge=edge)
         self.weigh()
         s = self.v.strides
         at = self.address("value_head", ("r[:, None]", s[2]), ("f[None, :]", s[3]))
         masks = ["r_mask[:, None]"] * edge + ["f_mask[None, :]"] * padded_f
         w.line(f"value = {load(at, masks)}")
-        w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{exact})")
+        w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{self.exact})")
         w.line("limit = top")
 
     def weigh(self) -> None:
         """Write the exponentials, less the largest score, and the sums of them."""
         w = self.writer
         log2e = math.log2(math.e)
-        if self.additive:
+        if additive(self, self.mask):
             w.line("top = tl.maximum(limit, tl.max(scores, 1))")
         else:
             scaled = repr(self.scale * log2e)
@@ -162,7 +162,7 @@ class AttentionKernel(AttentionText):
             shift = "shift"
             w.line("# A row that has looked nowhere so far has no largest score.")
             w.line('shift = tl.where(top == float("-inf"), 0.0, top)')
-        if self.additive:
+        if additive(self, self.mask):
             w.line(f"weights = tl.exp2((scores - {shift}[:, None]) * {log2e!r})")
             w.line(f"decay = tl.exp2((limit - {shift}) * {log2e!r})")
         else:
@@ -183,7 +183,7 @@ class AttentionKernel(AttentionText):
         w.line(f"tl.store({at}, acc.to({TYPES[out.dtype]}), mask={' & '.join(masks)})")
         if self.sums is None:
             return
-        if self.additive:
+        if additive(self, self.mask):
             w.line("sums = limit + tl.log(total)")
         else:
             w.line(f"sums = (limit + tl.log2(total)) * {math.log(2)!r}")

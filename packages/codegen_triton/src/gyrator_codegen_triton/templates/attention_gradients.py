@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from gyrator_codegen_triton.templates.attention_text import vector_of
+from gyrator_codegen_triton.templates.attention_text import additive, scores, vector_of
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
 from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import TensorRef
@@ -44,7 +44,7 @@ class GradientsKernel(GradientsText):
 
     def weigh(self, along: str) -> None:
         """Write the weights of scores."""
-        if self.additive:
+        if additive(self, self.mask):
             self.writer.line(f"weights = tl.exp2((scores - sums{along}) * {_LOG2E!r})")
         else:
             scaled = f"scores * {self.scale * _LOG2E!r}"
@@ -106,7 +106,7 @@ class GradientsKernel(GradientsText):
         w.line(f"x_mask = x < {self.rows}")
         self.rows_of(e, f)
         w.line(f"scores = tl.dot(key, tl.trans(query){exact})")
-        self.scores(self.mask, bounded=False, edge=edge, turned=True)
+        scores(self, self.mask, bounded=False, edge=edge, turned=True)
         self.weigh("[None, :]")
         w.line(f"value_sum = tl.dot(weights.to(grad.dtype), grad, value_sum{exact})")
         w.line(f"slopes = weights * (tl.dot(value, tl.trans(grad){exact}) - mean[None, :])")
@@ -164,7 +164,7 @@ class GradientsKernel(GradientsText):
         w.line(f"key = {self.block('key', self.k, 'r', 'e', [*columns, *e])}")
         w.line(f"value = {self.block('value', self.v, 'r', 'f', [*columns, *f])}")
         w.line(f"scores = tl.dot(query, tl.trans(key){exact})")
-        self.scores(self.mask, bounded=edge, edge=edge)
+        scores(self, self.mask, bounded=edge, edge=edge)
         self.weigh("[:, None]")
         w.line(f"slopes = weights * (tl.dot(grad, tl.trans(value){exact}) - mean[:, None])")
         w.line(f"query_sum = tl.dot(slopes.to(key.dtype), key, query_sum{exact})")

@@ -11,7 +11,7 @@ from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_codegen_triton.templates.attention_configs import Problem
-from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, Sym, sum_of
+from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import Literal, TensorRef
 from gyrator_ir.provenance import Origin
@@ -68,6 +68,11 @@ def _span(tensor: TensorRef) -> Expr:
     return sum_of([tensor.offset, *((n - 1) * s for n, s in pairs)])
 
 
+def _fits(size: Expr, facts: ShapeFacts) -> bool:
+    low, high = facts.bounds(size)
+    return low is not None and high is not None and low > -_MOST and high < _MOST
+
+
 @define(eq=False)
 class AttentionText:
     """What is known while one kernel is written."""
@@ -80,43 +85,26 @@ class AttentionText:
     names: Names = field(init=False)
     wide: bool = field(init=False)
     """Addresses have 64 bits."""
+    q: TensorRef = field(init=False)
+    """The queries."""
+    k: TensorRef = field(init=False)
+    """The keys."""
+    v: TensorRef = field(init=False)
+    """The values."""
     rows: str = ""
     columns: str = ""
 
     def __attrs_post_init__(self) -> None:
+        self.q, self.k, self.v = self.kernel.inputs[:3]
         self.names = Names(RESERVED | _NAMES | {self.symbol})
         for p in self.kernel.parameters:
             self.names.stable(p.name)
         tensors = (*self.kernel.inputs, *self.kernel.outputs)
         sizes = (*self.kernel.sizes, *(_span(t) for t in tensors))
-        self.wide = not all(map(self._fits, sizes))
+        self.wide = not all(_fits(size, self.facts) for size in sizes)
 
     def write(self, origins: Sequence[Origin]) -> None:
         """Write the kernel, headed by the source lines that it stands for."""
-        raise NotImplementedError
-
-    def _fits(self, size: Expr) -> bool:
-        low, high = self.facts.bounds(size)
-        return low is not None and high is not None and low > -_MOST and high < _MOST
-
-    @property
-    def q(self) -> TensorRef:
-        """The queries."""
-        return self.kernel.inputs[0]
-
-    @property
-    def k(self) -> TensorRef:
-        """The keys."""
-        return self.kernel.inputs[1]
-
-    @property
-    def v(self) -> TensorRef:
-        """The values."""
-        return self.kernel.inputs[2]
-
-    @property
-    def mask(self) -> TensorRef | None:
-        """What is added to the scores, or says which of them count."""
         raise NotImplementedError
 
     @property
@@ -133,21 +121,13 @@ class AttentionText:
         assert isinstance(found, Literal)
         return found.value is True
 
-    @property
-    def additive(self) -> bool:
-        """Whether scores get their final value before the largest is looked for."""
-        return self.scale <= 0 or (self.mask is not None and self.mask.dtype is not DType.BOOL)
-
     # Text -----------------------------------------------------------------------------------
 
     def show(self, e: Expr) -> str:
         """Return an expression over sizes."""
-        return TritonPrinter(self.facts.nonnegative_division, self.name)(e)
-
-    def name(self, symbol: Sym) -> str:
-        """Return how the text calls a size."""
         names: Names = self.names
-        return names.stable(symbol.name)
+        plain = self.facts.nonnegative_division
+        return TritonPrinter(plain, lambda size: names.stable(size.name))(e)
 
     def factor(self, e: Expr) -> str:
         """Return an expression over sizes as an operand of a product."""
@@ -222,40 +202,6 @@ class AttentionText:
         )
         return load(at, masks)
 
-    def scores(
-        self, mask: TensorRef | None, *, bounded: bool, edge: bool, turned: bool = False
-    ) -> None:
-        """Write what becomes of the products of queries and keys before exponentials are taken.
-
-        Args:
-            mask: what is added to them, or says which of them count.
-            bounded: columns beyond the last do not count.
-            edge: causal rows do not see all of the block.
-            turned: columns are rows of the block.
-        """
-        w = self.writer
-        x, r = ("x[None, :]", "r[:, None]") if turned else ("x[:, None]", "r[None, :]")
-        across = x.replace("x", "x_mask"), r.replace("r", "r_mask")
-        if self.additive:
-            w.line(f"scores = scores * {self.scale!r}")
-        counted = [across[1]] * bounded
-        if self.causal and edge:
-            counted.append(f"({x} >= {r})")
-        if mask is not None:
-            s = mask.strides
-            at = self.address("mask_head", (x, s[2]), (r, s[3]))
-            if s[2] is ZERO and s[3] is ZERO:
-                at = f"mask_head + {r} * 0"
-            masks = [across[0]] * (s[2] is not ZERO) + [across[1]] * (bounded or turned)
-            boolean = mask.dtype is DType.BOOL
-            w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
-            if boolean:
-                counted.append("mask")
-            else:
-                w.line("scores = scores + mask.to(tl.float32)")
-        if counted:
-            w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')
-
     def store(
         self, name: str, place: int, value: str, row: str, letter: str, masks: Sequence[str]
     ) -> None:
@@ -291,15 +237,12 @@ class AttentionText:
 
     @property
     def exact(self) -> str:
-        """The arguments of products beside their factors."""
-        return f', input_precision="{self.precision}"' if self.q.dtype is DType.F32 else ""
-
-    @property
-    def precision(self) -> str:
-        """How products of `f32` are made: one or three of the matrix unit's, or by themselves."""
-        if self.target.capabilities.tf32:
-            return "tf32"
-        return "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
+        """The arguments of products beside their factors: products of `f32` are made of one or
+        three of the matrix unit's, or by themselves."""
+        if self.q.dtype is not DType.F32:
+            return ""
+        several = "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
+        return f', input_precision="{"tf32" if self.target.capabilities.tf32 else several}"'
 
 
 def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
@@ -307,3 +250,43 @@ def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
     if not masks:
         return f"tl.load({at})"
     return f"tl.load({at}, mask={' & '.join(masks)}, other={other})"
+
+
+def additive(text: AttentionText, mask: TensorRef | None) -> bool:
+    """Say whether scores get their final value before the largest is looked for."""
+    return text.scale <= 0 or (mask is not None and mask.dtype is not DType.BOOL)
+
+
+def scores(
+    text: AttentionText, mask: TensorRef | None, *, bounded: bool, edge: bool, turned: bool = False
+) -> None:
+    """Write what becomes of the products of queries and keys before exponentials are taken.
+
+    Args:
+        mask: what is added to them, or says which of them count.
+        bounded: columns beyond the last do not count.
+        edge: causal rows do not see all of the block.
+        turned: columns are rows of the block.
+    """
+    w = text.writer
+    x, r = ("x[None, :]", "r[:, None]") if turned else ("x[:, None]", "r[None, :]")
+    across = x.replace("x", "x_mask"), r.replace("r", "r_mask")
+    if additive(text, mask):
+        w.line(f"scores = scores * {text.scale!r}")
+    counted = [across[1]] * bounded
+    if text.causal and edge:
+        counted.append(f"({x} >= {r})")
+    if mask is not None:
+        s = mask.strides
+        at = text.address("mask_head", (x, s[2]), (r, s[3]))
+        if s[2] is ZERO and s[3] is ZERO:
+            at = f"mask_head + {r} * 0"
+        masks = [across[0]] * (s[2] is not ZERO) + [across[1]] * (bounded or turned)
+        boolean = mask.dtype is DType.BOOL
+        w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
+        if boolean:
+            counted.append("mask")
+        else:
+            w.line("scores = scores + mask.to(tl.float32)")
+    if counted:
+        w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')

@@ -61,16 +61,6 @@ class FlexText(AttentionText):
         assert isinstance(found, Literal) and isinstance(found.value, int)
         return found.value
 
-    @property
-    def causal(self) -> bool:
-        """Whether rows look at no later columns: formulas say that here."""
-        return False
-
-    @property
-    def mask(self) -> TensorRef | None:
-        """What is added to the scores: formulas say that here."""
-        return None
-
     def divides(self, count: Expr) -> bool:
         """Whether blocks of columns fill so many places."""
         fills = isinstance(count, Const) and not count.value % self.number("column_block")
