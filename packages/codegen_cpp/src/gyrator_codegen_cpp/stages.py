@@ -5,7 +5,8 @@ stream through while the strip's accumulators stay in the nearest cache, so that
 long consecutive runs. Everything that outlives a stage is then an array over the strip.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from math import gcd
 
 from attrs import frozen
@@ -28,7 +29,7 @@ from gyrator_codegen_cpp.loops import (
 )
 from gyrator_codegen_cpp.scope import Array, Lanes, Scope, Value
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.body.rewrite import live, used
+from gyrator_ir.body.rewrite import defined, live, used
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.choices import settled
@@ -53,12 +54,14 @@ class Strip:
         array = Array(f"{name}_strip", dtype, self.symbol, self.span.low)
         scope.frame.arrays[name] = scope.array(array, self.points)
 
-    def each(self, scope: Scope, emit: Callable[[Scope], None]) -> None:
-        """Write a loop over the strip's arrays, which are as long as whole vectors."""
+    @contextmanager
+    def each(self, scope: Scope) -> Iterator[Scope]:
+        """Write a loop over the strip's arrays, which are as long as whole vectors, around what the
+        `with` body writes."""
         name, width = self.symbol.name, scope.frame.width
         low, high = self.span.low, self.span.high
         with scope.block(f"for (si64 {name} = {low}; {name} < {high}; {name} += {width}) {{"):
-            emit(scope.nested(lanes=Lanes(self.symbol) if width > 1 else None))
+            yield scope.nested(lanes=Lanes(self.symbol) if width > 1 else None)
 
 
 @frozen
@@ -211,24 +214,21 @@ def _at_rest(
 ) -> None:  # fmt: skip
     """Write what happens between turns of the loops: to variables, or to each vector of a strip,
     whose variables are fetched from arrays, and kept there."""
-
-    def each(at: Scope) -> None:
-        for one in stage.carried.values():
-            write(one, at)
-
     if stage.strip is None:
-        each(scope)
+        for one in stage.carried.values():
+            write(one, scope)
     elif stage.carried:
-        stage.strip.each(scope, lambda at: _held(at, states, keep, lambda: each(at)))
+        with stage.strip.each(scope) as at, _held(at, states, keep):
+            for one in stage.carried.values():
+                write(one, at)
 
 
-def _held(
-    at: Scope, states: Sequence[State], kept: Iterable[str], emit: Callable[[], None]
-) -> None:
-    """Write what happens while arrays' values are variables."""
+@contextmanager
+def _held(at: Scope, states: Sequence[State], kept: Iterable[str]) -> Iterator[None]:
+    """Write what fetches arrays' values ahead of the `with` body, and keeps some behind it."""
     for s in states:
         at.line(f"{s.type} {s.name} = {at.frame.arrays[s.name].load(at)};")
-    emit()
+    yield
     for name in kept:
         held = name in at.env
         at.frame.arrays[name].store(at, at.operand(name, varying=True) if held else name)
@@ -258,13 +258,11 @@ def _rows(scope: Scope, stage: _Stage) -> None:
         _count(at, stage)
 
         def vector(here: Scope, copy: int) -> None:
-            def steps() -> None:
+            with _held(here, states, [s.name for s in states]):
                 for place in places:
                     inside = place.nested(lanes=here.lanes, symbols=here.symbols | place.symbols)
                     with here.block("{"):
                         _step(inside, stage, 0)
-
-            _held(here, states, [s.name for s in states], steps)
 
         vector_loop(at, strip.symbol, strip.span, 1, vector)
         _link(at, stage, str(len(offsets)))
@@ -279,12 +277,7 @@ def _count(scope: Scope, stage: _Stage) -> None:
 
 def _step(scope: Scope, stage: _Stage, copy: int) -> None:
     """Write a stage's statements, whose collectives feed accumulators number `copy`."""
-
-    def collective(here: Scope, s: KernelStatement) -> None:
-        assert isinstance(s, Reduce | ScanStep)
-        stage.carried[s.names[0]].update(here, copy)
-
-    scope.collective = collective
+    scope.collective = lambda here, s: stage.carried[defined(s)[0]].update(here, copy)
     run(scope, stage.body)
 
 
