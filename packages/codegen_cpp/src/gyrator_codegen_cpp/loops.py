@@ -1,7 +1,7 @@
 """Loops over vectors, with their remainders, and nests of plain loops."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from math import gcd
 
 from attrs import frozen
@@ -55,15 +55,15 @@ def each(
     return scope.block(f"for (si64 {name} = {low}; {name} < {high}; {name}++) {{")
 
 
-def nested_loops(
-    scope: Scope, axes: Sequence[Axis], emit: Callable[[Scope], None], backwards: bool = False
-) -> None:
-    """Write nested loops, one an axis, around what `emit` writes."""
-    if not axes:
-        emit(scope)
-        return
-    with each(scope, axes[0].symbol, "0", scope.index(axes[0].extent), backwards):
-        nested_loops(scope.nested(), axes[1:], emit, backwards)
+@contextmanager
+def nested_loops(scope: Scope, axes: Iterable[Axis], backwards: bool = False) -> Iterator[Scope]:
+    """Write nested loops, one an axis, around what the `with` body writes."""
+    with ExitStack() as stack:
+        for a in axes:
+            extent = scope.index(a.extent)
+            stack.enter_context(each(scope, a.symbol, "0", extent, backwards))
+            scope = scope.nested()
+        yield scope
 
 
 def turns(scope: Scope, symbol: Sym, span: Span, width: int, copies: int, emit: Turn) -> None:

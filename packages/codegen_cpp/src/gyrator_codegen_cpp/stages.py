@@ -185,8 +185,8 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
         scope.line(f"si64 {stage.count} = 0;")
     if loops.chain:
         scope.line(f"si64 {stage.chain} = 0;")
-    walk = _innermost if strip is None else _rows
-    nested_loops(scope, loops.axes[:-1], lambda at: walk(at, stage), loops.backwards)
+    with nested_loops(scope, loops.axes[:-1], loops.backwards) as at:
+        _innermost(at, stage) if strip is None else _rows(at, stage)
     _at_rest(scope, stage, stage.states, lambda one, at: one.finish(at), [name for name, _ in ends])
 
 
@@ -332,8 +332,8 @@ def _sort(scope: Scope, body: Body) -> None:
     needed, beside the sorted values.
     """
     axes = scope.frame.kernel.inner
-    at = next(k for k, s in enumerate(body) if isinstance(s, SortStep))
-    step, before, after = body[at], list(body[:at]), list(body[at + 1 :])
+    place = next(k for k, s in enumerate(body) if isinstance(s, SortStep))
+    step, before, after = body[place], list(body[:place]), list(body[place + 1 :])
     assert isinstance(step, SortStep)
     values, places = (scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places"))
     with scope.block("{"):
@@ -341,22 +341,17 @@ def _sort(scope: Scope, body: Body) -> None:
         for name, element in ((values, f"s{lane_type(step.dtype)}"), (places, "si64")):
             scope.scratch(name, element, "2 * count")
 
-        def gather(inside: Scope) -> None:
-            run(inside, before)
-            where = inside.index(scope.frame.position)
-            inside.line(f"{values}[{where}] = {inside.value(step.args[0]).text};")
-            inside.line(f"{places}[{where}] = {where};")
-
-        nested_loops(hoist(scope, before), axes, gather)
+        with nested_loops(hoist(scope, before), axes) as at:
+            run(at, before)
+            where = at.index(scope.frame.position)
+            at.line(f"{values}[{where}] = {at.value(step.args[0]).text};")
+            at.line(f"{places}[{where}] = {where};")
         given = f"{values}, {places}, {values} + count, {places} + count, count"
         scope.line(f"gy_sort({given}, {'true' if step.descending else 'false'});")
         again = live(before, [name for s in after for name in used(s)])
-
-        def spread(inside: Scope) -> None:
-            where = inside.index(scope.frame.position)
+        with nested_loops(hoist(scope, after), axes) as at:
+            where = at.index(scope.frame.position)
             for name, array, dtype in zip(step.names, (values, places), step.types, strict=True):
-                inside.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
-            run(inside, [s for s in again if not isinstance(s, Store)])
-            run(inside, after)
-
-        nested_loops(hoist(scope, after), axes, spread)
+                at.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
+            run(at, [s for s in again if not isinstance(s, Store)])
+            run(at, after)
