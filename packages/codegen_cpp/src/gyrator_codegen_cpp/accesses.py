@@ -112,22 +112,21 @@ def load(scope: Scope, s: Load) -> None:
     dtype, access, test = scope.frame.storage[s.buffer], scope.access(s.index), _test(scope, s.mask)
     by_lane, varying = s.mask is not None and test is None, True
     zero = scope.zero(dtype, varying=True)
-    pointer = address(scope, s.buffer, s.index)
     if s.buffer in scope.frame.local_rows:
         text = f"gy_vload({_local_row(scope, s)})"
     elif access.kind is Access.UNIFORM:
         one, varying = scope.zero(dtype, varying=False), by_lane
         if by_lane:
             test = f"gy_any({scope.live_mask(s.mask)})"
-        text = _chosen(test, f"gy_sload({pointer})", one)
+        text = _chosen(test, f"gy_sload({address(scope, s.buffer, s.index)})", one)
         if by_lane:
             text = f"gy_vsplat((s{lane_type(dtype)})({text}))"
             text = f"gy_select({scope.operand(str(s.mask), True)}, {text}, {zero})"
     elif access.kind is Access.UNIT:
         text = _chosen(test, _run(scope, s, "gy_vload", zero=f", {zero}"), zero)
     elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
-        text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
-        text = _chosen(test, text, zero)
+        given = f"{address(scope, s.buffer, s.index)}, {scope.index(access.stride)}"
+        text = _chosen(test, f"gy_vload_strided({given})", zero)
     elif access.kind is Access.GATHERED:
         mask = scope.live_mask(s.mask)
         given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, s.index)}"

@@ -7,7 +7,6 @@ lanes, which values are in reach, which parts of addresses are already computed.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
-from typing import Any
 
 from attrs import define, evolve, field, frozen
 
@@ -16,7 +15,7 @@ from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_ir.body.nodes import Check
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import CPrinter, Expr, Sym
+from gyrator_ir.expr import ZERO, CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.source import KernelCheck
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
@@ -73,6 +72,9 @@ class Array:
         scope.line(f"gy_store({self._at(scope)}, {text});")
 
 
+_UNIFORM = IndexAccess(ZERO, Access.UNIFORM)
+
+
 class Frame:
     """What one kernel function has in common. It grows while the function is written."""
 
@@ -119,7 +121,7 @@ class Frame:
 
     def access(self, e: Expr) -> IndexAccess:
         """Return what an index is for a vector."""
-        return self._accesses.get(e, IndexAccess(e, Access.LANES))
+        return self._accesses.get(e) or IndexAccess(e, Access.LANES)
 
     def check(self, check: Check) -> int:
         """Return the code of a failed check of an index."""
@@ -156,10 +158,15 @@ class Scope:
         """Text of the number of lanes in use, None if all are."""
         return None if self.lanes is None else self.lanes.live
 
-    def nested(self, **changes: Any) -> "Scope":
+    def nested(self, **changes: object) -> "Scope":
         """Return a place inside this one: names given there are not seen here."""
-        fresh: dict[str, Any] = {"env": dict(self.env), "pointers": dict(self.pointers)}
-        return evolve(self, **(fresh | changes))
+        inside = Scope(
+            self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
+            dict(self.pointers), self.collective,
+        )  # fmt: skip
+        for name, value in changes.items():
+            setattr(inside, name, value)
+        return inside
 
     def block(self, head: str) -> AbstractContextManager[None]:
         """Write a block in braces."""
@@ -184,7 +191,9 @@ class Scope:
 
     def index(self, e: Expr, **names: str) -> str:
         """Return an index expression as text; `names` overrides symbols by name."""
-        symbols = self.symbols | {Sym(name): text for name, text in names.items()}
+        symbols = self.symbols
+        if names:
+            symbols = symbols | {Sym(name): text for name, text in names.items()}
         return self.frame.printer(frozenset(symbols.items()))(e)
 
     def at(self, symbol: Sym) -> str:
@@ -227,7 +236,7 @@ class Scope:
 
     def access(self, e: Expr) -> IndexAccess:
         """Return what an index is here."""
-        return IndexAccess(e, Access.UNIFORM) if self.lanes is None else self.frame.access(e)
+        return _UNIFORM if self.lanes is None else self.frame.access(e)
 
     def one_lane(self, name: str) -> str:
         """Return a value's text for the lane called `lane`; a varying one is put into an array."""
