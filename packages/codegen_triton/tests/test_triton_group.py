@@ -13,16 +13,17 @@ from gyrator_testing.kernels.random import Limits, random_case
 SMALL = Limits(extents=(1, 2, 3, 5, 8, 13), long=(40, 70), points=160)
 SEEDS = {f"{form}_{seed}": (seed, form) for form in ("pointwise", "reduction") for seed in range(8)}
 CASES = {name: random_case(*seed, CUDA, SMALL) for name, seed in SEEDS.items()}
-MEMBERS = 3
+MEMBERS = 5  # odd at two bits of a place
 
 
-@pytest.fixture(scope="module")
-def library(interpreter, text_folder):
+@pytest.fixture(scope="module", params=(132, 1), ids=("a_block", "some_blocks"))
+def library(request, interpreter, text_folder):
+    """On one multiprocessor a member has two programs, which take its blocks in turn."""
     groups = [
         KernelGroup(name, CUDA, (evolve(c.kernel, name=f"{name}_k"),), (0,) * MEMBERS)
         for name, c in CASES.items()
     ]
-    return Library(groups, interpreter, text_folder)
+    return Library(groups, interpreter, text_folder, cores=request.param)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -32,7 +33,9 @@ def test_group(library, name):
     for member in range(MEMBERS):
         for key, array in case.arrays.items():
             # Other numbers for each member, where they are no indices.
-            mine = array.copy() if array.dtype.kind in "iub" else array * array.dtype.type(member)
+            mine = (
+                array.copy() if array.dtype.kind in "iub" else array * array.dtype.type(member % 3)
+            )
             given[whole.parameter(member, key)] = mine
     got = {key: array.copy() for key, array in given.items()}
 

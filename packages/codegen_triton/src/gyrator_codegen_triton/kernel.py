@@ -1,6 +1,7 @@
 """One tiled kernel as one `@triton.jit` function."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Flat, blocks_of
@@ -12,7 +13,7 @@ from gyrator_codegen_triton.source import blocks_over, function, options, source
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import reads
-from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.expr import Const, Expr, ShapeFacts, minimum
 from gyrator_ir.kernel.nodes import KernelGroup, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
@@ -27,10 +28,12 @@ def emit_kernel(
     origins: Sequence[Origin],
     symbol: str,
     group: KernelGroup | None = None,
+    most: int = 0,
 ) -> tuple[KernelSource, str]:
     """Return one kernel as a text that runs on its own, and the function alone.
 
-    With a `group`, whose members all are this kernel, each has its share of the programs.
+    With a `group`, whose members all are this kernel, each has its share of the programs: `most`,
+    which then take several blocks in turn, or 0 for one a block.
     """
     kernel, blocks = tiled.kernel, blocks_of(tiled)
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
@@ -39,50 +42,78 @@ def emit_kernel(
     code = Code(tiled, Writer("    "), names, wide, blocks, flats)
     launched = kernel if group is None else group
     lengths = "XBLOCK RBLOCK" if blocks.second else "XBLOCK"
-    with function(launched, symbol, code, lengths, origins):
-        if group is not None:
-            _member(code, group, total, extent)
-        _spaces(code, total, extent, group is not None)
-        ahead = {p.stage: p.ahead for p in tiled.pipelined}
-        for n, stage in enumerate(kernel.stages):
-            _stage(code, stage, ahead.get(n, 1))
-    programs = blocks_over(total, "XBLOCK") * (1 if group is None else len(group.members))
+    count = blocks_over(total, "XBLOCK")
     if blocks.tiles:
-        programs = programs * blocks_over(extent, "RBLOCK")
-    return source_of(launched, symbol, code, facts, options(tiled), programs)
+        count = count * blocks_over(extent, "RBLOCK")
+    with function(launched, symbol, code, lengths, origins):
+        with _work(code, total, extent, group, most) as block:
+            _spaces(code, total, extent, block)
+            ahead = {p.stage: p.ahead for p in tiled.pipelined}
+            for n, stage in enumerate(kernel.stages):
+                _stage(code, stage, ahead.get(n, 1))
+    if group is not None:
+        count = (minimum(count, Const(most)) if most else count) * len(group.members)
+    return source_of(launched, symbol, code, facts, options(tiled), count)
 
 
-def _member(code: Code, group: KernelGroup, total: Expr, extent: Expr) -> None:
-    """Write which member a program works for, and that member's buffers."""
+@contextmanager
+def _work(
+    code: Code, total: Expr, extent: Expr, group: KernelGroup | None, most: int
+) -> Iterator[str]:
+    """Write which member and which blocks of it a program works on.
+
+    The `with` body writes the work on one block, whose number is given.
+    """
     w, show = code.writer, code.printer()
-    programs = f"(({show(total)}) + XBLOCK - 1) // XBLOCK"
+    wide = "tl.cast({}, tl.int64)" if code.wide else "{}"
+    if group is None:
+        yield wide.format("tl.program_id(0)")
+        return
+    blocks = f"(({show(total)}) + XBLOCK - 1) // XBLOCK"
     if code.blocks.tiles:
-        programs = f"({programs}) * ((({show(extent)}) + RBLOCK - 1) // RBLOCK)"
-    w.lines(f"programs = {programs}", "member = tl.program_id(0) // programs")
+        blocks = f"({blocks}) * ((({show(extent)}) + RBLOCK - 1) // RBLOCK)"
+    w.line(f"blocks = {blocks}")
+    w.line(f"programs = tl.minimum(blocks, {most})" if most else "programs = blocks")
+    w.line("member = tl.program_id(0) // programs")
+    _choose(code, group)
+    first = "tl.program_id(0) % programs"
+    if not most:
+        yield wide.format(f"({first})")
+        return
+    with w.block(f"for block in range({first}, blocks, programs):", end=""):
+        yield wide.format("block")
+
+
+def _choose(code: Code, group: KernelGroup) -> None:
+    """Write the selection of a member's buffers, by the bits of its place."""
+    w, count = code.writer, len(group.members)
+    for bit in range((count - 1).bit_length()):
+        w.line(f"bit{bit} = (member >> {bit}) % 2 == 1")
     for b in code.kernel.parameters:
-        name = code.names.stable(b.name)
-        for place in range(len(group.members)):
-            mine = code.names.stable(group.parameter(place, b.name))
-            chosen = f"tl.where(member == {place}, {mine}, {name})" if place else mine
-            w.line(f"{name} = {chosen}")
+        texts = [code.names.stable(group.parameter(place, b.name)) for place in range(count)]
+        bit = 0
+        while len(texts) > 1:
+            pairs = zip(texts[1::2], texts[::2], strict=False)
+            odd = texts[-1:] if len(texts) % 2 else []
+            texts = [f"tl.where(bit{bit}, {one}, {zero})" for one, zero in pairs] + odd
+            bit += 1
+        w.line(f"{code.names.stable(b.name)} = {texts[0]}")
 
 
-def _spaces(code: Code, total: Expr, extent: Expr, grouped: bool) -> None:
+def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     """Write the blocks of points and inner elements, and the axes as digits of them."""
     w, blocks = code.writer, code.blocks
     show = code.printer()
     column, row = ("[:, None]", "[None, :]") if blocks.second else ("", "")
-    program = "(tl.program_id(0) % programs)" if grouped else "tl.program_id(0)"
-    program += ".to(tl.int64)" if code.wide else ""
     if blocks.tiles:
         w.lines(f"extent = {show(extent)}", "tiles = (extent + RBLOCK - 1) // RBLOCK")
-        w.line(f"program = {program}")
-        program = "program // tiles"
-    w.line(f"x = {program} * XBLOCK + tl.arange(0, XBLOCK){column}")
+        w.line(f"program = {block}")
+        block = "program // tiles"
+    w.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
     used = code.used(s for stage in code.kernel.stages for s in stage.body)
     if not blocks.still.isdisjoint(used):
-        w.line(f"first = {program} * XBLOCK + tl.arange(0, 1){column}")
+        w.line(f"first = {block} * XBLOCK + tl.arange(0, 1){column}")
     code.digits(code.flats[0], used)
     if not blocks.second:
         return

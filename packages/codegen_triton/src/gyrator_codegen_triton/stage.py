@@ -120,5 +120,5 @@ def _written(
 def _group(tiled: TiledGroup, program: TileProgram, symbol: str) -> KernelSource:
     (kernel,) = tiled.kernels
     group = KernelGroup(tiled.name, tiled.device, (kernel.kernel,), tiled.members)
-    source, _ = emit_kernel(kernel, program.facts, program.origins, symbol, group)
+    source, _ = emit_kernel(kernel, program.facts, program.origins, symbol, group, tiled.programs)
     return source

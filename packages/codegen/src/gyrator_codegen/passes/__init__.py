@@ -7,6 +7,7 @@ from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuoti
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
+from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
@@ -93,6 +94,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         FlattenIndices(),
         ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
+        KeepPrograms(numbers.cores),
     )
 
 

@@ -104,7 +104,7 @@ class TritonDevice:
                 channels_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
                 together_elements=1 << 20,
-                together_tensors=240,
+                together_tensors=480,
                 together_alike=True,
             ),
         )

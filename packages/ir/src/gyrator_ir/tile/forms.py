@@ -164,6 +164,7 @@ REPEAT = Form(Repeat, "repeat", (Part("name", NAME), Part("kernel", NAME, lead="
 SHARED = (
     Part("costs", INTEGERS, lead="costs", omit=()),
     Part("grain", INTEGER, lead="grain", omit=0),
+    Part("programs", INTEGER, lead="programs", omit=0),
 )
 """How the work of a group is shared out: the end of its line."""
 

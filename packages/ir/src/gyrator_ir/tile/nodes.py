@@ -297,6 +297,8 @@ class TiledGroup:
     work of all members."""
     grain: int = field(default=0, validator=natural)
     """A launch of fewer operations runs in one thread."""
+    programs: int = field(default=0, validator=natural)
+    """Most programs of a member, where each may take several blocks in turn; 0 for one a block."""
 
 
 @frozen
