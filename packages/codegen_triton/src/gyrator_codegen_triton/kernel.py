@@ -45,12 +45,14 @@ def emit_kernel(
     count = blocks_over(total, "XBLOCK")
     if blocks.tiles:
         count = count * blocks_over(extent, "RBLOCK")
-    with function(launched, symbol, code, lengths, origins):
-        with _work(code, total, extent, group, most) as block:
-            _spaces(code, total, extent, block)
-            ahead = {p.stage: p.ahead for p in tiled.pipelined}
-            for n, stage in enumerate(kernel.stages):
-                _stage(code, stage, ahead.get(n, 1))
+    ahead = {p.stage: p.ahead for p in tiled.pipelined}
+    with (
+        function(launched, symbol, code, lengths, origins),
+        _work(code, total, extent, group, most) as block,
+    ):
+        _spaces(code, total, extent, block)
+        for n, stage in enumerate(kernel.stages):
+            _stage(code, stage, ahead.get(n, 1))
     if group is not None:
         count = (minimum(count, Const(most)) if most else count) * len(group.members)
     return source_of(launched, symbol, code, facts, options(tiled), count)

@@ -42,7 +42,7 @@ class Capabilities:
     """Those units take products of `f32` whose factors they round to 10 bits of mantissa, and the
     caller allows that."""
     libraries: frozenset[str] = frozenset()
-    """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, ..."""
+    """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, `flash_attention`, ..."""
 
 
 @frozen(kw_only=True)

@@ -68,6 +68,8 @@ class TritonDevice:
     graphs: bool = False
     tf32: Callable[[str], bool] = lambda arch: False
     """Whether the matrix units of an architecture take TF32."""
+    flash: Callable[[str], bool] = lambda arch: False
+    """Whether torch has flash attention for an architecture."""
     shared: Callable[[str], int] = lambda arch: 0
     """Bytes that a program may share among its threads, by architecture; 0 if not known."""
 
@@ -87,7 +89,7 @@ class TritonDevice:
                 templates=_TEMPLATES,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 tf32=self.tf32(arch),
-                libraries=self.libraries,
+                libraries=self.libraries | ({"flash_attention"} if self.flash(arch) else set()),
             ),
             heuristics=Heuristics(
                 cores=cores,
@@ -232,6 +234,7 @@ NVIDIA_GPU = TritonDevice(
     graphs=True,
     shared=_nvidia_shared,
     tf32=lambda arch: _capability(arch) >= 80,
+    flash=lambda arch: _capability(arch) >= 80,  # what torch builds its kernels for
 )
 AMD_GPU = TritonDevice(
     name="hip",

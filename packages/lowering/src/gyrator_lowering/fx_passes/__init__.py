@@ -12,6 +12,7 @@ from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.activations import NOTHING, Activation
+from gyrator_lowering.fx_passes.call_attention import CallAttention
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
@@ -99,6 +100,7 @@ def fx_pipeline(
     there are no targets. `kernels` has the devices whose templates flexible attention may be.
     """
     passes = (
+        CallAttention.of(targets),
         SplitBias.of(targets),
         PadProducts.of(targets),
         InlineHigherOrder(whole=exact, targets=kernels),
@@ -116,6 +118,7 @@ __all__ = [
     "JOINT",
     "NOTHING",
     "Activation",
+    "CallAttention",
     "ChannelsLast",
     "Cse",
     "ExpandForeach",

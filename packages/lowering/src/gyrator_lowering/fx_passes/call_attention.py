@@ -1,0 +1,167 @@
+"""`call-attention`: attention that a model spells out becomes a call of flash attention.
+
+    softmax(q @ k^T * scale) @ v, the softmax in a type of its own or not
+
+As two products and a softmax, it writes and reads a score for each query and key. Where gradients
+are wanted the probabilities have readers beside the second product: then it stays.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from attrs import frozen
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.insert import insert, replace
+
+aten = torch.ops.aten
+
+_LIBRARY = "flash_attention"
+_CALLS: Mapping[str, Any] = MappingProxyType({
+    "cpu": aten._scaled_dot_product_flash_attention_for_cpu.default,
+    "cuda": aten._scaled_dot_product_flash_attention.default,
+})  # fmt: skip
+_HALVES = (torch.float16, torch.bfloat16)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
+_CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
+_MOST_BATCHES = 65535
+_WIDEST = 256
+
+
+@frozen
+class _Spelt:
+    """Two products with a softmax between them."""
+
+    operands: tuple[Any, Any, Any]
+    """Queries, turned keys and values: `[..., queries, width]`, `[..., width, keys]` and
+    `[..., keys, width]`."""
+    scale: float
+
+
+@frozen
+class CallAttention:
+    """Call flash attention for products of batches with a softmax between them."""
+
+    name: ClassVar[str] = "call-attention"
+    devices: frozenset[str] = frozenset()
+    """Types of devices that have the call."""
+    least: int = 64
+    """With fewer queries or keys, the scores are too few to be worth it."""
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target], **options: int) -> "CallAttention":
+        """Return the pass for some targets, by device type."""
+        able = (d for d, t in targets.items() if _LIBRARY in t.capabilities.libraries)
+        return cls(frozenset(able), **options)
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            if node.target is aten.bmm.default and node.meta["val"].device.type in self.devices:
+                found = _spelt(node)
+                if found is not None and not self._fits(found):
+                    found = _uncopied(found)
+                if found is not None and self._fits(found):
+                    _call(gm, found, node)
+                    changed = True
+        if changed:
+            gm.graph.eliminate_dead_code()
+        return changed
+
+    def _fits(self, found: _Spelt) -> bool:
+        """Say whether the call takes these operands, and is worth it."""
+        q, k, v = (n.meta["val"] for n in found.operands)
+        numbers = (n for x in (q, k, v) for n in (*x.shape, *x.stride()))
+        if q.dtype not in _HALVES or not all(isinstance(n, int) for n in numbers):
+            return False
+        queries, width = q.shape[-2:]
+        return (
+            k.shape[:-2] == q.shape[:-2] == v.shape[:-2]
+            and v.dtype == q.dtype
+            and v.shape[-1] == width
+            and width % 8 == 0
+            and 0 < width <= _WIDEST
+            and math.prod(q.shape[:-2]) > 0
+            and max(q.shape[:-2]) <= _MOST_BATCHES
+            and min(queries, k.shape[-1]) >= max(self.least, 1)
+            and (q.stride(-1), k.stride(-2), v.stride(-1)) == (1, 1, 1)
+        )
+
+
+def _spelt(last: Any) -> _Spelt | None:
+    """Return what a product of batches ends, if its left factor is the result of a softmax."""
+    chain = _above(last.args[0])
+    node = next((n for n in chain if n.target not in _CASTS), None)
+    if node is None or node.target is not aten._softmax.default:
+        return None
+    x, dim, _ = node.args
+    if dim not in (-1, node.meta["val"].dim() - 1):
+        return None
+    scale = 1.0
+    for node in _above(x):
+        if node.target is aten.bmm.default:
+            return _Spelt((*node.args, last.args[1]), scale)
+        if node.target is aten.mul.Tensor and _number(node):
+            scale *= node.args[1]
+        elif node.target is aten.div.Tensor and _number(node) and node.args[1]:
+            scale /= node.args[1]
+        elif node.target not in _CASTS:
+            return None
+    return None
+
+
+def _uncopied(found: _Spelt) -> _Spelt | None:
+    """Return the same with operands of batches and heads, which were copied to be one axis."""
+    q, k, v = (
+        source.args[0] if source.target is aten.clone.default else source
+        for source in (n.args[0] if n.target in _VIEWS else n for n in found.operands)
+    )
+    for whole, flat in zip((q, k, v), found.operands, strict=True):
+        fake = whole.meta["val"]
+        if fake.dim() != 4 or fake.shape[-2:] != flat.meta["val"].shape[-2:]:
+            return None
+    return _Spelt((q, k, v), found.scale)
+
+
+def _number(node: Any) -> bool:
+    factor = node.args[1]
+    return isinstance(factor, (int, float)) and math.isfinite(factor)
+
+
+def _above(node: Any) -> Iterator[Any]:
+    """Yield a node and, upwards, what each was made of, as far as nothing else reads it and the
+    last two dimensions, or a type of floats, stay; views are left out."""
+    rows = node.meta["val"].shape[-2:]
+    while isinstance(node, Node) and node.op == "call_function" and len(node.users) == 1:
+        fake = node.meta["val"]
+        if fake.shape[-2:] != rows or not fake.is_floating_point():
+            return
+        if node.target not in _VIEWS:
+            yield node
+        node = node.args[0]
+
+
+def _call(gm: GraphModule, found: _Spelt, last: Any) -> None:
+    call: Callable[..., Node] = partial(insert, gm, last)
+    fake = last.meta["val"]
+    q, k, v = found.operands
+    k = call(aten.transpose.int, k, -2, -1)
+    flat = q.meta["val"].dim() == 3
+    # Each batch of flat ones has one head: the result is then dense, as the product's is.
+    given = [call(aten.unsqueeze.default, x, 1) if flat else x for x in (q, k, v)]
+    result = call(_CALLS[fake.device.type], *given, scale=found.scale)
+    result = call(operator.getitem, result, 0)
+    if flat:
+        result = call(aten.squeeze.dim, result, 1)
+    if not result.meta["val"].is_contiguous():
+        result = call(aten.clone.default, result, memory_format=torch.contiguous_format)
+    if not flat:
+        result = call(aten.view.default, result, list(fake.shape))
+    replace(gm, last, result)
