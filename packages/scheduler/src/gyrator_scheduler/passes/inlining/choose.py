@@ -12,7 +12,7 @@ from gyrator_ir.loop.nodes import Buffer, LoopProgram, Operation, Pointwise, Red
 from gyrator_scheduler.access import LOOPS, access, inner_of, is_indirect, statements_of
 from gyrator_scheduler.fusion.axes import space
 from gyrator_scheduler.memory import guessed_bytes
-from gyrator_scheduler.passes.inlining.solve import solve
+from gyrator_scheduler.passes.inlining.parts import Part, Parts, solve_within
 from gyrator_scheduler.ranges import Ranges, divides
 
 EXPENSIVE = 10
@@ -49,7 +49,13 @@ class _Reader:
     """Uses of a buffer by one operation."""
 
     index: int
-    addresses: dict[Expr, None] = field(factory=dict)
+    addresses: dict[Expr, Part] = field(factory=dict)
+    """With the part of the reader's points of which some load has them."""
+
+    @property
+    def parts(self) -> bool:
+        """Whether every load is of a part of the points only."""
+        return all(self.addresses.values())
 
 
 @define(eq=False)
@@ -90,6 +96,8 @@ def choose(program: LoopProgram, cost: int, statements: int, keep_memory: bool) 
         if any(weights[r.index].size + mine.size * len(r.addresses) > statements for r in found):
             continue
         repeats = max(_repetition(op, operations[r.index]) for r in found)
+        if all(r.parts for r in found) and _cheap(mine, cost):
+            repeats = 1  # what a mask leaves out, nothing is read for
         if not _worthwhile(mine, len(uses), repeats, cost):
             continue
         if mine.cost and any(_is_factor(op, operations[r.index]) for r in found):
@@ -121,9 +129,13 @@ def _survey(
             blocked.update(found.reads)
             continue
         mine: dict[str, _Reader] = {}
+        part = Parts(statements_of(op))
         for s in statements_of(op):
             if isinstance(s, Load):
-                mine.setdefault(s.buffer, _Reader(index)).addresses[s.index] = None
+                addresses = mine.setdefault(s.buffer, _Reader(index)).addresses
+                found_part = part.of(s.mask)
+                if addresses.setdefault(s.index, found_part) != found_part:
+                    addresses[s.index] = {}
                 if s.buffer in found.writes:
                     blocked.add(s.buffer)
         for name, r in mine.items():
@@ -180,8 +192,8 @@ def _uses(
         if len(reader.body) > len(r.addresses):
             bound = (s for s in reader.body if isinstance(s, Bind))
             around = (*around, *(Axis(s.symbol, s.size) for s in bound))
-        for address in r.addresses:
-            points = solve(store.index, op.axes, address, around, ranges)
+        for address, part in r.addresses.items():
+            points = solve_within(store.index, op.axes, address, around, part, ranges)
             if points is None or not _plain(op, address, points):
                 return None
             uses[r.index, address] = points
@@ -265,11 +277,16 @@ def _lies_better(op: Pointwise, store: Store, reader: Operation) -> bool:
     return moved and _repetition(op, reader) >= LAID_OUT
 
 
+def _cheap(mine: _Weight, cost: int) -> bool:
+    """Whether a value may be computed more often than it was."""
+    return mine.dearest < EXPENSIVE and mine.cost <= cost
+
+
 def _worthwhile(mine: _Weight, uses: int, repeats: float, cost: int) -> bool:
     """Whether computing at every use costs less than storing once and loading."""
     if uses == 1 and repeats <= PADDED:
         return True
-    if mine.dearest >= EXPENSIVE or mine.cost > cost:
+    if not _cheap(mine, cost):
         return False
     loads = len(mine.loads)
     if repeats > 1:
