@@ -22,6 +22,10 @@ from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 
+_SELECTED = 4
+"""Members among which a program selects where it does not skip."""
+
+
 def emit_kernel(
     tiled: TiledKernel,
     facts: ShapeFacts,
@@ -87,19 +91,34 @@ def _work(
 
 
 def _choose(code: Code, group: KernelGroup) -> None:
-    """Write the selection of a member's buffers, by the bits of its place."""
+    """Write the selection of a member's buffers: of some members, by the bits of its place.
+
+    What is skipped is not fetched either, which instructions that run once would mostly wait for.
+    The branches follow one another: compilers make one block of those that end at the same place,
+    and load all buffers ahead of it.
+    """
     w, count = code.writer, len(group.members)
-    for bit in range((count - 1).bit_length()):
+    for bit in range(_SELECTED.bit_length() - 1):
         w.line(f"bit{bit} = (member >> {bit}) % 2 == 1")
+    for start in range(0, count, _SELECTED):
+        places = range(start, min(start + _SELECTED, count))
+        if start == 0:
+            _select(code, group, places)
+            continue
+        with w.block(f"if member // {_SELECTED} == {start // _SELECTED}:", end=""):
+            _select(code, group, places)
+
+
+def _select(code: Code, group: KernelGroup, places: range) -> None:
     for b in code.kernel.parameters:
-        texts = [code.names.stable(group.parameter(place, b.name)) for place in range(count)]
+        texts = [code.names.stable(group.parameter(place, b.name)) for place in places]
         bit = 0
         while len(texts) > 1:
             pairs = zip(texts[1::2], texts[::2], strict=False)
             odd = texts[-1:] if len(texts) % 2 else []
             texts = [f"tl.where(bit{bit}, {one}, {zero})" for one, zero in pairs] + odd
             bit += 1
-        w.line(f"{code.names.stable(b.name)} = {texts[0]}")
+        code.writer.line(f"{code.names.stable(b.name)} = {texts[0]}")
 
 
 def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:

@@ -65,10 +65,10 @@ class CallAttention:
         changed = False
         for node in list(gm.graph.nodes):
             if node.target is aten.bmm.default and node.meta["val"].device.type in self.devices:
-                found = _spelt(node)
-                if found is not None and not self._fits(found):
-                    found = _uncopied(found)
-                if found is not None and self._fits(found):
+                flat = _spelt(node)
+                forms = () if flat is None else (_by_heads(flat), flat)
+                found = next((x for x in forms if x is not None and self._fits(x)), None)
+                if found is not None:
                     _call(gm, found, node)
                     changed = True
         if changed:
@@ -117,8 +117,9 @@ def _spelt(last: Any) -> _Spelt | None:
     return None
 
 
-def _uncopied(found: _Spelt) -> _Spelt | None:
-    """Return the same with operands of batches and heads, which were copied to be one axis."""
+def _by_heads(found: _Spelt) -> _Spelt | None:
+    """Return the same with operands of batches and heads, as they were before the two became one
+    axis, perhaps by a copy. Flash attention is built for those."""
     q, k, v = (
         source.args[0] if source.target is aten.clone.default else source
         for source in (n.args[0] if n.target in _VIEWS else n for n in found.operands)

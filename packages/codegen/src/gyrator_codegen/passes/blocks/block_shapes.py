@@ -67,7 +67,8 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     values = {c.name: c.values for c in tiled.choices}
     whole = in_one_step(tiled)
     width = _width(kernel, facts)
-    statements = sum(len(stage.body) for stage in kernel.stages)
+    # What a program of a group does first is worth more elements than else fit in its registers.
+    statements = sum(len(stage.body) for stage in kernel.stages) if members == 1 else 0
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
