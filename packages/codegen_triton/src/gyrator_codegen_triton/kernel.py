@@ -21,7 +21,6 @@ from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
-
 _SELECTED = 4
 """Members among which a program selects where it does not skip."""
 

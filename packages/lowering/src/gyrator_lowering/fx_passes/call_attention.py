@@ -1,4 +1,5 @@
-"""`call-attention`: attention that a model spells out becomes a call of flash attention.
+"""`call-attention`: attention that a model spells out becomes a call of flash attention
+or of cuDNN's, whichever eager prefers.
 
     softmax(q @ k^T * scale) @ v, the softmax in a type of its own or not
 
@@ -10,12 +11,13 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import scaled_dot_product_attention
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
@@ -23,10 +25,11 @@ from gyrator_lowering.fx_passes.insert import insert, replace
 aten = torch.ops.aten
 
 _LIBRARY = "flash_attention"
-_CALLS: Mapping[str, Any] = MappingProxyType({
-    "cpu": aten._scaled_dot_product_flash_attention_for_cpu.default,
-    "cuda": aten._scaled_dot_product_flash_attention.default,
-})  # fmt: skip
+_CALLS = (
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
 _HALVES = (torch.float16, torch.bfloat16)
 _VIEWS = (aten.view.default, aten._unsafe_view.default, aten.reshape.default)
 _CASTS = (aten._to_copy.default, torch.ops.prims.convert_element_type.default)
@@ -68,11 +71,8 @@ class CallAttention:
                 flat = _spelt(node)
                 forms = () if flat is None else (_by_heads(flat), flat)
                 found = next((x for x in forms if x is not None and self._fits(x)), None)
-                if found is not None:
-                    _call(gm, found, node)
-                    changed = True
-        if changed:
-            gm.graph.eliminate_dead_code()
+                changed |= found is not None and _call(gm, found, node)
+        gm.graph.eliminate_dead_code()
         return changed
 
     def _fits(self, found: _Spelt) -> bool:
@@ -149,7 +149,8 @@ def _above(node: Any) -> Iterator[Any]:
         node = node.args[0]
 
 
-def _call(gm: GraphModule, found: _Spelt, last: Any) -> None:
+def _call(gm: GraphModule, found: _Spelt, last: Any) -> bool:
+    """Replace the last product by the call that eager prefers; return whether there is one."""
     call: Callable[..., Node] = partial(insert, gm, last)
     fake = last.meta["val"]
     q, k, v = found.operands
@@ -157,8 +158,13 @@ def _call(gm: GraphModule, found: _Spelt, last: Any) -> None:
     flat = q.meta["val"].dim() == 3
     # Each batch of flat ones has one head: the result is then dense, as the product's is.
     given = [call(aten.unsqueeze.default, x, 1) if flat else x for x in (q, k, v)]
-    result = call(_CALLS[fake.device.type], *given, scale=found.scale)
-    result = call(operator.getitem, result, 0)
+    traced = make_fx(partial(scaled_dot_product_attention, scale=found.scale))
+    preferred = traced(*(x.meta["val"] for x in given)).graph.nodes
+    chosen = next((n for n in preferred if n.target in _CALLS), None)
+    if chosen is None:
+        return False
+    made = call(chosen.target, *given, *chosen.args[3:], **chosen.kwargs)
+    result = call(operator.getitem, made, 0)
     if flat:
         result = call(aten.squeeze.dim, result, 1)
     if not result.meta["val"].is_contiguous():
@@ -166,3 +172,4 @@ def _call(gm: GraphModule, found: _Spelt, last: Any) -> None:
     if not flat:
         result = call(aten.view.default, result, list(fake.shape))
     replace(gm, last, result)
+    return True
