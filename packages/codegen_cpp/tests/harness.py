@@ -9,17 +9,17 @@ from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
-from gyrator_testing.kernels.built import BuiltKernels, built, runs_here, text_file
+from gyrator_testing.kernels.built import BuiltKernels, built, caller, lacking, text_file
 from gyrator_testing.kernels.rows import TYPES
 
 FLAGS = (
     "-O3 -std=c++17 -shared -fPIC -nostdlib -fno-math-errno -fno-trapping-math -ffp-contract=off "
     "-fopenmp -fno-exceptions -fno-rtti -fno-strict-aliasing -w"
 ).split()
-__all__ = ["ARCHS", "NUMPY", "Library", "runs_here", "target", "written"]
+__all__ = ["ARCHS", "NUMPY", "Library", "lacking", "target", "written"]
 
 NUMPY = {d: ALL[d] for d in TYPES}
-ARCHS = ("avx512", "avx2", "plain")
+ARCHS = ("avx512", "avx2", "neon", "plain")
 
 
 def target(arch: str, **heuristics: int) -> Target:
@@ -59,6 +59,8 @@ class Library(BuiltKernels):
         units = backend.emit(alone, facts, origins, bound)
         units += backend.emit_groups(groups, facts, origins, bound)
         flags = [optimise if f == "-O3" else f for f in FLAGS] + [*ARCHITECTURES[arch].flags]
+        by = caller(arch, folder)
         super().__init__(
-            kernels, units, lambda unit: built(text_file(unit.text, optimise, folder), flags)
-        )
+            kernels, units,
+            lambda unit: built(text_file(unit.text, f"{arch}{optimise}", folder), flags, by=by), by,
+        )  # fmt: skip

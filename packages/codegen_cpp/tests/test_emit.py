@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from harness import ARCHS, NUMPY, Library, runs_here, target
+from harness import ARCHS, NUMPY, Library, lacking, target
 
 from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.body.nodes import (
@@ -228,8 +228,8 @@ def kernels():
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
-    if not runs_here(request.param):
-        pytest.skip(f"this machine has no {request.param}")
+    if why := lacking(request.param):
+        pytest.skip(why)
     return Library(
         list(kernels()), request.param, build_folder, optimise="-O1", unit_statements=200
     )
@@ -600,8 +600,8 @@ def test_rows_gone_over_twice_are_fetched_ahead():
 @pytest.mark.parametrize("arch", ARCHS)
 @pytest.mark.parametrize(("top", "roundings"), [(0.75, 1), (0.3, 2)])
 def test_what_a_narrow_float_holds_is_not_rounded_again(arch, top, roundings, build_folder):
-    if not runs_here(arch):
-        pytest.skip(f"this machine has no {arch}")
+    if why := lacking(arch):
+        pytest.skip(why)
     bf16 = DType.BF16
     clamp = kernel(
         "clamp", [(I0, 50)], [],

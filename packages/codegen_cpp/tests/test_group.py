@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 from attrs import evolve
-from harness import ARCHS, Library, runs_here
+from harness import ARCHS, Library, lacking
 
 from gyrator_ir.kernel.nodes import KernelGroup
 from gyrator_testing.interp.kernel import run_kernel
@@ -36,8 +36,8 @@ GROUPS = [group(n) for n in range(3)]
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
-    if not runs_here(request.param):
-        pytest.skip(f"this machine has no {request.param}")
+    if why := lacking(request.param):
+        pytest.skip(why)
     groups = [g for g, _ in GROUPS]
     return Library(groups, request.param, build_folder, optimise="-O1", parallel_grain=40)
 

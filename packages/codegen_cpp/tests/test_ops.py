@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness import ARCHS, NUMPY, Library, runs_here
+from harness import ARCHS, NUMPY, Library, lacking
 
 from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
@@ -15,8 +15,8 @@ USES = {use.name: use for use in uses()}
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
-    if not runs_here(request.param):
-        pytest.skip(f"this machine has no {request.param}")
+    if why := lacking(request.param):
+        pytest.skip(why)
     kernels = [use.kernel(N) for use in USES.values()]
     return Library(kernels, request.param, build_folder, optimise="-O1", unit_statements=400)
 

@@ -1,7 +1,7 @@
 """Random kernels of every shape, on every instruction set, against the reference interpreter."""
 
 import pytest
-from harness import ARCHS, Library, runs_here
+from harness import ARCHS, Library, lacking
 
 from gyrator_testing.interp.kernel import run_kernel
 from gyrator_testing.kernels.compare import assert_same_writes
@@ -16,8 +16,8 @@ CASES = {
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
-    if not runs_here(request.param):
-        pytest.skip(f"this machine has no {request.param}")
+    if why := lacking(request.param):
+        pytest.skip(why)
     kernels = [c.kernel for c in CASES.values()]
     return Library(
         kernels, request.param, build_folder, optimise="-O1", parallel_grain=4000,

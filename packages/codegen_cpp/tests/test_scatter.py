@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from harness import ARCHS, NUMPY, Library, runs_here
+from harness import ARCHS, NUMPY, Library, lacking
 
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.expr import Sym, expr
@@ -66,8 +66,8 @@ def kernels():
 
 @pytest.fixture(scope="module", params=ARCHS)
 def library(request, build_folder):
-    if not runs_here(request.param):
-        pytest.skip(f"this machine has no {request.param}")
+    if why := lacking(request.param):
+        pytest.skip(why)
     return Library(list(kernels()), request.param, build_folder, optimise="-O1", parallel_grain=100)
 
 

@@ -10,10 +10,10 @@ from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_testing.interp.dtypes import NUMPY as ALL
-from gyrator_testing.kernels.built import BuiltKernels, built, run, runs_here, text_file
+from gyrator_testing.kernels.built import BuiltKernels, built, lacking, run, text_file
 from gyrator_testing.kernels.rows import TYPES
 
-__all__ = ["NUMPY", "Library", "build", "runs_here", "script", "target"]
+__all__ = ["NUMPY", "Library", "build", "lacking", "script", "target"]
 
 FLAGS = "-O2 -std=c++17 -shared -fPIC -nostdlib -fopenmp -fno-exceptions -fno-rtti -w".split()
 NUMPY = {d: ALL[d] for d in TYPES}

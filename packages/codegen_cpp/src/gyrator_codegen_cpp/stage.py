@@ -19,7 +19,12 @@ from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TileProgram
 
-ARCHITECTURES = {"avx512": Isa.AVX512, "avx2": Isa.AVX2, "plain": Isa.PLAIN}
+ARCHITECTURES = {
+    "avx512": Isa.AVX512,
+    "avx2": Isa.AVX2,
+    "neon": Isa.NEON,
+    "plain": Isa.PLAIN,
+}
 """Instruction sets by `Target.arch`; others are written for as `plain`."""
 
 

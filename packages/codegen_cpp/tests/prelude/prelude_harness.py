@@ -10,6 +10,8 @@ import attrs
 import numpy as np
 
 from gyrator_codegen_cpp.prelude import Isa, assemble, names_in
+from gyrator_testing.kernels.built import caller, lacking
+from gyrator_testing.kernels.emulator import Caller
 
 FLAGS = (
     "-O3",
@@ -51,9 +53,26 @@ Run = Callable[..., np.ndarray]
 
 @attrs.frozen
 class Library:
-    """A loaded library; `map` runs one of its element-wise functions."""
+    """A library's functions; `map` runs one of those that are element-wise."""
 
-    handle: ctypes.CDLL
+    path: Path
+    caller: Caller | None
+    """What calls them, where this process cannot."""
+
+    def __call__(self, symbol: str, *arguments: np.ndarray | int) -> int:
+        """Call ``symbol`` with memory, where arrays begin, and numbers; return what it returns."""
+        if self.caller is not None:
+            return self.caller(self.path, symbol, *arguments)
+        for name in ("libm.so.6", "libgomp.so.1"):
+            ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        function = getattr(ctypes.CDLL(str(self.path)), symbol)
+        function.restype = ctypes.c_long
+        return function(*(
+            ctypes.c_long(a)
+            if isinstance(a, int)
+            else ctypes.c_void_p(a.__array_interface__["data"][0])
+            for a in arguments
+        ))  # fmt: skip
 
     def map(self, symbol: str, out: str, *arrays: np.ndarray) -> np.ndarray:
         """Run ``symbol`` over arrays, padded to whole vectors; ``out`` is a type's name."""
@@ -61,45 +80,28 @@ class Library:
         padded = -(-n // 16) * 16
         inputs = [np.concatenate([a, np.resize(a[-1:], padded - n)]) for a in arrays]
         result = np.zeros(padded, NUMPY[out])
-        function = getattr(self.handle, symbol)
-        function.restype = None
-        pointers = [ctypes.c_void_p(a.ctypes.data) for a in inputs]
-        function(*pointers, ctypes.c_void_p(result.ctypes.data), ctypes.c_long(padded))
+        self(symbol, *inputs, result, padded)
         return result[:n]
-
-
-def cpu_flags() -> frozenset[str]:
-    """The machine's features as Linux lists them."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return frozenset(line.split(":")[1].split())
-    return frozenset()
 
 
 def runnable_isas() -> list[Isa]:
     """The instruction sets of the prelude that this machine executes."""
-    flags = cpu_flags()
-    needs = {
-        Isa.AVX512: {"avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "f16c"},
-        Isa.AVX2: {"avx2", "fma", "f16c"},
-        Isa.PLAIN: set(),
-    }
-    return [isa for isa in Isa if needs[isa] <= flags]
+    return [isa for isa in Isa if not lacking(isa.name.lower())]
 
 
 def build(body: str, isa: Isa, folder: Path, flags: Iterable[str] = FLAGS) -> Library:
-    """Compile ``body`` after the prelude it needs; libm and libgomp come from this process."""
+    """Compile ``body`` after the prelude it needs; libm and libgomp come from the process."""
     text = assemble(names_in(body), isa) + body
     key = hashlib.sha256(f"{isa}{text}".encode()).hexdigest()[:16]
     source, target = folder / f"{key}.cpp", folder / f"{key}.so"
+    by = caller(isa.name.lower(), folder)
     if not target.exists():
         source.write_text(text)
-        command = ["g++", *flags, *isa.flags, "-o", str(target), str(source)]
+        compiler = "g++" if by is None else by.machine.compiler
+        command = [compiler, *flags, *isa.flags, "-o", str(target), str(source)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr[:4000]
-    for name in ("libm.so.6", "libgomp.so.1"):
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
-    return Library(ctypes.CDLL(str(target)))
+    return Library(target, by)
 
 
 def elementwise(symbol: str, call: str, inputs: str, out: str) -> str:

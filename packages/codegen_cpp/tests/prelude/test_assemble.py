@@ -17,6 +17,7 @@ from gyrator_codegen_cpp.prelude import (
     load_manifest,
     names_in,
 )
+from gyrator_testing.kernels.emulator import machine
 
 KERNEL = """
 extern "C" void kernel(const sf32 *x, const gy_bf16 *y, sf32 *o, si64 n) {
@@ -36,22 +37,30 @@ def public_names() -> list[str]:
     return [n for header in load_manifest().headers for n in header.provides]
 
 
+def compiler(isa: Isa) -> str:
+    """The compiler for an instruction set; the test is skipped where there is none."""
+    found = machine("aarch64") if isa is Isa.NEON else None
+    if isinstance(found, str):
+        pytest.skip(found)
+    return "g++" if found is None else found.compiler
+
+
 def compile_text(text: str, isa: Isa, *flags: str) -> subprocess.CompletedProcess:
-    command = ["g++", "-x", "c++", "-std=c++17", "-fopenmp", *isa.flags, *flags, "-"]
+    command = [compiler(isa), "-x", "c++", "-std=c++17", "-fopenmp", *isa.flags, *flags, "-"]
     return subprocess.run(command, input=text, capture_output=True, text=True, check=False)
 
 
-def test_no_section_includes_a_header():
-    for isa in Isa:
-        text = assemble(public_names(), isa)
-        assert "#include" not in text
-        done = compile_text(text, isa, "-E", "-H")
-        assert done.returncode == 0
-        assert not re.search(r"^\.+ /", done.stderr, re.MULTILINE)
-        sources = set(re.findall(r'^# \d+ "([^"]+)"', done.stdout, re.MULTILINE))
-        # GCC itself puts stdc-predef.h before every text
-        own = {"<stdin>", "<built-in>", "<command-line>", "/usr/include/stdc-predef.h"}
-        assert sources <= own
+@pytest.mark.parametrize("isa", Isa, ids=lambda isa: isa.name.lower())
+def test_no_section_includes_a_header(isa):
+    text = assemble(public_names(), isa)
+    assert "#include" not in text
+    done = compile_text(text, isa, "-E", "-H")
+    assert done.returncode == 0
+    assert not re.search(r"^\.+ (?!.*/stdc-predef\.h)", done.stderr, re.MULTILINE)
+    sources = set(re.findall(r'^# \d+ "([^"]+)"', done.stdout, re.MULTILINE))
+    # GCC itself puts stdc-predef.h before every text
+    own = {"<stdin>", "<built-in>", "<command-line>"}
+    assert {s for s in sources if not s.endswith("/include/stdc-predef.h")} <= own
 
 
 @pytest.mark.parametrize("isa", Isa, ids=lambda isa: isa.name.lower())
@@ -73,7 +82,9 @@ def test_every_name_compiles_with_only_what_it_needs(isa):
 @pytest.mark.parametrize("isa", Isa, ids=lambda isa: isa.name.lower())
 def test_clang_compiles_the_whole_prelude(isa):
     text = assemble(public_names(), isa) + KERNEL
-    command = ["clang++", "-x", "c++", "-std=c++17", "-fsyntax-only", "-w", *isa.flags, "-"]
+    target = ["--target=aarch64-linux-gnu"] if isa is Isa.NEON else []
+    flags = ["-x", "c++", "-std=c++17", "-fsyntax-only", "-w", *isa.flags]
+    command = ["clang++", *target, *flags, "-"]
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[:2000]
 

@@ -24,10 +24,6 @@ def random_values(code: str, count: int, seed: int = 0) -> np.ndarray:
     return rng.normal(0, 100, count).astype(NUMPY[code])
 
 
-def pointer(a: np.ndarray, offset: int = 0) -> ctypes.c_void_p:
-    return ctypes.c_void_p(a.ctypes.data + offset * a.itemsize)
-
-
 TAILS = (
     "#if GY_VEC\n"
     + "".join(
@@ -70,13 +66,12 @@ def test_masked_tails_of_every_length_touch_nothing_else(code, vector_isa, folde
         out = random_values(code, lanes + 2, 99)
         want = out.copy()
         want[:n] = x
-        end = ctypes.c_void_p(page.ctypes.data + page.nbytes - n * page.itemsize)
-        getattr(library.handle, f"tail_{code}")(end, pointer(out), ctypes.c_long(n))
+        library(f"tail_{code}", x, out, n)
         assert np.array_equal(out, want), n
-        getattr(library.handle, f"tail_{code}")(pointer(want), end, ctypes.c_long(n))
+        library(f"tail_{code}", want, x, n)
         assert np.array_equal(page[len(page) - n :], want[:n])
         zeroed = random_values(code, lanes, 98)
-        getattr(library.handle, f"full_{code}")(end, pointer(zeroed), ctypes.c_long(n))
+        library(f"full_{code}", x, zeroed, n)
         assert np.array_equal(zeroed[:n], want[:n])
         assert not zeroed[n:].any()
 
@@ -104,7 +99,7 @@ def test_pairs_are_taken_apart_and_put_together(code, vector_isa, folder):
     library = build(PAIRS, vector_isa, folder)
     x = random_values(code, 2 * vector_isa.lanes)
     apart, joined = np.empty_like(x), np.empty_like(x)
-    getattr(library.handle, f"pairs_{code}")(pointer(x), pointer(apart), pointer(joined))
+    library(f"pairs_{code}", x, apart, joined)
     assert np.array_equal(apart, np.concatenate([x[::2], x[1::2]]))
     assert np.array_equal(joined, x)
 
@@ -132,7 +127,7 @@ def test_masks_and_indices(code, vector_isa, folder):
     m = rng.integers(0, 2, lanes).astype(np.bool_)
     out = random_values(code, 3 * lanes, 2)
     before = out.copy()
-    getattr(library.handle, f"mask_{code}")(pointer(x), pointer(out), pointer(m))
+    library(f"mask_{code}", x, out, m)
     assert np.array_equal(out[:lanes], np.where(m, x[:lanes], before[:lanes]))
     assert np.array_equal(out[lanes : 2 * lanes], np.where(m, x[:lanes], x[lanes : 2 * lanes]))
     assert np.array_equal(out[2 * lanes :], np.concatenate([x[:3], x[lanes + 3 : 2 * lanes]]))
@@ -140,7 +135,7 @@ def test_masks_and_indices(code, vector_isa, folder):
     i[2] = i[1]  # a later lane must win in a scatter
     out = random_values(code, 17 * lanes, 3)
     want = out.copy()
-    getattr(library.handle, f"gather_{code}")(pointer(x), pointer(i), pointer(m), pointer(out))
+    library(f"gather_{code}", x, i, m, out)
     want[:lanes] = want[lanes : 2 * lanes] = x[i]
     want[2 * lanes : 3 * lanes] = np.where(m, x[i], x[:lanes])
     for lane in range(lanes):
@@ -164,7 +159,7 @@ def test_transpose(code, vector_isa, folder):
     library = build(body, vector_isa, folder)
     x = np.arange(n * n).reshape(n, n).astype(NUMPY[code])
     out = np.zeros_like(x)
-    library.handle.t(pointer(x), pointer(out))
+    library("t", x, out)
     assert np.array_equal(out, x.T)
 
 

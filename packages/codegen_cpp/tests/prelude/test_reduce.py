@@ -1,7 +1,5 @@
 """Reductions over lanes, Welford's update, arg reductions, Philox and atomics."""
 
-import ctypes
-
 import numpy as np
 import pytest
 from prelude_harness import NUMPY, build, same_bits
@@ -10,10 +8,6 @@ from gyrator_codegen_cpp.prelude import Isa
 
 NUMBERS = [t for t in NUMPY if t != "bool"]
 INTEGERS = [t for t in NUMBERS if t[0] in "iu"]
-
-
-def pointer(a: np.ndarray) -> ctypes.c_void_p:
-    return ctypes.c_void_p(a.ctypes.data)
 
 
 FOLDS = {"hsum": np.sum, "hprod": np.prod, "hmin": np.min, "hmax": np.max}
@@ -49,7 +43,7 @@ def test_folds_over_lanes(code, isa, folder):
             x = rng.uniform(0.5, 2, lanes).astype(NUMPY[code])
         out = np.zeros(1, NUMPY[code])
         for name, f in FOLDS.items():
-            getattr(library.handle, f"{name}_{code}")(pointer(x), pointer(out))
+            library(f"{name}_{code}", x, out)
             with np.errstate(over="ignore"):
                 want = f(x, dtype=x.dtype) if name in {"hsum", "hprod"} else f(x)
             if code in INTEGERS or name in {"hmin", "hmax"}:
@@ -57,7 +51,7 @@ def test_folds_over_lanes(code, isa, folder):
             else:
                 assert np.isclose(out[0], want, rtol=1e-6), name
         for name, f in BITS.items() if code in INTEGERS else ():
-            getattr(library.handle, f"{name}_{code}")(pointer(x), pointer(out))
+            library(f"{name}_{code}", x, out)
             assert out[0] == f.reduce(x)
 
 
@@ -70,12 +64,12 @@ def test_nan_wins_a_minimum_from_every_lane(isa, folder):
             x[lane] = np.nan
             out = np.zeros(1, NUMPY[code])
             for name in ("hmin", "hmax"):
-                getattr(library.handle, f"{name}_{code}")(pointer(x), pointer(out))
+                library(f"{name}_{code}", x, out)
                 assert np.isnan(out[0])
     one = [1] + [0] * (lanes - 1)
     for m, want in (([0] * lanes, [0, 0]), ([1] * lanes, [1, 1]), (one, [1, lanes == 1])):
         out = np.zeros(2, np.bool_)
-        library.handle.some(pointer(np.array(m, np.bool_)), pointer(out))
+        library("some", np.array(m, np.bool_), out)
         assert out.tolist() == want
 
 
@@ -104,7 +98,7 @@ def test_arg_reductions_take_the_first_and_nan_first(code, isa, folder):
             x[rng.integers(0, 64, 2)] = np.nan
         out = np.zeros(1, np.int64)
         for kind, f in (("argmin", np.argmin), ("argmax", np.argmax)):
-            getattr(library.handle, f"{kind}_{code}")(pointer(x), pointer(out), ctypes.c_long(64))
+            library(f"{kind}_{code}", x, out, 64)
             assert out[0] == f(x), (kind, x)
 
 
@@ -130,7 +124,7 @@ def test_welford_survives_a_large_mean(code, isa, folder):
     library = build(WELFORD.replace("GYK", "v" if isa.lanes > 1 else "s"), isa, folder)
     x = (1000 + np.random.default_rng(1).normal(0, 1, 4096)).astype(NUMPY[code])
     out = np.zeros(3, NUMPY[code])
-    getattr(library.handle, f"welford_{code}")(pointer(x), pointer(out), ctypes.c_long(4096))
+    library(f"welford_{code}", x, out, 4096)
     wide = x.astype(np.float64)
     rtol = 3e-4 if code == "f32" else 1e-12
     assert out[2] == 4096
@@ -191,16 +185,16 @@ def test_philox_known_answers(isa, folder):
     for counter, key, want in KNOWN:
         c, k = np.array(counter, np.uint32), np.array(key, np.uint32)
         out = np.zeros(4, np.uint32)
-        library.handle.raw(pointer(c), pointer(k), pointer(out))
+        library("raw", c, k, out)
         assert out.tolist() == want
         if isa is Isa.PLAIN:
             continue
         many = np.zeros((4, isa.lanes), np.uint32)
-        library.handle.raw_v(pointer(c), pointer(k), pointer(many))
+        library("raw_v", c, k, many)
         assert many[:, 0].tolist() == want
         for lane in range(1, isa.lanes):
             moved = c + np.array([lane, 0, 0, 0], np.uint32)
-            library.handle.raw(pointer(moved), pointer(k), pointer(out))
+            library("raw", moved, k, out)
             assert many[:, lane].tolist() == out.tolist()
 
 
@@ -255,9 +249,9 @@ def test_atomics_lose_no_update(code, isa, folder):
         v[:] = v % 2
     for name, f in (("add", np.sum), ("max", np.max), ("min", np.min)):
         out = np.ones(3, dtype)
-        getattr(library.handle, f"{name}_{code}")(pointer(out), pointer(v), ctypes.c_long(len(v)))
+        library(f"{name}_{code}", out, v, len(v))
         for slot in range(3):
             mine = v[slot::3].astype(np.int64)
             want = f(np.append(mine, 1)) if name != "add" else 1 + f(mine)
             assert out[slot].astype(value) == np.array(want).astype(value), name
-    assert library.handle.threads() >= 1
+    assert library("threads") >= 1

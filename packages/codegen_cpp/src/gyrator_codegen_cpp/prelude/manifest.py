@@ -63,16 +63,21 @@ class Isa(enum.Enum):
 
     AVX512 = 512
     AVX2 = 256
+    NEON = 128
     PLAIN = 0
 
     @property
     def lanes(self) -> int:
         """Lanes of a vector of 32-bit elements (``GY_LANES``); 1 where there are no vectors."""
-        return {Isa.AVX512: 16, Isa.AVX2: 8, Isa.PLAIN: 1}[self]
+        return {Isa.AVX512: 16, Isa.AVX2: 8, Isa.NEON: 4, Isa.PLAIN: 1}[self]
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """The compiler's machine flags for this ISA."""
+        """The compiler's machine flags for this ISA.
+
+        Atomic operations that are not in line are functions of gcc's own library, which kernels
+        are not linked with.
+        """
         return {
             Isa.AVX512: (
                 "-mavx512f",
@@ -83,8 +88,13 @@ class Isa(enum.Enum):
                 "-mf16c",
             ),
             Isa.AVX2: ("-mavx2", "-mfma", "-mf16c"),
+            Isa.NEON: ("-mno-outline-atomics",),
             Isa.PLAIN: (),
         }[self]
+
+
+_STAND_INS = {Isa.NEON: "neon"}
+"""The header of an instruction set whose sections stand in for others'."""
 
 
 @attrs.frozen
@@ -147,10 +157,23 @@ def _split(text: str) -> list[_Block]:
     return blocks
 
 
+def load_manifest(isa: Isa | None = None) -> Manifest:
+    """Read all headers (some milliseconds, once a process) and find what each section needs.
+
+    An instruction set may have sections of its own, which stand in for those that provide the same
+    names.
+    """
+    return _manifest(_STAND_INS.get(isa) if isa is not None else None)
+
+
 @functools.cache
-def load_manifest() -> Manifest:
-    """Read all headers (some milliseconds, once a process) and find what each section needs."""
-    split = [(name, _split(header_text(name))) for name in _HEADERS]
+def _manifest(own: str | None) -> Manifest:
+    replaced = {} if own is None else {b.provides: b for b in _split(header_text(own))}
+    split = [
+        (name, [replaced.pop(b.provides, b) for b in _split(header_text(name))])
+        for name in _HEADERS
+    ]
+    assert not replaced, f"{own}.h stands in for no section: {list(replaced)}"
     blocks = [block for _, parts in split for block in parts]
     index = {n: i for i, block in enumerate(blocks) for n in block.provides}
     for i, block in enumerate(blocks):
@@ -176,7 +199,7 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
 
     Raises `UnknownPreludeName` for a name that no section provides.
     """
-    manifest = load_manifest()
+    manifest = load_manifest(isa)
     unknown = sorted(set(names_used) - manifest.index.keys())
     if unknown:
         raise UnknownPreludeName(

@@ -5,20 +5,35 @@ import hashlib
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup
 from gyrator_ir.source import TranslationUnit
-from gyrator_testing.interp.dtypes import NUMPY
+from gyrator_testing.interp.dtypes import NUMPY, Array
+from gyrator_testing.kernels.emulator import Caller, Machine, machine
 
 _FLAGS = {"avx512": "avx512dq", "avx2": "avx2", "plain": ""}
 """What /proc/cpuinfo calls instruction sets."""
+_MACHINES = {"neon": "aarch64"}
+"""Of instruction sets that are tried on other machines, too."""
 
 
-def runs_here(arch: str) -> bool:
-    """Say whether this machine has the instruction set."""
-    return _FLAGS[arch] in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+def lacking(arch: str) -> str:
+    """Say why nothing of an instruction set can be run here; empty where it can."""
+    if arch in _MACHINES:
+        found = machine(_MACHINES[arch])
+        return found if isinstance(found, str) else ""
+    has = _FLAGS[arch] in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    return "" if has else f"this machine has no {arch}"
+
+
+@cache
+def caller(arch: str, folder: Path) -> Caller | None:
+    """Return what calls kernels of an instruction set; None where this process does."""
+    found = machine(_MACHINES[arch]) if arch in _MACHINES else None
+    return Caller(found, folder) if isinstance(found, Machine) and found.emulator else None
 
 
 def text_file(text: str, key: str, folder: Path) -> Path:
@@ -35,11 +50,12 @@ def run(command: Sequence[str]) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
 
 
-def built(source: Path, flags: Sequence[str], *more: str) -> Path:
+def built(source: Path, flags: Sequence[str], *more: str, by: Caller | None = None) -> Path:
     """Return the shared library of a file of C++, built where there is none yet."""
     path = source.with_suffix(".so")
     if not path.exists():
-        run(["g++", *flags, "-o", str(path), str(source), *more])
+        compiler = "g++" if by is None else by.machine.compiler
+        run([compiler, *flags, "-o", str(path), str(source), *more])
     return path
 
 
@@ -50,35 +66,48 @@ class BuiltKernels:
         kernels: those that may be called.
         units: their texts.
         build: makes the shared library of a unit; two are made at a time.
+        caller: what calls them, where this process cannot.
     """
 
     def __init__(
         self, kernels: Sequence[Kernel | KernelGroup], units: Sequence[TranslationUnit],
-        build: Callable[[TranslationUnit], Path],
+        build: Callable[[TranslationUnit], Path], caller: Caller | None = None,
     ) -> None:  # fmt: skip
         self.kernels = {k.name: k for k in kernels}
         self.units = units
         self.sources = {s.kernel: s for u in units for s in u.kernels}
-        ctypes.CDLL("libgomp.so.1", ctypes.RTLD_GLOBAL)
-        ctypes.CDLL("libm.so.6", ctypes.RTLD_GLOBAL)
         with ThreadPoolExecutor(2) as pool:
             paths = list(pool.map(build, units))
-        self.functions: dict[str, Any] = {}
+        self.functions: dict[str, Callable[[Sequence[Array], Sequence[int]], int]] = {}
         for unit, path in zip(units, paths, strict=True):
-            library = ctypes.CDLL(str(path))
             for source in unit.kernels:
-                function = getattr(library, source.symbol)
-                function.restype = ctypes.c_int64
-                self.functions[source.kernel] = function
+                self.functions[source.kernel] = (
+                    _function(path, source.symbol)
+                    if caller is None
+                    else partial(caller, path, source.symbol)
+                )
 
     def __call__(self, name: str, arrays: Mapping[str, Any], **sizes: int) -> int:
         """Run a kernel in place on flat arrays; return its code."""
         kernel = self.kernels[name]
         for b in kernel.parameters:
             assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
-        pointers = [arrays[b.name].ctypes.data for b in kernel.parameters]
-        values = [sizes[s.name] for s in kernel.sizes]
-        buffers = (ctypes.c_void_p * max(1, len(pointers)))(*pointers)
-        numbers = (ctypes.c_int64 * max(1, len(values)))(*values)
-        code: int = self.functions[name](buffers, numbers)
+        buffers = [arrays[b.name] for b in kernel.parameters]
+        return self.functions[name](buffers, [sizes[s.name] for s in kernel.sizes])
+
+
+def _function(path: Path, symbol: str) -> Callable[[Sequence[Array], Sequence[int]], int]:
+    for name in ("libgomp.so.1", "libm.so.6"):
+        ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+    function = getattr(ctypes.CDLL(str(path)), symbol)
+    function.restype = ctypes.c_int64
+
+    def call(buffers: Sequence[Array], sizes: Sequence[int]) -> int:
+        pointers = [b.ctypes.data for b in buffers]
+        code: int = function(
+            (ctypes.c_void_p * max(1, len(pointers)))(*pointers),
+            (ctypes.c_int64 * max(1, len(sizes)))(*sizes),
+        )
         return code
+
+    return call

@@ -13,10 +13,23 @@ GY_FN vu32 gy_wide32(vu8 x) { return (vu32)__builtin_ia32_pmovzxbd256((gy_c8)gy_
 GY_FN vi32 gy_wide32(vi16 x) { return (vi32)__builtin_ia32_pmovsxwd256(x); }
 #endif
 #endif
-//% gy_cvtt gy_cvtu gy_cvtul gy_cvttl
-// Float to integer is the x86 truncating conversion, as eager torch on this machine; narrow integers go through 32 bits and wrap.
-GY_FN si32 gy_cvtt(sf32 x) { return (si32)x; }
-GY_FN si32 gy_cvtt(sf64 x) { return (si32)x; }
+//% gy_cvti gy_cvttl
+// Scalars to an integer of 32 bits, and half a vector of doubles to those of 32 and of 64.
+GY_FN si32 gy_cvti(sf32 x) { return (si32)x; }
+GY_FN si32 gy_cvti(sf64 x) { return (si32)x; }
+#if GY_ISA == 512
+GY_FN gy_hi32 gy_cvti(gy_hf64 x) {
+  return (gy_hi32)__builtin_ia32_cvttpd2dq512_mask(x, gy_hi32{}, (su8)-1, 4);
+}
+GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return GY_C(x, gy_hi64); }
+#elif GY_ISA == 256
+GY_FN gy_hi32 gy_cvti(gy_hf64 x) { return (gy_hi32)__builtin_ia32_cvttpd2dq256(x); }
+GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return gy_hi64{(si64)x[0], (si64)x[1], (si64)x[2], (si64)x[3]}; }
+#endif
+//% gy_cvtt gy_cvtu gy_cvtul
+// Float to integer is the machine's truncating conversion, as eager torch's; narrow integers go through 32 bits and wrap.
+GY_FN si32 gy_cvtt(sf32 x) { return gy_cvti(x); }
+GY_FN si32 gy_cvtt(sf64 x) { return gy_cvti(x); }
 GY_FN su32 gy_cvtu(sf32 x) {
   bool small = x < 2147483648.0f;
   return (su32)gy_cvtt(small ? x : x - 2147483648.0f) ^ (small ? 0u : 2147483648u);
@@ -32,16 +45,7 @@ GY_FN su64 gy_cvtul(sf64 x) {
 }
 #if GY_VEC
 GY_FN vi32 gy_cvtt(vf32 x) { return GY_C(x, vi32); }
-#if GY_ISA == 512
-GY_FN gy_hi32 gy_cvtt(gy_hf64 x) {
-  return (gy_hi32)__builtin_ia32_cvttpd2dq512_mask(x, gy_hi32{}, (su8)-1, 4);
-}
-GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return GY_C(x, gy_hi64); }
-#else
-GY_FN gy_hi32 gy_cvtt(gy_hf64 x) { return (gy_hi32)__builtin_ia32_cvttpd2dq256(x); }
-GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return gy_hi64{(si64)x[0], (si64)x[1], (si64)x[2], (si64)x[3]}; }
-#endif
-GY_FN vi32 gy_cvtt(vf64 x) { return gy_join(gy_cvtt(x.lo), gy_cvtt(x.hi)); }
+GY_FN vi32 gy_cvtt(vf64 x) { return gy_join(gy_cvti(x.lo), gy_cvti(x.hi)); }
 GY_FN vu32 gy_cvtu(vf32 x) {
   vi32 small = x < 2147483648.0f;
   return (vu32)(gy_cvtt(small ? x : x - 2147483648.0f) ^ (~small & (si32)0x80000000));

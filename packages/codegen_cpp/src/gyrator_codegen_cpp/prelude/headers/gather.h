@@ -131,6 +131,8 @@ template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
 }
 #if GY_ISA == 512
 #define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s], p[8 * s], p[9 * s], p[10 * s], p[11 * s], p[12 * s], p[13 * s], p[14 * s], p[15 * s]
+#elif GY_LANES == 4
+#define GY_EACH p[0], p[s], p[2 * s], p[3 * s]
 #else
 #define GY_EACH p[0], p[s], p[2 * s], p[3 * s], p[4 * s], p[5 * s], p[6 * s], p[7 * s]
 #endif
@@ -160,6 +162,15 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_ODD_HALF GY_ODD_8
 #define GY_FIRST_HALF GY_FIRST_8
 #define GY_LAST_HALF GY_LAST_8
+#elif GY_LANES == 4
+#define GY_EVEN 0, 2, 4, 6
+#define GY_ODD 1, 3, 5, 7
+#define GY_FIRST 0, 4, 1, 5
+#define GY_LAST 2, 6, 3, 7
+#define GY_EVEN_HALF 0, 2
+#define GY_ODD_HALF 1, 3
+#define GY_FIRST_HALF 0, 2
+#define GY_LAST_HALF 1, 3
 #else
 #define GY_EVEN GY_EVEN_8
 #define GY_ODD GY_ODD_8

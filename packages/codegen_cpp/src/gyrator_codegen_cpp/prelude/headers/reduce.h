@@ -30,6 +30,19 @@
     y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2)); \
     return y[0]; \
   }
+#elif GY_LANES == 4
+#define GY_FOLD_V(name, f, n) \
+  GY_FN s##n name(v##n x) { \
+    v##n y = f(x, __builtin_shufflevector(x, x, 2, 3, 0, 1)); \
+    y = f(y, __builtin_shufflevector(y, y, 1, 0, 3, 2)); \
+    return y[0]; \
+  }
+#define GY_FOLD_P(name, f, n) \
+  GY_FN s##n name(v##n x) { \
+    gy_h##n y = f(x.lo, x.hi); \
+    y = f(y, __builtin_shufflevector(y, y, 1, 0)); \
+    return y[0]; \
+  }
 #endif
 #define GY_FOLD_S(name, f, n) GY_FN s##n name(s##n x) { return x; }
 #define GY_FOLD_INT(name, f) \

@@ -88,6 +88,19 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3, T &r4, T 
   r6 = t2_6;
   r7 = t2_7;
 }
+#elif GY_LANES == 4
+#define GY_SHUF_1_LO(a, b) __builtin_shufflevector(a, b, 0, 4, 2, 6)
+#define GY_SHUF_1_HI(a, b) __builtin_shufflevector(a, b, 1, 5, 3, 7)
+#define GY_SHUF_2_LO(a, b) __builtin_shufflevector(a, b, 0, 1, 4, 5)
+#define GY_SHUF_2_HI(a, b) __builtin_shufflevector(a, b, 2, 3, 6, 7)
+template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3) {
+  T t0_0 = GY_SHUF_1_LO(r0, r1), t0_1 = GY_SHUF_1_HI(r0, r1);
+  T t0_2 = GY_SHUF_1_LO(r2, r3), t0_3 = GY_SHUF_1_HI(r2, r3);
+  r0 = GY_SHUF_2_LO(t0_0, t0_2);
+  r1 = GY_SHUF_2_LO(t0_1, t0_3);
+  r2 = GY_SHUF_2_HI(t0_0, t0_2);
+  r3 = GY_SHUF_2_HI(t0_1, t0_3);
+}
 #endif
 //% GY_EACH_LANE GY_TURN_LANES
 #if GY_ISA == 512
@@ -96,6 +109,9 @@ template <class T> GY_FN void gy_transpose(T &r0, T &r1, T &r2, T &r3, T &r4, T 
 #elif GY_ISA == 256
 #define GY_EACH_LANE(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7)
 #define GY_TURN_LANES gy_transpose(r0, r1, r2, r3, r4, r5, r6, r7);
+#elif GY_LANES == 4
+#define GY_EACH_LANE(X) X(0) X(1) X(2) X(3)
+#define GY_TURN_LANES gy_transpose(r0, r1, r2, r3);
 #else
 #define GY_EACH_LANE(X) X(0)
 #define GY_TURN_LANES

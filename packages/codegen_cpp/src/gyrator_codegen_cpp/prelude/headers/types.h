@@ -21,15 +21,17 @@ GY_FN sf32 gy_float(si32 x) { sf32 r; __builtin_memcpy(&r, &x, 4); return r; }
 GY_FN sf64 gy_float(si64 x) { sf64 r; __builtin_memcpy(&r, &x, 8); return r; }
 template <class T> GY_FN T gy_sel(bool m, T a, T b) { return m ? a : b; }
 #if GY_VEC
-#if GY_ISA == 512
-#define GY_IOTA 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15
+#if GY_LANES == 16
 #define GY_IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
 #define GY_IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
-#else
-#define GY_IOTA 0, 1, 2, 3, 4, 5, 6, 7
+#elif GY_LANES == 8
 #define GY_IOTA_LO 0, 1, 2, 3
 #define GY_IOTA_HI 4, 5, 6, 7
+#else
+#define GY_IOTA_LO 0, 1
+#define GY_IOTA_HI 2, 3
 #endif
+#define GY_IOTA GY_IOTA_LO, GY_IOTA_HI
 #define GY_TYPE(n) \
   typedef s##n v##n __attribute__((vector_size(sizeof(s##n) * GY_LANES))); \
   typedef s##n gy_h##n __attribute__((vector_size(sizeof(s##n) * GY_LANES / 2))); \
