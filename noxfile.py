@@ -228,6 +228,17 @@ def halide(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def neon(session: nox.Session) -> None:
+    """Kernels and packages for aarch64, natively or under qemu; `-- -k gelu` chooses."""
+    python = everything(session)
+    asked = "from gyrator_testing.kernels.built import lacking; raise SystemExit(lacking('neon'))"
+    session.run(python, "-c", asked, external=True)
+    paths = ("packages/codegen_cpp/tests", "conformance/tests/test_neon.py")
+    chosen = session.posargs or ["-k", "neon"]
+    session.run(python, "-m", "pytest", *paths, *chosen, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def prove(session: nox.Session) -> None:
     """The rewrites of expressions, proved for all integers: a table, and what no proof reaches."""
     python = everything(session)

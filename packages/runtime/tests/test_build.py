@@ -1,6 +1,7 @@
 import ctypes
 import multiprocessing
 import os
+import platform
 import signal
 import stat
 import subprocess
@@ -28,6 +29,7 @@ from gyrator_runtime.native.program import Buffer, Launch, PlanProgram
 from gyrator_runtime.toolchain import (
     Toolchain,
     ToolchainError,
+    find_cross_toolchain,
     find_toolchain,
     loaded_openmp,
 )
@@ -440,6 +442,24 @@ def test_missing_symbol(tmp_path, toolchain):
     with pytest.raises(BuildError) as caught:
         build_kernels([unit], toolchain, Cache(tmp_path / "c"), "plain")
     assert caught.value.diagnostic.code == "GY-BUILD-004"
+
+
+def test_a_compiler_for_another_machine(tmp_path):
+    name, other = "acme", {"PATH": os.environ["PATH"]}
+    with pytest.raises(ToolchainError, match=r"GY-BUILD-001: no C\+\+ compiler for acme") as caught:
+        find_cross_toolchain(name, other)
+    assert "GYRATOR_CXX_ACME" in str(caught.value)
+    usual = find_toolchain(other)
+    given = {**other, "GYRATOR_CXX_ACME": f"{usual.command[0]} -m64"}
+    found = find_cross_toolchain(name, given)
+    assert found.foreign and found.machine == name and found.command[1:] == ("-m64",)
+    assert found.identity != usual.identity
+    own = find_cross_toolchain(platform.machine(), other)
+    assert own == usual and not own.foreign
+    # it is built, not loaded: what it holds is not for this process
+    unit = HostUnit("u", 'extern "C" long gy_x() { return 1; }', ("gy_missing",))
+    (built,) = Builder(found, Cache(tmp_path), "plain").submit([unit]).built()
+    assert built.library.stat().st_size
 
 
 def test_no_compiler(tmp_path):

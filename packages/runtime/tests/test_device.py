@@ -7,7 +7,31 @@ from attrs import define
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime import device as module
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
-from gyrator_runtime.device import ISA_LEVELS, CpuDevice, DeviceError, cpu_isa
+from gyrator_runtime.device import (
+    ISA_LEVELS,
+    CpuDevice,
+    DeviceError,
+    cpu_isa,
+    isa_levels,
+    machine_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("machine", "levels", "best"),
+    [("aarch64", ("plain", "neon"), "neon"), ("vax", ("plain",), "plain")],
+)
+def test_levels_of_other_machines(monkeypatch, machine, levels, best):
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    monkeypatch.setattr("gyrator_runtime.device.cpu_flags", frozenset)
+    monkeypatch.setattr("torch.backends.cpu.get_cpu_capability", lambda: "DEFAULT")
+    assert isa_levels() == levels
+    assert cpu_isa() == best
+    assert machine_of("avx2") == machine_of("avx512") == "x86_64"
+    assert machine_of("neon") == "aarch64"
+    assert machine_of("plain") == machine
+    with pytest.raises(DeviceError, match="GY-DEVICE-004"):
+        cpu_isa("avx2")
 
 
 def test_isa_agrees_with_torch_and_obeys_the_override():

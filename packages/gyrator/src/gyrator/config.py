@@ -22,7 +22,7 @@ class Config:
     cache_bytes: int
     """`GYRATOR_CACHE_BYTES`: the cache is pruned to this size, default 4 GiB."""
     isa: str
-    """`GYRATOR_ISA`: `avx512`, `avx2` or `plain`, default what the processor has."""
+    """`GYRATOR_ISA`: `avx512`, `avx2`, `neon` or `plain`, default what the processor has."""
     targets: frozenset[str] = frozenset()
     """`GYRATOR_TARGETS`: names of targets, separated by commas, that go before others for their
     device types."""

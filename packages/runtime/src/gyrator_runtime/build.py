@@ -275,6 +275,8 @@ class Builder:
             if status:
                 raise _failed(unit, command, status, output)
         (folder / f"{SOURCE}.o").unlink(missing_ok=True)
+        if self.toolchain.foreign:
+            return
         try:
             load_library(folder / LIBRARY, unit.symbols)
         except BuildError as error:

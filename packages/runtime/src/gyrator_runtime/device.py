@@ -5,6 +5,7 @@ Device type strings belong here and in target definitions, nowhere else.
 
 import contextlib
 import os
+import platform
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,10 @@ from attrs import frozen
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
 
-ISA_LEVELS = ("plain", "avx2", "avx512")
-"""CPU instruction set levels that kernels are written for, the least first."""
+_LEVELS = {"x86_64": ("plain", "avx2", "avx512"), "aarch64": ("plain", "neon")}
+"""Instruction set levels, the least first, by what `platform.machine` calls their machines."""
+ISA_LEVELS = ("plain", "neon", "avx2", "avx512")
+"""CPU instruction set levels that kernels are written for: of one machine, the least first."""
 
 Allocator = Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], torch.Tensor]
 """`allocate(size, stride, dtype)`: an uninitialised tensor; sizes and strides in elements."""
@@ -125,7 +128,7 @@ class CpuDevice(DeviceInterface):
 
     @property
     def isa(self) -> str:
-        """Instruction set level: "avx512", "avx2" or "plain"."""
+        """Instruction set level: one of `isa_levels`."""
         return self._isa
 
     def count(self) -> int:
@@ -171,6 +174,17 @@ _OF_PROCESSOR = frozenset(
 """What does not change from core to core and from moment to moment."""
 
 
+def isa_levels(machine: str = "") -> tuple[str, ...]:
+    """Return the levels of a machine, by default of this one, the least first."""
+    return _LEVELS.get(machine or platform.machine(), ISA_LEVELS[:1])
+
+
+def machine_of(isa: str) -> str:
+    """Return the machine that has a level; this one for `plain`, which every machine has."""
+    here = platform.machine()
+    return next((m for m, has in _LEVELS.items() if isa in has and isa not in isa_levels()), here)
+
+
 def cpu_isa(override: str | None = None) -> str:
     """Return the best of ISA_LEVELS that this CPU and torch have, read in process.
 
@@ -180,13 +194,14 @@ def cpu_isa(override: str | None = None) -> str:
     found = _isa_of_flags(cpu_flags())
     if override is None:
         return found
-    if override not in ISA_LEVELS or ISA_LEVELS.index(override) > ISA_LEVELS.index(found):
-        usable = ", ".join(ISA_LEVELS[: ISA_LEVELS.index(found) + 1])
+    levels = isa_levels()
+    usable = levels[: levels.index(found) + 1]
+    if override not in usable:
         raise DeviceError(
             Diagnostic(
                 "GY-DEVICE-004",
                 f"this CPU cannot run instruction set level {override!r}",
-                help=f"ask for one of {usable}",
+                help=f"ask for one of {', '.join(usable)}",
             )
         )
     return override
@@ -244,6 +259,8 @@ def processor() -> str:
 
 
 def _isa_of_flags(flags: frozenset[str]) -> str:
+    if "neon" in isa_levels():
+        return "neon"  # no processor for Linux lacks it
     if not flags:
         # Not Linux on x86: torch has asked cpuid, though ATEN_CPU_CAPABILITY may lower its answer.
         capability = torch.backends.cpu.get_cpu_capability()

@@ -22,7 +22,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from attrs import frozen
+from attrs import field, frozen
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.cache import Cache, make_key
@@ -58,6 +58,7 @@ ISA_FLAGS: Mapping[str, tuple[str, ...]] = {
         "-mprefer-vector-width=512",
     ),
     "avx2": ("-O2", "-fno-tree-slp-vectorize", "-mavx2", "-mfma", "-mf16c"),
+    "neon": ("-O2", "-fno-tree-slp-vectorize", "-mno-outline-atomics"),
     "plain": ("-O3",),
 }
 """What the compiler may use on each instruction set level (`CpuDevice.isa`), and how hard it tries:
@@ -78,6 +79,7 @@ class Toolchain:
     version: str  # first line of `--version`
     family: str  # "gcc" or "clang"
     openmp_link: bool = True  # whether torch's libgomp answers to the name that g++ links
+    machine: str = field(factory=platform.machine)  # whose code it makes
 
     @property
     def threads(self) -> bool:
@@ -88,7 +90,12 @@ class Toolchain:
     def identity(self) -> bytes:
         """Return bytes that differ where the compiler's output may."""
         parts = (self.family, self.version, *self.command[1:], str(self.openmp_link))
-        return "\n".join((*parts, platform.machine())).encode()
+        return "\n".join((*parts, self.machine)).encode()
+
+    @property
+    def foreign(self) -> bool:
+        """Whether it makes code of another machine, which cannot be loaded here."""
+        return self.machine != platform.machine()
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
         """Flags that turn a kernel unit into an object for instruction set level `isa`."""
@@ -135,6 +142,30 @@ def find_toolchain(
     raise _no_compiler(f"no C++ compiler works (tried {', '.join(tried)})")
 
 
+def find_cross_toolchain(
+    machine: str, env: Mapping[str, str], cache: Cache | None = None, seconds: float = 10.0
+) -> Toolchain:
+    """Return a compiler of another machine's code: `$GYRATOR_CXX_AARCH64`, or the one that
+    distributions call `aarch64-linux-gnu-g++`; on that machine itself what `find_toolchain` finds.
+
+    Raises ToolchainError (GY-BUILD-001) where there is none.
+    """
+    if machine == platform.machine():
+        return find_toolchain(env, cache, seconds=seconds)
+    variable = f"GYRATOR_CXX_{machine.upper()}"
+    words = _explicit(env.get(variable, "")) or [f"{machine}-linux-gnu-g++"]
+    found = shutil.which(words[0], path=env.get("PATH", os.defpath))
+    version = None if found is None else _version(found, cache, seconds)
+    if found is None or version is None:
+        debian = machine.replace("_", "-")
+        raise _no_compiler(
+            f"no C++ compiler for {machine} works (tried {words[0]})",
+            f"install one (Debian: apt-get install g++-{debian}-linux-gnu) or set {variable}",
+        )
+    family = "clang" if "clang" in version else "gcc"
+    return Toolchain((found, *words[1:]), version, family, machine=machine)
+
+
 def _explicit(cxx: str) -> list[str]:
     """Return the words of $CXX, without those that ask for code of this very processor.
 
@@ -154,8 +185,9 @@ def _explicit(cxx: str) -> list[str]:
     return kept
 
 
-def _no_compiler(message: str) -> ToolchainError:
-    help = "install one (Debian: apt-get install g++) or set CXX to one"
+def _no_compiler(
+    message: str, help: str = "install one (Debian: apt-get install g++) or set CXX to one"
+) -> ToolchainError:
     return ToolchainError(Diagnostic("GY-BUILD-001", message, help=help))
 
 

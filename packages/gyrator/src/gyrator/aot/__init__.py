@@ -43,9 +43,10 @@ def compile(  # `aot.compile` is what it is
         package: the file. The same model, options and compiler give the same bytes.
         kwargs: example arguments by name.
         dynamic_shapes: which sizes may differ, as `torch.export.export` takes them.
-        target: an instruction set level, `"avx512"`, `"avx2"` or `"plain"`, or several of them: the
-            highest that a machine has is chosen when the package is loaded. By default this
-            machine's.
+        target: an instruction set level, `"avx512"`, `"avx2"`, `"neon"` (of aarch64) or `"plain"`,
+            or several of them: the highest that a machine has is chosen when the package is loaded.
+            By default this machine's. What another machine has takes a compiler for it, see
+            `gyrator_runtime.toolchain.find_cross_toolchain`.
         options: of `torch.compile(..., options=...)`. Those that say how a program runs in the
             compiling process do not go into packages.
         runtime: `"standalone"` makes a package that the C library (`gyrator.h`) runs, too, in a
@@ -57,6 +58,7 @@ def compile(  # `aot.compile` is what it is
             one cannot, with all calls that prevent it; what the compiler refuses.
         OptionError: GY-AOT-002 for a target that there is not, GY-AOT-003 for an option that does
             not go into packages, and those of `torch.compile`.
+        ToolchainError: GY-BUILD-001 where there is no compiler for a target.
         PackageError: GY-PACKAGE-008 for a weight that cannot be stored.
     """
     from gyrator.aot.build import build  # a process that runs packages needs no compiler

@@ -21,7 +21,7 @@ from gyrator.targets.cpu import CPU, cpu_target
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores
-from gyrator_runtime.device import ISA_LEVELS, cpu_isa
+from gyrator_runtime.device import ISA_LEVELS, cpu_isa, machine_of
 from gyrator_runtime.native import runner_extension
 from gyrator_runtime.package.archive import Raw, write_archive
 from gyrator_runtime.package.errors import wrong_weight
@@ -72,8 +72,10 @@ def build(
     """Compile entry points into the file `path`; see `gyrator.aot.compile`."""
     if not entries:
         raise unpackable("a package needs an entry point")
-    levels = _levels(target)
-    work = _Package(_options(options, runtime), runtime)
+    levels = levels_of(target)
+    machines, here = [machine_of(level) for level in levels], platform.machine()
+    machine = here if here in machines else machines[0]
+    work = _Package(_options(options, runtime), runtime, machine)
     for name, given in entries.items():
         work.add(name, exported(given), levels)
     work.write(path)
@@ -97,7 +99,11 @@ def exported(given: EntryPoint) -> ExportedProgram:
         )
 
 
-def _levels(target: str | Sequence[str] | None) -> tuple[str, ...]:
+def levels_of(target: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return the instruction set levels that are asked for, by default this machine's.
+
+    OptionError (GY-AOT-002) for one that there is not.
+    """
     if target is None:
         return (cpu_isa(default_session().config.isa or None),)
     levels = (target,) if isinstance(target, str) else tuple(target)
@@ -130,6 +136,8 @@ class _Package:
 
     options: Options
     runtime: Runtime
+    machine: str
+    """Whose code most programs are; the others say it."""
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
@@ -190,6 +198,7 @@ class _Package:
         )
         return PackedProgram(
             isa=level,
+            machine="" if (machine := machine_of(level)) == self.machine else machine,
             plan=self._member("plans", ".json", made.product.plan.encode()),
             libraries=libraries,
             kernels=made.manifest.built,
@@ -211,7 +220,7 @@ class _Package:
         if self.tensors:
             members[WEIGHTS] = packed(self.tensors)
         manifest = PackageManifest(
-            machine=platform.machine(),
+            machine=self.machine,
             least_torch=_LEAST_TORCH,
             plan_format=PLAN_FORMAT,
             entries=tuple(self.entries),

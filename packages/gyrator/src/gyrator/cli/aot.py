@@ -23,10 +23,11 @@ from gyrator.options import OptionError, options_of_text
 from gyrator.reports.accuracy import worst_error
 from gyrator.session import default_session
 from gyrator_ir.diagnostics import Diagnostic
+from gyrator_runtime.device import machine_of
 from gyrator_runtime.package.archive import file_hash
 from gyrator_runtime.package.manifest import Dim, Entry, Input, PackageManifest
 from gyrator_runtime.standalone import install, shared_runtime
-from gyrator_runtime.toolchain import find_toolchain
+from gyrator_runtime.toolchain import find_cross_toolchain
 
 _SPREAD = 64
 """How far above its least value a size is drawn that may be anything."""
@@ -41,7 +42,7 @@ def add_parser(commands: Any) -> None:
         "program", nargs="+", help="a .pt2 file of torch.export.save, or NAME=FILE for several"
     )
     make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
-    make.add_argument("--target", default="", help="levels, separated by commas: avx2,avx512")
+    make.add_argument("--target", default="", help="levels, separated by commas: avx2,neon")
     make.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
     make.add_argument("--runtime", choices=("python", "standalone"), default="python")
     make.set_defaults(action=_compile)
@@ -62,6 +63,9 @@ def add_parser(commands: Any) -> None:
     library = parts.add_parser("library", help="the C library that runs standalone packages")
     library.add_argument(
         "--out", type=Path, required=True, help="the folder, as of an installation"
+    )
+    library.add_argument(
+        "--target", default="", help="a level of the machine that it is for, such as neon"
     )
     library.set_defaults(action=_library)
     for part in (make, show, check, measure, library):
@@ -137,8 +141,12 @@ def _show(console: Console, manifest: PackageManifest) -> None:
 
 
 def _library(args: argparse.Namespace) -> int:
+    from gyrator.aot.build import levels_of  # what compiles takes a while to import
+
     session = default_session()
-    built = shared_runtime(session.cache, find_toolchain(os.environ, session.cache))
+    machine = machine_of(levels_of(args.target or None)[0])
+    toolchain = find_cross_toolchain(machine, os.environ, session.cache)
+    built = shared_runtime(session.cache, toolchain)
     install(args.out, built)
     about = {"folder": str(args.out), "bytes": built.stat().st_size}
     said = f"{args.out}: include, lib and lib/cmake, {about['bytes']} bytes of library"

@@ -17,14 +17,15 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
 from gyrator_runtime.device import (
-    ISA_LEVELS,
     CpuDevice,
     DeviceError,
     DeviceInterface,
     cpu_isa,
+    isa_levels,
+    machine_of,
     processor,
 )
-from gyrator_runtime.toolchain import find_toolchain
+from gyrator_runtime.toolchain import find_cross_toolchain
 from gyrator_runtime.warn import warn
 
 _LIBRARIES = ("MKL_", "ONEDNN_", "DNNL_")
@@ -75,7 +76,8 @@ def cpu_target(isa: str, cores: int) -> Target:
 
 def narrower(target: Target) -> tuple[Target, ...]:
     """Return the target, and those of the narrower vector levels that its processor has too."""
-    levels = ISA_LEVELS[1 : ISA_LEVELS.index(target.arch) + 1]
+    known = isa_levels(machine_of(target.arch))
+    levels = known[1 : known.index(target.arch) + 1]
     return tuple(cpu_target(isa, target.heuristics.cores) for isa in reversed(levels))
 
 
@@ -113,8 +115,8 @@ class CppLoader:
 
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
-    """Find a compiler. ToolchainError (GY-BUILD-001) where there is none."""
-    toolchain = find_toolchain(os.environ, context.cache)
+    """Find a compiler for the target's machine. ToolchainError (GY-BUILD-001): there is none."""
+    toolchain = find_cross_toolchain(machine_of(target.arch), os.environ, context.cache)
     jobs = context.threads or None
     return CppLoader(
         Builder(

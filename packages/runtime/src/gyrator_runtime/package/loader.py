@@ -15,7 +15,7 @@ import torch
 from attrs import define, field
 
 from gyrator_runtime.build import load_library
-from gyrator_runtime.device import ISA_LEVELS, cpu_isa
+from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels
 from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.native import Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
@@ -142,8 +142,10 @@ class _Loader:
         return Loaded(self.manifest, functions, self.tensors, isa, runner.name)
 
     def _check_process(self) -> None:
-        if self.manifest.machine != platform.machine():
-            why = f"it is for {self.manifest.machine}, this is {platform.machine()}"
+        programs = (p for e in self.manifest.entries for p in e.programs)
+        machines = {self.manifest.machine, *(p.machine for p in programs if p.machine)}
+        if platform.machine() not in machines:
+            why = f"it is for {', '.join(sorted(machines))}, this is {platform.machine()}"
             raise misfit(self.path, why, "make a package for this machine")
         if self.manifest.plan_format != PLAN_FORMAT:
             why = f"its plans have format {self.manifest.plan_format}, not {PLAN_FORMAT}"
@@ -174,8 +176,10 @@ class _Loader:
 
     def _program(self, entry: Entry) -> PackedProgram:
         """Return the program for the highest level that this process may use."""
-        usable = ISA_LEVELS[: ISA_LEVELS.index(self.level) + 1]
-        fitting = [p for p in entry.programs if p.isa in usable]
+        here, levels = platform.machine(), isa_levels()
+        usable = levels[: levels.index(self.level) + 1]
+        own = [p for p in entry.programs if (p.machine or self.manifest.machine) == here]
+        fitting = [p for p in own if p.isa in usable]
         if not fitting:
             has = ", ".join(p.isa for p in entry.programs)
             why = f"{entry.name} is built for {has}, this process has {self.level}"

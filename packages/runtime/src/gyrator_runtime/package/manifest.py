@@ -119,6 +119,8 @@ class PackedProgram:
     """Tensors in the safetensors member, by the plan's names of them."""
     calls: tuple[str, ...]
     """The operators that it calls."""
+    machine: str = ""
+    """Whose code its kernels are; empty for the package's machine."""
 
 
 @frozen
@@ -184,7 +186,7 @@ class PackageManifest:
     """All but the bytes of plans, libraries and weights."""
 
     machine: str
-    """As `platform.machine` calls it."""
+    """Whose code it holds, as `platform.machine` calls it, but for programs that say another."""
     least_torch: str
     plan_format: int
     entries: tuple[Entry, ...]

@@ -133,8 +133,8 @@ GYR_API void gyr_set_threads(int32_t count);
 
 typedef struct gyr_open_options {
   const char *expected_sha256; /* of the whole file, in hexadecimal; null: any */
-  const char *isa;  /* the highest instruction set level: "plain", "avx2", "avx512"; null:
-                       $GYRATOR_ISA, or what the processor has */
+  const char *isa;  /* the highest instruction set level: "plain", "avx2", "avx512", "neon";
+                       null: $GYRATOR_ISA, or what the processor has */
   int32_t verify;   /* not 0: compare the weights with their hash, too, which reads them all */
 } gyr_open_options;
 

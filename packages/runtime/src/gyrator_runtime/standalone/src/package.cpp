@@ -21,8 +21,12 @@ namespace {
 constexpr int64_t kFormat = 1, kPlanFormat = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeights = "weights.safetensors";
+#if defined(__aarch64__)
+constexpr const char* kLevels[] = {"plain", "neon"};
+#else
 constexpr const char* kLevels[] = {"plain", "avx2", "avx512"};
-constexpr int kLevelCount = 3;
+#endif
+constexpr int kLevelCount = sizeof kLevels / sizeof *kLevels;
 
 // Element types by safetensors' names (package/weights.py).
 struct Stored {
@@ -52,6 +56,8 @@ int machine_level() {
   const bool five = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                     __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   return five ? 2 : 1;
+#elif defined(__aarch64__)
+  return 1;  // no processor for Linux lacks it
 #else
   return 0;
 #endif
@@ -66,6 +72,13 @@ int chosen_level(const char* wanted) {
     fail(GYR_ERROR_ARGUMENT, words("this processor cannot run instruction set level ", wanted,
                                    "; it has ", kLevels[has]));
   return level;
+}
+
+// Whose code a program is: it says so where it is not the package's machine.
+const std::string& machine_of(const Json& program, const std::string& package) {
+  for (const auto& [key, value] : program.object())
+    if (key == "machine" && !value.text().empty()) return value.text();
+  return package;
 }
 
 [[noreturn]] void altered(const std::string& what) {
@@ -228,11 +241,7 @@ Package::Package(const char* path, const gyr_open_options& options)
   const int64_t plans = manifest["plan_format"].integer();
   if (plans != kPlanFormat)
     fail(GYR_ERROR_FORMAT, words("its plans have format ", plans, ", not ", kPlanFormat));
-  struct utsname machine {};
-  uname(&machine);
-  const std::string& built = manifest["machine"].text();
-  if (built != machine.machine)
-    fail(GYR_ERROR_MISFIT, words("it is for ", built, ", this is ", machine.machine));
+  check_machine(manifest);
   for (const Json& row : manifest["members"].list())
     members_[row["name"].text()] = {row["size"].integer(), row["sha256"].text()};
   read_weights(manifest, options.verify);
@@ -360,12 +369,28 @@ void Package::read_entry(const Json& row) {
   link(entry, row);
 }
 
+void Package::check_machine(const Json& manifest) {
+  struct utsname here {};
+  uname(&here);
+  here_ = here.machine;
+  built_ = manifest["machine"].text();
+  std::string has = built_;
+  bool fits = built_ == here_;
+  for (const Json& entry : manifest["entries"].list())
+    for (const Json& program : entry["programs"].list()) {
+      const std::string& machine = machine_of(program, built_);
+      fits = fits || machine == here_;
+      if (has.find(machine) == std::string::npos) has += words(", ", machine);
+    }
+  if (!fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
+}
+
 void Package::link(Entry& entry, const Json& row) {
   const Json* best = nullptr;
   int level = -1;
   std::string has;
   for (const Json& program : row["programs"].list()) {
-    const int found = level_of(program["isa"].text());
+    const int found = machine_of(program, built_) == here_ ? level_of(program["isa"].text()) : -1;
     has += words(has.empty() ? "" : ", ", program["isa"].text());
     if (found > level && found <= level_) {
       best = &program;

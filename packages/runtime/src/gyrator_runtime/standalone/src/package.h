@@ -81,6 +81,7 @@ struct Package {
   std::deque<Weight> weights;
 
  private:
+  void check_machine(const Json& manifest);
   void read_weights(const Json& manifest, bool verify);
   void read_entry(const Json& row);
   void link(Entry& entry, const Json& row);
@@ -95,6 +96,7 @@ struct Package {
   std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
   std::vector<Own> aligned_;  // copies of those that lie at odd addresses
   std::map<std::string, std::unique_ptr<Library>> libraries_;
+  std::string here_, built_;  // this machine, and the one whose code programs are by default
   int level_;
 };
 
