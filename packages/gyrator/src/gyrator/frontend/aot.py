@@ -1,8 +1,9 @@
 """Between Dynamo and the compiler: AOTAutograd, the joint graph's passes, and the partitioner."""
 
 import json
+import os
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, cast
 
 import torch
@@ -65,8 +66,16 @@ class Frontend:
         places = known_inputs(plain, inputs) if self.options.freezing and plain is gm else _NONE
         key = self._key(gm, inputs, places) if known else None
         compiled = None if key is None else self._find(key, gm, inputs)
+        saving = _saving()
+        if saving and key is None and self.options.looks_up:
+            # It is not looked up, as one with symbolic sizes; what is stored is saved.
+            key = make_key("graphs", {"saved": os.urandom(16)})
         if compiled is None:
             compiled = self._trace(gm, inputs, key, direct, places)
+        if saving:
+            from gyrator.frontend.precompile import Precompiled
+
+            return Precompiled.of(compiled, self.options, self.cache, key)
         return untraced(compiled)
 
     def _trace(
@@ -99,7 +108,8 @@ class Frontend:
             self._store(key, facts, tracing.front, back)
             return back.call
 
-        return callable_for(facts, tracing.front.call, _Lazily(compile_backward), replay)
+        back = compile_backward() if _saving() else _Lazily(compile_backward)
+        return callable_for(facts, tracing.front.call, back, replay)
 
     def _store(
         self,
@@ -119,6 +129,23 @@ class Frontend:
     def _find(
         self, key: CacheKey, gm: torch.fx.GraphModule, inputs: Sequence[Any]
     ) -> Callable[..., Any] | None:
+        return self.loaded(key, gm, "", inputs)
+
+    def loaded(
+        self,
+        key: CacheKey,
+        function: Callable[..., Any],
+        refusal: str,
+        inputs: Sequence[Any] = (),
+    ) -> Callable[..., Any] | None:
+        """Return the graph that is stored under a key; None where there is none that works here.
+
+        Args:
+            key: the graph's.
+            function: the graph itself, which is called for derivatives that programs do not have.
+            refusal: why it cannot be called for gradients of gradients; empty if it can.
+            inputs: what it takes.
+        """
         entry = self.cache.get(key)
         if entry is None:
             return None
@@ -140,7 +167,7 @@ class Frontend:
             if run is None:
                 return None
             found.append(run if folding is None else with_constants(folding, run, self.constants))
-        replay = Replay.of(gm, inputs, facts.refusal)
+        replay = Replay.of(function, inputs, facts.refusal or refusal)
         return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
 
     def _key(
@@ -156,6 +183,25 @@ class Frontend:
             **self.compiler.identity,
         }
         return make_key("graphs", fields)
+
+
+def _saving() -> bool:
+    """Whether Dynamo will save what becomes of the graph (`aot_compile`)."""
+    config = torch._functorch.config
+    return bool(
+        getattr(config, "bundled_autograd_cache", False)
+        and getattr(config, "force_autograd_cache", False)
+    )
+
+
+def _own_cache() -> AbstractContextManager[object]:
+    """Keep AOTAutograd from storing what it makes of a graph, for its cache takes Inductor's."""
+    if not _saving():
+        return nullcontext()
+    names = ("strict_autograd_cache", "bundled_autograd_cache", "force_autograd_cache")
+    config: Any = torch._functorch.config
+    patch: AbstractContextManager[object] = config.patch(dict.fromkeys(names, False))
+    return patch
 
 
 @define(eq=False)
@@ -209,7 +255,7 @@ class Tracing:
         table = exact_decompositions if bitwise else default_decompositions
         changes = self.compile_graph.decompositions
         decompositions = edited(table(self.compile_graph.rules), changes)
-        with whole_ops() if bitwise else nullcontext():
+        with whole_ops() if bitwise else nullcontext(), _own_cache():
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
                 inputs,
