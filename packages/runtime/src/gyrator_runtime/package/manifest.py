@@ -1,5 +1,6 @@
 """What a package says of itself: JSON of frozen classes, read back with every type checked."""
 
+import functools
 import json
 import types
 from collections.abc import Mapping
@@ -220,7 +221,7 @@ def _made(kind: Any, data: Any) -> Any:
     if attrs.has(kind):
         if not isinstance(data, dict):
             raise TypeError(f"{kind.__name__} of {data!r}")
-        hints = get_type_hints(kind)
+        hints = _hints(kind)
         unknown = data.keys() - hints.keys()
         if unknown:
             raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
@@ -244,6 +245,12 @@ def _made(kind: Any, data: Any) -> Any:
     if type(data) is not kind and not (kind is float and type(data) is int):
         raise TypeError(f"{kind.__name__} was expected: {data!r}")
     return data
+
+
+@functools.cache
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Return the types of a class's fields; to find them out takes longer than to use them."""
+    return get_type_hints(kind)
 
 
 def _made_of_one(kinds: tuple[Any, ...], data: Any) -> Any:
