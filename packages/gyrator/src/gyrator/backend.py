@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from gyrator.frontend.aot import Kept
 from gyrator.session import default_session
 
 
@@ -16,4 +17,9 @@ def gyrator(
     options: Mapping[str, Any] | None = None,
 ) -> Callable[..., Any]:
     """Compile a graph of Dynamo's in the default session."""
-    return default_session().backend(gm, example_inputs, mode=mode, options=options)
+    found = default_session().backend(gm, example_inputs, mode=mode, options=options)
+    if not isinstance(found, Kept):
+        return found
+    from gyrator.frontend.precompile import Precompiled  # with a part of Dynamo that few use
+
+    return Precompiled.of(found)

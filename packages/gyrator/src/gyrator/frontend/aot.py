@@ -72,11 +72,7 @@ class Frontend:
             key = make_key("graphs", {"saved": os.urandom(16)})
         if compiled is None:
             compiled = self._trace(gm, inputs, key, direct, places)
-        if saving:
-            from gyrator.frontend.precompile import Precompiled
-
-            return Precompiled.of(compiled, self.options, self.cache, key)
-        return untraced(compiled)
+        return Kept(compiled, self.options, self.cache, key) if saving else untraced(compiled)
 
     def _trace(
         self,
@@ -183,6 +179,21 @@ class Frontend:
             **self.compiler.identity,
         }
         return make_key("graphs", fields)
+
+
+@frozen(eq=False)
+class Kept:
+    """A compiled graph that is to be saved."""
+
+    call: Callable[..., Any]
+    options: Options
+    cache: Cache
+    key: CacheKey | None
+    """Of what the cache may hold of it; None for what it does not."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Call it."""
+        return self.call(*args)
 
 
 def _saving() -> bool:

@@ -13,10 +13,11 @@ import attrs
 from torch._dynamo.aot_compile_types import SerializableCallable
 
 from gyrator.engine.compiled import untraced
+from gyrator.frontend.aot import Frontend, Kept
 from gyrator.options import Options, make_options
 from gyrator.session import Session, default_session
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
-from gyrator_runtime.cache import Cache, CacheError, CacheKey
+from gyrator_runtime.cache import CacheError, CacheKey
 from gyrator_runtime.transfer import packed, unpack
 
 _LENGTH = struct.Struct("<Q")
@@ -38,13 +39,9 @@ class Precompiled(SerializableCallable):
         self._entries = tuple(entries)
 
     @classmethod
-    def of(
-        cls, call: Callable[..., Any], options: Options, cache: Cache, key: CacheKey | None
-    ) -> Self:
-        """Return a graph that is in the cache, as what Dynamo saves.
-
-        UnsupportedError (GY-AOT-006) for one that is not.
-        """
+    def of(cls, kept: Kept) -> Self:
+        """Return a graph as what Dynamo saves. UnsupportedError (GY-AOT-006): it cannot be."""
+        key, cache = kept.key, kept.cache
         entry = None if key is None else cache.get(key)
         if key is None or entry is None:
             raise _unsaved("it is no graph that the cache keeps")
@@ -53,8 +50,8 @@ class Precompiled(SerializableCallable):
         found = [packed(k, e) for k, e in held if e is not None]
         if len(found) != len(programs):
             raise _unsaved("its programs were pruned from the cache")
-        head = json.dumps({"options": _changed(options)}, sort_keys=True)
-        return cls(call, head.encode(), [packed(key, entry), *found])
+        head = json.dumps({"options": _changed(kept.options)}, sort_keys=True)
+        return cls(kept.call, head.encode(), [packed(key, entry), *found])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the graph."""
@@ -81,8 +78,6 @@ class Precompiled(SerializableCallable):
 
 
 def _found(session: Session, head: Mapping[str, Any], key: CacheKey) -> Callable[..., Any]:
-    from gyrator.frontend.aot import Frontend
-
     options = make_options(options=head["options"], base=Options())
     frontend = Frontend(session.engine(options), options, session.cache)
     found = frontend.loaded(key, _gone, _LOADED)
