@@ -255,6 +255,8 @@ NUMBERS: dict[str, Case] = {
     "multinomial many": (lambda x: torch.multinomial(x, 3), L([1.0, 2.0])),
     "normal std": (lambda x: torch.normal(0.0, -1.0, (3,)), x4),
     "dropout p": (lambda x: F.dropout(x, 1.5), x4),
+    "bernoulli p": (lambda x: torch.bernoulli(x, 1.5), x4),
+    "bernoulli neg": (lambda x: x.clone().bernoulli_(p=-0.5) + 1, x4),
     "dropout neg": (lambda x: F.dropout(x, -0.1), x4),
 }
 LIBRARY: dict[str, Case] = {

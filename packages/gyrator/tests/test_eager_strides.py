@@ -62,6 +62,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
         lambda x: F.pad(x, (1, 1, 2, 0, 1, 1), mode="replicate"),
         lambda: (torch.randn(2, 3, 4, 5, 6).contiguous(memory_format=torch.channels_last_3d),),
     ),
+    "reflected_images": (
+        lambda x: F.pad(x, (1, 1, 2, 0), mode="reflect"),
+        lambda: (channels_last(2, 3, 4, 5),),
+    ),
+    "replicated_images": (
+        lambda x: F.pad(x, (1, -1, 2, 0), mode="replicate"),
+        lambda: (channels_last(2, 3, 4, 5),),
+    ),
     "unpool": (
         lambda x: F.max_unpool2d(x, (x * 0).long() + torch.arange(6).view(2, 3), 2),
         lambda: (channels_last(2, 4, 2, 3),),

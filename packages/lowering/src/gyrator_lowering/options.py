@@ -31,6 +31,8 @@ class LoweringOptions:
     deterministic: bool = False
     """No kernel's result depends on the order in which threads store: where it would, ATen's op is
     called, which has an order of its own or raises."""
+    fills_empty: bool = False
+    """Memory that nothing was written to holds NaN, or the greatest integer."""
     called: Mapping[str, str] = NO_CALLS
     """Nodes of the graph and of its regions, by name, that are calls although a rule exists: why,
     such as that a kernel language refused what the rule made."""

@@ -17,7 +17,7 @@ from gyrator.engine.idle_options import warn_idle
 from gyrator.engine.parts import PartCompiler, PartError
 from gyrator.frontend.boundary import plain_boundary
 from gyrator.frontend.fallback import eager_graph, warn_fallback
-from gyrator.frontend.graph_key import graph_bytes
+from gyrator.frontend.graph_key import fills_empty, graph_bytes
 from gyrator.reports.records import ExternRecord, GraphRecord, Stopwatch
 from gyrator.store.programs import StoredProgram, load_program
 from gyrator_ir.diagnostics import (
@@ -282,6 +282,7 @@ class Engine(CompilerContext):
         fields = {
             "graph": graph_bytes(gm),
             "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()).encode(),
+            "fills empty": str(fills_empty()).encode(),
             "machine": self.machine(_product_devices(gm)),
             **self.identity,
         }

@@ -24,6 +24,7 @@ from gyrator.engine.compiled import Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.engine.verification import verified
+from gyrator.frontend.graph_key import fills_empty
 from gyrator.reports.records import Stopwatch
 from gyrator.reports.tracing import NO_TRACE, Trace
 from gyrator.repro.script import GRAPH, SCRIPT, script
@@ -395,6 +396,7 @@ class Stages:
                 or options.batch_invariant
                 or torch.are_deterministic_algorithms_enabled()
             ),
+            fills_empty=fills_empty(),
             strict=options.strict,
         )
 

@@ -20,6 +20,7 @@ from gyrator.frontend.fallback import warn_fallback
 from gyrator.frontend.freezing import SharedConstants, known_inputs, with_constants
 from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.frontend.graph_key import traced_bytes
+from gyrator.frontend.mended import mend
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.diagnostics import UnsupportedError
@@ -51,6 +52,7 @@ class Frontend:
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        mend(plain)
         why = eager_only(plain)
         if why is not None:
             error = UnsupportedError(why)

@@ -15,8 +15,10 @@ def refused(node: Node, name: str) -> str:
     Args:
         name: of the function or method.
     """
+    if name in _COUNTING:
+        return _counts(node, name)
     check = _CHECKS.get(name)
-    if check is None or not node.args:
+    if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
         return ""
     args, kwargs = torch.fx.map_arg(
         (node.args, dict(node.kwargs)), lambda n: n.meta.get("example_value")
@@ -24,6 +26,24 @@ def refused(node: Node, name: str) -> str:
     x = args[0]
     return check(x, args, kwargs) if isinstance(x, torch.Tensor) else ""
 
+
+_COUNTING = frozenset({"unique", "unique_consecutive", "bincount"})
+
+
+def _counts(node: Node, name: str) -> str:
+    """Find counts and places that torch before 2.12 traces in the element type of the values."""
+    made = node.meta.get("example_value")
+    weighed = len(node.args) > 1 or node.kwargs.get("weights") is not None
+    if isinstance(made, torch.Tensor):
+        numbers = [made] if name == "bincount" and not weighed else []
+    else:
+        numbers = list(made or ())[1:]
+    wrong = any(n.dtype is not torch.int64 for n in numbers)
+    return "is traced with counts of another element type" if wrong else ""
+
+
+_MASKED = "torch.masked._ops"
+"""Where functions have names of torch's own, and take more."""
 
 _Check = Callable[[torch.Tensor, tuple[Any, ...], Mapping[str, Any]], str]
 
@@ -78,6 +98,12 @@ def _turn(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     return "has a negative beta" if isinstance(beta, int | float) and beta < 0 else ""
 
 
+def _chance(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    p = _given(args, kwargs, 1, "p")
+    wrong = isinstance(p, int | float) and not 0 <= p <= 1
+    return "takes probabilities from 0 to 1" if wrong else ""
+
+
 def _cast(x: torch.Tensor, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     other = _given(args, kwargs, 1, "other")
     if not isinstance(other, torch.Tensor | int | float | complex):
@@ -94,5 +120,5 @@ _CHECKS: Mapping[str, _Check] = MappingProxyType(
     | dict.fromkeys(("add_", "sub_", "mul_"), _cast)
     | {f.__name__: _cast for f in (operator.iadd, operator.isub, operator.imul)}
     | {"index_select": _places, "smooth_l1_loss": _turn, "one_hot": _numbers}
-    | {"_assert_async": _effect}
+    | {"_assert_async": _effect, "bernoulli": _chance, "bernoulli_": _chance}
 )

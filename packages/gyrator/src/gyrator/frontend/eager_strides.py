@@ -33,7 +33,7 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 _NAMES = frozenset(
     {
         "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide",
-        "fft_fftshift", "fft_ifftshift", "floor_divide",
+        "floor_divide",
         "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp", "logaddexp2",
         "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
         "native_dropout_backward", "one_hot", "pad", "poisson", "pow", "roll", "rpow",
@@ -41,11 +41,18 @@ _NAMES = frozenset(
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
+_ANYHOW = frozenset({"stft", "istft", "unique", "unique_consecutive"})
+"""Those, beside `fft_*`, whose results may lie otherwise even if all arguments lie row by row."""
 
 
 def _doubtful(node: Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    if not node.op.startswith("call_") or name.rpartition(".")[2] not in _NAMES:
+    name = name.rpartition(".")[2]
+    if not node.op.startswith("call_"):
+        return False
+    if name in _ANYHOW or name.startswith("fft_"):
+        return True
+    if name not in _NAMES:
         return False
     if node.target is operator.getitem and not any(
         isinstance(_fake(i), torch.Tensor) for i in tree_leaves(node.args[1])
@@ -94,6 +101,8 @@ class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rule = _RULES.get(func)
         if rule is None:
             return result
+        rest = func._schema.arguments[len(args) :]
+        args = (*args, *((kwargs or {}).get(a.name, a.default_value) for a in rest))
         if isinstance(result, torch.Tensor):
             return _like(result, rule(result, args))
         return type(result)((_like(result[0], rule(result[0], args)), *result[1:]))
@@ -153,6 +162,55 @@ def _elsewhere(result: torch.Tensor) -> bool:
     return accelerator is not None and accelerator.type == result.device.type
 
 
+def _transformed(
+    result: torch.Tensor, strides: Sequence[Any], batch: Sequence[int], order: Sequence[int]
+) -> Strides:
+    """The strides of a Fourier transform of MKL's along the axes `order`: what it transforms lies
+    innermost, in that order, and the others around it, in the order of the argument's `strides`."""
+    outer = sorted(batch, key=lambda d: strides[d], reverse=True)
+    return _nested(result.shape, (*outer, *order))
+
+
+def _nested(shape: Sequence[Any], order: Sequence[int]) -> Strides:
+    """The strides of a dense tensor whose axes lie in this order, the innermost last."""
+    made: list[Any] = [1] * len(shape)
+    for d, step in zip(order, contiguous([shape[d] for d in order]), strict=True):
+        made[d] = step
+    return tuple(made)
+
+
+def _fourier(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """Of complex numbers, or of real ones: those of the last axis come first."""
+    x, dims = args[0], [d % args[0].dim() for d in args[1]]
+    if _elsewhere(result) or not dims:
+        return result.stride()
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return contiguous(result.shape)
+    last = [] if x.is_complex() else dims[-1:]
+    first = sorted(dims[: len(dims) - len(last)], key=lambda d: x.stride(d), reverse=True)
+    batch = [d for d in range(x.dim()) if d not in dims]
+    return _transformed(result, x.stride(), batch, [*first, *last])
+
+
+def _to_real(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """All axes but the last are transformed first, as complex numbers."""
+    x, dims = args[0], [d % args[0].dim() for d in args[1]]
+    if _elsewhere(result) or not dims:
+        return result.stride()
+    if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
+        return contiguous(result.shape)
+    strides = x.stride() if len(dims) == 1 else _fourier(x, (x, dims[:-1]))
+    return _transformed(result, strides, [d for d in range(x.dim()) if d != dims[-1]], dims[-1:])
+
+
+def _unique(result: torch.Tensor, dim: int | None) -> Strides:
+    """The host finds different rows, and moves their axis to where it was."""
+    if dim is None or _elsewhere(result) or not result.dim():
+        return result.stride()
+    dim %= result.dim()
+    return _nested(result.shape, (dim, *(d for d in range(result.dim()) if d != dim)))
+
+
 def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     """The op is elementwise over the indices and the tensor, which stands still along them."""
     x, indices = args[0], list(args[1])
@@ -182,6 +240,13 @@ def _index(result: torch.Tensor, args: Sequence[Any]) -> Strides:
 
 
 _RULES: dict[Any, Rule] = {
+    aten._fft_c2c.default: _fourier,
+    aten._fft_r2c.default: _fourier,
+    aten._fft_c2r.default: _to_real,
+    aten.unique_consecutive.default: lambda result, args: _unique(result, args[3]),
+    aten.unique_dim.default: lambda result, args: _unique(result, args[1]),
+    aten.reflection_pad2d.default: _host_channels_last,
+    aten.replication_pad2d.default: _host_channels_last,
     aten.angle.default: _contiguous_if_complex,
     aten.channel_shuffle.default: _host_channels_last,
     aten.copysign.Tensor: _elementwise,

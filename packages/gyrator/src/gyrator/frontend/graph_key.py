@@ -12,6 +12,12 @@ from gyrator_lowering.folding import PACKED
 _PLAIN = (torch.Tensor, torch.nn.Parameter, FakeTensor)
 
 
+def fills_empty() -> bool:
+    """Whether eager mode writes to the memory that `torch.empty` returns."""
+    filled: bool = torch._C._get_deterministic_fill_uninitialized_memory()
+    return filled and torch.are_deterministic_algorithms_enabled()
+
+
 def graph_bytes(gm: GraphModule) -> bytes:
     """Return a canonical form of a graph: nodes, arguments, and what is known of each value.
 
@@ -164,6 +170,7 @@ def _environment() -> str:
         torch._C._is_any_autocast_enabled(),
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        fills_empty(),
         torch.get_float32_matmul_precision(),
         torch.backends.mkldnn.enabled,
         torch.backends.mha.get_fastpath_enabled(),

@@ -22,6 +22,8 @@ aten = torch.ops.aten
 
 Strides = Sequence[Any]
 """Numbers, or `SymInt`s."""
+_PENDING = frozenset({aten._conj.default, aten._neg_view.default})
+"""Views that a result may be: the elements are conjugated or negated when they are read."""
 NO_STRIDES: Mapping[int, Strides] = MappingProxyType({})
 
 
@@ -45,6 +47,8 @@ class RestrideOutputs:
         for node, strides in {results[k]: s for k, s in self.strides.items()}.items():
             if not isinstance(node, Node) or node.op != "call_function":
                 continue
+            if node.target in _PENDING and isinstance(node.args[0], Node):
+                node = node.args[0]
             owner = _owner(node)
             if owners[owner] > 1 or owner.op != "call_function":
                 continue
@@ -70,7 +74,9 @@ def _owner(node: Node) -> Node:
 
 def _restride(gm: GraphModule, node: Node, order: list[int]) -> None:
     """Let the output, and what is indifferent to strides, read a copy in that order of axes."""
-    readers = [n for n in node.users if n.op == "output" or _pointwise(n.target)]
+    readers = [
+        n for n in node.users if n.op == "output" or n.target in _PENDING or _pointwise(n.target)
+    ]
     turned = insert_after(gm, node, aten.permute.default, node, order)
     dense = torch.contiguous_format
     copy = insert_after(gm, turned, aten.clone.default, turned, memory_format=dense)

@@ -328,6 +328,12 @@ def filled(b: LoopBuilder, value: Any) -> TensorValue:
     return elementwise(b, lambda ops, v: v, (value,))
 
 
+def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
+    """A tensor of fresh memory."""
+    value = creation.fresh(b)
+    return filled(b, value) if b.out.dtype.is_complex else creation.filled(b, value)
+
+
 def filling(place: int) -> Rule:
     """Return the rule of an op that fills a tensor with its argument at `place`."""
 
@@ -460,15 +466,16 @@ def _register_tensors(table: TableBuilder) -> None:
     rule("new_full.default")(filling(2))
     for value, ops in ((0, _ZEROS), (1, ("ones.default", "ones_like.default", "new_ones.default"))):
         rule(*ops)(constant(value))
+    rule(*_FRESH)(uninitialised)
     rule("clone.default", "lift_fresh_copy.default", "_to_copy.default")(to_copy)
     table.rule("prims.convert_element_type.default", complex=True)(to_copy)
     rule("copy.default")(copy)
     rule("copy_.default")(copy_)
 
 
-_ZEROS = (
-    "zeros.default", "zeros_like.default", "new_zeros.default", "empty.memory_format",
-    "empty_like.default", "empty_strided.default", "new_empty.default",
+_ZEROS = ("zeros.default", "zeros_like.default", "new_zeros.default")
+_FRESH = (
+    "empty.memory_format", "empty_like.default", "empty_strided.default", "new_empty.default",
     "new_empty_strided.default", "empty_permuted.default",
 )  # fmt: skip
 _BY_PART = """

@@ -1,6 +1,7 @@
 """Tensors made from numbers, copies, and conversions of type."""
 
 from collections.abc import Sequence
+from math import nan
 from typing import Any
 
 from gyrator_ir.expr import Const, Expr
@@ -62,9 +63,22 @@ def fill(b: LoopBuilder, x: TensorValue, value: Any) -> TensorValue:
     return b.pointwise(lambda ops, index: operand(ops, value, index, out.dtype.compute), out)
 
 
+def fresh(b: LoopBuilder) -> bool | int | float | complex:
+    """Return what `empty` gives: zeros, for the values of fresh memory are nobody's to rely on. In
+    deterministic mode eager fills it with what is seen: NaN, the greatest integer, True."""
+    dtype = b.out.dtype
+    if not b.options.fills_empty:
+        return 0
+    if dtype is DType.BOOL:
+        return True
+    if dtype.is_int:
+        return (1 << 8 * dtype.size - dtype.is_signed) - 1
+    return complex(nan, 0.0) if dtype.is_complex else nan
+
+
 def uninitialised(b: LoopBuilder, *_: Any, **__: Any) -> TensorValue:
-    """`empty` gives zeros: the values of fresh memory are nobody's to rely on."""
-    return filled(b, 0)
+    """A tensor of fresh memory."""
+    return filled(b, fresh(b))
 
 
 def arange(b: LoopBuilder, *bounds: Any, **_: Any) -> TensorValue:
