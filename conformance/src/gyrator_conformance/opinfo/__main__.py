@@ -18,6 +18,7 @@ from rich.table import Table
 from gyrator_conformance.opinfo.judge import Outcome
 from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases
 from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
+from gyrator_ir.types import HOST
 
 _EVERY = 60.0
 """Seconds between two lines that say how far the run is."""
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(width=None if sys.stdout.isatty() else 120)
     chosen = [
         evolve(case, most=args.samples)
-        for case in cases(args.dtypes, args.layouts, args.modes, args.shapes)
+        for case in cases(args.dtypes, args.layouts, args.modes, args.shapes, args.device)
         if args.k in str(case)
     ]
     part, parts = args.shard
@@ -130,6 +131,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--layouts", type=_words, default=LAYOUTS, help=f"default {','.join(LAYOUTS)}")
     add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
     add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
+    add("--device", default=HOST, help=f"where tensors lie, default {HOST}")
     add("--shard", type=_shard, default=(1, 1), help="K/N: every N-th case, from the K-th on")
     add("--samples", type=int, help="of each case at most so many, default all")
     add("--shuffle", type=int, metavar="SEED",

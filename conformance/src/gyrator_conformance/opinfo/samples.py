@@ -14,21 +14,11 @@ from gyrator_ir.types import HOST
 LAYOUTS = ("given", "strided", "channels-last")
 Layout = Literal["given", "strided", "channels-last"]
 
-UNTOLD = {
-    "empty": "memory that nothing was written to",
-    "empty_like": "memory that nothing was written to",
-    "empty_permuted": "memory that nothing was written to",
-    "empty_strided": "memory that nothing was written to",
-    "new_empty": "memory that nothing was written to",
-    "new_empty_strided": "memory that nothing was written to",
-}
-"""Ops whose values mean nothing, and why: their form alone is compared."""
-
-
-UNSTRIDED = {
-    "unique": "the size of its result depends on values, and torch promises no strides of such",
-}
-"""Ops whose strides are not compared, and why."""
+UNWRITTEN = frozenset(
+    {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"}
+)
+"""Ops that return memory to which nothing was written. They run in deterministic mode, in which
+eager mode fills it."""
 UNORDERED = {
     "argsort": "the order of equal elements, which torch promises with stable=True alone",
     "msort": "the order of equal elements, in its gradients",
@@ -51,10 +41,12 @@ class Case:
     dynamic: bool = False
     most: int | None = None
     """Samples to take at most, spread over all."""
+    device: str = HOST
 
     def __str__(self) -> str:
         shapes, mode = ("static", "dynamic")[self.dynamic], ("forward", "gradient")[self.gradients]
-        return f"{self.op}/{self.dtype}/{self.layout}/{mode}/{shapes}"
+        where = "" if self.device == HOST else f"/{self.device}"
+        return f"{self.op}/{self.dtype}/{self.layout}/{mode}/{shapes}{where}"
 
 
 @frozen(eq=False)
@@ -123,27 +115,31 @@ def database() -> dict[str, Any]:
 
 
 def cases(
-    dtypes: Sequence[str], layouts: Sequence[Layout], modes: Sequence[str], shapes: Sequence[str]
-) -> Iterator[Case]:
-    """Return the cases of all ops; no element types mean all that an op takes."""
+    dtypes: Sequence[str], layouts: Sequence[Layout], modes: Sequence[str],
+    shapes: Sequence[str], device: str = HOST,
+) -> Iterator[Case]:  # fmt: skip
+    """Return the cases of all ops; no element types mean all that an op takes there."""
     for name, info in sorted(database().items()):
-        for dtype in sorted(info.supported_dtypes(HOST), key=str):
+        for dtype in sorted(info.supported_dtypes(device), key=str):
             short = str(dtype).removeprefix("torch.")
             if dtypes and short not in dtypes:
                 continue
-            learnt = info.supports_autograd and dtype in info.supported_backward_dtypes(HOST)
+            learnt = info.supports_autograd and dtype in info.supported_backward_dtypes(device)
             for mode in modes:
                 if mode == "forward" or learnt:
                     for layout in layouts:
                         for shape in shapes:
-                            yield Case(name, short, layout, mode != "forward", shape == "dynamic")
+                            yield Case(
+                                name, short, layout, mode != "forward", shape == "dynamic",
+                                device=device,
+                            )  # fmt: skip
 
 
 def calls(case: Case) -> list[Call]:
     """Return the calls of a case: those of its samples that take dense tensors."""
     info, found = database()[case.op], []
     dtype = getattr(torch, case.dtype)
-    for sample in info.sample_inputs(HOST, dtype, requires_grad=case.gradients):
+    for sample in info.sample_inputs(case.device, dtype, requires_grad=case.gradients):
         flat, spec = pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
         if any(isinstance(v, torch.Tensor) and v.layout is not torch.strided for v in flat):
             continue

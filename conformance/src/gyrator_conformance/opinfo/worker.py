@@ -3,11 +3,13 @@
 import json
 import sys
 
+import torch
 from attrs import asdict
 
 from gyrator_conformance.opinfo.judge import OpJudge
 from gyrator_conformance.opinfo.samples import Case
 from gyrator_conformance.process import line_writer
+from gyrator_ir.types import HOST
 
 
 def serve() -> None:
@@ -15,7 +17,12 @@ def serve() -> None:
     write = line_writer()
     judge = OpJudge()
     for line in sys.stdin:
-        write(json.dumps(asdict(judge.judge(Case(**json.loads(line))))))
+        case = Case(**json.loads(line))
+        outcome = judge.judge(case)
+        if case.device != HOST:
+            # After a fault of the device all else fails in this process: it ends here.
+            torch.accelerator.synchronize()
+        write(json.dumps(asdict(outcome)))
 
 
 if __name__ == "__main__":
