@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from attrs import evolve
 
 from gyrator.config import Config
 
@@ -21,6 +22,7 @@ from gyrator_conformance.opinfo.samples import (
     cases,
     copied,
     database,
+    slice_of,
 )
 
 
@@ -35,6 +37,25 @@ def test_all_ops_are_there_once():
     here = {name for name, info in database().items() if info.supported_dtypes("cpu")}
     assert {case.op for case in chosen} == here
     assert here >= UNWRITTEN | set(UNORDERED)
+
+
+def test_slices_are_of_all_kinds_and_make_up_all():
+    chosen = list(
+        cases(("float32", "int8"), LAYOUTS, ("forward", "gradient"), ("static", "dynamic"))
+    )
+    slices = [slice_of(chosen, k, 40) for k in range(1, 41)]
+    assert sorted(map(str, chosen)) == sorted(str(case) for part in slices for case in part)
+    kinds = {(c.dtype, c.layout, c.gradients, c.dynamic) for c in chosen}
+    for part in slices:
+        assert {(c.dtype, c.layout, c.gradients, c.dynamic) for c in part} == kinds
+
+
+def test_a_slice_of_all_ops(judge):
+    """One case in 3,500, with one sample of each; `nox -s opinfo` takes the rest."""
+    chosen = list(cases((), LAYOUTS, ("forward", "gradient"), ("static", "dynamic")))
+    found = {c: judge.judge(evolve(c, most=1)) for c in slice_of(chosen, 1, len(chosen) // 15)}
+    wrong = {str(c): f for c, o in found.items() for f in o.findings if not f[2]}
+    assert not wrong and sum(o.samples for o in found.values()) >= 8
 
 
 def test_samples_are_spread_over_all_when_they_are_few():

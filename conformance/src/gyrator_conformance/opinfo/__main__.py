@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gyrator_conformance.opinfo.judge import Outcome
-from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases
+from gyrator_conformance.opinfo.samples import LAYOUTS, Case, cases, slice_of
 from gyrator_conformance.process import LineProcess, ProcessEndedError, run_side_by_side
 from gyrator_ir.types import HOST
 
@@ -34,8 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for case in cases(args.dtypes, args.layouts, args.modes, args.shapes, args.device)
         if args.k in str(case)
     ]
-    part, parts = args.shard
-    chosen = chosen[part - 1 :: parts]
+    chosen = slice_of(chosen, *args.shard)
     if args.shuffle is not None:
         random.Random(args.shuffle).shuffle(chosen)
     command = (sys.executable, "-m", "gyrator_conformance.opinfo.worker")
@@ -132,7 +131,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--modes", type=_words, default=("forward", "gradient"), help="default forward,gradient")
     add("--shapes", type=_words, default=("static", "dynamic"), help="default static,dynamic")
     add("--device", default=HOST, help=f"where tensors lie, default {HOST}")
-    add("--shard", type=_shard, default=(1, 1), help="K/N: every N-th case, from the K-th on")
+    add(
+        "--shard",
+        type=_shard,
+        default=(1, 1),
+        help="K/N: the K-th of N slices",
+    )
     add("--samples", type=int, help="of each case at most so many, default all")
     add("--shuffle", type=int, metavar="SEED",
         help="take cases in a random order, for runs that --seconds cuts short")  # fmt: skip

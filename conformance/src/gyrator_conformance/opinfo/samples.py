@@ -1,5 +1,6 @@
 """Cases: an op of torch's database, an element type, how samples are laid out and compiled."""
 
+import random
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Literal
@@ -133,6 +134,17 @@ def cases(
                                 name, short, layout, mode != "forward", shape == "dynamic",
                                 device=device,
                             )  # fmt: skip
+
+
+def slice_of(chosen: Sequence[Case], part: int, parts: int) -> list[Case]:
+    """Return the cases of one of `parts` slices, counted from 1; the same ones each time.
+
+    Cases of an op lie one after another in a fixed order of types, layouts and modes: every n-th
+    of them would have but few of these. They are mixed first.
+    """
+    mixed = list(chosen)
+    random.Random(0).shuffle(mixed)
+    return mixed[part - 1 :: parts]
 
 
 def calls(case: Case) -> list[Call]:
