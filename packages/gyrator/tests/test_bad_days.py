@@ -26,6 +26,9 @@ from gyrator.config import Config, read_config
 from gyrator.options import OptionError, list_modes, list_options, make_options
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
+from gyrator_ir.passes import NO_EDITS, PassEdits
+from gyrator_lowering.default import default_table
+from gyrator_lowering.table import LoweringTable
 from gyrator_runtime.device import cpu_isa
 from gyrator_runtime.native import PureRunner
 from gyrator_runtime.warn import GyratorWarning
@@ -142,7 +145,12 @@ def _replace(cache: Path, kind: str, pattern: str, data: bytes) -> None:
 
 
 def _compiled(
-    root: Path, given: Callable[..., Any], isa: str = "", **options: Any
+    root: Path,
+    given: Callable[..., Any],
+    isa: str = "",
+    passes: PassEdits = NO_EDITS,
+    rules: LoweringTable | None = None,
+    **options: Any,
 ) -> tuple[list[GraphRecord], list[str], Callable[..., Any]]:
     """Compile and check a function in a session of its own; return records and warnings."""
     found: list[GraphRecord] = []
@@ -151,7 +159,11 @@ def _compiled(
         warnings.simplefilter("always")
         settings = {"progress": False, **options}
         with Session(
-            options=settings, config=Config(root, 1 << 30, isa), observer=found.append
+            options=settings,
+            config=Config(root, 1 << 30, isa),
+            observer=found.append,
+            passes=passes,
+            rules=rules,
         ) as session:
             call = torch.compile(given, backend=session.backend)
             for shape in ((4, 5), (3, 7)):
@@ -250,6 +262,100 @@ def test_a_compiler_that_takes_too_long(tmp_path: Path, monkeypatch: pytest.Monk
     found, texts, _ = _compiled(tmp_path / "c", _small, compile_seconds=1)
     assert all(r.fallback for r in found) and "GY-BUILD-003" in "".join(texts)
     assert time.monotonic() - began < 50
+
+
+@attrs.frozen
+class Slow:
+    """A pass that takes an hour, by a clock of its own."""
+
+    name = "slow"
+    clock: list[float]
+
+    @property
+    def content_hash(self) -> str:
+        """What this pass does."""
+        return "slow"
+
+    def run(self, program: Any) -> Any:
+        """Return the program, or on the level of FX graphs that it is the same."""
+        self.clock[0] += 3600
+        return False if isinstance(program, torch.fx.GraphModule) else program
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock for deadlines, which stands still until a test moves it."""
+    now = [0.0]
+    monkeypatch.setattr("gyrator_ir.deadline.time.monotonic", lambda: now[0])
+    return now
+
+
+@pytest.mark.parametrize(
+    ("level", "seconds", "said"),
+    [
+        ("fx", 600, "the stage 'lower'"),
+        ("loop", 600, "the stage 'schedule'"),
+        ("kernel", 600, ""),  # the pass is the last step of its stage
+        ("tile", 600, "the stage 'emit'"),
+        ("joint", 600, "the stage 'joint'"),
+        ("loop", 0, ""),
+        ("loop", 7200, ""),
+    ],
+)
+def test_a_stage_that_takes_too_long(
+    tmp_path: Path, clock: list[float], level: str, seconds: int, said: str
+) -> None:
+    passes = PassEdits().first(level, Slow(clock))
+    found, texts, _ = _compiled(tmp_path, _small, passes=passes, stage_seconds=seconds)
+    assert found and all(bool(r.fallback) is bool(said) for r in found)
+    assert bool(texts) is bool(said)
+    assert all("GY-COMPILE-003" in t and said in t for t in texts)
+
+
+def test_an_op_that_takes_too_long_to_lower(tmp_path: Path, clock: list[float]) -> None:
+    table = default_table()
+
+    def slow(b: Any, x: Any) -> Any:
+        clock[0] += 3600
+        return table.rules["aten.sin.default"](b, x)
+
+    rules = LoweringTable({**table.rules, "aten.sin.default": slow})
+    given = lambda x: (x.exp().sin() + x).sum(0)  # noqa: E731
+    for _ in range(2):  # what time has decided is not stored
+        found, texts, _ = _compiled(tmp_path, given, rules=rules)
+        assert not any(r.fallback for r in found) and any(r.kernels for r in found)
+        assert texts and all("GY-COMPILE-003" in t for t in texts)
+        left = {e.target: e.reason for r in found for e in r.externs}
+        assert left.keys() == {"aten.sin.default"}
+        assert left["aten.sin.default"].startswith("GY-COMPILE-003")
+    clock[0] = -1e9
+    assert not any(r.externs for r in _compiled(tmp_path, given)[0])
+
+
+@pytest.mark.parametrize("fails", ["exit 1", "kill -9 $$"])
+def test_a_compiler_that_fails_on_one_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    picky = tmp_path / "picky-c++"
+    picky.write_text(
+        '#!/bin/sh\nif grep -qs "aten.sort" kernels.cpp; then '
+        f'{fails}; fi\nexec {shutil.which("g++")} "$@"\n'
+    )
+    picky.chmod(picky.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(picky))
+    monkeypatch.setattr(
+        "gyrator_codegen_cpp.stage.balanced", lambda sizes, *_: [[n] for n in range(len(sizes))]
+    )
+
+    def given(x: torch.Tensor) -> Any:
+        return x.sort(0), (x.exp() + 1).sum(-1), (x @ x.t()).cumsum(1), x.t().sort(-1)
+
+    found, texts, _ = _compiled(tmp_path / "c", given, fusion=False)
+    assert not any(r.fallback for r in found)
+    assert "aten.exp.default" in {op for r in found for k in r.kernels for op in k.ops}
+    left = {e.target for r in found for e in r.externs if "GY-BUILD" in e.reason}
+    assert left == {"aten.sort.default"}
+    assert "GY-BUILD" in "".join(texts)
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,13 @@ class Options:
     compile_seconds: int = _option(
         300,
         "Seconds that one call of a kernel compiler may take; 0 means as many as it takes. One "
-        "that takes longer is ended, and its graph runs eagerly.",
+        "that takes longer is ended, and PyTorch runs what its kernels are for.",
+        code=False,
+    )
+    stage_seconds: int = _option(
+        600,
+        "Seconds that one stage of the compile of one graph may take; 0 means as many as it takes. "
+        "PyTorch runs the op that lowering has come to by then, and in later stages the graph.",
         code=False,
     )
     progress: bool = _option(True, "Show the progress of long compiles on a terminal.", code=False)

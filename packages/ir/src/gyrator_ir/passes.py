@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 import attrs
 from attrs import define, evolve, field, frozen
 
+from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, VerifyError
 
 M = TypeVar("M")
@@ -88,9 +89,16 @@ class Tracer:
 
     texts: bool = False
     steps: list[Step] = field(factory=list)
+    deadline: Deadline = NEVER
+    """When what is traced has to be done."""
 
     def run(self, level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
-        """Run a pass; return the program, and whether it changed."""
+        """Run a pass; return the program, and whether it changed.
+
+        Raises:
+            LateError: GY-COMPILE-003, when there is no time left for it.
+        """
+        self.deadline.check(f"pass {one.name!r}")
         before = level.show(program) if self.texts else ""
         start = perf_counter()
         program, changed = _run(level, one, program)

@@ -10,6 +10,7 @@ from attrs import define, evolve, field
 from torch.fx import GraphModule, Node
 
 from gyrator_ir.checks import takes
+from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.expr import Expr, Sym, SymKind, floordiv, le
 from gyrator_ir.expr.sympy_bridge import cond_from_sympy
@@ -52,6 +53,7 @@ def lower(
     options: LoweringOptions,
     targets: Mapping[str, Target],
     table: LoweringTable | None = None,
+    deadline: Deadline = NEVER,
 ) -> LoopProgram:
     """Lower an AOTAutograd graph of aten ops to Loop IR.
 
@@ -60,13 +62,16 @@ def lower(
         options: what lowering may choose.
         targets: a target for each device type that the graph names.
         table: the rules; `default_table()` if not given.
+        deadline: when lowering has to be done.
 
     Raises:
         RefusedError: with codes `GY-LOWER-...`, when nodes cannot be expressed. It names all of
-            them; the caller runs them in PyTorch and compiles the rest.
+            them; the caller runs them in PyTorch and compiles the rest. With GY-COMPILE-003, when
+            the time is over: for the node during which it ran out.
     """
     takes("lower", gm, GraphModule)
-    return _Lowering.of(gm, options, targets, default_table() if table is None else table).run()
+    rules = default_table() if table is None else table
+    return _Lowering.of(gm, options, targets, rules, deadline).run()
 
 
 @define
@@ -76,6 +81,7 @@ class _Lowering:
     gm: GraphModule
     b: LoopBuilder
     table: LoweringTable
+    deadline: Deadline
     env: dict[Node, Any] = field(factory=dict)
     inputs: list[Input] = field(factory=list)
     constants: dict[str, tuple[Constant, TensorValue]] = field(factory=dict)
@@ -97,12 +103,13 @@ class _Lowering:
         options: LoweringOptions,
         targets: Mapping[str, Target],
         table: LoweringTable,
+        deadline: Deadline,
     ) -> "_Lowering":
         symbols = Symbols()
         builder = LoopBuilder(
             options, dict(targets), symbols=symbols, known=symbols.known, locate=Locator().origin
         )
-        return cls(gm, builder, table)
+        return cls(gm, builder, table, deadline)
 
     def __attrs_post_init__(self) -> None:
         self.regions = Regions(self.b, self._region)
@@ -113,7 +120,8 @@ class _Lowering:
     def _region(self, gm: GraphModule, name: str, path: str, around: Around | None) -> LoopProgram:
         """Lower a graph inside this one to a program of its own."""
         b = self.b
-        inner = _Lowering.of(gm, evolve(b.options, name=name), b.targets, self.table)
+        options = evolve(b.options, name=name)
+        inner = _Lowering.of(gm, options, b.targets, self.table, self.deadline)
         inner.prefix = self.prefix + path
         inner.around = around
         if around is not None:
@@ -124,7 +132,12 @@ class _Lowering:
     def run(self) -> LoopProgram:
         outputs: tuple[Output, ...] = ()
         failure: Exception | None = None
+        last: Node | None = None
         for node in self.gm.graph.nodes:
+            if last is not None and self.deadline.past:
+                self.refused[last.name] = self.deadline.late(f"lowering {node.name}")
+                break
+            last = node if node.op == "call_function" else last
             self.b.begin(node)
             mark = self.b.mark()
             try:

@@ -5,6 +5,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from attrs import evolve, frozen
 
 from gyrator_ir.body.nodes import Reduce, ReduceKind, Store
+from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.kernel.nodes import Kernel, Lifetime, Refusal, Schedule, ScheduleNode, Together
 from gyrator_ir.loop.nodes import Buffer, LoopProgram, TensorRef
 from gyrator_ir.target import Heuristics, Target
@@ -44,6 +45,7 @@ class _Context:
     sizes: Mapping[str, int]
     """Bytes of each created buffer, for typical sizes."""
     repeats: Repeats
+    deadline: Deadline
 
     def heuristics(self, index: int) -> Heuristics | None:
         """Return the numbers for the device of an operation, None for calls."""
@@ -66,10 +68,11 @@ def build(
     targets: Mapping[str, Target],
     limit: int | None = None,
     repeats: Repeats | None = None,
+    deadline: Deadline = NEVER,
 ) -> Schedule:
     """Fuse, order, and plan memory. While that takes more than `limit` bytes, what runs together
     where most memory is needed is taken apart, a few times at most. `repeats` has kernels made by
-    other choices for the program."""
+    other choices for the program. LateError (GY-COMPILE-003) where the deadline is past."""
     buffers = {b.name: b for b in program.all_buffers}
     context = _Context(
         program,
@@ -81,6 +84,7 @@ def build(
         Ranges(program.facts),
         sizes_of_buffers(program.buffers, program.facts),
         Repeats() if repeats is None else repeats,
+        deadline,
     )
     apart: set[int] = set()
     for attempt in range(ATTEMPTS):
@@ -111,7 +115,9 @@ def build(
         together=plan.together,
         facts=program.facts,
         origins=program.origins,
-        subschedules=tuple(build(p, inner, targets) for p in program.subprograms),
+        subschedules=tuple(
+            build(p, inner, targets, deadline=deadline) for p in program.subprograms
+        ),
         user_kernels=program.user_kernels,
     )
     return planned(made, plan.fits, options.graph_parts) if options.device_graphs else made
@@ -133,6 +139,7 @@ def _fusion(context: _Context, options: SchedulerOptions, apart: set[int]) -> Fu
         options,
         context.ranges,
         context.repeats.matches,
+        context.deadline,
     )
 
 
@@ -277,6 +284,7 @@ def _node(context: _Context, c: Cluster, wanted: set[str]) -> ScheduleNode:
     if c.call is not None and not isinstance(c.call, LOOPS):
         return c.call
     index = c.members[0].index
+    context.deadline.check(f"the kernel of {c.members[0].op.name}")
     device, heuristics = context.devices[index], context.heuristics(index)
     assert device is not None and heuristics is not None
     origins = tuple(sorted({o for m in c.members for o in m.op.origins}))

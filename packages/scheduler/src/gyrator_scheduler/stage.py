@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from attrs import evolve
 
 from gyrator_ir.checks import takes
+from gyrator_ir.deadline import NEVER
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule, TemplateKernel
 from gyrator_ir.loop.nodes import LoopProgram
@@ -37,15 +38,17 @@ def schedule(
         SchedulerError: GY-SCHED-001, when a device has no target.
         VerifyError: with `options.verify_each` or passes of the caller's, when a pass breaks an
             invariant.
+        LateError: GY-COMPILE-003, when the tracer's deadline is past.
     """
     takes("schedule", program, LoopProgram)
     program = offered(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
     repeats = Repeats()
+    deadline = NEVER if tracer is None else tracer.deadline
     for choice in choices(options):
         improved = loop_pipeline(choice, targets).run(program, tracer)
-        made = build(improved, choice, targets, limit, repeats)
+        made = build(improved, choice, targets, limit, repeats, deadline)
         needed = needs(made)
         if best is None or needed < best[0]:
             best = needed, made

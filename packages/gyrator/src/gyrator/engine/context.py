@@ -146,7 +146,7 @@ class CompilerContext:
     def stopwatch(self) -> Stopwatch:
         """Return what watches one compile."""
         texts = self.options.pass_texts or bool(self.options.trace_dir)
-        return Stopwatch(tracer=Tracer(texts))
+        return Stopwatch(tracer=Tracer(texts), limit=self.options.stage_seconds or math.inf)
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
         """Start the compilers that a graph of so many calls on these devices will need."""

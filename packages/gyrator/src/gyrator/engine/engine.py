@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 _DEPTH = 3
 """How often a piece of a graph may be cut again, for what only its own compile shows."""
 _PIECES = "pieces"
+_PASSING = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
+"""Codes of what another try, on a machine with more time and memory, may not meet."""
 _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 """Codes of calls of ATen that a user would not expect."""
 
@@ -162,7 +164,8 @@ class Engine(CompilerContext):
         try:
             stored = Stages(self).build(gm, key, phase, watch)
         except RefusedError as error:
-            self._keep_refused(gm, key, error.nodes)
+            if not any(why.code in _PASSING for why in error.nodes.values()):
+                self._keep_refused(gm, key, error.nodes)
             return self._in_pieces(gm, phase, error, depth)
         return self._finish(gm, key, stored, phase, watch, cached=False)
 
@@ -185,6 +188,9 @@ class Engine(CompilerContext):
 
         pieces = cut(gm, error.nodes)
         nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.name in error.nodes]
+        said = error.diagnostic
+        if said.code in _PASSING:
+            warn(said.code, f"PyTorch runs a part of a graph ({phase}): {said.message}", said.help)
         externs = tuple(record(n, error.nodes[n.name]) for n in nodes)
         self.observe(GraphRecord("main", phase, len(nodes), externs=externs))
         calls = [

@@ -1,5 +1,6 @@
 """Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -31,10 +32,11 @@ from gyrator.repro.script import GRAPH, SCRIPT, script
 from gyrator.store.manifest import CompiledHost
 from gyrator.store.programs import HOST, Product, StoredProgram, store_program
 from gyrator.store.summary import summarise
-from gyrator.targets import Building
+from gyrator.targets import Building, PartialBuilding
 from gyrator.targets.vendor import VendorBuilding, named, ours
 from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
 from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend, WrapperBackend
+from gyrator_ir.deadline import NEVER, Deadline, LateError
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show as show_host
@@ -52,6 +54,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
 from gyrator_lowering.options import NO_CALLS, LoweringOptions
 from gyrator_lowering.stage import lower
+from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import CacheKey
 from gyrator_runtime.plan.lower import lower as lower_host
 from gyrator_runtime.warn import warn
@@ -68,13 +71,23 @@ class Stages:
     def build(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
     ) -> StoredProgram:
-        """Compile the graph and store it under `key`."""
+        """Compile the graph and store it under `key`.
+
+        Raises:
+            RefusedError: where it cannot be compiled as a whole, or some of its kernels be built.
+        """
         product, building = self.product(gm, phase, watch)
         with watch.stage("build"):
-            return store_program(
-                self.setting.cache if self.setting.options.cache and product.lasting else None,
-                key, product, building, gm, self.setting.running(),
-            )  # fmt: skip
+            try:
+                return store_program(
+                    self.setting.cache if self.setting.options.cache and product.lasting else None,
+                    key, product, building, gm, self.setting.running(),
+                )  # fmt: skip
+            except BuildError as error:
+                nodes = [] if self.setting.options.strict else _not_built(gm, product, building)
+                if not nodes:
+                    raise
+                raise RefusedError(dict.fromkeys(nodes, error.diagnostic)) from error
 
     def product(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch
@@ -120,7 +133,7 @@ class Stages:
             lowering = self.lowering_options(gm, budget, passes)
         for final in (False, True):
             with watch.stage("lower"):
-                program = self.lowered(gm, lowering, called)
+                program = self.lowered(gm, lowering, called, watch.tracer.deadline)
             trace.ir(program)
             with watch.stage("schedule"):
                 planned = self.scheduled(program, options, watch.tracer)
@@ -159,11 +172,12 @@ class Stages:
         gm: torch.fx.GraphModule,
         lowering: LoweringOptions,
         called: Mapping[str, str] = NO_CALLS,
+        deadline: Deadline = NEVER,
     ) -> LoopProgram:
         """Lower a graph on which the passes have run; nodes in `called` are left to ATen."""
         rules = default_table() if self.setting.rules is None else self.setting.rules
         options = evolve(lowering, called=called)
-        return verify_loop(lower(gm, options, self.setting.by_device, rules))
+        return verify_loop(lower(gm, options, self.setting.by_device, rules, deadline))
 
     def scheduled(
         self, program: LoopProgram, options: SchedulerOptions, tracer: Tracer | None = None
@@ -310,6 +324,8 @@ class Stages:
                 place = [part.name] * (part is not host) + [device] * (len(devices) > 1)
                 seen = partial(trace.ir, part="_".join(place))
                 tiling = Tiling(self.setting.passes, tracer, seen)
+                if tracer is not None:
+                    tracer.deadline.check(f"kernels of {part.name}")
                 with named(definition, "emit"):
                     made, found = _written(part, definition.kernels, target, tiling)
                 refused |= found
@@ -423,11 +439,28 @@ def _written(
     try:
         found = refusals(part, language, target)
         return (() if found else units_of(part, language, target, tiling)), found
+    except LateError:
+        raise
     except UnsupportedError:  # only once it writes the text does the language know
         found = late_refusals(part, language, target, tiling)
         if not found:
             raise
         return (), found
+
+
+def _not_built(
+    gm: torch.fx.GraphModule, product: Product, building: Mapping[str, Building]
+) -> list[str]:
+    """Return the graph's nodes whose kernels cannot be built; none where no kernel can."""
+    partial = [made for made in building.values() if isinstance(made, PartialBuilding)]
+    if len(partial) < len(building):
+        return []
+    found = {symbol for made in partial for symbol in made.within(math.inf)}
+    lost = {k.name for k in product.manifest.built if k.symbol not in found}
+    if len(lost) == len(product.manifest.built):
+        return []
+    nodes = {node for k in product.manifest.kernels if k.name in lost for node in k.nodes}
+    return [node.name for node in gm.graph.nodes if node.name in nodes]
 
 
 def _check_order(target: Target) -> None:

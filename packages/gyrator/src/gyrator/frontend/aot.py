@@ -23,6 +23,7 @@ from gyrator.frontend.graph_key import traced_bytes
 from gyrator.frontend.mended import mend
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
+from gyrator_ir.deadline import LateError
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.modes import Numerics
 from gyrator_lowering.folding import FROZEN, Folding
@@ -55,13 +56,7 @@ class Frontend:
         mend(plain)
         why = eager_only(plain)
         if why is not None:
-            error = UnsupportedError(why)
-            if self.options.strict:
-                raise error
-            warn_fallback(error, "as the user wrote it")
-            calls = len(plain.graph.nodes) - len(inputs)
-            self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
-            return untraced(gm)
+            return self._eagerly(gm, inputs, UnsupportedError(why))
         # Compiled autograd looks into AOTAutograd's own nodes, and into no other.
         direct = not compiles_autograd()
         known = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
@@ -73,8 +68,22 @@ class Frontend:
             # It is not looked up, as one with symbolic sizes; what is stored is saved.
             key = make_key("graphs", {"saved": os.urandom(16)})
         if compiled is None:
-            compiled = self._trace(gm, inputs, key, direct, places)
+            try:
+                compiled = self._trace(gm, inputs, key, direct, places)
+            except LateError as error:  # in a pass over the joint graph
+                return self._eagerly(gm, inputs, error)
         return Kept(compiled, self.options, self.cache, key) if saving else untraced(compiled)
+
+    def _eagerly(
+        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], error: UnsupportedError
+    ) -> Callable[..., Any]:
+        """Return the user's graph, after a warning; with `strict`, raise what is wrong with it."""
+        if self.options.strict:
+            raise error
+        warn_fallback(error, "as the user wrote it")
+        calls = len(getattr(gm, "gm", gm).graph.nodes) - len(inputs)
+        self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
+        return untraced(gm)
 
     def _trace(
         self,

@@ -1,12 +1,14 @@
 """What one compile did, for explain, reports and tests."""
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from attrs import define, field, frozen
 
+from gyrator_ir.deadline import Deadline
 from gyrator_ir.passes import Step, Tracer
 
 
@@ -16,14 +18,18 @@ class Stopwatch:
 
     seconds: dict[str, float] = field(factory=dict)
     tracer: Tracer = field(factory=Tracer)
+    limit: float = math.inf
+    """Seconds that one stage may take."""
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a `with` block."""
+        """Time a `with` block, and let the tracer's deadline be its end."""
         start = time.perf_counter()
+        before, self.tracer.deadline = self.tracer.deadline, Deadline.after(self.limit, name)
         try:
             yield
         finally:
+            self.tracer.deadline = before
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attrs import frozen
 
+from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.loop.nodes import Operation
 from gyrator_ir.target import Heuristics
 from gyrator_scheduler.dependences import Dependences, Why
@@ -34,9 +35,11 @@ def fuse(
     options: SchedulerOptions,
     ranges: Ranges,
     matches: Matches,
+    deadline: Deadline = NEVER,
 ) -> Fusion:
     """Put operations into clusters. `heuristics` has those of each loop's device, None for calls.
     `matches` remembers which pairs fit, those of earlier calls for the same facts included.
+    LateError (GY-COMPILE-003) where the deadline is past.
 
     Greedy in program order: the operation, alone in a cluster, is joined with clusters that produce
     what it reads (the nearest first), then with clusters that read the same. Work per operation is
@@ -45,6 +48,7 @@ def fuse(
     line = Line()
     readers: dict[str, list[int]] = {}
     for index, op in enumerate(operations):
+        deadline.check(f"operation {index}")
         c = singleton(index, op)
         c.ordered |= options.in_order and bool(c.inner)
         needed = dependences.before[index]
