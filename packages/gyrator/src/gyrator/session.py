@@ -27,6 +27,7 @@ from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.passes import PassEdits
 from gyrator_ir.target import Target
 from gyrator_runtime.cache import Cache
+from gyrator_runtime.collector import only_new_objects
 
 if TYPE_CHECKING:
     from gyrator_lowering.table import LoweringTable
@@ -109,7 +110,8 @@ class Session:
         """Compile a graph of Dynamo's; what `torch.compile(f, backend=session.backend)` calls."""
         chosen = make_options(mode, options, self.options)
         frontend = Frontend(self.engine(chosen), chosen, self.cache, self._constants)
-        return frontend.compile(gm, example_inputs)
+        with only_new_objects():
+            return frontend.compile(gm, example_inputs)
 
     def engine(self, options: Options) -> Engine:
         """Return the compiler of ATen graphs for these options."""

@@ -28,6 +28,7 @@ from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.modes import Numerics
 from gyrator_lowering.folding import FROZEN, Folding
 from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.collector import only_new_objects
 
 _FILE = "graph.json"
 _NONE: frozenset[int] = frozenset()
@@ -235,7 +236,7 @@ class _Lazily:
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         if self._program is None:
-            with torch.no_grad(), torch._C._DisableAutocast():
+            with torch.no_grad(), torch._C._DisableAutocast(), only_new_objects():
                 self._program = self.compile()
         return self._program(args)
 

@@ -1,0 +1,66 @@
+"""The collector of cycles leaves alone what was alive before a compile."""
+
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+
+from gyrator_runtime.collector import only_new_objects
+
+
+class Node:
+    """Something that can be part of a cycle."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """Let no test find, or leave, frozen objects or a collector that is off."""
+    gc.unfreeze()
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+def test_new_cycles_are_collected_and_old_ones_wait() -> None:
+    old = weakref.ref(Node())
+    with only_new_objects():
+        new = weakref.ref(Node())
+        gc.collect()
+        assert new() is None
+        assert old() is not None
+    gc.collect()
+    assert old() is None
+
+
+def test_everything_is_looked_at_again_afterwards_even_if_it_fails() -> None:
+    with pytest.raises(ValueError, match="no"), only_new_objects():
+        assert gc.get_freeze_count()
+        raise ValueError("no")
+    assert not gc.get_freeze_count()
+
+
+def test_blocks_may_be_nested() -> None:
+    with only_new_objects():
+        with only_new_objects():
+            pass
+        assert gc.get_freeze_count()
+    assert not gc.get_freeze_count()
+
+
+def test_what_a_process_has_frozen_stays_frozen() -> None:
+    gc.freeze()
+    frozen = gc.get_freeze_count()
+    with only_new_objects():
+        pass
+    assert gc.get_freeze_count() == frozen
+
+
+def test_a_collector_that_is_off_stays_as_it_is() -> None:
+    gc.disable()
+    with only_new_objects():
+        assert not gc.get_freeze_count()
+    assert not gc.isenabled()
