@@ -227,6 +227,23 @@ def halide(session: nox.Session) -> None:
     )  # fmt: skip
 
 
+@nox.session(default=False)
+def compiler(session: nox.Session) -> None:
+    """The op tests by the packaged compiler of the extra `compiler`, on a path without any other."""
+    python = everything(session)
+    place = Path(session.create_tmp())
+    session.install("--upgrade", "--target", str(place / "packages"), "ziglang>=0.16")
+    path = place / "path"
+    path.mkdir(exist_ok=True)
+    for program in filter(None, map(shutil.which, ("env", "sh", "uname"))):
+        link = path / Path(program).name
+        link.unlink(missing_ok=True)
+        link.symlink_to(program)
+    tests = session.posargs or ("packages/gyrator/tests/test_ops.py",)
+    env = {"PATH": str(path), "CXX": "", "PYTHONPATH": str(place / "packages")}
+    session.run(python, "-m", "pytest", "-n", "auto", *tests, env=env, external=True)
+
+
 @nox.session(venv_backend="none", default=False)
 def neon(session: nox.Session) -> None:
     """Kernels and packages for aarch64, natively or under qemu; `-- -k gelu` chooses."""

@@ -2,6 +2,7 @@ import ctypes
 import multiprocessing
 import os
 import platform
+import shutil
 import signal
 import stat
 import subprocess
@@ -462,7 +463,8 @@ def test_a_compiler_for_another_machine(tmp_path):
     assert built.library.stat().st_size
 
 
-def test_no_compiler(tmp_path):
+def test_no_compiler(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ziglang", None)
     with pytest.raises(ToolchainError) as caught:
         find_toolchain({"PATH": str(tmp_path)})
     assert caught.value.diagnostic.code == "GY-BUILD-001"
@@ -477,6 +479,55 @@ def test_cxx_and_its_arguments(tmp_path, toolchain):
     broken = compiler_script(tmp_path, "exit 1")
     with pytest.raises(ToolchainError):
         find_toolchain({"CXX": broken, "PATH": os.environ["PATH"]})
+
+
+def packaged_compiler(folder, monkeypatch):
+    """Install a package `ziglang` whose compiler passes on to the one under test; log its calls."""
+    package = folder / "site" / "ziglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    real, log = shutil.which("g++"), folder / "log"
+    text = f"""#!/bin/sh
+echo "$ZIG_GLOBAL_CACHE_DIR $@" >> {log}
+mkdir -p "$ZIG_GLOBAL_CACHE_DIR/o"
+[ "$1" = c++ ] && [ "$2" = --version ] && echo "clang version 99.1" && exit
+[ "$1 $2" = "c++ -target" ] || exit 2
+shift 4
+exec {real} "$@"
+"""
+    (package / "zig").write_text(text)
+    (package / "zig").chmod(0o755)
+    monkeypatch.syspath_prepend(str(folder / "site"))
+    return package / "zig", log
+
+
+def test_the_packaged_compiler_comes_last(tmp_path, monkeypatch):
+    zig, log = packaged_compiler(tmp_path, monkeypatch)
+    other = compiler_script(tmp_path, "echo g++ 9.9")
+    (tmp_path / "g++").symlink_to(other)
+    assert find_toolchain({"PATH": str(tmp_path)}).command == (str(tmp_path / "g++"),)
+    with pytest.raises(ToolchainError, match=r"tried nothing\)"):
+        find_toolchain({"PATH": str(tmp_path / "none"), "CXX": "nothing"})
+    assert not log.exists()
+    found = find_toolchain({"PATH": str(tmp_path / "none")}, Cache(tmp_path / "c"))
+    assert (found.command[0], found.family, found.packaged) == (str(zig), "clang", True)
+    assert found.command[1] == "c++"
+    assert not found.threads
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the target's name is Linux's")
+def test_the_packaged_compiler_leaves_nothing_behind(tmp_path, monkeypatch):
+    zig, log = packaged_compiler(tmp_path, monkeypatch)
+    cache = Cache(tmp_path / "c")
+    toolchain = find_toolchain({"PATH": str(tmp_path / "none")}, cache)
+    unit = HostUnit("u", 'extern "C" int f() { return 7; }', ("f",))
+    (built,) = Builder(toolchain, cache, "plain").submit([unit]).built()
+    assert {p.name for p in built.library.parent.iterdir()} == {
+        "kernels.cpp", "kernels.so", "manifest.json",
+    }  # fmt: skip
+    folders = [Path(line.partition(" ")[0]) for line in log.read_text().splitlines()]
+    assert len(folders) == 2
+    assert all(f.is_absolute() and not f.exists() for f in folders)
 
 
 @pytest.mark.parametrize("cxx", ['g++ "-O2', "'"])

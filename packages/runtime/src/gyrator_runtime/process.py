@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -10,6 +11,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _MOST_OUTPUT = 64 << 10
+_SCRATCH = ".scratch"
+_CACHES = ("ZIG_LOCAL_CACHE_DIR", "ZIG_GLOBAL_CACHE_DIR")
+"""Where a compiler would keep, for ever, what it has built."""
 
 # A fork while a child is being started would copy the writing ends of its pipes, and our reader
 # would then wait for the child of that fork to exit; so forks wait for the start instead.
@@ -50,7 +54,9 @@ class Limited:
         """Whether it took too long."""
         # Not pipes: something that it leaves behind may keep them open.
         self._output = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+        self._scratch = None if folder is None else folder.absolute() / _SCRATCH
         own = {} if folder is None else {"TMPDIR": str(folder)}
+        own |= dict.fromkeys(() if folder is None else _CACHES, str(self._scratch))
         try:
             with tempfile.TemporaryFile(dir=folder) as source:
                 source.write(given)
@@ -84,6 +90,8 @@ class Limited:
                 raise
             finally:
                 self._timer.cancel()
+                if self._scratch is not None:
+                    shutil.rmtree(self._scratch, ignore_errors=True)
             size = self._output.seek(0, os.SEEK_END)
             self._output.seek(max(size - _MOST_OUTPUT, 0))
             return status, self._output.read().decode(errors="replace")

@@ -11,6 +11,9 @@ How a kernel library is linked, and why (measured with torch 2.13.0+cpu and g++ 
   another name would get a second pool: `openmp_link` then links without that entry.)
 * clang maps `-fopenmp` to libomp, a second pool, and drops the pragmas with `-fopenmp=libgomp`;
   kernels built by clang are therefore single-threaded (`Toolchain.threads` says so).
+* The package `ziglang` of PyPI holds a clang with headers and a linker, for machines that have no
+  compiler. By itself it would write for this very processor, put sanitizers into unoptimised code,
+  and build and link a C++ library of its own; `_packaged` and `module_flags` keep it from all three.
 """
 
 import functools
@@ -19,7 +22,10 @@ import platform
 import re
 import shlex
 import shutil
+import sys
+import tempfile
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
 from attrs import field, frozen
@@ -31,6 +37,11 @@ from gyrator_runtime.warn import warn
 
 CANDIDATES = ("g++", "clang++", "c++")
 """Names tried in this order where $CXX is not set."""
+
+_INSTALL = (
+    "install one (Debian: apt-get install g++; without rights to: "
+    "pip install 'gyrator[compiler]') or set CXX to one"
+)
 
 BASE_FLAGS = (
     "-std=c++17",
@@ -80,6 +91,7 @@ class Toolchain:
     family: str  # "gcc" or "clang"
     openmp_link: bool = True  # whether torch's libgomp answers to the name that g++ links
     machine: str = field(factory=platform.machine)  # whose code it makes
+    packaged: bool = False  # whether it is that of the Python package `ziglang`
 
     @property
     def threads(self) -> bool:
@@ -96,6 +108,16 @@ class Toolchain:
     def foreign(self) -> bool:
         """Whether it makes code of another machine, which cannot be loaded here."""
         return self.machine != platform.machine()
+
+    @property
+    def module_flags(self) -> tuple[str, ...]:
+        """Flags for a Python module, beside those that every compiler is given."""
+        return ("-nostdlib", "-lc") if self.packaged else ()
+
+    @property
+    def module_needs(self) -> tuple[str, ...]:
+        """SONAMEs of the libraries, which torch has loaded, that stand in for the compiler's own."""
+        return ("libstdc++.so.6", "libgcc_s.so.1") if self.packaged else ()
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
         """Flags that turn a kernel unit into an object for instruction set level `isa`."""
@@ -120,7 +142,8 @@ def find_toolchain(
     openmp_link: bool | None = None,
     seconds: float = 10.0,
 ) -> Toolchain:
-    """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`.
+    """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`, or that
+    of the Python package `ziglang`.
 
     The answer is kept in `cache` under the program's path, size and time, so that a warm process
     starts none. One that takes more than `seconds` is not asked again by this process. Raises
@@ -134,11 +157,16 @@ def find_toolchain(
         tried.append(words[0])
         if found is None:
             continue
-        version = _version(found, cache, seconds)
+        version = _version((found,), cache, seconds)
         if version is None:
             continue
         family = "clang" if "clang" in version else "gcc"
         return Toolchain((found, *words[1:]), version, family, link)
+    if not explicit and (packaged := _packaged()):
+        tried.append("ziglang")
+        version = _version(packaged[:2], cache, seconds)
+        if version is not None:
+            return Toolchain(packaged, version, "clang", link, packaged=True)
     raise _no_compiler(f"no C++ compiler works (tried {', '.join(tried)})")
 
 
@@ -185,9 +213,20 @@ def _explicit(cxx: str) -> list[str]:
     return kept
 
 
-def _no_compiler(
-    message: str, help: str = "install one (Debian: apt-get install g++) or set CXX to one"
-) -> ToolchainError:
+def _packaged() -> tuple[str, ...]:
+    """Return how the clang of the package `ziglang` is called for any processor; empty without it."""
+    found = find_spec("ziglang")
+    folders = () if found is None else tuple(found.submodule_search_locations or ())
+    programs = (Path(folder, name) for folder in folders for name in ("zig", "zig.exe"))
+    program = next((p for p in programs if p.is_file()), None)
+    if program is None:
+        return ()
+    linux = sys.platform.startswith("linux")
+    place = ("-target", f"{platform.machine()}-linux-gnu") if linux else ("-mcpu=baseline",)
+    return (str(program), "c++", *place, "-fno-sanitize=all")
+
+
+def _no_compiler(message: str, help: str = _INSTALL) -> ToolchainError:
     return ToolchainError(Diagnostic("GY-BUILD-001", message, help=help))
 
 
@@ -218,7 +257,8 @@ def loaded_openmp() -> tuple[str, ...]:
     return tuple(sorted(p for p in mapped if Path(p).name.startswith(prefixes)))
 
 
-def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
+def _version(command: tuple[str, ...], cache: Cache | None, seconds: float) -> str | None:
+    program = command[0]
     try:
         state = os.stat(program)
     except OSError:
@@ -232,7 +272,7 @@ def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
     if entry is not None:
         return entry.read("version").decode()
     try:
-        version = _ask_version(program, key.hex, seconds)
+        version = _ask_version(command, key.hex, seconds)
     except OSError:
         return None
     if version is not None and cache is not None:
@@ -241,16 +281,17 @@ def _version(program: str, cache: Cache | None, seconds: float) -> str | None:
 
 
 @functools.cache
-def _ask_version(program: str, state: str, seconds: float) -> str | None:
+def _ask_version(command: tuple[str, ...], state: str, seconds: float) -> str | None:
     """Return what a program calls itself; None, from then on, for one that took too long.
 
     OSError, which is not remembered, where it fails or gives no version.
     """
-    asked = Limited((program, "--version"), seconds)
-    status, output = asked.wait()
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Limited((*command, "--version"), seconds, Path(folder))
+        status, output = asked.wait()
     if asked.late:
         return None
     first = output.strip().partition("\n")[0].strip()
     if status or not re.search(r"\d", first):
-        raise OSError(f"{program} has no version")
+        raise OSError(f"{command[0]} has no version")
     return first

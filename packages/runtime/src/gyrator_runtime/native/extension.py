@@ -20,7 +20,7 @@ from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 _FLAGS = ("-O1", "-std=c++17", "-nostdinc++", "-fvisibility=hidden", "-shared", "-fPIC")
-_STAND_IN = "needed.so"
+_STAND_IN = "needed{}.so"
 _SECONDS = 300.0
 
 
@@ -80,12 +80,17 @@ class Extension:
             raise FileNotFoundError(f"no Python.h in {include}")
 
         def write(folder: Path) -> None:
-            words = (*toolchain.command, *_FLAGS, f"-I{include}", "-o", self.file, "-x", "c++", "-")
-            if self.needs:
-                _run(stand_in_command(toolchain, self.needs, _STAND_IN), folder, b"")
-                words += ("-x", "none", "-Wl,--no-as-needed", _STAND_IN)
+            flags = (*_FLAGS, *toolchain.module_flags, f"-I{include}")
+            words = (*toolchain.command, *flags, "-o", self.file, "-x", "c++", "-")
+            needs = (*([self.needs] if self.needs else []), *toolchain.module_needs)
+            files = [_STAND_IN.format(number) for number in range(len(needs))]
+            for soname, file in zip(needs, files, strict=True):
+                _run(stand_in_command(toolchain, soname, file), folder, b"")
+            if files:
+                words += ("-x", "none", "-Wl,--no-as-needed", *files)
             _run(words, folder, self.text)
-            (folder / _STAND_IN).unlink(missing_ok=True)
+            for file in files:
+                (folder / file).unlink(missing_ok=True)
             try:
                 SharedLibrary(folder / self.file).address(f"PyInit_{self.name}")
             except OSError as error:

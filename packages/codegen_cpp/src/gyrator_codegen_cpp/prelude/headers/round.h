@@ -35,6 +35,9 @@ GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return (gy_hf64)__builtin_ia32_sqrtpd512(x, 4
 #elif GY_ISA == 512
 GY_FN vf32 gy_sqrt(vf32 x) { return (vf32)__builtin_ia32_sqrtps512_mask(x, x, (su16)-1, 4); }
 GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return (gy_hf64)__builtin_ia32_sqrtpd512_mask(x, x, (su8)-1, 4); }
+#elif GY_ISA == 256 && defined(__clang__) && !__has_builtin(__builtin_ia32_sqrtps256)
+GY_FN vf32 gy_sqrt(vf32 x) { return __builtin_elementwise_sqrt(x); }
+GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return __builtin_elementwise_sqrt(x); }
 #elif GY_ISA == 256
 GY_FN vf32 gy_sqrt(vf32 x) { return (vf32)__builtin_ia32_sqrtps256(x); }
 GY_FN gy_hf64 gy_sqrt(gy_hf64 x) { return (gy_hf64)__builtin_ia32_sqrtpd256(x); }
