@@ -229,7 +229,7 @@ def halide(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def compiler(session: nox.Session) -> None:
-    """The op tests by the packaged compiler of the extra `compiler`, on a path without any other."""
+    """The op tests by the clang of the extra `compiler`, on a path without a compiler."""
     python = everything(session)
     place = Path(session.create_tmp())
     session.install("--upgrade", "--target", str(place / "packages"), "ziglang>=0.16")

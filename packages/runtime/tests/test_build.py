@@ -517,7 +517,7 @@ def test_the_packaged_compiler_comes_last(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the target's name is Linux's")
 def test_the_packaged_compiler_leaves_nothing_behind(tmp_path, monkeypatch):
-    zig, log = packaged_compiler(tmp_path, monkeypatch)
+    _, log = packaged_compiler(tmp_path, monkeypatch)
     cache = Cache(tmp_path / "c")
     toolchain = find_toolchain({"PATH": str(tmp_path / "none")}, cache)
     unit = HostUnit("u", 'extern "C" int f() { return 7; }', ("f",))

@@ -37,9 +37,13 @@ def test_new_cycles_are_collected_and_old_ones_wait() -> None:
 
 
 def test_everything_is_looked_at_again_afterwards_even_if_it_fails() -> None:
-    with pytest.raises(ValueError, match="no"), only_new_objects():
-        assert gc.get_freeze_count()
-        raise ValueError("no")
+    def fail() -> None:
+        with only_new_objects():
+            assert gc.get_freeze_count()
+            raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        fail()
     assert not gc.get_freeze_count()
 
 

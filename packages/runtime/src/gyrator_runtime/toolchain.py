@@ -12,8 +12,8 @@ How a kernel library is linked, and why (measured with torch 2.13.0+cpu and g++ 
 * clang maps `-fopenmp` to libomp, a second pool, and drops the pragmas with `-fopenmp=libgomp`;
   kernels built by clang are therefore single-threaded (`Toolchain.threads` says so).
 * The package `ziglang` of PyPI holds a clang with headers and a linker, for machines that have no
-  compiler. By itself it would write for this very processor, put sanitizers into unoptimised code,
-  and build and link a C++ library of its own; `_packaged` and `module_flags` keep it from all three.
+  compiler. By itself it would write for this very processor, put sanitizers into its code, and
+  build and link a C++ library of its own; `_packaged` and `module_flags` keep it from all three.
 """
 
 import functools
@@ -116,7 +116,7 @@ class Toolchain:
 
     @property
     def module_needs(self) -> tuple[str, ...]:
-        """SONAMEs of the libraries, which torch has loaded, that stand in for the compiler's own."""
+        """SONAMEs of what torch has loaded that stands in for the compiler's own libraries."""
         return ("libstdc++.so.6", "libgcc_s.so.1") if self.packaged else ()
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
@@ -214,7 +214,7 @@ def _explicit(cxx: str) -> list[str]:
 
 
 def _packaged() -> tuple[str, ...]:
-    """Return how the clang of the package `ziglang` is called for any processor; empty without it."""
+    """Return how the package `ziglang` is called as a C++ compiler; empty without it."""
     found = find_spec("ziglang")
     folders = () if found is None else tuple(found.submodule_search_locations or ())
     programs = (Path(folder, name) for folder in folders for name in ("zig", "zig.exe"))

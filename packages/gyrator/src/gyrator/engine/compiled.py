@@ -46,6 +46,18 @@ class CompiledGraph:
     """Under which the cache holds it; None for one that runs eagerly or holds constants."""
 
 
+class Begun(Protocol):
+    """A graph whose stages have run; its kernels may still be being built."""
+
+    def waits(self) -> bool:
+        """Whether `finish` would wait for a compiler."""
+        ...
+
+    def finish(self) -> CompiledGraph:
+        """Wait, and return the callable."""
+        ...
+
+
 class GraphCompiler(Protocol):
     """Compiles ATen graphs, and finds those that were compiled before."""
 
@@ -99,6 +111,12 @@ class GraphCompiler(Protocol):
     ) -> CompiledGraph:
         """Return a callable for the graph: compiled, or eager with a warning. `watch` has seen what
         was done before."""
+        ...
+
+    def begin(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> Begun:
+        """Do what `compile` does, but for waiting for the compilers of kernels."""
         ...
 
     def find(self, key: str, phase: Phase) -> Boxed | None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 from attrs import asdict, evolve, frozen
 
-from gyrator.engine.compiled import Boxed, CompiledGraph, Phase
+from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.idle_options import warn_idle
 from gyrator.engine.parts import PartCompiler, PartError
@@ -20,6 +20,7 @@ from gyrator.frontend.fallback import eager_graph, warn_fallback
 from gyrator.frontend.graph_key import fills_empty, graph_bytes
 from gyrator.reports.records import ExternRecord, GraphRecord, Stopwatch
 from gyrator.store.programs import StoredProgram, load_program
+from gyrator.targets import AskedBuilding
 from gyrator_ir.diagnostics import (
     Diagnostic,
     GyratorError,
@@ -52,11 +53,17 @@ class Engine(CompilerContext):
     ) -> CompiledGraph:
         """Return a callable for the graph. PyTorch runs what of it cannot be compiled, and all of
         it, with a warning, where nothing can."""
+        return self.begin(gm, phase, watch).finish()
+
+    def begin(
+        self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
+    ) -> Begun:
+        """Do what `compile` does, but for waiting for the compilers of kernels."""
         watch = watch or self.stopwatch()
         warn_idle(self.options, self.targets, _devices(gm), phase)
         if self.parts is not None:
-            return self._parted(gm, phase, watch, self.parts)
-        return self._adapted(gm, phase, _DEPTH, watch)
+            return _Made(self._parted(gm, phase, watch, self.parts))
+        return self._begin_adapted(gm, phase, _DEPTH, watch)
 
     def _parted(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch, parts: PartCompiler
@@ -87,25 +94,38 @@ class Engine(CompilerContext):
     def _adapted(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
     ) -> CompiledGraph:
-        adapt = plain_boundary(gm)
-        compiled = self._compile_or_run(gm, phase, depth, watch)
-        return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
+        return self._begin_adapted(gm, phase, depth, watch).finish()
 
-    def _compile_or_run(
+    def _begin_adapted(
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
-    ) -> CompiledGraph:
+    ) -> Begun:
+        adapt = plain_boundary(gm)
         try:
-            return self._compile(gm, phase, depth, watch)
+            begun = self._begin(gm, phase, depth, watch)
         except Exception as error:
-            shown = self._shown(gm, error)
-            if self.options.strict or isinstance(error, VerificationError):
-                if shown:
-                    error.add_note(shown)
-                raise
-            warn_fallback(error, phase, shown)
-            calls = sum(n.op == "call_function" for n in gm.graph.nodes)
-            self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
-            return CompiledGraph(eager_graph(gm))
+            begun = _Made(self._by_eager(gm, phase, error))
+
+        def finished() -> CompiledGraph:
+            try:
+                compiled = begun.finish()
+            except Exception as error:
+                compiled = self._by_eager(gm, phase, error)
+            return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
+
+        return _Begun(begun.waits, finished)
+
+    def _by_eager(self, gm: torch.fx.GraphModule, phase: Phase, error: Exception) -> CompiledGraph:
+        """Let PyTorch run a graph that could not be compiled, with a warning; raise the error where
+        it is to be seen."""
+        shown = self._shown(gm, error)
+        if self.options.strict or isinstance(error, VerificationError):
+            if shown:
+                error.add_note(shown)
+            raise error
+        warn_fallback(error, phase, shown)
+        calls = sum(n.op == "call_function" for n in gm.graph.nodes)
+        self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
+        return CompiledGraph(eager_graph(gm))
 
     def _shown(self, gm: torch.fx.GraphModule, error: Exception) -> str:
         """Keep a graph on which the compiler itself failed; say where it is, or the first one with
@@ -144,9 +164,7 @@ class Engine(CompilerContext):
             return None
         return LibraryChoice(self, Budget(self.options.autotune_seconds))
 
-    def _compile(
-        self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
-    ) -> CompiledGraph:
+    def _begin(self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch) -> Begun:
         self.check(gm)
         with watch.stage("key"):
             key = self._key(gm)
@@ -156,18 +174,33 @@ class Engine(CompilerContext):
                 stored = self._stored(key, gm)
                 refused = None if stored is not None else self._refused_before(gm, key)
             if stored is not None:
-                return self._finish(gm, key, stored, phase, watch, cached=True)
+                return _Made(self._finish(gm, key, stored, phase, watch, cached=True))
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
-            return self._in_pieces(gm, phase, RefusedError(refused), depth)
+            return _Made(self._in_pieces(gm, phase, RefusedError(refused), depth))
+        stages = Stages(self)
         try:
-            stored = Stages(self).build(gm, key, phase, watch)
+            product, building = stages.product(gm, phase, watch)
         except RefusedError as error:
-            if not any(why.code in _PASSING for why in error.nodes.values()):
-                self._keep_refused(gm, key, error.nodes)
-            return self._in_pieces(gm, phase, error, depth)
-        return self._finish(gm, key, stored, phase, watch, cached=False)
+            return _Made(self._without(gm, key, phase, error, depth))
+
+        def finished() -> CompiledGraph:
+            try:
+                stored = stages.stored(gm, key, product, building, watch)
+            except RefusedError as error:
+                return self._without(gm, key, phase, error, depth)
+            return self._finish(gm, key, stored, phase, watch, cached=False)
+
+        return _Begun(lambda: not all(map(_built, building.values())), finished)
+
+    def _without(
+        self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
+    ) -> CompiledGraph:
+        """Do `_in_pieces`, and remember what is refused, unless another try may take it."""
+        if not any(why.code in _PASSING for why in error.nodes.values()):
+            self._keep_refused(gm, key, error.nodes)
+        return self._in_pieces(gm, phase, error, depth)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
         """Return the stored program; None where there is none, or none that works here."""
@@ -293,6 +326,32 @@ class Engine(CompilerContext):
             **self.identity,
         }
         return make_key("programs", fields)
+
+
+@frozen(eq=False)
+class _Made:
+    """A graph for which there is nothing left to do."""
+
+    made: CompiledGraph
+
+    def waits(self) -> bool:
+        return False
+
+    def finish(self) -> CompiledGraph:
+        return self.made
+
+
+@frozen(eq=False)
+class _Begun:
+    """A graph whose kernels are being built."""
+
+    waits: Callable[[], bool]
+    finish: Callable[[], CompiledGraph]
+
+
+def _built(building: object) -> bool:
+    """Whether what is being built is at hand, as far as its loader tells."""
+    return not isinstance(building, AskedBuilding) or building.done()
 
 
 def _devices(gm: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:

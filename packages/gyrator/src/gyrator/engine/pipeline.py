@@ -1,4 +1,4 @@
-"""Every stage in order, on one screen (`Stages.build`): an ATen graph to a stored program."""
+"""Every stage in order, on one screen (`Stages.product`): from an ATen graph to a program."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -68,15 +68,19 @@ class Stages:
 
     setting: CompilerContext
 
-    def build(
-        self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, watch: Stopwatch
+    def stored(
+        self,
+        gm: torch.fx.GraphModule,
+        key: CacheKey,
+        product: Product,
+        building: Mapping[str, Building],
+        watch: Stopwatch,
     ) -> StoredProgram:
-        """Compile the graph and store it under `key`.
+        """Wait for what is being built for a graph's program, and store it under `key`.
 
         Raises:
-            RefusedError: where it cannot be compiled as a whole, or some of its kernels be built.
+            RefusedError: where some of its kernels cannot be built.
         """
-        product, building = self.product(gm, phase, watch)
         with watch.stage("build"):
             try:
                 return store_program(

@@ -11,7 +11,7 @@ from attrs import define, evolve, field, frozen
 from torch._dynamo.utils import flatten_graph_inputs
 from torch._guards import TracingContext
 
-from gyrator.engine.compiled import Boxed, CompiledGraph, GraphCompiler, Phase, untraced
+from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, watched
 from gyrator.frontend.eager_only import eager_only
@@ -102,6 +102,8 @@ class Frontend:
         compiled = tracing.run(gm, inputs)
         wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
+        back = None if facts is None or facts.tangents is None else tracing.meanwhile("backward")
+        tracing.finish()
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
         if facts is None:
             if wrapped:
@@ -112,9 +114,9 @@ class Frontend:
             return callable_for(facts, tracing.front.call, None, replay)
 
         def compile_backward() -> Boxed:
-            back = tracing.compile("backward", tracing.modules["backward"])
-            self._store(key, facts, tracing.front, back)
-            return back.call
+            made = tracing.compile("backward") if back is None else back.finish()
+            self._store(key, facts, tracing.front, made)
+            return made.call
 
         back = compile_backward() if _saving() else _Lazily(compile_backward)
         return callable_for(facts, tracing.front.call, back, replay)
@@ -241,6 +243,19 @@ class _Lazily:
         return self._program(args)
 
 
+@frozen(eq=False)
+class _Failed:
+    """A graph whose stages have failed."""
+
+    error: Exception
+
+    def waits(self) -> bool:
+        return False
+
+    def finish(self) -> CompiledGraph:
+        raise self.error
+
+
 @define(eq=False)
 class Tracing:
     """One run of AOTAutograd: its callbacks, and what they saw."""
@@ -259,6 +274,8 @@ class Tracing:
     metadata: Any = None
     watch: Stopwatch | None = None
     """What watched the passes over the joint graph, until a part of it is compiled."""
+    begun: Begun | None = None
+    """The forward graph, until its kernels have been waited for."""
     random: bool = False
     """Whether the user's function draws random numbers."""
 
@@ -302,12 +319,15 @@ class Tracing:
                 self.metadata = context.fw_metadata
                 # Programs write over no saved tensor: a graph may always be retained.
                 self.metadata.bw_donated_idxs = []
+            if phase == "forward":
+                return self.begin_forward(graph)
             return self.compile(phase, graph).call
 
         return run
 
-    def compile(self, phase: Phase, graph: torch.fx.GraphModule) -> CompiledGraph:
-        """Compile one graph and remember it."""
+    def compile(self, phase: Phase, graph: torch.fx.GraphModule | None = None) -> CompiledGraph:
+        """Compile one graph, or that which is known for a phase, and remember it."""
+        graph = self.modules[phase] if graph is None else graph
         self.modules[phase] = graph
         watch, self.watch = self.watch, None
         found = self._apart(graph) if phase == "inference" else None
@@ -319,6 +339,35 @@ class Tracing:
             call = with_constants(self.folding, compiled.call, self.constants)
             self.graphs[phase] = evolve(compiled, call=call)
         return self.graphs[phase]
+
+    def begin_forward(self, graph: torch.fx.GraphModule) -> Boxed:
+        """Compile the forward graph but for waiting for its kernels: `finish` does that."""
+        self.modules["forward"] = graph
+        watch, self.watch = self.watch, None
+        self.begun = self.compile_graph.begin(graph, "forward", watch)
+
+        def run(args: list[Any]) -> Sequence[Any]:
+            return self.graphs["forward"].call(args)
+
+        run._boxed_call = True  # type: ignore[attr-defined]  # AOTAutograd's sign of the convention
+        return run
+
+    def finish(self) -> None:
+        """Wait for the forward graph's kernels, if there is one."""
+        if self.begun is not None:
+            self.graphs["forward"] = self.begun.finish()
+            self.begun = None
+
+    def meanwhile(self, phase: Phase) -> Begun | None:
+        """Begin with the graph of a later phase while kernels of the forward graph are being built;
+        None if they are not. What fails is raised when that graph is asked for."""
+        if self.begun is None or not self.begun.waits():
+            return None
+        try:
+            with torch.no_grad(), torch._C._DisableAutocast():
+                return self.compile_graph.begin(self.modules[phase], phase)
+        except Exception as error:
+            return _Failed(error)
 
     def _mark(self, graph: torch.fx.GraphModule) -> bool:
         """Mark the inputs that are known; return whether there are any."""
@@ -410,8 +459,6 @@ class Tracing:
 
     def facts(self, inputs: int) -> GraphFacts | None:
         """Return how the graphs are called, if AOTAutograd's own wrapper can be left out."""
-        if not self.graphs:
-            return None
         if "inference" in self.modules:
             return facts_of(self.metadata, inputs, self.modules["inference"], None, self.refusal)
         if "forward" not in self.modules or "backward" not in self.modules:

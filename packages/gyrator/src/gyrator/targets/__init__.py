@@ -31,6 +31,7 @@ __all__ = [
     "API",
     "GROUP",
     "OPTIONAL",
+    "AskedBuilding",
     "Building",
     "KernelLoader",
     "LoaderContext",
@@ -73,6 +74,15 @@ class PartialBuilding(Protocol):
 
     def only(self, symbols: Collection[str]) -> Building:
         """Return the build of these kernels."""
+        ...
+
+
+@runtime_checkable
+class AskedBuilding(Protocol):
+    """Units that tell whether they are built; may be a further method of a `Building`."""
+
+    def done(self) -> bool:
+        """Whether `addresses` would return at once."""
         ...
 
 

@@ -85,6 +85,9 @@ def narrower(target: Target) -> tuple[Target, ...]:
 class _Building:
     handle: BuildHandle
 
+    def done(self) -> bool:
+        return self.handle.done()
+
     def libraries(self) -> tuple[Library, ...]:
         return libraries_of(self.handle.built())
 

@@ -70,7 +70,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
         raise BuildError(Diagnostic("GY-HALIDE-005", said, help=help)) from None
     found = find_toolchain(os.environ, context.cache)
     toolchain = HalideToolchain(
-        found.command, found.version, found.family, found.openmp_link, version
+        found.command, found.version, found.family, found.openmp_link, found.packaged, version
     )
     builder = Builder(
         toolchain,
