@@ -21,12 +21,14 @@ from gyrator.repro.minify import calls, minify
 from gyrator.repro.worker import Worker
 from gyrator_codegen_cpp import ops as cpp_ops
 from gyrator_ir.body.nodes import Load
-from gyrator_ir.expr import ZERO
-from gyrator_ir.host.nodes import HostProgram, Return
+from gyrator_ir.expr import ZERO, Const, subs
+from gyrator_ir.host.nodes import HostProgram, Launch, Return
 from gyrator_ir.kernel.nodes import Kernel, Schedule
-from gyrator_ir.loop.nodes import LoopProgram, Pointwise
+from gyrator_ir.loop.nodes import LoopProgram, Pointwise, Reduction
 from gyrator_ir.passes import PassEdits
 from gyrator_lowering.table import LoweringTable
+from gyrator_scheduler.fusion import match
+from gyrator_scheduler.host import plan
 
 GRAPH = """\
 fx.graph 1 @main
@@ -143,6 +145,132 @@ def crashing_host(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pipeline, "plan_host", planned)
 
 
+def wrong_fusion(patch: pytest.MonkeyPatch) -> None:
+    """Plant a scheduler that fuses work whose accesses to common memory do not fit."""
+    patch.setattr(match, "_conflict", lambda *_: None)
+
+
+def bad_reuse(patch: pytest.MonkeyPatch) -> None:
+    """Plant a planner of memory that lets what lives at the same time overlap."""
+    right = plan.place_in_pools
+
+    def placed(*given: Any) -> Any:
+        found = right(*given)
+        return evolve(found, offsets={n: (pool, ZERO) for n, (pool, _) in found.offsets.items()})
+
+    patch.setattr(plan, "place_in_pools", placed)
+
+
+def bad_launch(patch: pytest.MonkeyPatch) -> None:
+    """Plant plans whose launches pass the first two tensors of a kernel in each other's place."""
+    right = pipeline.lower_host
+
+    def swapped(one: Any) -> Any:
+        if not isinstance(one, Launch) or len(one.tensors) <= 2:
+            return one
+        first, second, *rest = one.tensors
+        return evolve(one, tensors=(second, first, *rest))
+
+    def lowered(host: HostProgram) -> Any:
+        return right(evolve(host, instructions=tuple(map(swapped, host.instructions))))
+
+    patch.setattr(pipeline, "lower_host", lowered)
+
+
+def wrong_gradient(patch: pytest.MonkeyPatch) -> None:
+    """Plant a rule of the gradient of `tanh` that gives that of the sigmoid."""
+    table = pipeline.default_table()
+    rules = {
+        **table.rules,
+        "aten.tanh_backward.default": table.find("aten.sigmoid_backward.default"),
+    }
+    patch.setattr(pipeline, "default_table", lambda: LoweringTable(rules))
+
+
+@frozen
+class Fixing:
+    """A pass of Loop IR that takes the sizes of the first call for all sizes."""
+
+    name: ClassVar[str] = "fixing"
+
+    def run(self, program: LoopProgram) -> LoopProgram:
+        hints = {symbol: Const(value) for symbol, value in program.facts.hints}
+        made = tuple(self._fixed(op, hints) for op in program.operations)
+        return program if made == program.operations else evolve(program, operations=made)
+
+    def _fixed(self, op: Any, hints: Any) -> Any:
+        if not isinstance(op, Reduction):
+            return op
+        inner = tuple(evolve(a, extent=subs(a.extent, hints)) for a in op.inner)
+        return evolve(op, inner=inner)
+
+
+ROWS = """\
+fx.graph 1 @main
+  in x: f32[64, 64] on cpu
+  in y: f32[64, 64] on cpu
+  a = aten.exp.default (x)
+  b = aten.amax.default (a, [0])
+  c = aten.mm.default (x, y)
+  d = aten.flip.default (c, [0])
+  e = aten.add.Tensor (d, b)
+  f = aten.sum.dim_IntList (e, [0])
+  g = aten.amax.default (y, [0])
+  h = aten.flip.default (f, [0])
+  k = aten.flip.default (g, [0])
+  l = aten.sub.Tensor (h, k)
+  m = aten.tanh.default (l)
+  return m, e
+"""
+FUSED = """\
+fx.graph 1 @main
+  in x: f32[64, 64] on cpu
+  in y: f32[64, 64] on cpu
+  a = aten.exp.default (x)
+  b = aten.amax.default (a, [0])
+  c = aten.amax.default (a, [1])
+  d = aten.sum.dim_IntList (y, [0])
+  e = aten.mul.Tensor (b, d)
+  f = aten.mm.default (x, y)
+  g = aten.flip.default (f, [0])
+  h = aten.add.Tensor (g, e)
+  k = aten.sum.dim_IntList (h, [1])
+  l = aten.mul.Tensor (k, c)
+  m = aten.tanh.default (l)
+  n = aten.cumsum.default (m, 0)
+  return n, h
+"""
+SIZES = """\
+fx.graph 1 @main
+  fact s0 in [2, 64]
+  fact s0 ~ 6
+  in n: size s0
+  in x: f32[s0, 4] strides [4, 1] on cpu
+  in y: f32[4] on cpu
+  a = aten.add.Tensor (x, y)
+  b = aten.exp.default (a)
+  c = aten.sum.dim_IntList (b, [0])
+  d = aten.div.Tensor (b, c)
+  e = aten.tanh.default (d)
+  return e, a
+"""
+
+
+def gradients(folder: Path) -> str:
+    """Return the graph of the backward pass of a training step."""
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return ((x @ w).tanh().exp() * x).softmax(-1).square().sum()
+
+    options = {"trace_dir": str(folder), "progress": False}
+    given = (torch.randn(8, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True))
+    with Session(options=options) as session:
+        torch._dynamo.reset()
+        torch.compile(step, backend=session.backend)(*given).backward()
+    (path,) = folder.glob("*_backward/fx.gy")
+    return path.read_text()
+
+
 Plant = Callable[[pytest.MonkeyPatch], Any]
 FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "a pass of graphs": (lambda _: edited("fx", Rewriting()), "wrong", "fx", "rewriting"),
@@ -152,25 +280,34 @@ FAULTS: dict[str, tuple[Plant, str, str, str]] = {
     "the text of a kernel": (wrong_text, "wrong", "kernels", "k"),
     "a host program": (wrong_host, "wrong", "host", ""),
     "a planner": (crashing_host, "error", "host", ""),
+    "fusion": (wrong_fusion, "wrong", "kernel", ""),
+    "memory": (bad_reuse, "wrong", "host", ""),
+    "a launch": (bad_launch, "wrong", "run", ""),
+    "a gradient": (wrong_gradient, "wrong", "loop", ""),
+    "sizes": (lambda _: edited("loop", Fixing()), "wrong", "loop", "fixing"),
 }
+GRAPHS = {"fusion": FUSED, "memory": ROWS, "a launch": ROWS, "sizes": SIZES}
 
 
 @pytest.fixture(params=FAULTS)
 def planted(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> tuple[dict[str, Any], str, str, str]:
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> tuple[str, dict[str, Any], str, str, str]:
     plant, kind, stage, name = FAULTS[request.param]
-    return plant(monkeypatch) or {}, kind, stage, name
+    fault = request.param
+    text = gradients(tmp_path) if fault == "a gradient" else GRAPHS.get(fault, GRAPH)
+    assert find_failure(text, {}) == Failure()
+    return text, plant(monkeypatch) or {}, kind, stage, name
 
 
 def test_a_planted_fault_is_found_and_made_small(planted: Any) -> None:
-    given, kind, stage, name = planted
-    first = find_failure(GRAPH, {}, **given)
+    whole, given, kind, stage, name = planted
+    first = find_failure(whole, {}, **given)
     assert first.kind == kind, first
-    small = minify(GRAPH, lambda text: find_failure(text, {}, **given).alike(first))
-    assert calls(small) <= 2, small
+    small = minify(whole, lambda text: find_failure(text, {}, **given).alike(first))
+    assert calls(small) <= 5, small
     assert find_failure(small, {}, **given).kind == kind
-    for text in (GRAPH, small):
+    for text in (whole, small):
         found = bisect(text, **given)
         assert found.stage == stage, found
         assert found.name.startswith(name) and bool(found.name) == bool(name), found

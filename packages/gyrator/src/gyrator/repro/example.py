@@ -1,7 +1,9 @@
 """A graph as text with arguments drawn for it, and what PyTorch itself makes of them."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 import torch
@@ -9,9 +11,11 @@ from attrs import frozen
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_text import parse
 from gyrator_lowering.fx_text.print import attribute
 
+_HINT = re.compile(r"(?m)(?<=^  fact )(\w+) ~ (\d+)$")
 _INTEGERS_BELOW = 3
 """Integers are drawn from [0, 3): most dimensions can be indexed by them."""
 _ROUNDED = (torch.float32, torch.float16, torch.bfloat16)
@@ -24,6 +28,8 @@ class Example:
 
     gm: GraphModule
     inputs: tuple[Any, ...]
+    sizes: Mapping[str, int]
+    """What symbols of the graph are, by name."""
 
     @classmethod
     def read(cls, text: str, seed: int = 0) -> "Example":
@@ -36,15 +42,16 @@ class Example:
             ParseError: as `gyrator_lowering.fx_text.parse`.
         """
         gm = parse(text)
-        drawn = cls._drawn(gm, seed, _INTEGERS_BELOW)
+        sizes = {name: int(value) for name, value in _HINT.findall(text)}
+        drawn = cls._drawn(gm, sizes, seed, _INTEGERS_BELOW)
         try:
             drawn.eager()
         except Exception:
-            return cls._drawn(gm, seed, 1)
+            return cls._drawn(gm, sizes, seed, 1)
         return drawn
 
     @classmethod
-    def _drawn(cls, gm: GraphModule, seed: int, below: int) -> "Example":
+    def _drawn(cls, gm: GraphModule, sizes: Mapping[str, int], seed: int, below: int) -> "Example":
         generator = torch.Generator().manual_seed(seed)
         held = deepcopy(gm)
         for node in held.graph.find_nodes(op="get_attr"):
@@ -52,7 +59,28 @@ class Example:
             if isinstance(value, Tensor):
                 setattr(held, node.target, like(value, generator, below))
         given = (n.meta.get("val") for n in gm.graph.find_nodes(op="placeholder"))
-        return cls(held, tuple(like(value, generator, below) for value in given))
+        return cls(held, tuple(like(value, generator, below) for value in given), sizes)
+
+    @classmethod
+    def of_sizes(cls, text: str, seed: int = 0) -> "Iterator[Example]":
+        """Yield the graph with arguments of the sizes that it was traced with, and of others, where
+        its sizes are symbols and PyTorch takes those others.
+
+        Raises:
+            ParseError: as `gyrator_lowering.fx_text.parse`.
+        """
+        yield cls.read(text, seed)
+        for by in (1, -1):
+            other = _HINT.sub(partial(_moved, by=by), text)
+            if other == text:
+                return
+            try:
+                example = cls.read(other, seed)
+                example.eager()
+            except (GyratorError, ArithmeticError, RuntimeError, ValueError, IndexError):
+                continue
+            yield example
+            return
 
     @property
     def random(self) -> bool:
@@ -79,6 +107,10 @@ class Example:
                 return [*_Exact(self.gm).run(*given), *given]
         except Exception:  # ops may refuse the type, or give another one
             return None
+
+
+def _moved(fact: re.Match[str], by: int) -> str:
+    return f"{fact[1]} ~ {int(fact[2]) + by}"
 
 
 def run_eagerly(gm: GraphModule, given: Sequence[Any]) -> list[Any]:
