@@ -111,25 +111,31 @@ def fingerprint(requirements: Iterable[str]) -> str:
     return digest.hexdigest()
 
 
-def venv(session: nox.Session, name: str, *requirements: str, fresh: bool = False) -> str:
+def venv(
+    session: nox.Session,
+    name: str,
+    *requirements: str,
+    fresh: bool = False,
+    interpreter: str = sys.executable,
+    pins: tuple[str, ...] = ("-c", str(CONSTRAINTS)),
+) -> str:
     """Return the Python of `.nox/<name>`, an environment that holds `requirements`.
 
     What an earlier run installed is kept as long as nothing that decides it has changed.
     """
     folder = ROOT / ".nox" / name
     python = folder / "bin" / "python"
-    stamp, wanted = folder / "gyrator-requirements", fingerprint(requirements)
+    stamp, wanted = folder / "gyrator-requirements", fingerprint((interpreter, *requirements))
     if not fresh and stamp.exists() and stamp.read_text() == wanted:
         session.log(f"{folder} is up to date")
         return str(python)
     shutil.rmtree(folder, ignore_errors=True)
-    pins = ("-c", str(CONSTRAINTS))
     if shutil.which("uv"):
         run = ("uv", "pip", "install", "--quiet", "--python", str(python))
-        session.run("uv", "venv", "--quiet", "--python", sys.executable, str(folder), external=True)
+        session.run("uv", "venv", "--quiet", "--python", interpreter, str(folder), external=True)
         session.run(*run, *pins, *requirements, env=package_locations(), external=True)
     else:
-        make = (sys.executable, "-m", "virtualenv", "--quiet", "--python", sys.executable)
+        make = (sys.executable, "-m", "virtualenv", "--quiet", "--python", interpreter)
         session.run(*make, str(folder), external=True)
         # Modules are compiled when they are imported, which few of torch's are.
         quick = ("--quiet", "--disable-pip-version-check", "--no-compile")
@@ -326,6 +332,45 @@ def isolated(session: nox.Session, package: str) -> None:
     session.run(python, "-m", "pytest", *files, *arguments, external=True)
     readme = f"packages/{package}/README.md"
     session.run(python, "ci/run_doc_examples.py", readme, external=True)
+
+
+ENDS = {"2.11": "3.11", "2.15": "3.13"}
+"""The oldest and the newest PyTorch that are supported, each with a Python of its time."""
+ENDS_FILES = (
+    "packages/gyrator/tests/test_autograd.py",
+    "packages/gyrator/tests/test_logs.py",
+    "packages/gyrator/tests/test_semantics.py",
+)
+"""What touches PyTorch in most places: tracing, AOTAutograd, guards, logs."""
+
+
+@nox.session(venv_backend="none", default=False)
+@nox.parametrize("torch", list(ENDS), ids=list(ENDS))
+def ends(session: nox.Session, torch: str) -> None:
+    """A part of the umbrella's tests with the oldest and the newest PyTorch and Python.
+
+    Where the index of CPU-only builds is out of reach, PyPI's for GPUs take 5 GB each.
+    """
+    names = [project["project"]["name"] for project in PROJECTS.values()]
+    editable = [arg for folder in PROJECTS for arg in ("-e", f"packages/{folder}")]
+    group = PROJECTS["gyrator"]["dependency-groups"]["test"]
+    tools = [t for t in group if requirement_name(t) not in (*names, "transformers", "triton")]
+    python = venv(
+        session, f"ends-{torch}", *editable, f"torch=={torch}.*", *tools, *TEST_TOOLS,
+        interpreter=_interpreter(session, ENDS[torch]), pins=(),
+    )  # fmt: skip
+    command = (python, "-m", "pytest", "-n", "auto", *ENDS_FILES, *session.posargs)
+    session.run(*command, external=True)
+
+
+def _interpreter(session: nox.Session, version: str) -> str:
+    """Return a Python of a version, from pyenv's or the path."""
+    folders = sorted(Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin"))
+    path = os.pathsep.join((*map(str, folders), os.environ["PATH"]))
+    found = shutil.which(f"python{version}", path=path)
+    if found is None:
+        session.error(f"there is no python{version}")
+    return found
 
 
 @nox.session(venv_backend="none", default=False)
