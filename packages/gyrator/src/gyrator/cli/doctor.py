@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import torch
 from attrs import frozen
@@ -26,7 +27,8 @@ class Finding:
     """One line of the doctor's report."""
 
     subject: str
-    ok: bool
+    state: Literal["ok", "no", "untested"]
+    """`untested`: nothing is known against it, and nobody has tried it."""
     found: str
     advice: str = ""
 
@@ -44,35 +46,65 @@ def table(findings: tuple[Finding, ...]) -> Table:
     """Return the findings as a table for people."""
     result = Table("", "subject", "found", "advice")
     for f in findings:
-        result.add_row("[green]ok[/]" if f.ok else "[red]no[/]", f.subject, f.found, f.advice)
+        result.add_row(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.found, f.advice)
     return result
 
 
+_COLOURS = {"ok": "green", "no": "red", "untested": "yellow"}
+
+
+def _judged(good: bool) -> Literal["ok", "no"]:
+    return "ok" if good else "no"
+
+
 def _versions(_: Config) -> Iterator[Finding]:
-    yield Finding("Python", sys.version_info >= (3, 11), platform.python_version())
-    version = tuple(int(x) for x in torch.__version__.split("+")[0].split(".")[:2])
-    good = (2, 11) <= version < (2, 14)
-    advice = "" if good else "Gyrator is tested with torch 2.11 to 2.13"
-    yield Finding("torch", good, torch.__version__, advice)
+    python, version = sys.version_info[:2], _number(torch.__version__)
+    rows = (
+        ("Python", python, (3, 11), _PYTHONS, platform.python_version()),
+        ("torch", version, (2, 11), _TORCHES, torch.__version__),
+    )
+    for subject, has, least, tried, found in rows:
+        if has < least:
+            yield Finding(
+                subject, "no", found, f"Gyrator needs {subject} {_dotted(least)} or later"
+            )
+        elif has in tried:
+            yield Finding(subject, "ok", found)
+        else:
+            names = ", ".join(map(_dotted, tried))
+            yield Finding(subject, "untested", found, f"Gyrator is tested with {names}")
+
+
+_PYTHONS = ((3, 11), (3, 13))
+_TORCHES = ((2, 11), (2, 13), (2, 15))
+"""What the tests run with: `docs/install.md` has the same table."""
+
+
+def _number(version: str) -> tuple[int, ...]:
+    return tuple(int(x) for x in version.split("+")[0].split(".")[:2])
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
 
 
 def _cache(config: Config) -> Iterator[Finding]:
     root = config.cache_root
     good = Cache(root).lasting
     advice = "" if good else "set GYRATOR_CACHE_DIR to a folder that you alone may write"
-    yield Finding("cache folder", good, str(root), advice)
+    yield Finding("cache folder", _judged(good), str(root), advice)
 
 
 def _compiler(config: Config) -> Iterator[Finding]:
     try:
         toolchain = find_toolchain(os.environ, Cache(config.cache_root))
     except GyratorError as error:
-        yield Finding("C++ compiler", False, error.diagnostic.message, error.diagnostic.help)
+        yield Finding("C++ compiler", "no", error.diagnostic.message, error.diagnostic.help)
         return
-    yield Finding("C++ compiler", True, f"{toolchain.command[0]}: {toolchain.version}")
+    yield Finding("C++ compiler", "ok", f"{toolchain.command[0]}: {toolchain.version}")
     threads = "" if toolchain.threads else "g++ gives threads; clang's kernels run on one"
     found = "torch's OpenMP pool" if toolchain.threads else "none"
-    yield Finding("threads in kernels", toolchain.threads, found, threads)
+    yield Finding("threads in kernels", _judged(toolchain.threads), found, threads)
 
 
 def _runner(config: Config) -> Iterator[Finding]:
@@ -81,23 +113,26 @@ def _runner(config: Config) -> Iterator[Finding]:
     good = name == "native"
     advice = "" if good else "install Python's headers (Debian: python3-dev) for fast host programs"
     found = f"{name} runner" + ("" if header.exists() else ", no Python.h")
-    yield Finding("host programs", good, found, advice)
+    yield Finding("host programs", _judged(good), found, advice)
 
 
 def _targets(config: Config) -> Iterator[Finding]:
     try:
         targets = discover(config)
     except GyratorError as error:
-        yield Finding("targets", False, error.diagnostic.message, error.diagnostic.help)
+        yield Finding("targets", "no", error.diagnostic.message, error.diagnostic.help)
         return
     for device, (definition, target) in targets.items():
         found = f"{target.arch}, kernels in {target.kernel_backend} (from {definition.name})"
-        yield Finding(f"target {device}", True, found)
+        yield Finding(f"target {device}", "ok", found)
 
 
 def _triton(_: Config) -> Iterator[Finding]:
     found = find_spec("triton") is not None
-    yield Finding("Triton", True, "installed" if found else "not installed (not needed for CPUs)")
+    if found:
+        yield Finding("Triton", "ok", "installed")
+    else:
+        yield Finding("Triton", "untested", "not installed", "GPUs need it, CPUs do not")
 
 
 def _compile(config: Config) -> Iterator[Finding]:
@@ -110,6 +145,6 @@ def _compile(config: Config) -> Iterator[Finding]:
             good = torch.allclose(torch.compile(f, backend=session.backend)(x), f(x))
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        yield Finding("compiling a function", False, first, "please report this")
+        yield Finding("compiling a function", "no", first, "please report this")
         return
-    yield Finding("compiling a function", good, "right result" if good else "WRONG result")
+    yield Finding("compiling a function", _judged(good), "right result" if good else "WRONG result")

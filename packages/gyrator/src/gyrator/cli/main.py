@@ -1,24 +1,22 @@
 """The command line; `gyrator --help` lists its commands."""
 
+from __future__ import annotations
+
 import argparse
+import json
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from gyrator.cli.aot import add_parser as add_aot
-from gyrator.cli.doctor import examine
-from gyrator.cli.doctor import table as doctor_table
-from gyrator.cli.repro import add_commands
-from gyrator.config import read_config
-from gyrator.options import Options, list_modes, list_options, make_options, options_of_text
+from gyrator.cli.report import add_commands as add_reports
+from gyrator.cli.repro import add_commands as add_repros
 from gyrator_ir.diagnostics import GyratorError
-from gyrator_ir.host.parse import parse as parse_host
-from gyrator_ir.passes import Tracer
-from gyrator_runtime.cache import Cache
-from gyrator_runtime.transfer import export_cache, import_cache
+
+if TYPE_CHECKING:
+    from gyrator_runtime.cache import Cache
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,19 +35,26 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gyrator", description="A compiler for PyTorch programs.")
+    parser.add_argument("--version", action="version", version=f"gyrator {version('gyrator')}")
     commands = parser.add_subparsers(required=True, metavar="command")
+    add_reports(commands)
     doctor = commands.add_parser("doctor", help="what works on this machine, what to install")
+    doctor.add_argument("--json", action="store_true", help="print JSON")
     doctor.set_defaults(run=_doctor)
     options = commands.add_parser("options", help="every option of torch.compile's options=")
+    options.add_argument("--json", action="store_true", help="print JSON")
     options.set_defaults(run=_options)
     modes = commands.add_parser("modes", help="what each mode sets")
+    modes.add_argument("--json", action="store_true", help="print JSON")
     modes.set_defaults(run=_modes)
     cache = commands.add_parser(
         "cache", help="where the cache is, how large; its entries as a file"
     )
     cache.add_argument("action", nargs="?", choices=("export", "import"))
     cache.add_argument("file", nargs="?", type=Path, help="what to export to, or import from")
-    cache.add_argument("--prune", type=int, metavar="BYTES", help="shrink it to this size")
+    cache.add_argument(
+        "--prune", metavar="SIZE", help="shrink it to this size: bytes, or 500MB, 2GiB"
+    )
     cache.set_defaults(run=_cache)
     add_aot(commands)
     opt = commands.add_parser("opt", help="run passes or stages on the text of a program")
@@ -86,38 +91,70 @@ def _parser() -> argparse.ArgumentParser:
     verify = commands.add_parser("verify", help="run the kernels of a program beside their IR")
     verify.add_argument("file", type=Path, help="a .gy file of any level")
     verify.set_defaults(run=_verify)
-    add_commands(commands)
+    add_repros(commands)
     return parser
 
 
-def _doctor(_: argparse.Namespace) -> int:
+def _doctor(args: argparse.Namespace) -> int:
+    from attrs import asdict
+    from rich.console import Console
+
+    from gyrator.cli.doctor import examine, table
+
     findings = examine()
-    Console().print(doctor_table(findings))
-    return 0 if all(f.ok for f in findings) else 1
+    if args.json:
+        print(json.dumps([asdict(f) for f in findings], indent=1))
+    else:
+        Console().print(table(findings))
+    return 0 if all(f.state != "no" for f in findings) else 1
 
 
-def _options(_: argparse.Namespace) -> int:
-    table = Table("option", "default", "meaning")
-    for name, facts in list_options().items():
-        table.add_row(name, repr(facts["default"]), facts["meaning"])
-    Console().print(table)
+def _options(args: argparse.Namespace) -> int:
+    from gyrator.options import list_options
+
+    if args.json:
+        print(json.dumps(list_options(), indent=1))
+        return 0
+    rows = [(n, repr(f["default"]), f["meaning"]) for n, f in list_options().items()]
+    _print_table(("option", "default", "meaning"), rows)
     return 0
 
 
-def _modes(_: argparse.Namespace) -> int:
-    table = Table("mode", "sets")
-    for name, options in list_modes().items():
-        table.add_row(name, ", ".join(f"{k}={v!r}" for k, v in options.items()) or "nothing")
-    Console().print(table)
+def _modes(args: argparse.Namespace) -> int:
+    from gyrator.options import list_modes
+
+    if args.json:
+        print(json.dumps(list_modes(), indent=1))
+        return 0
+    modes = list_modes().items()
+    rows = [(n, ", ".join(f"{k}={v!r}" for k, v in o.items()) or "nothing") for n, o in modes]
+    _print_table(("mode", "sets"), rows)
     return 0
+
+
+def _print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*titles)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
 def _cache(args: argparse.Namespace) -> int:
+    from gyrator.config import parse_bytes, read_config
+    from gyrator_runtime.cache import Cache
+
     config = read_config()
     if args.action is not None:
         return _transfer(args.action, args.file, Cache(config.cache_root, config.cache_bytes))
     if args.prune is not None:
-        Cache(config.cache_root, config.cache_bytes).prune(args.prune)
+        try:
+            Cache(config.cache_root, config.cache_bytes).prune(parse_bytes(args.prune))
+        except ValueError:
+            print(f"gyrator cache: {args.prune!r} is no size", file=sys.stderr)
+            return 2
     files = [p for p in config.cache_root.rglob("*") if p.is_file()]
     size = sum(p.stat().st_size for p in files)
     print(f"{config.cache_root}: {size / 2**20:.1f} MiB in {len(files)} files")
@@ -128,6 +165,8 @@ def _transfer(action: str, file: Path | None, cache: Cache) -> int:
     if file is None:
         print(f"gyrator cache {action} needs the name of a file", file=sys.stderr)
         return 2
+    from gyrator_runtime.transfer import export_cache, import_cache
+
     count = export_cache(cache, file) if action == "export" else import_cache(cache, file)
     print(f"{count} entries")
     return 0
@@ -136,6 +175,8 @@ def _transfer(action: str, file: Path | None, cache: Cache) -> int:
 def _opt(args: argparse.Namespace) -> int:
     from gyrator.cli.opt import OptRequest, run_opt  # the other commands need no stage
     from gyrator.engine.passes import listed, times
+    from gyrator.options import make_options, options_of_text
+    from gyrator_ir.passes import Tracer
 
     if args.list:
         print(listed(), end="")
@@ -155,6 +196,8 @@ def _opt(args: argparse.Namespace) -> int:
     if args.print_changed:
         print("".join(step.diff() for step in tracer.steps), end="", file=sys.stderr)
     if args.time:
+        from rich.console import Console
+
         Console(stderr=True).print(times(tracer.steps))
     return 0
 
@@ -162,10 +205,12 @@ def _opt(args: argparse.Namespace) -> int:
 def _verify(args: argparse.Namespace) -> int:
     from gyrator.cli.opt import OptRequest, run_opt
     from gyrator.engine.pipeline import Stages
+    from gyrator.options import Options
     from gyrator.session import default_session
+    from gyrator_ir.host.parse import parse
 
     text = run_opt(args.file.read_text(), OptRequest(to="host"))
-    found = Stages(default_session().engine(Options())).verify(parse_host(text))
+    found = Stages(default_session().engine(Options())).verify(parse(text))
     for name, said in found.items():
         print(f"{name}: {said}")
     return 0

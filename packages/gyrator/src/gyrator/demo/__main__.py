@@ -12,7 +12,7 @@ from rich.table import Table
 
 from gyrator.demo.measure import Row, Step, measure
 from gyrator.demo.models import WORKLOADS
-from gyrator.demo.report import write_report
+from gyrator.reports import page
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 STEPS: tuple[Step, ...] = ("inference", "training")
@@ -44,26 +44,51 @@ def main(argv: Sequence[str] | None = None) -> int:
             rows.append(measure(workload, step, dtype, args.repeat))
             progress.advance(task)
     console.print(table(rows))
-    report = write_report(rows, Path(args.report))
+    path = report(rows).write(Path(args.report))
     right = sum(row.right for row in rows)
-    console.print(f"{right} of {len(rows)} right. Report: {report.resolve()}")
+    console.print(f"{right} of {len(rows)} right. Report: {path.resolve()}")
     return 0 if right == len(rows) else 1
 
 
 def table(rows: Sequence[Row]) -> Table:
     """Return the rows as a table for people."""
-    result = Table(
-        "model", "step", "dtype", "eager ms", "Gyrator ms", "speed", "compile s",
-        "eager error", "Gyrator error", "kernels", "extern calls", "right",
-    )  # fmt: skip
+    result = Table(*TITLES)
     for r in rows:
-        result.add_row(
-            r.model, r.step, _short(r.dtype), f"{r.eager_ms:.1f}", f"{r.gyrator_ms:.1f}",
-            f"{r.eager_ms / r.gyrator_ms:.2f}x", f"{r.compile_s:.1f}", f"{r.eager_error:.1e}",
-            f"{r.gyrator_error:.1e}", str(r.kernels), str(r.externs),
-            "[green]yes[/]" if r.right else "[red]no[/]",
-        )  # fmt: skip
+        *cells, right = _cells(r)
+        result.add_row(*cells, "[green]yes[/]" if right == "yes" else "[red]no[/]")
     return result
+
+
+def report(rows: Sequence[Row]) -> page.Page:
+    """Return the rows as a page."""
+    anchors = tuple(f"{r.model}-{r.step}-{_short(r.dtype)}" for r in rows)
+    return page.Page(
+        "Gyrator: what became of the models",
+        "Times are medians of interleaved runs on this machine. Errors are relative to a float64 "
+        "run of the same model (L2 norm; the worst of loss, logits and all gradients together).",
+        tuple(
+            page.Section(
+                f"{r.model}, {r.step}, {_short(r.dtype)}", r.records, anchor,
+                seconds=1e-3 * r.gyrator_ms,
+            )
+            for r, anchor in zip(rows, anchors, strict=True)
+        ),
+        page.Table(TITLES, tuple(map(_cells, rows)), anchors),
+    )  # fmt: skip
+
+
+TITLES = (
+    "model", "step", "dtype", "eager ms", "Gyrator ms", "speed", "compile s",
+    "eager error", "Gyrator error", "kernels", "extern calls", "right",
+)  # fmt: skip
+
+
+def _cells(r: Row) -> tuple[str, ...]:
+    return (
+        r.model, r.step, _short(r.dtype), f"{r.eager_ms:.1f}", f"{r.gyrator_ms:.1f}",
+        f"{r.eager_ms / r.gyrator_ms:.2f}x", f"{r.compile_s:.1f}", f"{r.eager_error:.1e}",
+        f"{r.gyrator_error:.1e}", str(r.kernels), str(r.externs), "yes" if r.right else "no",
+    )  # fmt: skip
 
 
 def _short(dtype: torch.dtype) -> str:

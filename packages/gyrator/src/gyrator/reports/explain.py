@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
 from attrs import evolve, frozen
+from torch._dynamo.utils import get_compilation_metrics
 
 from gyrator.options import make_options
+from gyrator.reports.measured import OpTime, aten_times
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_ir.passes import Step
@@ -25,6 +30,77 @@ class Explanation:
     graphs: tuple[GraphRecord, ...]
     result: Any
     """What the function returned."""
+    name: str = ""
+    """Of the function."""
+    seconds: tuple[float, ...] = ()
+    """Of each call after the first."""
+    calls: tuple[OpTime, ...] = ()
+    """ATen's ops in one call, where there was more than one."""
+    breaks: tuple[str, ...] = ()
+    """Why PyTorch left a graph, and why it compiled a function again."""
+
+    def cost(self) -> tuple[dict[str, Any], ...]:
+        """Return a row for each kernel: its graph's phase and number, its name, the bytes that it
+        moves and the operations on floats that it takes in one run, sizes at their hints."""
+        return tuple(
+            {"graph": number, "phase": g.phase, "kernel": k.name, "bytes": k.bytes_moved,
+             "flops": k.flops}
+            for number, g in enumerate(self.graphs)
+            for k in g.kernels
+        )  # fmt: skip
+
+    def memory(self) -> tuple[dict[str, Any], ...]:
+        """Return a row for each stretch of memory that a graph allocates: its graph's number, its
+        bytes and device, the first and the last step that holds it, and the tensors in it."""
+        return tuple(
+            {"graph": number, "bytes": s.bytes, "device": s.device, "first": s.first,
+             "last": s.last, "owners": s.owners, "nodes": s.nodes}
+            for number, g in enumerate(self.graphs)
+            for s in g.storages
+        )  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what was found as numbers and texts, for JSON."""
+        return {
+            "name": self.name,
+            "seconds": self.seconds,
+            "breaks": self.breaks,
+            "graphs": [
+                {"phase": g.phase, "nodes": g.nodes, "kernels": len(g.kernels),
+                 "launches": g.launches, "extern_calls": [e.target for e in g.externs],
+                 "peak_bytes": g.peak_bytes, "cached": g.cached, "fallback": g.fallback,
+                 "seconds": dict(g.seconds)}
+                for g in self.graphs
+            ],
+            "cost": self.cost(),
+            "memory": self.memory(),
+        }  # fmt: skip
+
+    def save(self, path: str | Path) -> Path:
+        """Write a report as one HTML file, which needs nothing beside it; return its path."""
+        from gyrator.reports.measured import measure_limits
+        from gyrator.reports.page import Page, Section, amount, duration
+
+        whole = median(self.seconds) if self.seconds else 0.0
+        facts = [
+            ("graphs", str(len(self.graphs))),
+            ("kernels", str(self.kernels)),
+            ("launches", str(sum(g.launches for g in self.graphs))),
+            ("calls of ATen", str(self.extern_calls.total())),
+            ("bytes moved by kernels", amount(sum(r["bytes"] for r in self.cost()), "B")),
+            ("operations in kernels", amount(sum(r["flops"] for r in self.cost()), "FLOP")),
+            ("most memory beside the arguments",
+             amount(max((g.peak_bytes for g in self.graphs), default=0), "B")),
+        ]  # fmt: skip
+        if whole:
+            facts.insert(0, ("one call", f"{duration(whole)}, the median of {len(self.seconds)}"))
+        section = Section(
+            self.name or "function", self.graphs, facts=tuple(facts), seconds=whole,
+            calls=self.calls, notes=self.breaks,
+        )  # fmt: skip
+        intro = "The times of kernels and calls leave out the first call." if whole else ""
+        page = Page(f"Gyrator: {section.title}", intro, (section,), limits=measure_limits())
+        return page.write(Path(path))
 
     @property
     def extern_calls(self) -> Counter[str]:
@@ -131,15 +207,40 @@ def explain(
     *args: Any,
     options: Mapping[str, Any] | None = None,
     dynamic: bool | None = None,
+    runs: int = 0,
     **kwargs: Any,
 ) -> Explanation:
     """Compile `fn` in a session of its own, run it once on the arguments, and describe the result.
 
-    For a training step, pass a function that calls `backward`.
+    For a training step, pass a function that calls `backward`. With `runs` it is called so often
+    again, and the times of kernels are those of these calls; once more under PyTorch's profiler.
     """
     records: list[GraphRecord] = []
     chosen = evolve(make_options(options=options), timed=True)
+    seen = _breaks()
+    seconds: list[float] = []
+    calls: tuple[OpTime, ...] = ()
     with Session(options=chosen, observer=records.append) as session:
         compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
         result = compiled(*args, **kwargs)
-    return Explanation(tuple(records), result)
+        if runs:
+            calls = aten_times(lambda: compiled(*args, **kwargs))
+            records[:] = [r.from_now() for r in records]
+        for _ in range(runs):
+            start = time.perf_counter()
+            compiled(*args, **kwargs)
+            seconds.append(time.perf_counter() - start)
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return Explanation(tuple(records), result, name, tuple(seconds), calls, tuple(_breaks() - seen))
+
+
+def _breaks() -> Counter[str]:
+    """Return how often PyTorch left a graph for each reason, and compiled a frame again."""
+    left = torch._dynamo.utils.counters["graph_break"]
+    again = (getattr(m, "recompile_reason", None) for m in get_compilation_metrics())
+    found = Counter({f"graph break: {_first(why)}": count for why, count in left.items()})
+    return found + Counter(f"recompiled: {_first(why)}" for why in again if why)
+
+
+def _first(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from gyrator_ir.deadline import Deadline
 from gyrator_ir.passes import Step, Tracer
@@ -61,6 +61,9 @@ class KernelRecord:
     """The user's lines they came from."""
     bytes_moved: int = 0
     """Bytes read and written by one run, sizes at their hints."""
+    flops: int = 0
+    """Operations on floats in one run, a function such as `exp` counting as one; sizes at their
+    hints. 0 for a template."""
     refusals: tuple[str, ...] = ()
     """Why neighbouring work is in other kernels."""
     verified: str = ""
@@ -85,6 +88,23 @@ class PartitionRecord:
 
 
 @frozen
+class StorageRecord:
+    """Memory that one run of a program takes, from the step that allocates it to the one that gives
+    it back; steps are launches and calls, counted from 0."""
+
+    bytes: int
+    """Sizes at their hints."""
+    device: str
+    first: int
+    last: int
+    """The last step that may touch it; one past the last step for what is returned."""
+    owners: tuple[str, ...]
+    """The tensors that lie in it, one after another or side by side."""
+    nodes: tuple[str, ...] = ()
+    """The kernels and calls that write to it."""
+
+
+@frozen
 class GraphRecord:
     """One compiled graph."""
 
@@ -96,6 +116,8 @@ class GraphRecord:
     externs: tuple[ExternRecord, ...] = ()
     partitions: tuple[PartitionRecord, ...] = ()
     """With the option `device_graphs`: what is captured, in the order in which it runs."""
+    storages: tuple[StorageRecord, ...] = ()
+    """What it allocates, in order. What calls of ATen allocate for themselves is not among it."""
     launches: int = 0
     """Kernel launches in one run; a kernel may be launched several times."""
     cached: bool = False
@@ -114,6 +136,34 @@ class GraphRecord:
     """Gives the ATen graph as text."""
     timings: Callable[[], dict[str, tuple[int, int]]] | None = field(default=None, eq=False)
     """With the option `timed`: calls and total nanoseconds of each kernel so far."""
+
+    @property
+    def peak_bytes(self) -> int:
+        """Most bytes that one run holds at a time, beside its arguments."""
+        return max((held for _, held, _ in self.memory()), default=0)
+
+    def memory(self) -> tuple[tuple[int, int, tuple[StorageRecord, ...]], ...]:
+        """Return each step at which the bytes held change, the bytes, and who holds them."""
+        steps = sorted({s.first for s in self.storages} | {s.last + 1 for s in self.storages})
+        found = []
+        for step in steps:
+            held = tuple(s for s in self.storages if s.first <= step <= s.last)
+            found.append((step, sum(s.bytes for s in held), held))
+        return tuple(found)
+
+    def from_now(self) -> "GraphRecord":
+        """Return this record with timings that count from now on, without the calls so far."""
+        if self.timings is None:
+            return self
+        read, before = self.timings, self.timings()
+
+        def since() -> dict[str, tuple[int, int]]:
+            now = read()
+            none = (0, 0)
+            return {n: (c - before.get(n, none)[0], t - before.get(n, none)[1])
+                    for n, (c, t) in now.items()}  # fmt: skip
+
+        return evolve(self, timings=since)
 
 
 Observer = Callable[[GraphRecord], Any]

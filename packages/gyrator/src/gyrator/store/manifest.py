@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import asdict, field, frozen
 
-from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
+from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord, StorageRecord
 from gyrator_runtime.native import BuiltKernel
 
 
@@ -67,6 +67,8 @@ class ProgramManifest:
     """`python`, `c++` or `fx`: what the text is in. A program in `python` runs as a plan."""
     partitions: tuple[PartitionRecord, ...] = ()
     """What device graphs capture, and what they do not."""
+    storages: tuple[StorageRecord, ...] = ()
+    """What it allocates."""
     user_kernels: tuple[StoredUserKernel, ...] = ()
     compiled: CompiledHost | None = None
     """For a program in C++."""
@@ -89,6 +91,7 @@ class ProgramManifest:
         row["externs"] = tuple(_made(ExternRecord, e) for e in row["externs"])
         row["built"] = tuple(_made(BuiltKernel, k) for k in row["built"])
         row["partitions"] = tuple(_made(PartitionRecord, p) for p in row["partitions"])
+        row["storages"] = tuple(_made(StorageRecord, s) for s in row["storages"])
         row["user_kernels"] = tuple(_made(StoredUserKernel, k) for k in row["user_kernels"])
         row["parts"] = {name: _made(Captured, p) for name, p in row["parts"].items()}
         for name, kind in (("compiled", CompiledHost), ("graph", Captured)):

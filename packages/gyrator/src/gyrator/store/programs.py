@@ -102,6 +102,7 @@ class StoredProgram:
             kernels=self.manifest.kernels,
             externs=self.manifest.externs,
             partitions=self.manifest.partitions,
+            storages=self.manifest.storages,
             launches=self.manifest.launches,
             cached=cached,
             seconds=seconds,

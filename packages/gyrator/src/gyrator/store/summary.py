@@ -1,16 +1,29 @@
 """What a compiled graph consists of, for the manifest that is stored with it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 import torch
 
 from gyrator.engine.device_graphs import captured
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
+from gyrator.store.lifetimes import buffer_bytes, guessed, storages
 from gyrator.store.manifest import CompiledHost, ProgramManifest, StoredUserKernel
+from gyrator_ir.body.nodes import Axis, Let, Reduce
+from gyrator_ir.body.ops import OPS
+from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, user_kernels, walk
-from gyrator_ir.kernel.nodes import Kernel, Launchable, Schedule, ScheduleNode
-from gyrator_ir.loop.nodes import Buffer, CollectiveCall, Extern
+from gyrator_ir.kernel.nodes import (
+    Kernel,
+    KernelGroup,
+    Launchable,
+    Level,
+    Schedule,
+    ScheduleNode,
+    Stage,
+)
+from gyrator_ir.loop.nodes import CollectiveCall, Extern
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_runtime.native import BuiltKernel
@@ -49,6 +62,7 @@ def summarise(
         ),
         compiled=compiled,
         partitions=_partitions(schedule),
+        storages=storages(host),
         graph=captured(host),
         parts={p.name: c for p in host.subprograms if (c := captured(p)) is not None},
         home=None if host.home is None else host.home.index or 0,
@@ -73,7 +87,8 @@ def _kernels(
             nodes=_unique(part.origins[o].node for o in k.origins),
             ops=_unique(part.origins[o].target for o in k.origins),
             sources=_unique(_line(part.origins[o]) for o in k.origins),
-            bytes_moved=_bytes(k, part),
+            bytes_moved=sum(buffer_bytes(b, part.facts) for b in k.parameters),
+            flops=_flops(k, part.facts),
             refusals=refusals.get(k.origins, ()),
             verified=verified.get(k.name, ""),
         )
@@ -141,14 +156,35 @@ def _unique(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for i in items if i))
 
 
-def _bytes(kernel: Launchable, host: HostProgram) -> int:
-    return sum(_buffer_bytes(b, host) for b in kernel.parameters)
+def _flops(kernel: Launchable, facts: ShapeFacts) -> int:
+    """Return how many operations on floats one run of a kernel takes."""
+    match kernel:
+        case Kernel(axes=axes, inner=inner, stages=stages):
+            points = _extent(axes, facts)
+            return sum(
+                points * (_extent(inner, facts) if stage.level is Level.INNER else 1) * _work(stage)
+                for stage in stages
+            )
+        case KernelGroup(kernels=kernels, members=members):
+            return sum(_flops(kernels[number], facts) for number in members)
+        case _:
+            return 0
 
 
-def _buffer_bytes(buffer: Buffer, host: HostProgram) -> int:
-    total = buffer.dtype.size
-    for size, stride in zip(buffer.shape, buffer.strides, strict=True):
-        extent = host.facts.hint(size)
-        if host.facts.hint(stride) != 0:
-            total *= extent if extent is not None else 1
-    return total
+def _work(stage: Stage) -> int:
+    """Return the operations on floats of one evaluation of a stage; what moves or casts is none."""
+    work = 0
+    for s in stage.body:
+        match s:
+            case Let(op=op, dtype=dtype):
+                work += dtype.is_float and OPS[op].cost > 0 and op not in _MOVES
+            case Reduce():
+                work += len(s.args)
+    return work
+
+
+_MOVES = ("cast", "bitcast", "select")
+
+
+def _extent(axes: Iterable[Axis], facts: ShapeFacts) -> int:
+    return prod(max(0, guessed(a.extent, facts)) for a in axes)
