@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,18 @@ f(torch.randn(4, 4))
 """
 
 
-def _run(tmp_path: Path, **environment: str) -> str:
+_TRAINING = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.GELU(), torch.nn.Linear(8, 4))
+step = torch.compile(model, backend="gyrator")
+for rows in (4, 6):
+    step(torch.randn(rows, 8)).softmax(-1).square().sum().backward()
+"""
+
+
+def _run(tmp_path: Path, program: str = _PROGRAM, **environment: str) -> str:
     variables = os.environ | {"GYRATOR_CACHE_DIR": str(tmp_path / "cache")} | environment
-    command = [sys.executable, "-c", _PROGRAM]
+    command = [sys.executable, "-c", program]
     found = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     return found.stderr
 
@@ -35,10 +45,20 @@ def test_torch_logs_and_traces_show_graphs_code_and_decisions(tmp_path: Path) ->
     assert "[__kernel_code] " in said and "softmax" in said
     assert "[__schedule] " in said and "[__fusion] " in said
     assert "[__perf_hints] aten._linalg_det.default is a call of ATen" in said
-    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
-    heads = [json.loads(line[line.index("{") :]) for line in lines if line[:1] == "V"]
+    heads = _heads(folder)
     kept = {h["artifact"]["name"] for h in heads if "artifact" in h}
-    parts = ("fx.gy", "loop.gy", "kernel.gy", "tile.gy", "host.gy", "host.py", "graph.json")
+    parts = (
+        "fx.gy",
+        "fx_passes.gy",
+        "cache_miss.json",
+        "repro.py",
+        "loop.gy",
+        "kernel.gy",
+        "tile.gy",
+        "host.gy",
+        "host.py",
+        "graph.json",
+    )
     assert {f"gyrator_{part}" for part in (*parts, "output_code")} <= kept
 
     # Stored programs are compiled again for a trace folder.
@@ -46,6 +66,25 @@ def test_torch_logs_and_traces_show_graphs_code_and_decisions(tmp_path: Path) ->
     assert "compiled inference graph of " in _run(tmp_path, TORCH_LOGS="+gyrator", **debug)
     assert list((tmp_path / "torch_compile_debug/gyrator").glob("*/loop.gy"))
     assert "loaded inference graph of " in _run(tmp_path, TORCH_LOGS="+gyrator")
+
+
+def _heads(folder: Path) -> list[dict[str, Any]]:
+    lines = [line for file in folder.iterdir() for line in file.read_text().splitlines()]
+    return [json.loads(line[line.index("{") :]) for line in lines if line[:1] == "V"]
+
+
+def test_both_passes_of_a_training_step_belong_to_their_frame(tmp_path: Path) -> None:
+    folder = tmp_path / "trace"
+    _run(tmp_path, _TRAINING, TORCH_TRACE=str(folder))
+    heads = _heads(folder)
+    ours = [h for h in heads if h.get("artifact", {}).get("name", "").startswith("gyrator_")]
+    assert {h["frame_compile_id"] for h in ours} == {0, 1}  # the second with a symbol
+    graphs = [h for h in ours if h["artifact"]["name"] == "gyrator_graph.json"]
+    assert len(graphs) == 4
+    # That of a graph with symbols is compiled with its forward pass.
+    assert sum("bwd_compilation_metrics" in h for h in heads) == 1
+    text = "".join(file.read_text() for file in folder.iterdir())
+    assert '"gyrator.lower"' in text and '"gyrator.build"' in text  # Perfetto's events
 
 
 def test_the_environment_sets_any_option_that_the_program_does_not() -> None:

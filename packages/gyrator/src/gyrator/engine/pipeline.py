@@ -135,6 +135,7 @@ class Stages:
         with watch.stage("lower"):
             passes = self.prepare(gm, budget, watch.tracer)
             lowering = self.lowering_options(gm, budget, passes)
+        trace.write("fx_passes.gy", lambda: FX.show(gm))
         for final in (False, True):
             with watch.stage("lower"):
                 program = self.lowered(gm, lowering, called, watch.tracer.deadline)

@@ -8,8 +8,13 @@ from typing import Any, cast
 
 import torch
 from attrs import define, evolve, field, frozen
-from torch._dynamo.utils import flatten_graph_inputs
-from torch._guards import TracingContext
+from torch._dynamo.utils import (
+    CompileEventLogger,
+    dynamo_timed,
+    flatten_graph_inputs,
+    get_metrics_context,
+)
+from torch._guards import CompileContext, TracingContext, compile_context
 
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
@@ -234,11 +239,26 @@ class _Lazily:
     """A backward program that is compiled when it first runs, for a step may never come to it."""
 
     compile: Callable[[], Boxed]
+    context: CompileContext | None = field(factory=CompileContext.try_get)
+    """The frame that it belongs to, for PyTorch's logs and metrics."""
     _program: Boxed | None = None
 
     def __call__(self, args: list[Any]) -> Sequence[Any]:
         if self._program is None:
-            with torch.no_grad(), torch._C._DisableAutocast(), only_new_objects():
+            with (
+                torch.no_grad(),
+                torch._C._DisableAutocast(),
+                only_new_objects(),
+                compile_context(self.context),
+                get_metrics_context(),
+                dynamo_timed(
+                    "gyrator.backward",
+                    phase_name="entire_backward_compile",
+                    log_pt2_compile_event=True,
+                    dynamo_compile_column_us="backward_cumulative_compile_time_us",
+                ),
+            ):
+                CompileEventLogger.compilation_metric(is_forward=False)
                 self._program = self.compile()
         return self._program(args)
 

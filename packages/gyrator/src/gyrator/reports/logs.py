@@ -33,6 +33,9 @@ def log_graph(record: GraphRecord) -> None:
         if logger.isEnabledFor(logging.DEBUG):
             for text in texts(record):
                 logger.debug("%s", text)
+    trace_text(
+        f"cache_{_found(record)}.json", lambda: json.dumps(_lookup(record), indent=1), "json"
+    )
     trace_text("graph.json", lambda: json.dumps(_summary(record), indent=1), "json")
     if record.host_text:
         trace_text("output_code", lambda: "\n".join(_output_code(record)))
@@ -42,6 +45,19 @@ def trace_text(name: str, text: Callable[[], str], encoding: str = "string") -> 
     """Keep a text under `TORCH_TRACE`; it is asked for only there."""
     metadata = {"name": f"gyrator_{name}", "encoding": encoding}
     _torch.trace_structured("artifact", metadata_fn=lambda: metadata, payload_fn=text)
+
+
+def _found(record: GraphRecord) -> str:
+    """Return what tlparse marks as found or not: a graph that runs eagerly was passed over."""
+    return "bypass" if record.fallback else "hit" if record.cached else "miss"
+
+
+def _lookup(record: GraphRecord) -> dict[str, Any]:
+    """Say what came from the cache, or why it did not."""
+    if record.fallback:
+        return {"eager": record.fallback}
+    differs = None if record.cached else record.missed()
+    return {"phase": record.phase, "differs from the most similar stored program in": differs}
 
 
 def _line(record: GraphRecord) -> str:
@@ -56,13 +72,11 @@ def _line(record: GraphRecord) -> str:
 
 
 def _summary(record: GraphRecord) -> dict[str, Any]:
-    missed = None if record.cached else record.missed()
     return {
         "phase": record.phase,
         "nodes": record.nodes,
         "cached": record.cached,
         "fallback": record.fallback,
-        "differs from the most similar stored program in": missed,
         "seconds": dict(record.seconds),
         "passes": [
             {"level": s.level, "name": s.name, "changed": s.changed} for s in record.passes

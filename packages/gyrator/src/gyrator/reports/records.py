@@ -23,11 +23,15 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a `with` block, and let the tracer's deadline be its end."""
+        """Time a `with` block, also for Dynamo's metrics and PyTorch's traces of compiles, and let
+        the tracer's deadline be its end."""
+        from torch._dynamo.utils import dynamo_timed
+
         start = time.perf_counter()
         before, self.tracer.deadline = self.tracer.deadline, Deadline.after(self.limit, name)
         try:
-            yield
+            with dynamo_timed(f"gyrator.{name}", log_pt2_compile_event=True):
+                yield
         finally:
             self.tracer.deadline = before
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
