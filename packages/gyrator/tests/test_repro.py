@@ -447,3 +447,24 @@ def test_a_failing_compiler_leaves_a_repro(monkeypatch: pytest.MonkeyPatch) -> N
     (path,) = {w for one in said for w in str(one.message).split("`") if w.startswith("python ")}
     script = Path(path.removeprefix("python "))
     assert calls((script.parent / "fx.gy").read_text()) == 1
+
+
+@pytest.mark.parametrize("level", [2, 4])
+def test_torchs_own_switch_asks_for_repros(level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    if level == 2:
+        monkeypatch.setenv("CXX", "false")
+    else:
+        wrong_rule(monkeypatch)
+    torch._dynamo.reset()
+    options = {"cache": False, "progress": False, "strict": True}
+    switched = torch._dynamo.config.patch(repro_after="aot", repro_level=level)
+    with Session(options=options) as session, switched:
+        compiled = torch.compile(lambda x: x.exp().tanh(), backend=session.backend)
+        with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as raised:
+            compiled(torch.randn(3, 4))
+    inner = raised.value.inner_exception
+    assert "GY-BUILD-001" in str(inner) if level == 2 else "result 0" in str(inner)
+    said = " ".join(getattr(inner, "__notes__", ()))
+    (path,) = (w.removeprefix("python ") for w in said.split("`") if w.startswith("python "))
+    text = (Path(path).parent / "fx.gy").read_text()
+    assert "aten.tanh.default" in text and calls(text) == 2

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from attrs import asdict, evolve, frozen
+from torch._dynamo.debug_utils import AccuracyError
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
@@ -40,6 +42,9 @@ _DEPTH = 3
 _PIECES = "pieces"
 _PASSING = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
 """Codes of what another try, on a machine with more time and memory, may not meet."""
+_ACCURACY = 4
+"""Of PyTorch's levels of repros, the one that compares results."""
+_OF_NO_ATTEMPT = ("trace_dir", "cache", "progress", "fx_compiler")
 _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 """Codes of calls of ATen that a user would not expect."""
 
@@ -101,6 +106,8 @@ class Engine(CompilerContext):
     ) -> Begun:
         adapt = plain_boundary(gm)
         try:
+            if _repros_asked() and torch._dynamo.config.repro_level >= _ACCURACY:
+                self._check_results(gm)
             begun = self._begin(gm, phase, depth, watch)
         except Exception as error:
             begun = _Made(self._by_eager(gm, phase, error))
@@ -118,7 +125,7 @@ class Engine(CompilerContext):
         """Let PyTorch run a graph that could not be compiled, with a warning; raise the error where
         it is to be seen."""
         shown = self._shown(gm, error)
-        if self.options.strict or isinstance(error, VerificationError):
+        if self.options.strict or isinstance(error, VerificationError | AccuracyError):
             if shown:
                 error.add_note(shown)
             raise error
@@ -131,7 +138,7 @@ class Engine(CompilerContext):
         """Keep a graph on which the compiler itself failed; say where it is, or the first one with
         which it failed alike."""
         known = isinstance(error, GyratorError) and not isinstance(error, BuildError)
-        if known or not self.keeps_repros:
+        if (known and not _repros_asked()) or not self.keeps_repros:
             return ""
         from gyrator.repro.script import first_repro
 
@@ -139,6 +146,20 @@ class Engine(CompilerContext):
             path = first_repro(str(error), gm, self.options)
             return f"`python {path}` shows it without the model"
         return ""
+
+    def _check_results(self, gm: torch.fx.GraphModule) -> None:
+        """Raise AccuracyError where random arguments of a graph's sizes give other results than in
+        eager mode: `TORCHDYNAMO_REPRO_LEVEL=4`."""
+        if not self.keeps_repros:
+            return
+        from gyrator.repro.failure import find_failure
+        from gyrator_lowering.fx_text import show
+
+        chosen = {n: v for n, v in asdict(self.options).items() if n not in _OF_NO_ATTEMPT}
+        with torch._guards.tracing(None), unset_fake_temporarily():
+            found = find_failure(show(gm), chosen)
+        if found.kind == "wrong":
+            raise AccuracyError(f"results differ from eager mode's: {found.detail}")
 
     def find(self, key: str, phase: Phase) -> Boxed | None:
         """Return the program stored under the hex digest of a key, or None."""
@@ -352,6 +373,11 @@ class _Begun:
 def _built(building: object) -> bool:
     """Whether what is being built is at hand, as far as its loader tells."""
     return not isinstance(building, AskedBuilding) or building.done()
+
+
+def _repros_asked() -> bool:
+    """Whether `TORCHDYNAMO_REPRO_AFTER=aot` asks for a repro of whatever fails."""
+    return bool(torch._dynamo.config.repro_after == "aot")
 
 
 def _devices(gm: torch.fx.GraphModule) -> dict[str, torch.fx.Node]:
