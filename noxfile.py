@@ -425,7 +425,10 @@ def layers(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def journeys(session: nox.Session) -> None:
-    """A vendor, a compiler engineer and a researcher do their work with wheels alone."""
+    """A vendor, a compiler engineer and a researcher do their work with wheels alone.
+
+    Pictures of the report and of the manual are kept in `.nox/journeys-shots`.
+    """
     session.install("-c", str(CONSTRAINTS), "hatchling", env=package_locations())
     dist = ROOT / ".nox" / "journeys-dist"
     shutil.rmtree(dist, ignore_errors=True)
@@ -433,7 +436,8 @@ def journeys(session: nox.Session) -> None:
         with session.chdir(ROOT / folder):
             session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
     wheels = sorted(str(path) for path in dist.glob("*.whl"))
-    tools = ("copier", "editables", "hatchling", "pip", *TEST_TOOLS)
+    site = ("mkdocs", "mkdocs-material", "mkdocstrings-python")
+    tools = ("copier", "editables", "hatchling", "pip", "tlparse", *site, *TEST_TOOLS)
     python = venv(session, "wheels-journeys", *wheels, *tools, fresh=True)
     with session.chdir(session.create_tmp()):
         script = str(ROOT / "ci" / "journeys.py")

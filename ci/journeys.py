@@ -4,7 +4,9 @@ Each journey runs in an empty folder and sees no source of ours: what it reads o
 what its player would, pages of the manual and the template of a target.
 """
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -32,12 +34,49 @@ PROGRAM = """loop.program 1 @rows
 """
 
 
+MODEL = """import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 8))
+    def step(x):
+        h = model(x)
+        torch._dynamo.graph_break()
+        loss = h.softmax(-1).square().sum() + torch.linalg.det(x[:4, :4])
+        loss.backward()
+        return loss
+    return step, torch.randn(32, 64, requires_grad=True)
+
+if __name__ == "__main__":
+    step, x = make()
+    print(torch.compile(step, backend="gyrator")(x).item())
+"""
+GUARDS = """import torch
+
+def logs(x):
+    return torch.log(x - 2.0)
+
+for options in ({"nan_asserts": True}, {"verify": "kernels"}, {"memory_asserts": True}):
+    compiled = torch.compile(logs, backend="gyrator", options=options)
+    try:
+        compiled(torch.ones(4))
+        print("no error", options)
+    except Exception as error:
+        print(type(error).__name__, error)
+    torch._dynamo.reset()
+"""
+SHOTS = ROOT / ".nox" / "journeys-shots"
+"""Where pictures are kept."""
+WIDTHS, SCHEMES = (500, 1400), ("dark", "light")
+
+
 class FailedError(Exception):
     """A step of a journey."""
 
 
-def run(folder: Path, *command: str, expected: int = 0, said: str = "") -> str:
-    """Run a step; return what it printed.
+def run(folder: Path, *command: str, expected: int = 0, said: str = "", **variables: str) -> str:
+    """Run a step, `variables` in its environment; return what it printed.
 
     Raises:
         FailedError: another exit status, or output without what it has to say.
@@ -45,6 +84,7 @@ def run(folder: Path, *command: str, expected: int = 0, said: str = "") -> str:
     path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     environment |= {"PATH": path, "GYRATOR_CACHE_DIR": str(folder / "cache")}
+    environment |= variables
     print("$", " ".join(command), flush=True)
     done = subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -110,10 +150,101 @@ def researcher(folder: Path) -> None:
     pages(folder, "docs/tutorial.md", "docs/how-to/read-a-kernel.md")
 
 
+def tools(folder: Path) -> None:
+    """Look into a training step with PyTorch's own tools and with ours; then shrink a failure."""
+    (folder / "model.py").write_text(MODEL)
+    (folder / "guards.py").write_text(GUARDS)
+    model, gyrator = (sys.executable, "model.py"), (sys.executable, "-m", "gyrator")
+    names = "+gyrator,output_code,kernel_code,schedule,fusion,perf_hints,recompiles"
+    run(folder, *model, said="compiled forward graph", TORCH_LOGS=names)
+    run(folder, *model, said="loaded forward graph", TORCH_LOGS="+gyrator")
+    run(folder, *model, TORCH_TRACE=str(folder / "log"), GYRATOR_CACHE="0")
+    (log,) = (folder / "log").iterdir()
+    run(folder, "tlparse", str(log), "-o", "parsed", "--no-browser")
+    kept = {p.name.rpartition("_")[0] for p in (folder / "parsed").glob("*/gyrator_*")}
+    wanted = ("fx.gy", "fx_passes.gy", "loop.gy", "kernel.gy", "host.gy", "tile.gy", "output_code",
+              "graph.json", "cache_miss.json", "repro.py")  # fmt: skip
+    missing = [name for name in wanted if f"gyrator_{name.partition('.')[0]}" not in
+               {k.partition(".")[0] for k in kept}]  # fmt: skip
+    if missing:
+        raise FailedError(f"tlparse shows no {missing}, of {sorted(kept)}")
+    traces = folder / "traces"
+    run(folder, *model, GYRATOR_TRACE_DIR=str(traces))
+    (first, *_) = sorted(traces.glob("*_forward"))
+    run(first, sys.executable, "repro.py", said="agrees with eager mode")
+    run(folder, *gyrator, "bisect", str(first), said="every stage and pass agrees")
+    small = ("minify", str(first), "--for", "error", "-o", "small")
+    run(folder, *gyrator, *small, said="1 calls", CXX="false")
+    run(folder / "small", sys.executable, "repro.py", expected=1, said="error: GY-", CXX="false")
+    torch_debug = {"TORCH_COMPILE_DEBUG_DIR": str(folder), "GYRATOR_STRICT": "1", "CXX": "false"}
+    off = {**torch_debug, "GYRATOR_CACHE": "0"}
+    for after, written in (("dynamo", "Minifier script written"), ("aot", "repro.py")):
+        run(folder, *model, expected=1, said=written, TORCHDYNAMO_REPRO_AFTER=after, **off)
+    said = run(folder, sys.executable, "guards.py", said="torch.log(x - 2.0)")
+    if said.count("no error") != 2:
+        raise FailedError(f"guards: {said}")
+    reports(folder, gyrator)
+
+
+def reports(folder: Path, gyrator: tuple[str, ...]) -> None:
+    """Read what the compiler tells of a function: as text, as data, and as a page in a browser."""
+    run(folder, *gyrator, "--version", said="gyrator ")
+    run(folder, *gyrator, "doctor", said="compiling a function")
+    json.loads(run(folder, *gyrator, "options", "--json"))
+    run(folder, *gyrator, "explain", "model.py:make", said="graph")
+    found = run(folder, *gyrator, "explain", "model.py:make", "--json")
+    data = json.loads(found[found.index("{\n") :])
+    if not data["cost"] or not data["memory"] or not data["breaks"]:
+        raise FailedError(f"explain --json: {found}")
+    run(folder, *gyrator, "report", "model.py:make", "--runs", "3", "-o", "report.html")
+    pictures(folder, folder / "report.html", "report")
+    config = str(ROOT / "mkdocs.yml")
+    run(ROOT, sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", config, "-d",
+        str(folder / "site"))  # fmt: skip
+    for page in ("index", "options", "how-to/read-a-kernel", "benchmarks"):
+        pictures(folder, folder / "site" / f"{page}.html", page.rpartition("/")[2])
+
+
+def pictures(folder: Path, page: Path, name: str) -> None:
+    """Open a page in a browser, narrow and wide, by day and by night, and keep what it shows.
+
+    Raises:
+        FailedError: the page is wider than the window.
+    """
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        raise FailedError("there is no browser: Debian's chromium, or google-chrome")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    common = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+    for width in WIDTHS:
+        # A frame is as wide as it is told; windows have a least width.
+        frame = folder / f"{name}-{width}.html"
+        frame.write_text(
+            f'<body style="margin:0"><iframe id="f" src="{page.as_uri()}" '
+            f'style="border:0;width:{width}px;height:2200px"></iframe><script>onload=()=>{{'
+            "const d=f.contentDocument.documentElement;"
+            'document.title="wide "+d.scrollWidth+" of "+d.clientWidth}</script>'
+        )
+        local = "--allow-file-access-from-files"
+        dom = run(folder, *common, local, "--dump-dom", frame.as_uri())
+        shown = dom.partition("<title>wide ")[2].partition("</title>")[0]
+        wide, _, room = shown.partition(" of ")
+        if not room or int(wide) > int(room):
+            raise FailedError(f"{page.name} is {wide or 'of unknown'} wide in {room or width}")
+        for number, scheme in enumerate(SCHEMES):
+            picture = SHOTS / f"{name}-{width}-{scheme}.png"
+            look = (
+                f"--blink-settings=preferredColorScheme={number}",
+                f"--window-size={width},2200",
+            )
+            run(folder, *common, *look, f"--screenshot={picture}", page.as_uri())
+
+
 JOURNEYS: Mapping[str, Callable[[Path], None]] = {
     "vendor": vendor,
     "engineer": engineer,
     "researcher": researcher,
+    "tools": tools,
 }
 
 
