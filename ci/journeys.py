@@ -178,16 +178,17 @@ def tools(folder: Path) -> None:
     run(folder / "small", sys.executable, "repro.py", expected=1, said="error: GY-", CXX="false")
     torch_debug = {"TORCH_COMPILE_DEBUG_DIR": str(folder), "GYRATOR_STRICT": "1", "CXX": "false"}
     off = {**torch_debug, "GYRATOR_CACHE": "0"}
-    for after, written in (("dynamo", "Minifier script written"), ("aot", "repro.py")):
+    for after, written in (("dynamo", "minifier_launcher.py"), ("aot", "minify.py")):
         run(folder, *model, expected=1, said=written, TORCHDYNAMO_REPRO_AFTER=after, **off)
     said = run(folder, sys.executable, "guards.py", said="torch.log(x - 2.0)")
     if said.count("no error") != 2:
         raise FailedError(f"guards: {said}")
-    reports(folder, gyrator)
 
 
-def reports(folder: Path, gyrator: tuple[str, ...]) -> None:
+def reports(folder: Path) -> None:
     """Read what the compiler tells of a function: as text, as data, and as a page in a browser."""
+    (folder / "model.py").write_text(MODEL)
+    gyrator = (sys.executable, "-m", "gyrator")
     run(folder, *gyrator, "--version", said="gyrator ")
     run(folder, *gyrator, "doctor", said="compiling a function")
     json.loads(run(folder, *gyrator, "options", "--json"))
@@ -245,6 +246,7 @@ JOURNEYS: Mapping[str, Callable[[Path], None]] = {
     "engineer": engineer,
     "researcher": researcher,
     "tools": tools,
+    "reports": reports,
 }
 
 

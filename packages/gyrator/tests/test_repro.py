@@ -468,3 +468,8 @@ def test_torchs_own_switch_asks_for_repros(level: int, monkeypatch: pytest.Monke
     (path,) = (w.removeprefix("python ") for w in said.split("`") if w.startswith("python "))
     text = (Path(path).parent / "fx.gy").read_text()
     assert "aten.tanh.default" in text and calls(text) == 2
+    minifier = Path(path).with_name("minify.py")
+    assert f"Minifier script written to {minifier}" in str(raised.value)
+    if level == 2:
+        done = subprocess.run([sys.executable, minifier], capture_output=True, text=True)
+        assert done.returncode == 0 and calls(done.stdout) == 1, done.stderr

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -124,28 +125,32 @@ class Engine(CompilerContext):
     def _by_eager(self, gm: torch.fx.GraphModule, phase: Phase, error: Exception) -> CompiledGraph:
         """Let PyTorch run a graph that could not be compiled, with a warning; raise the error where
         it is to be seen."""
-        shown = self._shown(gm, error)
+        path = self._repro(gm, error)
+        shown = f"`python {path}` shows it without the model" if path is not None else ""
         if self.options.strict or isinstance(error, VerificationError | AccuracyError):
-            if shown:
+            if path is not None:
+                from gyrator.repro.script import MINIFIER
+
                 error.add_note(shown)
+                # PyTorch's message about a backend that failed names what is under this.
+                vars(error)["minifier_path"] = path.with_name(MINIFIER)
             raise error
         warn_fallback(error, phase, shown)
         calls = sum(n.op == "call_function" for n in gm.graph.nodes)
         self.observe(GraphRecord("main", phase, calls, fallback=str(error)))
         return CompiledGraph(eager_graph(gm))
 
-    def _shown(self, gm: torch.fx.GraphModule, error: Exception) -> str:
-        """Keep a graph on which the compiler itself failed; say where it is, or the first one with
-        which it failed alike."""
+    def _repro(self, gm: torch.fx.GraphModule, error: Exception) -> Path | None:
+        """Keep a graph on which the compiler itself failed; return the script that shows it, or
+        that of the first graph with which it failed alike."""
         known = isinstance(error, GyratorError) and not isinstance(error, BuildError)
         if (known and not _repros_asked()) or not self.keeps_repros:
-            return ""
+            return None
         from gyrator.repro.script import first_repro
 
         with contextlib.suppress(Exception):  # nothing may hide the error itself
-            path = first_repro(str(error), gm, self.options)
-            return f"`python {path}` shows it without the model"
-        return ""
+            return first_repro(str(error), gm, self.options)
+        return None
 
     def _check_results(self, gm: torch.fx.GraphModule) -> None:
         """Raise AccuracyError where random arguments of a graph's sizes give other results than in
