@@ -183,7 +183,7 @@ def find_cross_toolchain(
     variable = f"GYRATOR_CXX_{machine.upper()}"
     words = _explicit(env.get(variable, "")) or [f"{machine}-linux-gnu-g++"]
     found = shutil.which(words[0], path=env.get("PATH", os.defpath))
-    version = None if found is None else _version(found, cache, seconds)
+    version = None if found is None else _version((found,), cache, seconds)
     if found is None or version is None:
         debian = machine.replace("_", "-")
         raise _no_compiler(

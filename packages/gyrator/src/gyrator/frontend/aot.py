@@ -107,7 +107,7 @@ class Frontend:
         compiled = tracing.run(gm, inputs)
         wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
-        back = None if facts is None or facts.tangents is None else tracing.meanwhile("backward")
+        begun = None if facts is None or facts.tangents is None else tracing.meanwhile("backward")
         tracing.finish()
         replay = Replay.of(gm, inputs, tracing.refusal if facts is None else facts.refusal)
         if facts is None:
@@ -119,11 +119,11 @@ class Frontend:
             return callable_for(facts, tracing.front.call, None, replay)
 
         def compile_backward() -> Boxed:
-            made = tracing.compile("backward") if back is None else back.finish()
+            made = tracing.compile("backward") if begun is None else begun.finish()
             self._store(key, facts, tracing.front, made)
             return made.call
 
-        back = compile_backward() if _saving() else _Lazily(compile_backward)
+        back: Boxed = compile_backward() if _saving() else _Lazily(compile_backward)
         return callable_for(facts, tracing.front.call, back, replay)
 
     def _store(

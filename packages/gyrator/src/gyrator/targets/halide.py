@@ -70,8 +70,9 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
         raise BuildError(Diagnostic("GY-HALIDE-005", said, help=help)) from None
     found = find_toolchain(os.environ, context.cache)
     toolchain = HalideToolchain(
-        found.command, found.version, found.family, found.openmp_link, found.packaged, version
-    )
+        found.command, found.version, found.family, found.openmp_link, found.machine,
+        found.packaged, version,
+    )  # fmt: skip
     builder = Builder(
         toolchain,
         context.cache,
