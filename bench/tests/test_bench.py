@@ -35,6 +35,20 @@ def test_runtimes_in_processes_of_their_own(tmp_path):
     assert times["eager"] > 0 and times["gyrator frozen"] > 0
 
 
+def test_packages_of_both_compilers(tmp_path):
+    """Builds, loads and calls are measured on both sides."""
+    out = tmp_path / "aot.json"
+    command = [sys.executable, str(BENCH / "aot.py"), "--models", "tiny", "--rounds", "2"]
+    done = subprocess.run(
+        [*command, "--json", str(out)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())["models"]["tiny"]
+    for side in ("gyrator", "inductor"):
+        assert found["built"][side]["cpu"] > 0 and found["built"][side]["code"] > 0
+        assert found["load"][side] > 0 and found["times"][side]["thread_min"] > 0
+
+
 def test_an_unknown_model_is_refused():
     """The command line says what there is."""
     done = subprocess.run(
