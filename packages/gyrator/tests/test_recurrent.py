@@ -91,3 +91,25 @@ def test_an_exported_network(session: Session) -> None:
     compiled = torch.compile(exported, backend=session.backend, fullgraph=True)
     with torch.no_grad():
         same(compiled(x), model(x))
+
+
+@pytest.mark.parametrize("name", ["lstm", "projected", "gru"])
+@pytest.mark.parametrize("frozen", [(), ("weight_ih_l0",)], ids=["all weights", "some weights"])
+def test_an_input_without_gradients(session: Session, name: str, frozen: tuple[str, ...]) -> None:
+    kind, options = CASES[name]
+    model = kind(4, 6, **options)
+    for weight in frozen:
+        getattr(model, weight).requires_grad_(False)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    compiled = torch.compile(model, backend=session.backend, fullgraph=True)
+
+    def run(call: Any, x: torch.Tensor) -> Any:
+        out = call(x)
+        return out, torch.autograd.grad(sum((t * t).sum() for t in tree_leaves(out)), weights)
+
+    for steps in (1, 5):
+        x = torch.randn((3, steps, 4) if options.get("batch_first") else (steps, 3, 4))
+        same(run(compiled, x), run(model, x))
+    assert torch.backends.mkldnn.enabled
+    with torch.no_grad():
+        same(compiled(x), model(x))

@@ -26,6 +26,7 @@ from gyrator.frontend.freezing import SharedConstants, known_inputs, with_consta
 from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.frontend.graph_key import traced_bytes
 from gyrator.frontend.mended import mend
+from gyrator.frontend.recurrent import differentiable
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.deadline import LateError
@@ -315,7 +316,11 @@ class Tracing:
         table = exact_decompositions if bitwise else default_decompositions
         changes = self.compile_graph.decompositions
         decompositions = edited(table(self.compile_graph.rules), changes)
-        with whole_ops() if bitwise else nullcontext(), _own_cache():
+        with (
+            whole_ops() if bitwise else nullcontext(),
+            _own_cache(),
+            differentiable(gm, inputs),
+        ):
             compiled: Callable[..., Any] = aot_module_simplified(
                 gm,
                 inputs,
