@@ -13,6 +13,7 @@ from _subject import build, compiled, stepper, warm_up
 DYNAMO = ("_compile.compile_inner", "OutputGraph.call_user_compiler")
 AFTER_AOT: Mapping[str, tuple[str, ...]] = MappingProxyType({
     "eager": (),
+    "aot_eager": (),
     "gyrator": (),
     "inductor": (
         "_recursive_joint_graph_passes",

@@ -67,8 +67,8 @@ def compiled(function: Any, backend: str, records: list[Any]) -> Callable[..., A
     if backend == "eager":
         run: Callable[..., Any] = function
         return run
-    if backend == "inductor":
-        return torch.compile(function, backend="inductor")
+    if backend in ("inductor", "aot_eager"):
+        return torch.compile(function, backend=backend)
     from gyrator import Session
 
     session = Session(options={"strict": True, "progress": False}, observer=records.append)

@@ -14,7 +14,8 @@ _CLASSES = 10
 def sights() -> tuple[Model, ...]:
     """Return families of timm."""
     narrow: dict[str, Any] = {"img_size": 64}
-    small: dict[str, Any] = dict(embed_dim=32, depth=2, num_heads=2, img_size=32, patch_size=8)
+    small: dict[str, Any] = {"embed_dim": 32, "depth": 2, "num_heads": 2}
+    small |= {"img_size": 32, "patch_size": 8}
     return (
         _timm("resnet18"),
         _timm("efficientnet_b0"),

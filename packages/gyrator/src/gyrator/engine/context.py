@@ -26,7 +26,7 @@ from gyrator.store.content_hash import (
     product_hash,
     rules_hash,
 )
-from gyrator.store.programs import LoadContext, host_runner
+from gyrator.store.programs import LoadContext, begin_runner, host_runner
 from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
 from gyrator.targets.vendor import named
 from gyrator_ir.backend import WrapperBackend
@@ -150,6 +150,7 @@ class CompilerContext:
 
     def prepare(self, devices: Iterable[str], calls: int) -> None:
         """Start the compilers that a graph of so many calls on these devices will need."""
+        begin_runner(self.cache)
         for device in devices:
             if device not in self.targets:
                 continue

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache as once
+from subprocess import SubprocessError
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +31,7 @@ from gyrator_runtime.graphs import GraphMemory
 from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.host import with_current_device
 from gyrator_runtime.native import KernelFunction, Plan, Runner, load_runner
+from gyrator_runtime.native.load import runner_extension
 from gyrator_runtime.plan.link import Linker, Run
 from gyrator_runtime.plan.stored import parse
 from gyrator_runtime.toolchain import ToolchainError, find_toolchain
@@ -253,6 +257,21 @@ def _timings(launches: Iterable[tuple[str, Plan, int]]) -> dict[str, tuple[int, 
         calls, total = result.get(name, (0, 0))
         result[name] = (calls + times[row][0], total + times[row][1])
     return result
+
+
+@once
+def begin_runner(cache: Cache) -> None:
+    """Start to build what `host_runner` will ask for, if the cache lacks it; what fails there fails
+    again when it is asked for."""
+    extension = runner_extension()
+    if cache.get(extension.key()) is not None:
+        return
+
+    def build() -> None:
+        with contextlib.suppress(OSError, SubprocessError, CacheError, ToolchainError):
+            extension.built(cache, find_toolchain(os.environ, cache))
+
+    Thread(target=build, name="gyrator-runner").start()
 
 
 @once

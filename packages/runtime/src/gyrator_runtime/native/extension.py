@@ -14,7 +14,7 @@ from types import ModuleType
 
 from attrs import frozen
 
-from gyrator_runtime.cache import Cache, CacheKey, make_key
+from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.library import SharedLibrary, places, warn_of_copy
 from gyrator_runtime.process import Limited
 from gyrator_runtime.toolchain import Toolchain, stand_in_command
@@ -75,6 +75,13 @@ class Extension:
         """
         if (module := self.find(cache)) is not None:
             return module
+        return self.imported(self.built(cache, toolchain).file(self.file))
+
+    def built(self, cache: Cache, toolchain: Toolchain) -> Entry:
+        """Return the entry of the module, which is compiled where the cache has none.
+
+        Raises OSError or subprocess.SubprocessError where it does not build.
+        """
         include = Path(sysconfig.get_path("include"))
         if not (include / "Python.h").exists():
             raise FileNotFoundError(f"no Python.h in {include}")
@@ -96,7 +103,7 @@ class Extension:
             except OSError as error:
                 raise subprocess.SubprocessError(str(error)) from error
 
-        return self.imported(cache.get_or_build(self.key(), write).file(self.file))
+        return cache.get_or_build(self.key(), write)
 
     def imported(self, path: Path) -> ModuleType:
         """Return the module that a built file holds. ImportError where it does not load."""
