@@ -16,6 +16,7 @@ from gyrator_lowering.fx_passes import (
     PadProducts,
     Product,
     SplitBias,
+    SplitProductBias,
     fx_pipeline,
 )
 
@@ -276,3 +277,76 @@ def test_products_of_sizes_that_change() -> None:
         LinearCalls.of(BOTH, lambda product: not asked.append(product)).run(gm)
         assert len(environment.guards) == before
     assert asked == [Product("cpu", 1100, 1100, 1100)]
+
+
+def spread(x: torch.Tensor, y: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Products with biases that kernels read: twice, behind views, in sums."""
+    first = torch.addmm(bias, x, y)
+    second = torch.addmm(bias[0], first.relu(), y.t() @ y)
+    linear = torch.ops.mkldnn._linear_pointwise(first.relu(), y.t() @ y, bias, "none", [], "")
+    rows = second.view(2, -1, second.shape[1]).permute(2, 0, 1).clone()
+    return first + 1, rows, linear.mean(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_kernels_add_the_biases_of_products(check: Any, dtype: torch.dtype) -> None:
+    x, y, bias = drawn(6, 7, dtype=dtype), drawn(7, 5, dtype=dtype), drawn(5, dtype=dtype)
+    run = spread
+    if dtype is torch.float64:  # oneDNN has none
+
+        def run(x: Any, y: Any, bias: Any) -> Any:
+            return (torch.addmm(bias[:1], x, y).view(-1).exp(),)
+
+    gm = compare(check, run, x, y, bias, change=SplitProductBias.of(BOTH).run)
+    named = [n for n in gm.graph.nodes if n.op == "call_function"]
+    assert not any(n.target is aten.addmm.default for n in named)
+    calls = [n for n in named if n.target is torch.ops.mkldnn._linear_pointwise.default]
+    assert all(n.args[2] is None for n in calls) and len(calls) == (dtype is torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("run", "dtype", "able"),
+    [
+        (lambda b, x, y: torch.addmm(b, x, y), torch.float32, BOTH),  # nothing reads it
+        (lambda b, x, y: torch.addmm(b, x, y) @ y.t(), torch.float32, BOTH),  # a library reads it
+        (lambda b, x, y: (z := torch.addmm(b, x, y), z + 1), torch.float32, BOTH),
+        (lambda b, x, y: torch.addmm(b, x, y, alpha=2) + 1, torch.float32, BOTH),
+        (lambda b, x, y: torch.addmm(b, x, y) + 1, torch.bfloat16, BOTH),  # it would round twice
+        (lambda b, x, y: torch.addmm(b, x, y) + 1, torch.float32, libraries("mkl")),
+        (
+            lambda b, x, y: torch.ops.mkldnn._linear_pointwise(x, y.t(), b, "gelu", [], "none") + 1,
+            torch.float32,
+            BOTH,
+        ),  # the library goes on
+    ],
+)
+def test_other_biases_stay(check: Any, run: Any, dtype: torch.dtype, able: Any) -> None:
+    inputs = drawn(5, dtype=dtype), drawn(6, 7, dtype=dtype), drawn(7, 5, dtype=dtype)
+    gm = check.trace(run, inputs)
+    assert not SplitProductBias.of(able).run(gm)
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_biases_leave_products_that_mkl_packed(check: Any) -> None:
+    x, w, bias = plain(6, 7), plain(5, 7), drawn(5, dtype=torch.float32)
+
+    def run(x: Any, w: Any, bias: Any) -> Any:
+        return torch.nn.functional.linear(x, w, bias).relu(), w
+
+    gm = check.trace(run, (x, w, bias))
+    (node,) = [n for n in gm.graph.nodes if n.target is aten.addmm.default]
+    weight = node.args[2].args[0]
+    with gm.graph.inserting_before(node):
+        packs = torch.ops.mkl._mkl_reorder_linear_weight.default
+        reorder = gm.graph.call_function(packs, (weight, 6))
+        args = node.args[1], reorder, weight, node.args[0], 6
+        call = gm.graph.call_function(torch.ops.mkl._mkl_linear.default, args)
+    call.meta["val"] = node.meta["val"]
+    node.replace_all_uses_with(call)
+    gm.graph.erase_node(node)
+    assert SplitProductBias.of(BOTH).run(gm)
+    gm.recompile()
+    assert call not in gm.graph.nodes
+    (left,) = [n for n in gm.graph.nodes if n.target is torch.ops.mkl._mkl_linear.default]
+    assert left.args[3] is None
+    assert torch.equal(gm(x, w, bias)[0], run(x, w, bias)[0])

@@ -34,6 +34,7 @@ from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutp
 from gyrator_lowering.fx_passes.split_bias import SplitBias
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
+from gyrator_lowering.fx_passes.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
 from gyrator_lowering.fx_text import KIND, parse, show
 from gyrator_lowering.options import LoweringOptions
@@ -109,6 +110,7 @@ def fx_pipeline(
         RemoveNoop(),
         Cse(),
         Off(LinearCalls()) if quicker is None else LinearCalls.of(targets, quicker),
+        SplitProductBias.of(targets),
     )
     return Pipeline(FX, passes)
 
@@ -139,6 +141,7 @@ __all__ = [
     "SplitBias",
     "SplitCrossEntropy",
     "SplitNorms",
+    "SplitProductBias",
     "WholeFormulas",
     "fx_pipeline",
     "hold_inputs",

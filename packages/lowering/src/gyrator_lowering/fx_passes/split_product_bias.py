@@ -1,0 +1,111 @@
+"""`split-product-bias`: kernels that read a product of matrices add its bias.
+
+The libraries of a CPU fill the result with the bias first, and then add the product to it. Where
+kernels read the result anyway, the sum costs nothing there.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import torch
+from attrs import frozen
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.target import Target
+from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.fx_passes.linear_calls import LIBRARIES
+
+aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn
+
+_VIEWS = frozenset({
+    aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int,
+    aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.squeeze.dim,
+})  # fmt: skip
+_KERNELS = frozenset({
+    aten.clone.default, aten.cat.default, aten.roll.default, aten.native_layer_norm.default,
+    aten._softmax.default, aten.var_mean.correction, aten.mean.dim, aten.sum.dim_IntList,
+})  # fmt: skip
+"""What kernels compute, beside functions of single elements."""
+_EXACT = (torch.float32, torch.float64)
+"""Where a sum of two numbers is as good as one that is taken before the product is rounded."""
+
+
+def _addmm(node: Any) -> tuple[Any, tuple[Any, ...]]:
+    bias, *matrices = node.args
+    return (None, ()) if node.kwargs else (bias, (aten.mm.default, *matrices))
+
+
+def _onednn(node: Any) -> tuple[Any, tuple[Any, ...]]:
+    x, weight, bias, attr, *rest = node.args
+    plain = (node.target, x, weight, None, attr, *rest)
+    return (bias, plain) if attr == "none" else (None, ())
+
+
+def _mkl(node: Any) -> tuple[Any, tuple[Any, ...]]:
+    x, packed, weight, bias, rows = node.args
+    return bias, (node.target, x, packed, weight, None, rows)
+
+
+_APART: Mapping[Any, Callable[[Any], tuple[Any, tuple[Any, ...]]]] = MappingProxyType({
+    aten.addmm.default: _addmm,
+    mkldnn._linear_pointwise.default: _onednn,
+    **({mkl._mkl_linear.default: _mkl} if torch._C.has_mkl else {}),
+})  # fmt: skip
+"""How to take a call apart: into its bias, if that can be had, and a call without it."""
+
+
+@frozen
+class SplitProductBias:
+    """Take biases out of products that kernels read."""
+
+    name: ClassVar[str] = "split-product-bias"
+    devices: frozenset[str] = frozenset()
+    """Types of devices whose libraries add biases first."""
+
+    @classmethod
+    def of(cls, targets: Mapping[str, Target]) -> "SplitProductBias":
+        """Return the pass for some targets, by device type."""
+        able = (d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES)
+        return cls(frozenset(able))
+
+    def run(self, gm: GraphModule) -> bool:
+        """Change a graph in place; return whether anything was."""
+        changed = False
+        for node in list(gm.graph.nodes):
+            if node.target in _APART and self._gains(node):
+                changed |= _split(gm, node)
+        return changed
+
+    def _gains(self, node: Any) -> bool:
+        fake = node.meta["val"]
+        known = fake.device.type in self.devices and fake.dtype in _EXACT
+        return known and _only_kernels_read(node)
+
+
+def _only_kernels_read(node: Node) -> bool:
+    if not node.users:
+        return False
+    return all(
+        _only_kernels_read(user) if user.target in _VIEWS else _is_kernel(user)
+        for user in node.users
+    )
+
+
+def _is_kernel(node: Any) -> bool:
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    return node.target in _KERNELS or pointwise
+
+
+def _split(gm: GraphModule, node: Any) -> bool:
+    bias, call = _APART[node.target](node)
+    if bias is None:
+        return False
+    fake = node.meta["val"]
+    with gm.graph.inserting_before(node):
+        plain = gm.graph.call_function(call[0], call[1:])
+    plain.meta = {k: v for k, v in node.meta.items() if k != "tensor_meta"}
+    total = insert(gm, node, aten.add.Tensor, plain, bias)
+    assert total.meta["val"].shape == fake.shape
+    replace(gm, node, total)
+    return True
