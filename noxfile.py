@@ -436,7 +436,7 @@ def journeys(session: nox.Session) -> None:
         with session.chdir(ROOT / folder):
             session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
     wheels = sorted(str(path) for path in dist.glob("*.whl"))
-    site = ("mkdocs", "mkdocs-material", "mkdocstrings-python")
+    site = ("expecttest", "mkdocs", "mkdocs-material", "mkdocstrings-python")
     tools = ("copier", "editables", "hatchling", "pip", "tlparse", *site, *TEST_TOOLS)
     python = venv(session, "wheels-journeys", *wheels, *tools, fresh=True)
     with session.chdir(session.create_tmp()):

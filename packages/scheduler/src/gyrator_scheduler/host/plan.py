@@ -227,7 +227,7 @@ class _Planner:
         if self.options.nan_asserts:
             for name in touched(node)[1]:
                 if name in self.buffers and self.buffers[name].dtype.is_float:
-                    after.append(AssertNoNan(name, node.name))
+                    after.append(AssertNoNan(name, self._told(node)))
         if not work:
             self.checks.extend(after)
             return
@@ -239,6 +239,12 @@ class _Planner:
         out.extend(self.checks)
         out.extend(after)
         self.checks.clear()
+
+    def _told(self, node: ScheduleNode) -> str:
+        """Return what a node is called, and the user's lines that it comes from."""
+        origins = (self.schedule.origins[o] for o in node.origins)
+        lines = dict.fromkeys(f"{o.location}: {o.code}" for o in origins if o.location)
+        return f"{node.name}, of {'; '.join(lines)}," if lines else node.name
 
     def _device_of(self, node: ScheduleNode) -> Device | None:
         for part in touched(node)[::-1]:
