@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +46,6 @@ _PASSING = ("GY-COMPILE-003", "GY-BUILD-002", "GY-BUILD-003")
 """Codes of what another try, on a machine with more time and memory, may not meet."""
 _ACCURACY = 4
 """Of PyTorch's levels of repros, the one that compares results."""
-_OF_NO_ATTEMPT = ("trace_dir", "cache", "progress", "fx_compiler")
 _WARNED = ("GY-LOWER-030", "GY-LOWER-031")
 """Codes of calls of ATen that a user would not expect."""
 
@@ -157,14 +157,18 @@ class Engine(CompilerContext):
         eager mode: `TORCHDYNAMO_REPRO_LEVEL=4`."""
         if not self.keeps_repros:
             return
-        from gyrator.repro.failure import find_failure
+        from gyrator.repro.example import Example, difference
         from gyrator_lowering.fx_text import show
 
-        chosen = {n: v for n, v in asdict(self.options).items() if n not in _OF_NO_ATTEMPT}
+        options = evolve(self.options, cache=False, trace_dir="", progress=False)
+        engine = evolve(self, options=options, keeps_repros=False)
         with torch._guards.tracing(None), unset_fake_temporarily():
-            found = find_failure(show(gm), chosen)
-        if found.kind == "wrong":
-            raise AccuracyError(f"results differ from eager mode's: {found.detail}")
+            example = Example.read(show(gm))
+            expected, given = example.eager(), example.arguments()
+            results = engine.compile(deepcopy(example.gm), "inference").call(list(given))
+            found = difference([*results, *given], expected, example)
+        if found:
+            raise AccuracyError(f"results differ from eager mode's: {found}")
 
     def find(self, key: str, phase: Phase) -> Boxed | None:
         """Return the program stored under the hex digest of a key, or None."""

@@ -19,8 +19,8 @@ from gyrator.autotune.kernels import Budget
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
 from gyrator.options import make_options
-from gyrator.repro.example import Example, run_eagerly
-from gyrator.repro.failure import difference, failed
+from gyrator.repro.example import Example, difference, run_eagerly
+from gyrator.repro.failure import failed
 from gyrator.session import Session
 from gyrator_ir.diagnostics import Diagnostic, VerificationError
 from gyrator_ir.levels import HOST, KERNEL, LOOP, level_of

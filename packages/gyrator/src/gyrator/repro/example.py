@@ -11,6 +11,7 @@ from attrs import frozen
 from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
+from gyrator.reports.accuracy import is_as_near, is_close, worst_place
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_text import parse
 from gyrator_lowering.fx_text.print import attribute
@@ -117,6 +118,33 @@ def run_eagerly(gm: GraphModule, given: Sequence[Any]) -> list[Any]:
     """Return a graph's results, and after them the arguments as it leaves them."""
     with torch.no_grad():
         return [*Interpreter(gm).run(*given), *given]
+
+
+def difference(ours: list[Any], expected: list[Any], example: Example) -> str:
+    """Say where results are not what eager mode and float64 allow; nothing where they are.
+
+    The results of a graph that draws random numbers are compared by their forms alone.
+    """
+    if len(ours) != len(expected):
+        return f"{len(ours)} results, eager mode has {len(expected)}"
+    exact: list[Any] | None = None
+    for k, (a, b) in enumerate(zip(ours, expected, strict=True)):
+        if not isinstance(b, Tensor):
+            if a != b:
+                return f"result {k} is {a!r}, in eager mode {b!r}"
+            continue
+        if (a.dtype, a.shape) != (b.dtype, b.shape):
+            form = f"{a.dtype} {list(a.shape)}, in eager mode {b.dtype} {list(b.shape)}"
+            return f"result {k} is {form}"
+        if b.is_floating_point() and b.itemsize == 1:
+            a, b = a.float(), b.float()
+        if example.random or is_close(a, b):
+            continue
+        if exact is None:
+            exact = example.exact() or []
+        if not exact or not is_as_near(a, b, exact[k]):
+            return f"result {k}: {worst_place(a, b)}"
+    return ""
 
 
 def like(value: Any, generator: torch.Generator, below: int) -> Any:

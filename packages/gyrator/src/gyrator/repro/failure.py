@@ -10,9 +10,8 @@ from torch import Tensor
 
 from gyrator.engine.compiled import Boxed
 from gyrator.options import make_options
-from gyrator.reports.accuracy import is_as_near, is_close, worst_place
 from gyrator.reports.records import GraphRecord
-from gyrator.repro.example import Example
+from gyrator.repro.example import Example, difference
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition
 from gyrator_ir.diagnostics import GyratorError
@@ -94,33 +93,6 @@ def failed(error: Exception) -> Failure:
     if isinstance(error, GyratorError):
         return Failure("error", error.diagnostic.code, error.diagnostic.message)
     return Failure("error", type(error).__name__, _first_line(error))
-
-
-def difference(ours: list[Any], expected: list[Any], example: Example) -> str:
-    """Say where results are not what eager mode and float64 allow; nothing where they are.
-
-    The results of a graph that draws random numbers are compared by their forms alone.
-    """
-    if len(ours) != len(expected):
-        return f"{len(ours)} results, eager mode has {len(expected)}"
-    exact: list[Any] | None = None
-    for k, (a, b) in enumerate(zip(ours, expected, strict=True)):
-        if not isinstance(b, Tensor):
-            if a != b:
-                return f"result {k} is {a!r}, in eager mode {b!r}"
-            continue
-        if (a.dtype, a.shape) != (b.dtype, b.shape):
-            form = f"{a.dtype} {list(a.shape)}, in eager mode {b.dtype} {list(b.shape)}"
-            return f"result {k} is {form}"
-        if b.is_floating_point() and b.itemsize == 1:
-            a, b = a.float(), b.float()
-        if example.random or is_close(a, b):
-            continue
-        if exact is None:
-            exact = example.exact() or []
-        if not exact or not is_as_near(a, b, exact[k]):
-            return f"result {k}: {worst_place(a, b)}"
-    return ""
 
 
 def _slowness(
