@@ -32,32 +32,20 @@ GY_FN sf32 gy_f16_value(su32 h) {
   return gy_float(r | (si32)sign);
 }
 #else
-typedef si16 gy_w16 __attribute__((vector_size(16)));
-typedef sf32 gy_w32 __attribute__((vector_size(16)));
-GY_FN su32 gy_f16_bits(sf32 x) {
-  gy_w16 r = (gy_w16)__builtin_ia32_vcvtps2ph(gy_w32{x}, 0);
-  return (su16)r[0];
-}
-#if defined(__clang__) && !__has_builtin(__builtin_ia32_vcvtph2ps)
-typedef _Float16 gy_e16 __attribute__((vector_size(2 * GY_LANES)));
-GY_FN sf32 gy_f16_value(su32 h) { su16 b = (su16)h; _Float16 r; __builtin_memcpy(&r, &b, 2); return (sf32)r; }
-GY_FN vf32 gy_f16_value(vu16 x) { return __builtin_convertvector((gy_e16)x, vf32); }
-#else
-GY_FN sf32 gy_f16_value(su32 h) {
-  gy_w32 r = (gy_w32)__builtin_ia32_vcvtph2ps(gy_w16{(si16)h});
-  return r[0];
-}
 #if GY_ISA == 512
+GY_FN vu16 gy_f16_bits(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(x, 0, vi16{}, (su16)-1); }
 GY_FN vf32 gy_f16_value(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((vi16)x, vf32{}, (su16)-1, 4); }
+#else
+GY_FN vu16 gy_f16_bits(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph256(x, 0); }
+#if __clang_major__ > 15
+typedef _Float16 gy_e16 __attribute__((vector_size(16)));
+GY_FN vf32 gy_f16_value(vu16 x) { return __builtin_convertvector((gy_e16)x, vf32); }
 #else
 GY_FN vf32 gy_f16_value(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps256((vi16)x); }
 #endif
 #endif
-#if GY_ISA == 512
-GY_FN vu16 gy_f16_bits(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(x, 0, vi16{}, (su16)-1); }
-#else
-GY_FN vu16 gy_f16_bits(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph256(x, 0); }
-#endif
+GY_FN su32 gy_f16_bits(sf32 x) { return gy_f16_bits(vf32{x})[0]; }
+GY_FN sf32 gy_f16_value(su32 h) { return gy_f16_value(vu16{(su16)h})[0]; }
 #endif
 //% gy_to_bf16
 GY_FN gy_bf16 gy_to_bf16(sf32 x) { return gy_bf16{(su16)gy_bf16_bits(x)}; }
