@@ -13,7 +13,7 @@ from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import each_kernel, each_stage
-from gyrator_ir.body.nodes import Load, Reduce, ReduceKind, Store
+from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, Store
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
 from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
@@ -54,15 +54,18 @@ class TwoPassReductions:
 
 def _loaded_again(kernel: Kernel, stage: Stage, reduce: Reduce, loops: Nest) -> bool:
     """Say whether memory is as good for the second pass as a copy of it: what is reduced is just
-    loaded, as vectors, in its own type, and nothing is stored between the passes."""
+    loaded, as vectors, in its own type, from a place known before the first pass, and nothing is
+    stored between the passes."""
     if any(isinstance(s, Store) for s in stage.body):
         return False
     types = kernel.storage
+    bound = {s.symbol for s in stage.body if isinstance(s, Bind)}
     return any(
         isinstance(s, Load)
         and s.name == reduce.args[0]
         and s.mask is None
         and types[s.buffer] is reduce.dtype
+        and s.index.free_symbols.isdisjoint(bound)
         and lane_slope(s.index, loops.symbol, loops.lanes) is ONE
         for s in stage.body
     )
