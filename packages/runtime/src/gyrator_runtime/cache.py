@@ -480,8 +480,10 @@ def _verify(folder: Path, key: CacheKey) -> tuple[tuple[str, ...] | None, str]:
     """Return (files, "") of a sound entry, (None, "") of a missing one, (None, damage) else."""
     try:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | _SAFELY)
+    except FileNotFoundError:  # it may be there by now, from another thread or process
+        return None, ""
     except OSError:
-        return None, "no folder" if os.path.lexists(folder) else ""
+        return None, "no folder"
     try:
         if not _ours(os.fstat(opened), plain=False):
             return None, "others may write to it"
