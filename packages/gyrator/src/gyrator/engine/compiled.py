@@ -116,7 +116,8 @@ class GraphCompiler(Protocol):
     def begin(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
     ) -> Begun:
-        """Do what `compile` does, but for waiting for the compilers of kernels."""
+        """Do what `compile` does, but for waiting for the compilers of kernels. What is wrong with
+        a graph is raised by `finish`."""
         ...
 
     def find(self, key: str, phase: Phase) -> Boxed | None:

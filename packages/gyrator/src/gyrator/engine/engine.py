@@ -64,11 +64,12 @@ class Engine(CompilerContext):
     def begin(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
     ) -> Begun:
-        """Do what `compile` does, but for waiting for the compilers of kernels."""
+        """Do what `compile` does, but for waiting for the compilers of kernels. `finish` warns,
+        raises and reports."""
         watch = watch or self.stopwatch()
         warn_idle(self.options, self.targets, _devices(gm), phase)
         if self.parts is not None:
-            return _Made(self._parted(gm, phase, watch, self.parts))
+            return _Begun(partial(self._parted, gm, phase, watch, self.parts))
         return self._begin_adapted(gm, phase, _DEPTH, watch)
 
     def _parted(
@@ -106,12 +107,13 @@ class Engine(CompilerContext):
         self, gm: torch.fx.GraphModule, phase: Phase, depth: int, watch: Stopwatch
     ) -> Begun:
         adapt = plain_boundary(gm)
+        begun: Begun
         try:
             if _repros_asked() and torch._dynamo.config.repro_level >= _ACCURACY:
                 self._check_results(gm)
             begun = self._begin(gm, phase, depth, watch)
         except Exception as error:
-            begun = _Made(self._by_eager(gm, phase, error))
+            begun = _Failed(error)
 
         def finished() -> CompiledGraph:
             try:
@@ -120,7 +122,7 @@ class Engine(CompilerContext):
                 compiled = self._by_eager(gm, phase, error)
             return compiled if adapt is None else CompiledGraph(adapt(compiled.call))
 
-        return _Begun(begun.waits, finished)
+        return _Begun(finished, begun.waits)
 
     def _by_eager(self, gm: torch.fx.GraphModule, phase: Phase, error: Exception) -> CompiledGraph:
         """Let PyTorch run a graph that could not be compiled, with a warning; raise the error where
@@ -204,16 +206,16 @@ class Engine(CompilerContext):
                 stored = self._stored(key, gm)
                 refused = None if stored is not None else self._refused_before(gm, key)
             if stored is not None:
-                return _Made(self._finish(gm, key, stored, phase, watch, cached=True))
+                return _Begun(partial(self._finish, gm, key, stored, phase, watch, cached=True))
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
-            return _Made(self._in_pieces(gm, phase, RefusedError(refused), depth))
+            return _Begun(partial(self._in_pieces, gm, phase, RefusedError(refused), depth))
         stages = Stages(self)
         try:
             product, building = stages.product(gm, phase, watch)
         except RefusedError as error:
-            return _Made(self._without(gm, key, phase, error, depth))
+            return _Begun(partial(self._without, gm, key, phase, error, depth))
 
         def finished() -> CompiledGraph:
             try:
@@ -222,7 +224,7 @@ class Engine(CompilerContext):
                 return self._without(gm, key, phase, error, depth)
             return self._finish(gm, key, stored, phase, watch, cached=False)
 
-        return _Begun(lambda: not all(map(_built, building.values())), finished)
+        return _Begun(finished, lambda: not all(map(_built, building.values())))
 
     def _without(
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
@@ -358,25 +360,29 @@ class Engine(CompilerContext):
         return make_key("programs", fields)
 
 
-@frozen(eq=False)
-class _Made:
-    """A graph for which there is nothing left to do."""
+def _nothing_waits() -> bool:
+    return False
 
-    made: CompiledGraph
+
+@frozen(eq=False)
+class _Begun:
+    """A graph whose kernels may still be being built."""
+
+    finish: Callable[[], CompiledGraph]
+    waits: Callable[[], bool] = _nothing_waits
+
+
+@frozen(eq=False)
+class _Failed:
+    """A graph whose stages have failed."""
+
+    error: Exception
 
     def waits(self) -> bool:
         return False
 
     def finish(self) -> CompiledGraph:
-        return self.made
-
-
-@frozen(eq=False)
-class _Begun:
-    """A graph whose kernels are being built."""
-
-    waits: Callable[[], bool]
-    finish: Callable[[], CompiledGraph]
+        raise self.error
 
 
 def _built(building: object) -> bool:

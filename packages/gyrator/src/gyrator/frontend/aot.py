@@ -264,19 +264,6 @@ class _Lazily:
         return self._program(args)
 
 
-@frozen(eq=False)
-class _Failed:
-    """A graph whose stages have failed."""
-
-    error: Exception
-
-    def waits(self) -> bool:
-        return False
-
-    def finish(self) -> CompiledGraph:
-        raise self.error
-
-
 @define(eq=False)
 class Tracing:
     """One run of AOTAutograd: its callbacks, and what they saw."""
@@ -357,7 +344,9 @@ class Tracing:
         watch, self.watch = self.watch, None
         found = self._apart(graph) if phase == "inference" else None
         if found is None:
-            self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
+            begun = self.compile_graph.begin(graph, phase, watch)
+            self.finish()  # the forward graph, whose kernels were asked for before
+            self.graphs[phase] = begun.finish()
         else:
             self.folding, rest = found
             compiled = self.compile_graph.compile(rest, phase, watch)
@@ -388,11 +377,8 @@ class Tracing:
         None if they are not. What fails is raised when that graph is asked for."""
         if self.begun is None or not self.begun.waits():
             return None
-        try:
-            with torch.no_grad(), torch._C._DisableAutocast():
-                return self.compile_graph.begin(self.modules[phase], phase)
-        except Exception as error:
-            return _Failed(error)
+        with torch.no_grad(), torch._C._DisableAutocast():
+            return self.compile_graph.begin(self.modules[phase], phase)
 
     def _mark(self, graph: torch.fx.GraphModule) -> bool:
         """Mark the inputs that are known; return whether there are any."""
