@@ -58,7 +58,7 @@ def test_breaks_and_graphs_that_run_eagerly_are_counted(judge, monkeypatch):
     def refuse(*_):
         raise ValueError("no program")
 
-    monkeypatch.setattr(Stages, "build", refuse)
+    monkeypatch.setattr(Stages, "product", refuse)
     found = judge.judge(model(torch.sin), Form("made-up"))
     assert (found.kind, found.detail, found.eager) == ("eager", "no program", 1)
 

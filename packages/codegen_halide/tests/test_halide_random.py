@@ -1,7 +1,5 @@
 """Random kernels against the reference interpreter, by tile loops and by autoschedulers."""
 
-import ctypes
-
 import pytest
 from attrs import evolve
 from halide_harness import Library, build, lacking, target
@@ -9,6 +7,7 @@ from halide_harness import Library, build, lacking, target
 from gyrator_codegen_halide.stage import ADAMS, LI, MULLAPUDI, HalideBackend
 from gyrator_ir.expr import ShapeFacts
 from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.kernels.built import loaded
 from gyrator_testing.kernels.compare import assert_same_writes
 from gyrator_testing.kernels.random import random_case
 
@@ -57,8 +56,7 @@ def test_an_autoscheduler_that_fails_is_left_out(build_folder):
     )
     library = Library([case.kernel], build_folder, "avx2")
     (name,) = library.functions
-    loaded = ctypes.CDLL(str(build(units[0], build_folder)))
-    library.functions[name] = getattr(loaded, units[0].kernels[0].symbol)
+    library.functions[name] = loaded(build(units[0], build_folder), units[0].kernels[0].symbol)
     check([case], library)
 
 

@@ -344,7 +344,7 @@ def test_a_compiler_that_fails_on_one_unit(
     picky.chmod(picky.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("CXX", str(picky))
     monkeypatch.setattr(
-        "gyrator_codegen_cpp.stage.balanced", lambda sizes, *_: [[n] for n in range(len(sizes))]
+        "gyrator_codegen.language.balanced", lambda sizes, *_: [[n] for n in range(len(sizes))]
     )
 
     def given(x: torch.Tensor) -> Any:

@@ -173,6 +173,12 @@ def test_each_pass_has_one_line_that_says_what_it_does() -> None:
             assert (type(one).__doc__ or "").strip()
 
 
+@pytest.fixture
+def _other_modules() -> Iterator[None]:
+    yield
+    sys.modules.pop("mine", None)
+
+
 def module_with(text: str, file: Path | None) -> type:
     """Return the class `P` of a module with this text, which lies in a file, or in none."""
     module = ModuleType("mine")
@@ -198,6 +204,7 @@ class P:
 """
 
 
+@pytest.mark.usefixtures("_other_modules")
 @pytest.mark.parametrize("file", [True, False])
 def test_the_code_of_a_pass_is_part_of_the_key(tmp_path: Path, file: bool) -> None:
     path = tmp_path / "mine.py" if file else None

@@ -82,7 +82,7 @@ class BuiltKernels:
         for unit, path in zip(units, paths, strict=True):
             for source in unit.kernels:
                 self.functions[source.kernel] = (
-                    _function(path, source.symbol)
+                    loaded(path, source.symbol)
                     if caller is None
                     else partial(caller, path, source.symbol)
                 )
@@ -96,7 +96,8 @@ class BuiltKernels:
         return self.functions[name](buffers, [sizes[s.name] for s in kernel.sizes])
 
 
-def _function(path: Path, symbol: str) -> Callable[[Sequence[Array], Sequence[int]], int]:
+def loaded(path: Path, symbol: str) -> Callable[[Sequence[Array], Sequence[int]], int]:
+    """Return a function of a shared library: it takes flat arrays and sizes, and returns a code."""
     for name in ("libgomp.so.1", "libm.so.6"):
         ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
     function = getattr(ctypes.CDLL(str(path)), symbol)
