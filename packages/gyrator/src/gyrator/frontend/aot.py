@@ -343,10 +343,12 @@ class Tracing:
         self.modules[phase] = graph
         watch, self.watch = self.watch, None
         found = self._apart(graph) if phase == "inference" else None
-        if found is None:
+        if self.begun is not None:
             begun = self.compile_graph.begin(graph, phase, watch)
             self.finish()  # the forward graph, whose kernels were asked for before
             self.graphs[phase] = begun.finish()
+        elif found is None:
+            self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
         else:
             self.folding, rest = found
             compiled = self.compile_graph.compile(rest, phase, watch)
