@@ -19,6 +19,7 @@ from torch._guards import CompileContext, TracingContext, compile_context
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, GraphCompiler, Phase, untraced
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, watched
+from gyrator.frontend.dynamo_graph import unwrapped
 from gyrator.frontend.eager_only import eager_only
 from gyrator.frontend.eager_strides import strides_of_results
 from gyrator.frontend.fallback import warn_fallback
@@ -59,7 +60,7 @@ class Frontend:
         return self._compile(gm, inputs)
 
     def _compile(self, gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        plain = unwrapped(gm)
         mend(plain)
         why = eager_only(plain)
         if why is not None:
@@ -88,7 +89,7 @@ class Frontend:
         if self.options.strict:
             raise error
         warn_fallback(error, "as the user wrote it")
-        calls = len(getattr(gm, "gm", gm).graph.nodes) - len(inputs)
+        calls = len(unwrapped(gm).graph.nodes) - len(inputs)
         self.compiler.observe(GraphRecord("main", "eager", calls, fallback=str(error)))
         return untraced(gm)
 
@@ -100,7 +101,7 @@ class Frontend:
         direct: bool,
         places: frozenset[int],
     ) -> Callable[..., Any]:
-        plain = getattr(gm, "gm", gm)  # torch wraps a graph that takes lists
+        plain = unwrapped(gm)
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         strides = strides_of_results(plain)

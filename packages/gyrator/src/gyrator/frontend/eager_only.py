@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import guard_or_true
 
 from gyrator.frontend.arguments import refused
+from gyrator.frontend.dynamo_graph import fake_of, name_of
 from gyrator_ir.diagnostics import Diagnostic
 
 aten = torch.ops.aten
@@ -52,26 +53,21 @@ def eager_only(gm: GraphModule) -> Diagnostic | None:
 
 
 def _wrong(node: Node) -> str:
-    name = _name(node)
+    name = name_of(node)
     if why := refused(node, name):
         return why
     if name in _PARTS:
         return _mismatch(node, _PARTS[name])
     if name in _LOSSES:
-        dtypes = {f.dtype for f in map(_fake, node.args) if isinstance(f, torch.Tensor)}
+        dtypes = {f.dtype for f in map(fake_of, node.args) if isinstance(f, torch.Tensor)}
         return "takes more than one element type" if len(dtypes) > 1 else ""
     for written, place in _written(node, name):
-        others = [_fake(n) for n in node.all_input_nodes if n is not place]
+        others = [fake_of(n) for n in node.all_input_nodes if n is not place]
         if _overlaps_itself(written):
             return "writes to elements that share a place in memory"
         if any(_overlap(written, other) for other in others if _is_strided(other)):
             return "writes to memory that it reads with another layout"
     return ""
-
-
-def _name(node: Node) -> str:
-    target = node.target
-    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
 
 
 def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
@@ -82,7 +78,7 @@ def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
         places = list(out) if isinstance(out, (list, tuple)) else [out]
     elif node.target is operator.setitem:
         base, index, *_ = node.args
-        view = _part(node, _fake(base), index) if isinstance(base, Node) else None
+        view = _part(node, fake_of(base), index) if isinstance(base, Node) else None
         return [] if view is None else [(view, base)]  # type: ignore[list-item]
     elif (
         (name.endswith("_") and not name.endswith("__") and not _is_operator(node.target))
@@ -91,7 +87,7 @@ def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
     ):
         places = [*node.args[:1]]
     nodes = [p for p in places if isinstance(p, Node)]
-    return [(f, n) for n in nodes if _is_strided(f := _fake(n))]
+    return [(f, n) for n in nodes if _is_strided(f := fake_of(n))]
 
 
 def _is_operator(target: Any) -> bool:
@@ -101,12 +97,12 @@ def _is_operator(target: Any) -> bool:
 
 def _part(node: Node, base: Any, index: Any) -> torch.Tensor | None:
     """Return the view that an index names; None where it need not be looked at."""
-    given = torch.fx.map_arg(index, _fake)
+    given = torch.fx.map_arg(index, fake_of)
     items = given if isinstance(given, tuple) else (given,)
     if any(isinstance(i, (torch.Tensor, list)) for i in items) or not _is_strided(base):
         return None
     value = node.args[2]
-    shared = isinstance(value, Node) and _shares(base, _fake(value))
+    shared = isinstance(value, Node) and _shares(base, fake_of(value))
     if not shared and not _overlaps_itself(base):
         return None
     found = _faked(base, lambda: base[given])
@@ -118,10 +114,10 @@ def _mismatch(node: Node, view: Any) -> str:
     kwargs = dict(node.kwargs)
     x = kwargs.pop("input", None) if not node.args else node.args[0]
     source = kwargs.pop("src") if "src" in kwargs else node.args[1]
-    whole, new = _fake(x), _fake(source)
+    whole, new = fake_of(x), fake_of(source)
     if not isinstance(whole, torch.Tensor) or not isinstance(new, torch.Tensor):
         return ""
-    rest, named = torch.fx.map_arg((node.args[2:], kwargs), _fake)
+    rest, named = torch.fx.map_arg((node.args[2:], kwargs), fake_of)
     part = _faked(whole, lambda: view(whole, *rest, **named))
     if isinstance(part, torch.Tensor) and part.dim() == new.dim():
         sizes = zip(part.shape, new.shape, strict=True)
@@ -208,10 +204,6 @@ def _hints(t: torch.Tensor) -> _Layout | None:
 def _hint(value: Any) -> int | None:
     hint: int | None = value.node.hint if isinstance(value, torch.SymInt) else value
     return hint
-
-
-def _fake(value: Any) -> Any:
-    return value.meta.get("example_value") if isinstance(value, Node) else value
 
 
 def _is_strided(value: Any) -> bool:

@@ -16,6 +16,8 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from gyrator.frontend.dynamo_graph import fake_of, name_of
+
 aten = torch.ops.aten
 
 Strides = tuple[Any, ...]
@@ -24,7 +26,7 @@ Strides = tuple[Any, ...]
 def strides_of_results(gm: GraphModule) -> list[Strides | None]:
     """Return the strides of each result of a graph of Dynamo's; None where they are not known."""
     (results,) = gm.graph.output_node().args
-    fakes = [_fake(result) for result in results]  # type: ignore[union-attr]
+    fakes = [fake_of(result) for result in results]  # type: ignore[union-attr]
     if any(isinstance(f, torch.Tensor) for f in fakes) and any(map(_doubtful, gm.graph.nodes)):
         fakes = _corrected(gm) or fakes
     return [f.stride() if _strided(f) else None for f in fakes]
@@ -46,8 +48,7 @@ _ANYHOW = frozenset({"stft", "istft", "unique", "unique_consecutive"})
 
 
 def _doubtful(node: Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    name = name.rpartition(".")[2]
+    name = name_of(node).rpartition(".")[2]
     if not node.op.startswith("call_"):
         return False
     if name in _ANYHOW or name.startswith("fft_"):
@@ -55,15 +56,15 @@ def _doubtful(node: Node) -> bool:
     if name not in _NAMES:
         return False
     if node.target is operator.getitem and not any(
-        isinstance(_fake(i), torch.Tensor) for i in tree_leaves(node.args[1])
+        isinstance(fake_of(i), torch.Tensor) for i in tree_leaves(node.args[1])
     ):
         return False
-    return any(_strided(f) and not _row_by_row(f) for f in map(_fake, node.all_input_nodes))
+    return any(_strided(f) and not _row_by_row(f) for f in map(fake_of, node.all_input_nodes))
 
 
 def _corrected(gm: GraphModule) -> list[Any]:
     """Run a graph on new fake tensors; return its results, none where it cannot be run so."""
-    inputs = [_fake(node) for node in gm.graph.find_nodes(op="placeholder")]
+    inputs = [fake_of(node) for node in gm.graph.find_nodes(op="placeholder")]
     mode = next((f.fake_mode for f in inputs if hasattr(f, "fake_mode")), None)
     if mode is None or mode.shape_env is None:
         return []
@@ -85,7 +86,7 @@ class _Run(torch.fx.Interpreter):
         result = super().run_node(n)
         name = getattr(n.target, "__name__", "")
         # Without gradients, the host pools rows by an op of its own.
-        rows = name == "max_pool1d" and not getattr(_fake(n), "requires_grad", True)
+        rows = name == "max_pool1d" and not getattr(fake_of(n), "requires_grad", True)
         if _strided(result) and (name == "one_hot" or (rows and not _elsewhere(result))):
             return _like(result, contiguous(result.shape))
         return result
@@ -299,10 +300,6 @@ def _row_by_row(fake: torch.Tensor) -> bool:
 
 def _expr(value: Any) -> Any:
     return value.node.expr if isinstance(value, torch.SymInt) else value
-
-
-def _fake(value: Any) -> Any:
-    return value.meta.get("example_value") if isinstance(value, Node) else None
 
 
 def _strided(value: Any) -> bool:

@@ -11,16 +11,17 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from gyrator.frontend.dynamo_graph import name_of, unwrapped
+
 
 @contextmanager
 def differentiable(gm: GraphModule, inputs: Sequence[Any]) -> Iterator[None]:
     """Let torch trace what the LSTMs of a graph of Dynamo's do in each step, if they are
     differentiated; change nothing for other graphs."""
-    graph = getattr(gm, "gm", gm).graph  # torch wraps a graph that takes lists
     grads = torch.is_grad_enabled() and any(
         isinstance(x, torch.Tensor) and x.requires_grad for x in inputs
     )
-    if not grads or all(getattr(n.target, "__name__", "") != "lstm" for n in graph.nodes):
+    if not grads or all(name_of(n) != "lstm" for n in unwrapped(gm).graph.nodes):
         yield
         return
     enabled = torch._C._get_mkldnn_enabled()

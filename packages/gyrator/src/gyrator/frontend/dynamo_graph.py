@@ -1,0 +1,22 @@
+"""What is read from graphs as Dynamo gives them."""
+
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+
+def unwrapped(gm: GraphModule) -> GraphModule:
+    """Return the graph itself: torch wraps one that takes lists."""
+    plain: GraphModule = getattr(gm, "gm", gm)
+    return plain
+
+
+def name_of(node: Node) -> str:
+    """Return the name of the function or method that a node calls; empty for other nodes."""
+    target = node.target
+    return target if isinstance(target, str) else str(getattr(target, "__name__", ""))
+
+
+def fake_of(value: Any) -> Any:
+    """Return Dynamo's fake result of a node; another argument as it is."""
+    return value.meta.get("example_value") if isinstance(value, Node) else value
