@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 
-from gyrator_codegen.passes.cores.own_writes import owners
+from gyrator_codegen.passes.cores.accesses.own_writes import owners
 from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
 from gyrator_ir.expr import ShapeFacts, Sym, evaluate, expr
 from gyrator_testing.kernels.write import I0, I1, I64, S0, S1, kernel, outer

@@ -13,9 +13,9 @@ from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.cores.block_points import BlockPoints
-from gyrator_codegen.passes.cores.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
 from gyrator_codegen.passes.cores.share_threads import ShareThreads
-from gyrator_codegen.passes.cores.unroll_reductions import UnrollReductions
 from gyrator_codegen.passes.cores.vectorize import Vectorize
 from gyrator_codegen.passes.merge_repeats import MergeRepeats
 from gyrator_codegen_halide.entry import checks_of, write_entry

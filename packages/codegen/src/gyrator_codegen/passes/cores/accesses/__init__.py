@@ -1,0 +1,1 @@
+"""Passes that say how memory is read and written: addresses, owners, prefetches."""

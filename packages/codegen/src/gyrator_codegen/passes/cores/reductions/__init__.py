@@ -1,0 +1,1 @@
+"""Passes that say how a core computes reductions."""
