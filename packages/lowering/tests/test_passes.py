@@ -83,7 +83,9 @@ def test_a_pass_can_be_left_out(check) -> None:
 def test_a_pass_is_called_as_its_class_and_its_file_are(pipeline) -> None:
     for name, one in pipeline.table.items():
         assert re.sub("(?<!^)([A-Z])", r"-\1", type(one).__name__).lower() == name
-        assert type(one).__module__ == f"gyrator_lowering.fx_passes.{name.replace('-', '_')}"
+        package, _, module = type(one).__module__.rpartition(".")
+        assert package.startswith("gyrator_lowering.fx_passes")
+        assert module == name.replace("-", "_")
 
 
 def test_steps_have_the_text_of_graphs(check) -> None:

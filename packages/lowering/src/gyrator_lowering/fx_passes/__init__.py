@@ -11,7 +11,6 @@ from torch.fx import GraphModule
 from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.activations import NOTHING, Activation
 from gyrator_lowering.fx_passes.call_attention import CallAttention
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
 from gyrator_lowering.fx_passes.cse import Cse
@@ -24,17 +23,18 @@ from gyrator_lowering.fx_passes.hold_numbers import (
     resolve_results,
 )
 from gyrator_lowering.fx_passes.inline_higher_order import NO_TARGETS, InlineHigherOrder
-from gyrator_lowering.fx_passes.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.move_indices import MoveIndices
-from gyrator_lowering.fx_passes.pack_weights import NotPacked, Packed, Packing, PackWeights
-from gyrator_lowering.fx_passes.pad_products import PadProducts
+from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation
+from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
+from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
+from gyrator_lowering.fx_passes.products.pad_products import PadProducts
+from gyrator_lowering.fx_passes.products.split_bias import SplitBias
+from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
 from gyrator_lowering.fx_passes.replace_random import ReplaceRandom
 from gyrator_lowering.fx_passes.restride_outputs import NO_STRIDES, RestrideOutputs, Strides
-from gyrator_lowering.fx_passes.split_bias import SplitBias
 from gyrator_lowering.fx_passes.split_cross_entropy import SplitCrossEntropy
 from gyrator_lowering.fx_passes.split_norms import SplitNorms
-from gyrator_lowering.fx_passes.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.whole_formulas import WholeFormulas
 from gyrator_lowering.fx_text import KIND, parse, show
 from gyrator_lowering.options import LoweringOptions

@@ -15,7 +15,7 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule
 
 from gyrator_ir.target import Target
-from gyrator_lowering.fx_passes.linear_calls import LIBRARIES
+from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES
 
 aten = torch.ops.aten
 

@@ -15,16 +15,16 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
-from gyrator_lowering.fx_passes.activations import (
+from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.fx_passes.known import known_nodes
+from gyrator_lowering.fx_passes.products.activations import (
     NOTHING,
     Activation,
     activation_of,
     only_reader,
     readers,
 )
-from gyrator_lowering.fx_passes.insert import insert, replace
-from gyrator_lowering.fx_passes.known import known_nodes
-from gyrator_lowering.fx_passes.linear_calls import LIBRARIES, Product, product_of
+from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, product_of
 
 aten = torch.ops.aten
 

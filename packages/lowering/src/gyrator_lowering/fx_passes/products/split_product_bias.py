@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.insert import insert, replace
-from gyrator_lowering.fx_passes.linear_calls import LIBRARIES
+from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES
 
 aten, mkl, mkldnn = torch.ops.aten, torch.ops.mkl, torch.ops.mkldnn
 

@@ -1,0 +1,1 @@
+"""Passes over products: how the library is called, and what rides with a call."""
