@@ -33,7 +33,7 @@ from distributions import Package, packages, released
 KINDS = {"library": "a library call", "kept": "a call of ATen"}
 ROOT = Path(__file__).resolve().parent.parent
 MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
-RULES = re.compile(r"^<!-- rules: (\w+) -->$", re.MULTILINE)
+RULES = re.compile(r"^<!-- rules: ([\w.]+) -->$", re.MULTILINE)
 LINK = re.compile(r"\]\(\.\./([\w-]+)(?:/README\.md|/)?(#[\w-]+)?\)")
 
 

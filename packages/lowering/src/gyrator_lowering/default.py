@@ -3,33 +3,29 @@
 from gyrator_lowering.rules import (
     activation,
     attention,
-    batch_norm,
     collective,
     complex,
     conv,
     creation,
-    embedding_bag,
     extern,
     index,
     loss,
     matmul,
     norm,
-    pad,
     pointwise,
     pool,
     quantized,
-    quantized_products,
-    ragged,
     random,
     reduction,
     scan,
     scatter,
-    search,
-    softmax,
     sort,
-    unfold,
     view,
 )
+from gyrator_lowering.rules.index import embedding_bag, ragged, search
+from gyrator_lowering.rules.norm import batch_norm, softmax
+from gyrator_lowering.rules.pool import pad, unfold
+from gyrator_lowering.rules.quantized import products as quantized_products
 from gyrator_lowering.table import LoweringTable, TableBuilder
 
 FAMILIES = (

@@ -11,7 +11,7 @@ from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.attention_scores import (
+from gyrator_lowering.rules.attention.scores import (
     Attention,
     attention,
     call_of,
