@@ -167,7 +167,7 @@ from gyrator_runtime.cache import Cache
 from gyrator_runtime.progress import SilentProgress
 from gyrator.wrappers.fx import load_graph
 from gyrator_ir.host.print import show
-from gyrator_runtime.debug import load_text
+from gyrator_runtime.host.debug import load_text
 from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.plan.link import Linker
 from gyrator_runtime.plan.lower import lower

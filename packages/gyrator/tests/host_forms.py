@@ -23,8 +23,8 @@ from gyrator_ir.host.walk import programs
 from gyrator_ir.loop.nodes import TypeArg
 from gyrator_ir.source import Program
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.debug import load_text
-from gyrator_runtime.externs import overload
+from gyrator_runtime.host.debug import load_text
+from gyrator_runtime.host.externs import overload
 from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.plan.link import Linker
 from gyrator_runtime.plan.lower import lower

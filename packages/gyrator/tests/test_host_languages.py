@@ -22,7 +22,7 @@ from gyrator_ir.host.verify import verify
 from gyrator_ir.host.walk import programs, walk
 from gyrator_ir.loop.nodes import Literal
 from gyrator_runtime.cache import Cache
-from gyrator_runtime.memory_tracker import MemoryUseError
+from gyrator_runtime.host.memory_tracker import MemoryUseError
 from gyrator_runtime.toolchain import ToolchainError
 from gyrator_testing.host_cases import CHECKS, LIBRARY, REFUSED_ELSEWHERE, X
 from gyrator_testing.host_cases import HEAD as ONE

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from gyrator_ir.types import DType
-from gyrator_runtime import externs, host
-from gyrator_runtime.externs import PUBLIC_ENTRY, ExternError, extern, overload
+from gyrator_runtime import host
+from gyrator_runtime.host import externs
+from gyrator_runtime.host.externs import PUBLIC_ENTRY, ExternError, extern, overload
 
 
 def empty(size, stride, dtype, device):

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gyrator_runtime import host
+from gyrator_runtime.host.outside import ALL, LayoutError, conform, separate
 from gyrator_runtime.native import PureRunner
 from gyrator_runtime.native.program import (
     EXPR_DEPTH,
@@ -30,7 +31,6 @@ from gyrator_runtime.native.program import (
     SizeArg,
     SizeProgram,
 )
-from gyrator_runtime.outside import ALL, LayoutError, conform, separate
 
 
 def new(target, size, dtype=torch.float32):

@@ -24,7 +24,7 @@ from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.torch_bridge.origins import innermost
 from gyrator_lowering.torch_bridge.schema import info_of
-from gyrator_runtime.outside import laid_out
+from gyrator_runtime.host.outside import laid_out
 
 
 @frozen(eq=False)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from gyrator.engine.compiled import Boxed, untraced
 from gyrator.frontend.double_backward import Held, Replay
 from gyrator.frontend.gradients import is_batched, is_lazy
-from gyrator_runtime.outside import laid_out
+from gyrator_runtime.host.outside import laid_out
 
 
 @frozen

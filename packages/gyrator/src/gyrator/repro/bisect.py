@@ -29,7 +29,7 @@ from gyrator_ir.passes import NO_EDITS, Level, Pass, PassEdits, Tracer
 from gyrator_lowering.fx_passes import FX
 from gyrator_lowering.fx_text.print import attribute
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH, from_type_arg
-from gyrator_runtime.externs import overload
+from gyrator_runtime.host.externs import overload
 
 if TYPE_CHECKING:
     from gyrator_testing.interp.externs import Externs

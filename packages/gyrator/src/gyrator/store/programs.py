@@ -212,11 +212,11 @@ def _linked(
 
         return load_graph(product.plan, linker, running.fx_compiler), linker.launches
     if running.debug_python or running.memory_asserts:
-        from gyrator_runtime.debug import load_text  # for people who look
+        from gyrator_runtime.host.debug import load_text  # for people who look
 
         if not running.memory_asserts:
             return load_text(product.host_text, linker), linker.launches
-        from gyrator_runtime.memory_tracker import TrackingRuntime
+        from gyrator_runtime.host.memory_tracker import TrackingRuntime
 
         return load_text(product.host_text, linker, runtime=TrackingRuntime), linker.launches
     return linker.link(parse(product.plan)), linker.launches

@@ -37,12 +37,12 @@ from gyrator_runtime import host
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle
 from gyrator_runtime.cache import Cache, CacheError
-from gyrator_runtime.externs import overload
+from gyrator_runtime.host.externs import overload
+from gyrator_runtime.host.outside import LayoutError, conform
 from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.kernels import check_handler
 from gyrator_runtime.native.shim import load_shim
-from gyrator_runtime.outside import LayoutError, conform
 from gyrator_runtime.progress import ProgressReporter
 from gyrator_runtime.toolchain import Toolchain, ToolchainError, find_toolchain, stand_in_command
 from gyrator_runtime.warn import warn

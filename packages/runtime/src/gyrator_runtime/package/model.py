@@ -11,8 +11,8 @@ import torch
 from attrs import define, field, frozen
 
 from gyrator_ir.types import HOST
+from gyrator_runtime.host.outside import described, laid_out
 from gyrator_runtime.native import Plan
-from gyrator_runtime.outside import described, laid_out
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
 from gyrator_runtime.package.manifest import Entry, PackageManifest, Weight

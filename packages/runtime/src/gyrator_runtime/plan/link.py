@@ -8,10 +8,10 @@ import torch
 from attrs import define, field
 
 from gyrator_runtime import host
+from gyrator_runtime.host.outside import conform
 from gyrator_runtime.native.kernels import LoadedKernel
 from gyrator_runtime.native.load import Plan, Runner
 from gyrator_runtime.native.ready import ready
-from gyrator_runtime.outside import conform
 from gyrator_runtime.plan.stored import StoredPlan
 
 Run = Callable[[list[Any]], Any]

@@ -13,7 +13,7 @@ import torch
 from attrs import define, field
 
 from gyrator_runtime import host
-from gyrator_runtime.outside import conform
+from gyrator_runtime.host.outside import conform
 from gyrator_runtime.plan.launcher import launcher
 from gyrator_runtime.plan.link import Linker, Run
 

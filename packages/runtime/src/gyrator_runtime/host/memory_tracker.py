@@ -15,7 +15,7 @@ from attrs import define, field
 from torch.multiprocessing import reductions
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-from gyrator_runtime.debug import FILE, TextRuntime
+from gyrator_runtime.host.debug import FILE, TextRuntime
 
 _WEAK: Any = reductions.StorageWeakRef
 

@@ -13,8 +13,8 @@ import torch
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_ir.types import DType
-from gyrator_runtime.externs import extern
-from gyrator_runtime.outside import separate
+from gyrator_runtime.host.externs import extern
+from gyrator_runtime.host.outside import separate
 
 __all__ = [
     "DTYPES",
