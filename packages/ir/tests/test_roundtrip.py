@@ -76,7 +76,7 @@ def test_constants_keep_their_bits(value):
 @given(st.text(), st.text(), st.complex_numbers())
 def test_strings_and_complex_numbers(a, b, c):
     args = (Literal(a), TypeArg("kind", b), Literal(c), ListValue((Literal(b),)))
-    p = HostProgram("main", (), (), (), (Return(args),), origins=(Origin(a, b, b, a),))
+    p = HostProgram("main", (), (), (), (Return(args),), origins=(Origin(a, b, b, a, a),))
     assert again(p) == p
     kernels = (UserKernel(a, b, (a, b), (("k", 3),)),)
     q = LoopProgram("main", (), (), (), (), (), user_kernels=kernels)

@@ -17,3 +17,6 @@ class Origin:
     """The user's `file:line in function`, empty when torch recorded none."""
     code: str = field(default="", validator=exactly(str))
     """The user's line of code."""
+    module: str = field(default="", validator=exactly(str))
+    """Path of the `nn.Module` that runs it, `encoder.layers.0.norm`; empty outside of modules, and
+    in the outermost one."""

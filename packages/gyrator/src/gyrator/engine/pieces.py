@@ -22,7 +22,7 @@ from gyrator.frontend.fallback import eager_graph
 from gyrator.reports.records import ExternRecord
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_lowering.builder.program import each
-from gyrator_lowering.torch_bridge.origins import innermost
+from gyrator_lowering.torch_bridge.origins import innermost, module_path
 from gyrator_lowering.torch_bridge.schema import info_of
 from gyrator_runtime.host.outside import laid_out
 
@@ -100,7 +100,8 @@ def record(node: Node, why: Diagnostic) -> ExternRecord:
     """Describe a node that PyTorch runs, for reports."""
     line, code = innermost(node.meta.get("stack_trace") or "")
     source = f"{line}: {code}" if line else ""
-    return ExternRecord(str(node.target), node.name, f"{why.code}: {why.message}", source)
+    reason = f"{why.code}: {why.message}"
+    return ExternRecord(str(node.target), node.name, reason, source, module_path(node))
 
 
 def by_pytorch(piece: Piece) -> Boxed:

@@ -48,6 +48,8 @@ class ExternRecord:
     """`library` for a dense product or attention, else a sentence."""
     source: str = ""
     """The user's line."""
+    module: str = ""
+    """Path of the `nn.Module` that calls it."""
 
 
 @frozen
@@ -63,6 +65,8 @@ class KernelRecord:
     """The ATen ops that those call."""
     sources: tuple[str, ...]
     """The user's lines they came from."""
+    modules: tuple[str, ...] = ()
+    """Paths of the `nn.Module`s that run those lines."""
     bytes_moved: int = 0
     """Bytes read and written by one run, sizes at their hints."""
     flops: int = 0

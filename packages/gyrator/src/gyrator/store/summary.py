@@ -87,6 +87,7 @@ def _kernels(
             nodes=_unique(part.origins[o].node for o in k.origins),
             ops=_unique(part.origins[o].target for o in k.origins),
             sources=_unique(_line(part.origins[o]) for o in k.origins),
+            modules=_unique(part.origins[o].module for o in k.origins),
             bytes_moved=sum(buffer_bytes(b, part.facts) for b in k.parameters),
             flops=_flops(k, part.facts),
             refusals=refusals.get(k.origins, ()),
@@ -99,16 +100,18 @@ def _kernels(
 
 def _externs(schedule: Schedule) -> tuple[ExternRecord, ...]:
     return tuple(
-        ExternRecord(
-            target=n.out or n.target,
-            node=s.origins[n.origins[0]].node if n.origins else "",
-            reason=n.reason,
-            source=_line(s.origins[n.origins[0]]) if n.origins else "",
-        )
+        _extern(n, s.origins[n.origins[0]] if n.origins else None)
         for s in (schedule, *schedule.subschedules)
         for n in s.nodes
         if isinstance(n, Extern)
     )
+
+
+def _extern(call: Extern, origin: Origin | None) -> ExternRecord:
+    target = call.out or call.target
+    if origin is None:
+        return ExternRecord(target, "", call.reason)
+    return ExternRecord(target, origin.node, call.reason, _line(origin), origin.module)
 
 
 def _partitions(schedule: Schedule) -> tuple[PartitionRecord, ...]:

@@ -79,11 +79,12 @@ def read_header(line: Line, kind: str, version: int) -> str:
 
 
 def show_origin(row: int, origin: Origin) -> str:
-    """Write `origin 0 %add_1 aten.add.Tensor "model.py:31 in forward" "return x + y"`."""
+    """Write `origin 0 %add_1 aten.add.Tensor "model.py:31 in forward" "return x + y" "blocks.0"`,
+    without texts behind which all are empty: there are none, two or three."""
     text = f"origin {row} %{show_word(origin.node)} {show_word(origin.target)}"
-    if origin.location or origin.code:
+    if origin.location or origin.code or origin.module:
         text += f" {show_string(origin.location)} {show_string(origin.code)}"
-    return text
+    return f"{text} {show_string(origin.module)}" if origin.module else text
 
 
 def read_origin(line: Line, row: int) -> Origin:
@@ -95,8 +96,9 @@ def read_origin(line: Line, row: int) -> Origin:
     s.expect("%")
     node, target = s.word(), s.word()
     location, code = ("", "") if s.ended() else (s.string(), s.string())
+    module = "" if s.ended() else s.string()
     s.end()
-    return Origin(node, target, location, code)
+    return Origin(node, target, location, code, module)
 
 
 def show_facts(facts: ShapeFacts) -> list[str]:

@@ -139,12 +139,15 @@ class _Reader:
         head.end()
         target, args, kwargs = self.called(s)
         trace = self.origin(s)
+        module = s.string() if s.take("of") else ""
         s.end()
         if not typed:
             value = self.computed(line, target, args, kwargs)
         node = self.add(s, name, value, "call_function", target, args, kwargs)
         if trace:
             node.meta["stack_trace"] = trace
+        if module:
+            node.meta["nn_module_stack"] = {"": (module, None)}
 
     def called(self, s: Scanner) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
         escaped = s.take("%")

@@ -87,10 +87,10 @@ class _Printer:
         return f"{text} {VALUES_BY_NAME.show(named, self.writer)}"
 
     def origin(self, node: Node) -> str:
-        origin = self.locate.origin(node)
-        if not origin.location:
-            return ""
-        return f" from {show_string(origin.location)} {show_string(origin.code)}"
+        found = self.locate.origin(node)
+        line = f" from {show_string(found.location)} {show_string(found.code)}"
+        module = f" of {show_string(found.module)}"
+        return line * bool(found.location) + module * bool(found.module)
 
     def input(self, value: Any) -> str:
         try:

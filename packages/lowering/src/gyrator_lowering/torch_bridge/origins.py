@@ -1,14 +1,19 @@
-"""From an FX node to the user's line of code."""
+"""From an FX node to the user's line of code, and to the module that runs it."""
 
+import os
 import re
 from typing import Any
 
+import torch
 from attrs import define, field
 from torch.fx import Node
 
 from gyrator_ir.provenance import Origin
 
 _FRAME = re.compile(r'  File "([^"]*)", line (\d+), in (.*)')
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_ROOT = re.compile(r"L\['\w+'\]")
+_MEMBER = re.compile(r"\._modules\['(\w+)'\]|\[(\d+)\]")
 
 
 @define
@@ -23,15 +28,27 @@ class Locator:
         found = self._memo.get(trace)
         if found is None:
             found = self._memo[trace] = innermost(trace)
-        return Origin(node.name, str(node.target), *found)
+        return Origin(node.name, str(node.target), *found, module_path(node))
 
 
 def innermost(trace: Any) -> tuple[str, str]:
-    """Return `file:line in function` and the line of code of the last frame of a stack trace."""
+    """Return `file:line in function` and the line of code of the user's frame of a stack trace: the
+    last one outside of PyTorch, or the last where all are inside."""
     lines = str(trace).rstrip().splitlines()
-    for place in range(len(lines) - 1, -1, -1):
-        frame = _FRAME.match(lines[place])
-        if frame is not None:
-            code = lines[place + 1].strip() if place + 1 < len(lines) else ""
-            return f"{frame[1]}:{frame[2]} in {frame[3]}", code
-    return "", ""
+    found = zip(map(_FRAME.match, lines), [*lines[1:], ""], strict=False)
+    frames = [(frame, code) for frame, code in found if frame]
+    if not frames:
+        return "", ""
+    users = [pair for pair in frames if not pair[0][1].startswith(_TORCH)]
+    frame, code = (users or frames)[-1]
+    return f"{frame[1]}:{frame[2]} in {frame[3]}", code.strip()
+
+
+def module_path(node: Node) -> str:
+    """Return the path of the `nn.Module` in whose call, or whose gradient, a node was made:
+    `encoder.layers.0`. Empty outside of modules, and in the outermost one."""
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    path, _ = list(stack.values())[-1]
+    return _MEMBER.sub(r".\1\2", _ROOT.sub("", str(path), count=1)).removeprefix(".")
