@@ -1,17 +1,22 @@
 """`gyrator opt`: the product's pipeline on text, from any level to any."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from gyrator import Session
 from gyrator.cli.main import main
 from gyrator.cli.opt import OptError, OptRequest, run_opt
 from gyrator.options import make_options
+from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.diagnostics import ParseError, UnsupportedError
 from gyrator_ir.levels import LEVELS, parse_program
 from gyrator_ir.passes import PassError, Tracer
+from gyrator_ir.source import TranslationUnit
 
 
 @pytest.fixture(scope="module")
@@ -165,3 +170,39 @@ def test_the_command_line(traced: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert "GY-OPTION-001" in capsys.readouterr().err
     assert main(["opt", file, "--to", "kernel", "--option", "threads=x"]) == 2
     assert "GY-OPTION-003" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("level", [*LEVELS])
+def test_a_saved_level_runs(traced: Path, level: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(traced / f"{level}.gy")
+    assert main(["opt", file, "--run", "--seed", "3", "--json", "--option", "progress=false"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["level"], found["difference"]) == (level, "") and found["results"]
+    if level in ("loop", "kernel"):
+        assert found["results"] == [found["results"][0]]
+        assert found["results"][0].startswith("result 0: f32[33] strides [1] from 0.")
+
+
+@pytest.mark.parametrize("level", [*LEVELS])
+def test_what_runs_otherwise_than_its_text_is_found(
+    traced: Path, level: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emit = CppBackend.emit_tiled
+
+    def wrong(*args: Any) -> tuple[TranslationUnit, ...]:
+        return tuple(evolve(u, text=u.text.replace("gy_sub(", "gy_add(")) for u in emit(*args))
+
+    monkeypatch.setattr(CppBackend, "emit_tiled", wrong)
+    status = main(["opt", str(traced / f"{level}.gy"), "--run", "--option", "progress=false"])
+    said = "".join(capsys.readouterr())
+    assert "agrees" not in said
+    assert (status, "GY-VERIFY-011" in said) == ((2, True) if level == "host" else (1, False))
+
+
+def test_what_is_no_program_of_ours_does_not_run(
+    traced: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["opt", str(traced / "fx.gy"), "--run"]) == 2
+    assert "`gyrator repro` runs graphs" in capsys.readouterr().err
+    assert main(["opt", str(traced / "loop.gy"), "--run", "--to", "kernels"]) == 2
+    assert "GY-OPT-002: --run takes" in capsys.readouterr().err

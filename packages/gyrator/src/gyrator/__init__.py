@@ -9,7 +9,7 @@ tensor([[0.5000, 0.5000]])
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from gyrator.store.travel import register
+from gyrator.store.torch_import import register_with_torch
 
 if TYPE_CHECKING:
     from gyrator.engine.parts import PartCompiler
@@ -51,9 +51,9 @@ _MODULES = {
     "list_options": "gyrator.options",
 }
 """Where each name is. They are imported when they are asked for: a process that runs packages
-(`gyrator.aot.load`) needs nothing that compiles."""
+(`gyrator.aot.load`) needs nothing that compiles, and the command line's help needs no torch."""
 
-register()
+register_with_torch()
 
 
 def __getattr__(name: str) -> Any:

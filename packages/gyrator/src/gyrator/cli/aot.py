@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -14,11 +13,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.table import Table
 from torch.utils import _pytree as pytree
 
 from gyrator import aot
 from gyrator.aot.entry import EntryPoint
+from gyrator.cli.output import emit, say, size, table
 from gyrator.options import OptionError, options_of_text
 from gyrator.reports.accuracy import worst_error
 from gyrator.session import default_session
@@ -33,47 +32,8 @@ _SPREAD = 64
 """How far above its least value a size is drawn that may be anything."""
 
 
-def add_parser(commands: Any) -> None:
-    """Add the command."""
-    parser = commands.add_parser("aot", help="models compiled ahead of time, each into one file")
-    parts = parser.add_subparsers(required=True, metavar="action")
-    make = parts.add_parser("compile", help="compile exported programs into a package")
-    make.add_argument(
-        "program", nargs="+", help="a .pt2 file of torch.export.save, or NAME=FILE for several"
-    )
-    make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
-    make.add_argument("--target", default="", help="levels, separated by commas: avx2,neon")
-    make.add_argument("--option", action="append", default=[], metavar="NAME=VALUE")
-    make.add_argument("--runtime", choices=("python", "standalone"), default="python")
-    make.set_defaults(action=_compile)
-    show = parts.add_parser("list", help="what a package holds")
-    show.add_argument("package", type=Path)
-    show.set_defaults(action=_list)
-    check = parts.add_parser("check", help="compare a package with eager mode on fresh inputs")
-    check.add_argument("--runs", type=int, default=5, help="inputs to draw, default 5")
-    check.set_defaults(action=_check)
-    measure = parts.add_parser("bench", help="time a package beside eager mode")
-    measure.add_argument("--runs", type=int, default=50, help="calls of each, default 50")
-    measure.set_defaults(action=_bench)
-    for part in (check, measure):
-        part.add_argument("package", type=Path)
-        part.add_argument("program", type=Path, help="the .pt2 file that it was made of")
-        part.add_argument("--entry", default="", help="an entry point, where there are several")
-        part.add_argument("--seed", type=int, default=0)
-    library = parts.add_parser("library", help="the C library that runs standalone packages")
-    library.add_argument(
-        "--out", type=Path, required=True, help="the folder, as of an installation"
-    )
-    library.add_argument(
-        "--target", default="", help="a level of the machine that it is for, such as neon"
-    )
-    library.set_defaults(action=_library)
-    for part in (make, show, check, measure, library):
-        part.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=lambda args: args.action(args))
-
-
-def _compile(args: argparse.Namespace) -> int:
+def run_compile(args: argparse.Namespace) -> int:
+    """Compile exported programs into a package."""
     named = [text.rpartition("=") for text in args.program]
     if len(named) > 1 and not all(name for name, _, _ in named):
         raise _bad("several programs need names: NAME=FILE")
@@ -84,11 +44,11 @@ def _compile(args: argparse.Namespace) -> int:
     options = options_of_text(args.option)
     aot.compile(entries, package=path, target=target, options=options, runtime=args.runtime)
     seconds = time.perf_counter() - start
-    size = path.stat().st_size
-    about = {"package": str(path), "bytes": size, "seconds": round(seconds, 3)}
+    held = path.stat().st_size
+    about = {"package": str(path), "bytes": held, "seconds": round(seconds, 3)}
     about["sha256"] = file_hash(path)
-    said = f"{path}: {size / 2**10:.0f} KiB in {seconds:.1f} s, sha256 {about['sha256']}"
-    _print(args, about, lambda console: console.print(said, soft_wrap=True))
+    said = f"{path}: {size(held)} in {seconds:.1f} s, sha256 {about['sha256']}"
+    emit(args, about, lambda console: say(console, said))
     return 0
 
 
@@ -106,29 +66,27 @@ def _bad(said: str) -> OptionError:
     return OptionError(Diagnostic("GY-AOT-004", said, help=help))
 
 
-def _list(args: argparse.Namespace) -> int:
+def run_list(args: argparse.Namespace) -> int:
+    """Show what a package holds."""
     manifest = aot.inspect(args.package)
     about = json.loads(manifest.to_json()) | {"sha256": file_hash(args.package)}
-    _print(args, about, lambda console: _show(console, manifest))
+    emit(args, about, lambda console: _show(console, manifest))
     return 0
 
 
 def _show(console: Console, manifest: PackageManifest) -> None:
     for entry in manifest.entries:
         given = ", ".join(f"{i.name}: {i}" for i in entry.inputs)
-        console.print(f"{entry.name}({given})", highlight=False, markup=False, soft_wrap=True)
+        say(console, f"{entry.name}({given})")
         for s in entry.symbols:
             most = "" if s.most is None else f" to {s.most}"
-            console.print(f"  {s.name} is {s.least}{most or ' or more'}", highlight=False)
+            say(console, f"  {s.name} is {s.least}{most or ' or more'}")
         results = (f"{o.dtype}[{', '.join(o.shape)}]" if o.dtype else o.kind for o in entry.outputs)
-        console.print(f"  gives {', '.join(results)}", highlight=False, markup=False)
+        say(console, f"  gives {', '.join(results)}")
         for p in entry.programs:
             calls = f", calls {', '.join(p.calls)}" if p.calls else ""
-            console.print(f"  {p.isa}: {len(p.kernels)} kernels{calls}", highlight=False)
-    table = Table("member", "bytes")
-    for member in manifest.members:
-        table.add_row(member.name, str(member.size))
-    console.print(table)
+            say(console, f"  {p.isa}: {len(p.kernels)} kernels{calls}")
+    console.print(table(("member", "size"), [(m.name, size(m.size)) for m in manifest.members]))
     made = manifest.provenance
     weights = len(manifest.weights)
     console.print(
@@ -140,7 +98,8 @@ def _show(console: Console, manifest: PackageManifest) -> None:
     )
 
 
-def _library(args: argparse.Namespace) -> int:
+def run_library(args: argparse.Namespace) -> int:
+    """Install the C library that runs standalone packages."""
     from gyrator.aot.build import levels_of  # what compiles takes a while to import
 
     session = default_session()
@@ -149,12 +108,13 @@ def _library(args: argparse.Namespace) -> int:
     built = shared_runtime(session.cache, toolchain)
     install(args.out, built)
     about = {"folder": str(args.out), "bytes": built.stat().st_size}
-    said = f"{args.out}: include, lib and lib/cmake, {about['bytes']} bytes of library"
-    _print(args, about, lambda console: console.print(said, soft_wrap=True))
+    said = f"{args.out}: include, lib and lib/cmake, a library of {size(built.stat().st_size)}"
+    emit(args, about, lambda console: say(console, said))
     return 0
 
 
-def _check(args: argparse.Namespace) -> int:
+def run_check(args: argparse.Namespace) -> int:
+    """Compare a package with eager mode on random inputs; 1 if any differs."""
     model, entry, eager = _beside(args)
     rows: list[dict[str, Any]] = []
     for turn in range(args.runs):
@@ -171,11 +131,12 @@ def _check(args: argparse.Namespace) -> int:
             console.print(f"{row['sizes']} {mark}: {row['error']:.2g} of {row['bound']:.2g}")
         console.print(f"{len(rows) - failed} of {len(rows)} inputs agree with eager mode")
 
-    _print(args, {"entry": entry.name, "runs": rows, "failed": failed}, show)
+    emit(args, {"entry": entry.name, "runs": rows, "failed": failed}, show)
     return int(failed > 0)
 
 
-def _bench(args: argparse.Namespace) -> int:
+def run_bench(args: argparse.Namespace) -> int:
+    """Time a package beside eager mode."""
     start = time.perf_counter()
     model, entry, eager = _beside(args)
     loaded = time.perf_counter() - start
@@ -191,7 +152,7 @@ def _bench(args: argparse.Namespace) -> int:
     ratio = best["package"] / best["eager"]
     about = {**best, "ratio": ratio, "load": loaded, "isa": model.isa, "runner": model.runner}
     said = f"{best['package'] * 1e3:.3f} ms a call, eager mode {best['eager'] * 1e3:.3f}"
-    _print(args, about, lambda console: console.print(f"{said}: {ratio:.2f} of it"))
+    emit(args, about, lambda console: console.print(f"{said}: {ratio:.2f} of it"))
     return 0
 
 
@@ -265,12 +226,3 @@ def _size(wanted: Dim | int, sizes: Mapping[str, int]) -> int:
     if not isinstance(wanted, Dim):
         return wanted
     return wanted.factor * sizes[wanted.symbol] + wanted.offset
-
-
-def _print(
-    args: argparse.Namespace, data: Mapping[str, Any], show: Callable[[Console], object]
-) -> None:
-    if args.json:
-        sys.stdout.write(json.dumps(data, indent=1) + "\n")
-    else:
-        show(Console())

@@ -1,5 +1,6 @@
 """`gyrator doctor`: what works on this machine, and what to install for the rest."""
 
+import argparse
 import os
 import platform
 import sys
@@ -10,9 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from attrs import frozen
-from rich.table import Table
+from attrs import asdict, frozen
 
+from gyrator.cli.output import emit, table
 from gyrator.config import Config, read_config
 from gyrator.session import Session
 from gyrator.store.programs import host_runner
@@ -42,12 +43,14 @@ def examine(config: Config | None = None) -> tuple[Finding, ...]:
     return tuple(finding for check in checks for finding in check(settings))
 
 
-def table(findings: tuple[Finding, ...]) -> Table:
-    """Return the findings as a table for people."""
-    result = Table("", "subject", "found", "advice")
-    for f in findings:
-        result.add_row(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.found, f.advice)
-    return result
+def run(args: argparse.Namespace) -> int:
+    """Print what was found; 1 if anything does not work."""
+    findings = examine()
+    rows = [(f"[{_COLOURS[f.state]}]{f.state}[/]", f.subject, f.found, f.advice) for f in findings]
+    titles = ("", "subject", "found", "advice")
+    data = [asdict(f) for f in findings]
+    emit(args, data, lambda console: console.print(table(titles, rows)))
+    return int(any(f.state == "no" for f in findings))
 
 
 _COLOURS = {"ok": "green", "no": "red", "untested": "yellow"}

@@ -1,20 +1,27 @@
-"""`gyrator opt`: the product's own passes and stages, on the text of a program."""
+"""`gyrator opt` and `verify`: the product's own passes and stages, on the text of a program."""
 
+import argparse
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from attrs import evolve, field, frozen
+from attrs import asdict, evolve, field, frozen
+from rich.console import Console
 
 from gyrator.autotune.kernels import Budget
+from gyrator.cli.output import emit, say
 from gyrator.config import read_config
+from gyrator.engine.passes import listed, times
 from gyrator.engine.pipeline import Stages
-from gyrator.options import Options
-from gyrator.session import Session
+from gyrator.options import Options, make_options, options_of_text
+from gyrator.session import Session, default_session
 from gyrator.targets import discover
 from gyrator_codegen.passes import all_passes
 from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
-from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text
+from gyrator_ir.host.parse import parse as parse_host
+from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text, parse_program
 from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
 from gyrator_ir.text.passes import parse_pipeline
 from gyrator_ir.tile.nodes import TileProgram
@@ -51,6 +58,63 @@ class OptRequest:
     """As `torch.compile` takes them."""
 
 
+def run_command(args: argparse.Namespace) -> int:
+    """Do what `gyrator opt` was asked for; 1 where `--run` finds a difference."""
+    if args.list:
+        rows = listed()
+        data = [asdict(row) for row in rows]
+        emit(args, data, lambda console: say(console, "\n".join(map(str, rows))))
+        return 0
+    if args.json and not args.runs:
+        args.parser.error("argument --json: needs --list or --run; programs are printed as text")
+    text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text("utf-8")
+    request = OptRequest(
+        start=args.start,
+        to=args.to,
+        passes=args.passes,
+        without=tuple(filter(None, args.without.split(","))),
+        before=args.before,
+        after=args.after,
+        options=make_options(options=options_of_text(args.option)),
+    )
+    tracer = Tracer(texts=args.print_changed)
+    made = run_opt(text, request, tracer)
+    status = _try(args, made, request) if args.runs else 0
+    if not args.runs:
+        print(made, end="")
+    if args.print_changed:
+        print("".join(step.diff() for step in tracer.steps), end="", file=sys.stderr)
+    if args.time:
+        Console(stderr=True).print(times(tracer.steps))
+    return status
+
+
+def _try(args: argparse.Namespace, text: str, request: OptRequest) -> int:
+    """Run what `gyrator opt` made; return 1 where it is not what its interpreter says."""
+    from gyrator.cli.trial import try_program
+
+    try:
+        program = parse_program(text)
+    except ParseError as error:
+        help = "`gyrator repro` runs graphs; other texts run from the level that they were made of"
+        levels = ", ".join(LEVELS)
+        said = f"--run takes a program of one of the levels {levels}"
+        raise OptError(Diagnostic("GY-OPT-002", said, help=help)) from error
+    with _opened(request) as session:
+        found = try_program(program, Stages(session.engine(session.options)), args.seed)
+    emit(args, asdict(found), lambda console: say(console, str(found)))
+    return int(bool(found.difference))
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Run every kernel of a program beside its IR."""
+    text = run_opt(args.file.read_text("utf-8"), OptRequest(to=HOST.name))
+    found = Stages(default_session().engine(Options())).verify(parse_host(text))
+    said = "\n".join(f"{name}: {what}" for name, what in found.items())
+    emit(args, found, lambda console: say(console, said))
+    return 0
+
+
 def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str:
     """Return the text after the request's passes and stages. Verifies at every border.
 
@@ -60,11 +124,15 @@ def run_opt(text: str, request: OptRequest, tracer: Tracer | None = None) -> str
     level = _level(text, request.start)
     assert level.parse is not None
     program = level.verify(level.parse(text))
-    with Session(options=request.options, targets=discover(read_config())) as session:
+    with _opened(request) as session:
         stages = Stages(session.engine(session.options))
         if level is TILE:
             return _tiled(program, request, stages, tracer)
         return _run(program, level, request, stages, tracer)
+
+
+def _opened(request: OptRequest) -> Session:
+    return Session(options=request.options, targets=discover(read_config()))
 
 
 _LEVELS: Mapping[str, Level[Any]] = MappingProxyType({FX.name: FX, **LEVELS})

@@ -13,41 +13,9 @@ from typing import Any
 from gyrator.options import options_of_text
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 
-_HELP = (
-    "`module:function` or `file.py:function`; the function returns what to compile, or a tuple of "
-    "it and its arguments"
-)
-
 
 class SubjectError(GyratorError):
     """There is nothing of that name to compile."""
-
-
-def add_commands(commands: Any) -> None:
-    """Add the two commands to a parser's."""
-    explain = _command(
-        commands, "explain", run_explain, "compile a function, say what became of it"
-    )
-    explain.add_argument("--json", action="store_true", help="print JSON")
-    report = _command(commands, "report", run_report, "the same and times, as one HTML file")
-    report.add_argument("-o", "--output", type=Path, default=Path("gyrator-report.html"))
-    report.add_argument("--runs", type=int, default=10, help="calls to time, default 10")
-
-
-def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help)
-    parser.add_argument("subject", metavar="MODULE:FUNCTION", help=_HELP)
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of torch.compile; may be repeated",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run_explain(args: argparse.Namespace) -> int:

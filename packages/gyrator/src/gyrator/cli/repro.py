@@ -2,52 +2,18 @@
 
 import argparse
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from attrs import asdict
+
+from gyrator.cli.output import emit, say
 from gyrator.options import make_options, options_of_text
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
-
-KINDS = ("any", "error", "wrong", "slow")
 
 
 class ReproError(GyratorError):
     """There is no graph, or nothing goes wrong with it."""
-
-
-def add_commands(commands: Any) -> None:
-    """Add the three commands to a parser's."""
-    repro = _command(commands, "repro", run_repro, "run the text of a graph beside eager mode")
-    repro.add_argument("--slow", action="store_true", help="compare times, too")
-    small = _command(commands, "minify", run_minify, "make a graph that fails as small as can be")
-    small.add_argument("--for", dest="kind", choices=KINDS, default="any", help="what to look for")
-    small.add_argument(
-        "--seconds", type=float, default=60.0, help="how long one compile and run may take"
-    )
-    small.add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="for the graph and script"
-    )
-    _command(commands, "bisect", run_bisect, "name the first stage, pass or kernel that is wrong")
-    commands.choices["bisect"].add_argument(
-        "-o", "--output", type=Path, metavar="FOLDER", help="for the texts before and after it"
-    )
-
-
-def _command(
-    commands: Any, name: str, run: Callable[[argparse.Namespace], int], help: str
-) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help)
-    parser.add_argument("file", type=Path, help="a graph's text, or the folder of a trace")
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of torch.compile; may be repeated",
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def run_repro(args: argparse.Namespace) -> int:
@@ -55,7 +21,7 @@ def run_repro(args: argparse.Namespace) -> int:
     from gyrator.repro.failure import find_failure
 
     found = find_failure(_graph(args.file), _options(args), timed=args.slow)
-    print(found)
+    emit(args, asdict(found), lambda console: say(console, str(found)))
     return 1 if found.kind else 0
 
 
@@ -96,13 +62,14 @@ def run_bisect(args: argparse.Namespace) -> int:
     from gyrator.repro.bisect import bisect
 
     found = bisect(_graph(args.file), _options(args))
-    print(found)
+    written: list[str] = []
     if args.output is not None and found.stage:
         args.output.mkdir(parents=True, exist_ok=True)
         for name, text in (("before.gy", found.before), ("after.gy", found.after)):
             if text:
                 (args.output / name).write_text(text, "utf-8")
-                print(args.output / name)
+                written.append(str(args.output / name))
+    emit(args, asdict(found), lambda console: say(console, "\n".join((str(found), *written))))
     return 1 if found.stage else 0
 
 

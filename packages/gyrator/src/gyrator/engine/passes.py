@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from gyrator_codegen.passes import every_pass
 from gyrator_ir.passes import Pipeline, Step
 from gyrator_lowering.fx_passes import fx_pipeline, joint_pipeline
@@ -29,14 +31,26 @@ def pipelines() -> tuple[Pipeline[Any], ...]:
     )
 
 
-def listed() -> str:
-    """Return the level, the name and the first line about each pass, in order."""
-    rows = [(p.level.name, n, one) for p in pipelines() for n, one in p.table.items()]
-    return "".join(f"{level:7} {n:24} {_first_line(one)}\n" for level, n, one in rows)
+@frozen
+class PassRow:
+    """A pass as it is listed."""
+
+    level: str
+    name: str
+    about: str
+    """The first line of its description."""
+
+    def __str__(self) -> str:
+        return f"{self.level:7} {self.name:24} {self.about}"
 
 
-def _first_line(one: object) -> str:
-    return (type(one).__doc__ or "").strip().partition("\n")[0]
+def listed() -> list[PassRow]:
+    """Return the passes of all levels, in order."""
+    return [
+        PassRow(p.level.name, name, (type(one).__doc__ or "").strip().partition("\n")[0])
+        for p in pipelines()
+        for name, one in p.table.items()
+    ]
 
 
 def times(steps: Iterable[Step]) -> Table:

@@ -49,7 +49,7 @@ from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.passes import Pipeline, Tracer
 from gyrator_ir.source import Program, TranslationUnit
 from gyrator_ir.target import Target
-from gyrator_ir.tile.nodes import Repeat, TiledGroup, TileProgram
+from gyrator_ir.tile.nodes import TileProgram
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
 from gyrator_lowering.options import NO_CALLS, LoweringOptions
@@ -298,9 +298,7 @@ class Stages:
         Raises:
             UnsupportedError: GY-OPT-003, for a device whose language does not print Tile IR.
         """
-        kernel = program.kernels[0]
-        assert not isinstance(kernel, Repeat), "a repeat stands after its kernel"
-        device = kernel.device if isinstance(kernel, TiledGroup) else kernel.kernel.device
+        device = program.device
         found = self.setting.targets.get(device.type)
         if found is None or not isinstance(found[0].kernels, TilingBackend):
             said = f"no kernel language of {device} prints tiled kernels"

@@ -19,6 +19,7 @@ from gyrator_ir.host.print import show
 from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable
 from gyrator_ir.source import KernelSource, TranslationUnit
+from gyrator_ir.tile.nodes import TileProgram
 from gyrator_runtime.host import DTYPES
 from gyrator_runtime.native import KernelFunction
 from gyrator_runtime.native.program import Buffer, PlanProgram
@@ -33,7 +34,7 @@ class Built:
     """A kernel, the program it belongs to, and what was made of it."""
 
     kernel: Launchable
-    program: HostProgram
+    program: HostProgram | TileProgram
     source: KernelSource
     language: str
     function: KernelFunction

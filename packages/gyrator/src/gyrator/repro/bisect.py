@@ -8,31 +8,23 @@ and what comes out of it, a stage by the results of the graph, a kernel beside i
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-import torch
 from attrs import define, evolve, field, frozen
-from torch import Tensor
 from torch.fx import GraphModule
 
 from gyrator.autotune.kernels import Budget
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
 from gyrator.options import make_options
+from gyrator.repro.arrays import array_of, check_interpreters, tensor_of, torch_externs
 from gyrator.repro.example import Example, difference, run_eagerly
 from gyrator.repro.failure import failed
 from gyrator.session import Session
-from gyrator_ir.diagnostics import Diagnostic, VerificationError
 from gyrator_ir.levels import HOST, KERNEL, LOOP, level_of
-from gyrator_ir.loop.nodes import TypeArg
 from gyrator_ir.passes import NO_EDITS, Level, Pass, PassEdits, Tracer
 from gyrator_lowering.fx_passes import FX
 from gyrator_lowering.fx_text.print import attribute
-from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH, from_type_arg
-from gyrator_runtime.host.externs import overload
-
-if TYPE_CHECKING:
-    from gyrator_testing.interp.externs import Externs
 
 M = TypeVar("M")
 
@@ -81,13 +73,7 @@ def bisect(
         VerificationError: GY-VERIFY-010, where `gyrator_testing` is not installed.
         ParseError: as `gyrator_lowering.fx_text.parse`.
     """
-    try:
-        import gyrator_testing  # noqa: F401
-    except ImportError as error:
-        why = f"bisecting needs gyrator_testing, which cannot be imported: {error}"
-        raise VerificationError(
-            Diagnostic("GY-VERIFY-010", why, help="pip install 'gyrator[verify]'")
-        ) from error
+    check_interpreters("bisecting")
     chosen = make_options(options={"cache": False, "progress": False, **(options or {})})
     with Session(options=chosen, passes=passes) as session:
         trials = tuple((e, e.eager()) for e in Example.of_sizes(text, seed))
@@ -163,7 +149,7 @@ class _Watch(Tracer):
         for example, _ in self.trials:
             first, second = _of_sizes(before, example), _of_sizes(after, example)
             try:
-                assert_same_meaning(first, second, externs=_externs())
+                assert_same_meaning(first, second, externs=torch_externs())
             except AssertionError as error:
                 return " ".join(str(error).split())
         return ""
@@ -182,11 +168,11 @@ class _Watch(Tracer):
 
         self.checked += 1
         keys = {c.key for part in _parts(program) for c in getattr(part, "constants", ())}
-        held = {key: _array(attribute(graph, key)) for key in keys}
+        held = {key: array_of(attribute(graph, key)) for key in keys}
 
         def run(given: list[Any]) -> list[Any]:
-            arrays = [_array(value) for value in given]
-            return [*map(_tensor, run_program(program, arrays, held, _externs()))]
+            arrays = [array_of(value) for value in given]
+            return [*map(tensor_of, run_program(program, arrays, held, torch_externs()))]
 
         return run
 
@@ -234,62 +220,3 @@ def _parts(program: Any) -> Iterator[Any]:
     for called in ("subprograms", "subschedules"):
         for part in getattr(program, called, ()):
             yield from _parts(part)
-
-
-# What interpreters take ---------------------------------------------------------------------------
-
-
-def _externs() -> "Externs":
-    """Return the dispatcher's own ops, but for the seeds of random numbers."""
-    from gyrator_testing.interp.externs import DEFAULT, Dispatched
-
-    own = {key: DEFAULT[key] for key in DEFAULT if key.startswith("gyrator.")}
-    return Dispatched(_found, _given, _array, own)
-
-
-def _found(target: str) -> Callable[..., Any]:
-    """Return an op, which draws the same random numbers at each call."""
-    op = overload(target)
-    if torch.Tag.nondeterministic_seeded not in getattr(op, "tags", ()):
-        return op
-
-    def drawn(*args: Any, **kwargs: Any) -> Any:
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            return op(*args, **kwargs)
-
-    return drawn
-
-
-def _given(value: Any) -> Any:
-    return from_type_arg(value) if isinstance(value, TypeArg) else _tensor(value)
-
-
-def _array(value: Any) -> Any:
-    """Return a tensor as an array that shares its memory; anything else as it is."""
-    from gyrator_testing.interp.dtypes import NUMPY
-
-    if not isinstance(value, Tensor):
-        return value
-    value = value.detach().resolve_conj().resolve_neg()
-    kind = NUMPY[FROM_TORCH[value.dtype]]
-    if kind.isbuiltin == 1:
-        return value.numpy()
-    return value.view(_BITS[value.element_size()]).numpy().view(kind)
-
-
-def _tensor(value: Any) -> Any:
-    """Return an array as a tensor that shares its memory; anything else as it is."""
-    from gyrator_testing.interp.dtypes import DTYPES
-
-    kind: Any = None if isinstance(value, Tensor) else getattr(value, "dtype", None)
-    if kind is None:
-        return value
-    dtype = DTYPES[kind]
-    if value.dtype.isbuiltin == 1:
-        return torch.from_numpy(value)
-    return torch.from_numpy(value.view(f"i{dtype.size}")).view(TO_TORCH[dtype])
-
-
-_BITS = {1: torch.int8, 2: torch.int16}
-"""What has the size of a type that NumPy itself lacks."""

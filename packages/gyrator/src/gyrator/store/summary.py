@@ -54,7 +54,7 @@ def summarise(
         launches=sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions)),
         kernels=_kernels(schedule, host, units, verified),
         externs=_externs(schedule),
-        built=_built(units),
+        built=built_kernels(units),
         constants=wrapper.constants,
         language=wrapper.language,
         user_kernels=tuple(
@@ -130,7 +130,8 @@ def _named(node: ScheduleNode) -> str:
     return node.target if isinstance(node, Extern | CollectiveCall) else node.name
 
 
-def _built(units: Mapping[str, Sequence[TranslationUnit]]) -> tuple[BuiltKernel, ...]:
+def built_kernels(units: Mapping[str, Sequence[TranslationUnit]]) -> tuple[BuiltKernel, ...]:
+    """Return which function each kernel is in the text of its unit, and what its checks say."""
     return tuple(
         BuiltKernel(
             k.kernel,

@@ -332,3 +332,10 @@ class TileProgram(Shown):
     kernels: tuple[Tiled, ...] = field(validator=a_tuple)
     facts: ShapeFacts = field(factory=ShapeFacts, validator=instance_of(ShapeFacts))
     origins: tuple[Origin, ...] = field(default=(), validator=a_tuple)
+
+    @property
+    def device(self) -> Device:
+        """Where the kernels run, all of them on devices of one type: that of the first."""
+        first = self.kernels[0]
+        assert not isinstance(first, Repeat), "a repeat stands after its kernel"
+        return first.device if isinstance(first, TiledGroup) else first.kernel.device

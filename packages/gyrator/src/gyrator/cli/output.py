@@ -1,0 +1,39 @@
+"""How commands print: as data, or for people."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+
+def emit(args: argparse.Namespace, data: Any, show: Callable[[Console], object]) -> None:
+    """Print data as JSON where `--json` asks for it, else what `show` prints."""
+    if args.json:
+        sys.stdout.write(json.dumps(data, indent=1) + "\n")
+    else:
+        show(Console())
+
+
+def say(console: Console, text: str) -> None:
+    """Print a line as it is, however wide the terminal."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """Return a table of texts."""
+    made = Table(*titles)
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def size(count: int) -> str:
+    """Return a number of bytes with a unit."""
+    value, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{count} bytes" if value == count else f"{value:.1f} {units[0]}"

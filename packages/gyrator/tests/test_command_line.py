@@ -1,0 +1,194 @@
+"""The command line itself: its start, its errors, its help, and every example in that help."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from gyrator import Session
+from gyrator.cli.main import main
+from gyrator.cli.output import size
+from gyrator.cli.parser import SHELLS, make_parser
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def make():
+    return nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1)).requires_grad_(False), torch.randn(4, 16)
+"""
+
+
+def parsers(parser: ArgumentParser) -> Iterator[ArgumentParser]:
+    """Yield a parser and those of its commands."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for part in action.choices.values():
+                yield from parsers(part)
+
+
+ALL = {part.prog: part for part in parsers(make_parser())}
+EXAMPLES = {
+    line: part.prog
+    for part in ALL.values()
+    for line in (part.epilog or "").splitlines()[1:]
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the examples name."""
+    folder = tmp_path_factory.mktemp("examples")
+    (folder / "model.py").write_text(SUBJECT)
+    model, x = nn.Sequential(nn.Linear(16, 8), nn.Softmax(-1)), torch.randn(4, 16)
+    model.requires_grad_(False)
+    torch.export.save(torch.export.export(model, (x,)), folder / "model.pt2")
+    options = {"trace_dir": str(folder / "trace"), "progress": False}
+    torch._dynamo.reset()
+    with Session(options=options) as session:
+        torch.compile(model, backend=session.backend)(x)
+    trace = folder / "trace" / "000_inference"
+    for name in ("loop.gy", "kernel.gy"):
+        shutil.copy(trace / name, folder)
+    return folder
+
+
+LIGHT = """
+import contextlib, io, json, sys
+from gyrator.cli.main import main
+
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(sys.stdout):
+        try:
+            status = main(arguments)
+        except SystemExit as stop:
+            status = stop.code
+    heavy = sorted({"torch", "sympy", "numpy", "triton"} & {*sys.modules})
+    assert not heavy and status in (0, 2, None), (arguments, status, heavy)
+"""
+EARLY = [
+    *([*prog.split()[1:], "--help"] for prog in ALL),
+    ["--version"],
+    [],
+    ["explian"],
+    ["opt", "--lst"],
+    ["aot", "compile", "model.pt2", "--runtime", "pyton"],
+    ["options", "--json"],
+    ["modes"],
+    ["cache"],
+    ["completion", "zsh"],
+]
+
+
+def test_what_needs_no_compiler_imports_no_torch() -> None:
+    subprocess.run([sys.executable, "-c", LIGHT, json.dumps(EARLY)], check=True)
+
+
+def _refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("explian model.py:make", "explain"),
+        ("aot lst model.gya", "list"),
+        ("opt loop.gy --pases cse", "--passes"),
+        ("aot compile model.pt2 --runtime pyton", "python"),
+        ("minify graph.gy --for=wrng", "wrong"),
+        ("doctor --jsn=1", "--json"),
+    ],
+)
+def test_a_misspelt_word_gets_a_suggestion(
+    given: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"(did you mean {meant}?)" in _refused(capsys, *given.split())
+
+
+def test_what_resembles_nothing_gets_none(capsys: pytest.CaptureFixture[str]) -> None:
+    said = _refused(capsys, "doctor", "--quux")
+    assert "unrecognized arguments: --quux" in said and "did you mean" not in said
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_shells_complete_commands_and_options(
+    shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["completion", shell]) == 0
+    assert "gyrator" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [("gyrator expl", "explain"), ("gyrator opt --pri", "--print-changed"),
+     ("gyrator opt x.gy --option nume", "numerics="), ("gyrator opt x.gy --to ti", "tile")],
+)  # fmt: skip
+def test_a_line_is_completed(line: str, word: str, tmp_path: Path) -> None:
+    # As the function that bash calls does it: argcomplete answers on a file descriptor.
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(tmp_path / "words"),
+             "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9",
+             "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_SUPPRESS_SPACE": "1"}  # fmt: skip
+    program = "import sys; sys.argv[0] = 'gyrator'; from gyrator.cli.main import main; main()"
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, **asked}, check=True)
+    assert word in (tmp_path / "words").read_text().split("\n")
+
+
+def test_every_command_has_an_example() -> None:
+    commands = {prog for prog, part in ALL.items() if part.get_default("run")}
+    assert commands == {*EXAMPLES.values()}
+
+
+def test_the_examples_of_the_help_run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    for line in EXAMPLES:
+        words = shlex.split(line, comments=True)
+        if words[0] != "gyrator" or ">" in words:
+            continue  # what shells do with the scripts is theirs
+        with monkeypatch.context() as here:
+            if words[1] == "cache":  # it may prune
+                here.setenv("GYRATOR_CACHE_DIR", str(folder / "cache"))
+            if words[1] == "minify":  # a graph is made small while something is wrong with it
+                here.setenv("CXX", "false")
+                here.setenv("GYRATOR_CACHE_DIR", str(folder / "empty"))
+            assert main(words[1:]) == 0, f"{line}\n{capsys.readouterr()}"
+    assert (folder / "report.html").exists() and (folder / "small" / "repro.py").exists()
+
+
+def test_sizes_have_units() -> None:
+    assert [size(n) for n in (0, 1023, 1024, 1536 << 20, 5 << 50)] == [
+        "0 bytes", "1023 bytes", "1.0 KiB", "1.5 GiB", "5120.0 TiB",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", [["cache"], ["doctor"], ["options"], ["modes"],
+                                     ["opt", "--list"]], ids=" ".join)  # fmt: skip
+def test_facts_are_printed_as_data(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--json"]) in (0, 1)
+    assert json.loads(capsys.readouterr().out)
+
+
+def test_the_cache_says_how_large_it_is(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GYRATOR_CACHE_DIR", str(folder / "own"))
+    monkeypatch.setenv("GYRATOR_CACHE_BYTES", "3 GiB")
+    (folder / "own").mkdir()
+    (folder / "own" / "file").write_bytes(b"x" * 2048)
+    assert main(["cache"]) == 0
+    assert re.search(r"own: 2\.0 KiB in 1 files, of 3\.0 GiB$", capsys.readouterr().out.strip())
