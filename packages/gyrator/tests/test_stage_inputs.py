@@ -1,6 +1,9 @@
 """Each stage as a library: what is printed, and what a wrong type at its entry is told."""
 
+import importlib
+import pkgutil
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +12,7 @@ import torch
 from gyrator.config import read_config
 from gyrator.targets.cpu import CPU
 from gyrator_codegen_cpp.stage import CppBackend
-from gyrator_codegen_halide.stage import HalideBackend
+from gyrator_codegen_halide.stage import HalideBackend, HalideCudaBackend
 from gyrator_codegen_metal.stage import MetalBackend
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.diagnostics import InputError
@@ -32,6 +35,12 @@ TEXT = """loop.program 1 @rows
     store y[i0], s
   return y
 """
+
+
+def _first(stage: Callable[..., Any], second: object, first: object) -> Any:
+    return stage(first, second)
+
+
 TARGET = CPU.probe(read_config())
 assert TARGET is not None
 TARGETS = {"cpu": TARGET}
@@ -49,23 +58,40 @@ def test_programs_print_as_their_text() -> None:
     assert str(program) == TEXT
 
 
+PROGRAM = parse(TEXT)
+PLANNED = schedule(PROGRAM, OPTIONS, TARGETS)
+HOST = plan_host(PLANNED, OPTIONS, TARGETS)
+GRAPH = torch.fx.symbolic_trace(torch.nn.ReLU())
+LANGUAGES = (CppBackend(), HalideBackend(), HalideCudaBackend(), MetalBackend(), TritonBackend())
+WRAPPERS = (CppWrapper(), FxWrapper(), PythonWrapper())
+KERNELS = "Kernel or TemplateKernel or KernelGroup"
 STAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
     "lower": (lambda x: lower(x, LoweringOptions(), TARGETS), "GraphModule"),
+    "lower, options": (lambda x: lower(GRAPH, x, TARGETS), "LoweringOptions"),
+    "lower, targets": (lambda x: lower(GRAPH, LoweringOptions(), x), "Mapping"),
     "schedule": (lambda x: schedule(x, OPTIONS, TARGETS), "LoopProgram"),
+    "schedule, options": (lambda x: schedule(PROGRAM, x, TARGETS), "SchedulerOptions"),
+    "schedule, targets": (lambda x: schedule(PROGRAM, OPTIONS, x), "Mapping"),
     "plan_host": (lambda x: plan_host(x, OPTIONS, TARGETS), "Schedule"),
-    "emit_tiled, C++": (lambda x: CppBackend().emit_tiled(x, TARGET), "TileProgram"),
-    "emit_tiled, Halide": (lambda x: HalideBackend().emit_tiled(x, TARGET), "TileProgram"),
-    "emit_tiled, Metal": (lambda x: MetalBackend().emit_tiled(x, TARGET), "TileProgram"),
-    "emit_tiled, Triton": (lambda x: TritonBackend().emit_tiled(x, TARGET), "TileProgram"),
-    "emit, Python": (PythonWrapper().emit, "HostProgram"),
-    "emit, C++": (CppWrapper().emit, "HostProgram"),
+    "plan_host, options": (lambda x: plan_host(PLANNED, x, TARGETS), "SchedulerOptions"),
+    "plan_host, targets": (lambda x: plan_host(PLANNED, OPTIONS, x), "Mapping"),
+    "tile, kernels": (lambda x: CppBackend().tile(x, HOST.facts, (), TARGET), "Sequence"),
+    "tile, a kernel": (lambda x: CppBackend().tile([x], HOST.facts, (), TARGET), KERNELS),
+    "tile, facts": (lambda x: CppBackend().tile(HOST.kernels, x, (), TARGET), "ShapeFacts"),
     "to_graph": (to_graph, "HostProgram"),
-    "to_graph, FX": (FxWrapper().emit, "HostProgram"),
 }
+for language in LANGUAGES:
+    name = type(language).__name__
+    tiled = CppBackend().tile(HOST.kernels, HOST.facts, (), TARGET)
+    STAGES[f"emit_tiled, {name}"] = (partial(_first, language.emit_tiled, TARGET), "TileProgram")
+    STAGES[f"emit_tiled, {name}, target"] = (partial(language.emit_tiled, tiled), "Target")
+for wrapper in WRAPPERS:
+    said = "to_graph" if wrapper == FxWrapper() else "emit"
+    STAGES[f"{said}, {type(wrapper).__name__}"] = (wrapper.emit, "HostProgram")
 
 
 @pytest.mark.parametrize("name", STAGES)
-@pytest.mark.parametrize("wrong", [TEXT, None, torch.nn.ReLU()], ids=["text", "none", "module"])
+@pytest.mark.parametrize("wrong", [3, None, torch.nn.ReLU()], ids=["number", "none", "module"])
 def test_a_wrong_type_is_told_what_is_meant(name: str, wrong: object) -> None:
     stage, wanted = STAGES[name]
     with pytest.raises(InputError) as raised:
@@ -74,3 +100,32 @@ def test_a_wrong_type_is_told_what_is_meant(name: str, wrong: object) -> None:
     assert found.code == "GY-STAGE-001"
     assert found.message.startswith(f"{name.partition(',')[0]} takes a {wanted}, and was given a")
     assert type(wrong).__name__ in found.message and found.help
+
+
+def test_a_text_is_no_program() -> None:
+    for stage, wanted in STAGES.values():
+        with pytest.raises(InputError, match="GY-STAGE-001") as raised:
+            stage(TEXT)
+        assert wanted in str(raised.value) or KERNELS in str(raised.value)
+
+
+def test_a_target_alone_is_told_to_be_given_by_device_type() -> None:
+    with pytest.raises(
+        InputError, match=r"schedule takes a Mapping[\s\S]*{target\.device: target}"
+    ):
+        schedule(PROGRAM, OPTIONS, TARGET)  # type: ignore[arg-type]
+
+
+def test_every_language_is_among_them() -> None:
+    told = {type(one) for one in (*LANGUAGES, *WRAPPERS)}
+    for package in pkgutil.iter_modules():
+        if package.name.startswith(("gyrator_codegen_", "gyrator_wrapper_")):
+            stage = importlib.import_module(f"{package.name}.stage")
+            found = {
+                one
+                for one in vars(stage).values()
+                if isinstance(one, type)
+                and one.__module__ == stage.__name__
+                and hasattr(one, "emit")
+            }
+            assert found and found <= told, package.name

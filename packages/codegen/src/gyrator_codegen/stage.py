@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from gyrator_ir.checks import takes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Launchable
 from gyrator_ir.levels import TILE
@@ -23,6 +24,13 @@ def tile(
 
     Args:
         edits: what a user changes of the passes.
+
+    Raises:
+        InputError: GY-STAGE-001, for arguments of other types.
     """
+    takes("tile", kernels, Sequence)
+    for kernel in kernels:
+        takes("tile", kernel, Launchable)
+    takes("tile", facts, ShapeFacts)
     program = TileProgram("kernels", tuple(map(untiled, kernels)), facts, tuple(origins))
     return edits.apply(Pipeline(TILE, tuple(passes), "never")).run(program, tracer)

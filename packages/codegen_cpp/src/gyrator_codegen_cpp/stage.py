@@ -60,6 +60,7 @@ class CppBackend(LaunchLanguage):
             UnsupportedError: GY-CPP-004 for a kernel that is tiled for another kind of machine.
         """
         takes("emit_tiled", program, TileProgram)
+        takes("emit_tiled", target, Target)
         isa = ARCHITECTURES.get(target.arch, Isa.PLAIN)
         origins = program.origins
         program = BindChoices().run(program)

@@ -76,6 +76,7 @@ class HalideBackend(TilingLanguage):
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
         """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
         takes("emit_tiled", program, TileProgram)
+        takes("emit_tiled", target, Target)
         kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
         return tuple(_unit(n, k, program, target, self.scheduling) for n, k in enumerate(kernels))
 

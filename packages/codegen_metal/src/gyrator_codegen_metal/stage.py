@@ -48,6 +48,7 @@ class MetalBackend(TilingLanguage):
             UnsupportedError: GY-METAL-001 for decisions that Metal kernels can't express.
         """
         takes("emit_tiled", program, TileProgram)
+        takes("emit_tiled", target, Target)
         names = Names(RESERVED)
         kernels = (k for k in program.kernels if not isinstance(k, Repeat))
         written = [emit_kernel(k, program.origins, names) for k in kernels]

@@ -61,6 +61,7 @@ class TritonBackend(LaunchLanguage):
             UnsupportedError: for decisions that Triton kernels can't express.
         """
         takes("emit_tiled", program, TileProgram)
+        takes("emit_tiled", target, Target)
         names = Names(RESERVED)
         units: list[TranslationUnit] = []
         groups: list[TranslationUnit] = []

@@ -7,8 +7,8 @@ whose exceptions carry the Attribute object and so print as tuples.
 import struct
 from collections.abc import Callable, Collection
 from difflib import get_close_matches
-from types import MappingProxyType
-from typing import Any
+from types import MappingProxyType, UnionType
+from typing import Any, get_args
 
 import attrs
 
@@ -17,17 +17,21 @@ from gyrator_ir.diagnostics import Diagnostic, InputError
 Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
 
-def takes(stage: str, value: object, wanted: type) -> None:
-    """Accept what a stage takes.
+def takes(stage: str, value: object, wanted: type | UnionType) -> None:
+    """Accept what a stage takes: an argument of one type, or of one of several.
 
     Raises:
         InputError: GY-STAGE-001, which says what was given, and what makes the right thing.
     """
     if not isinstance(value, wanted):
-        given, name = type(value).__name__, wanted.__name__
+        given, name = type(value).__name__, " or ".join(t.__name__ for t in _types(wanted))
         said = f"{stage} takes a {name}, and was given {_article(given)} {given}"
         help = _MAKERS.get(name, f"give it a {name}")
         raise InputError(Diagnostic("GY-STAGE-001", said, help=help))
+
+
+def _types(wanted: type | UnionType) -> tuple[type, ...]:
+    return get_args(wanted) if isinstance(wanted, UnionType) else (wanted,)
 
 
 def _article(word: str) -> str:
@@ -41,9 +45,11 @@ _MAKERS = MappingProxyType(
         "Schedule": "`gyrator_scheduler.schedule` makes one, `gyrator_ir.kernel.parse` reads one",
         "TileProgram": "`tile` of the language makes one, `gyrator_ir.tile.parse` reads one",
         "HostProgram": "`gyrator_scheduler.plan_host` makes one, `gyrator_ir.host.parse` reads one",
+        "Mapping": "give it the target of each device type: `{target.device: target}`",
+        "Sequence": "give it the `kernels` of a host program, or of a schedule",
     }
 )
-"""What gives the programs that stages take."""
+"""Where what stages take comes from."""
 
 
 def identifier(instance: object, attribute: "attrs.Attribute[Any]", value: Any) -> None:

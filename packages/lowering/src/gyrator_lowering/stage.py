@@ -70,6 +70,8 @@ def lower(
             the time is over: for the node during which it ran out.
     """
     takes("lower", gm, GraphModule)
+    takes("lower", options, LoweringOptions)
+    takes("lower", targets, Mapping)
     rules = default_table() if table is None else table
     return _Lowering.of(gm, options, targets, rules, deadline).run()
 

@@ -41,6 +41,8 @@ def schedule(
         LateError: GY-COMPILE-003, when the tracer's deadline is past.
     """
     takes("schedule", program, LoopProgram)
+    takes("schedule", options, SchedulerOptions)
+    takes("schedule", targets, Mapping)
     program = offered(program, targets, refuses)
     best: tuple[int, Schedule] | None = None
     limit = program_peak(program) + _slack(program, targets) if options.keep_peak else None
@@ -72,6 +74,8 @@ def plan_host(
 ) -> HostProgram:
     """Write what the host does in one call: bindings, allocations, launches, calls, and results."""
     takes("plan_host", schedule, Schedule)
+    takes("plan_host", options, SchedulerOptions)
+    takes("plan_host", targets, Mapping)
     return evolve(host_program(schedule, options, targets), home=home(schedule))
 
 
