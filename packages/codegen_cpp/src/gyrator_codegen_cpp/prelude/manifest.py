@@ -3,7 +3,7 @@
 import enum
 import functools
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 
 import attrs
@@ -11,6 +11,8 @@ import attrs
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME = re.compile(r"(?:gy|GY|omp|GOMP)_\w+")
+"""Names of the prelude but for those of types, which are in every prelude."""
 _MACRO = re.compile(r"^#define (GY_\w+)", re.MULTILINE)
 _UNDEF = re.compile(r"^#undef (GY_\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"GY_FN [\w<>*& ]*?\b(gy_\w+)\(")
@@ -126,6 +128,8 @@ class Manifest:
     headers: tuple[Header, ...]
     sections: tuple[Section, ...]
     index: Mapping[str, int]
+    closures: tuple[tuple[int, ...], ...]
+    """By section: what it needs, itself last, each behind what it needs in turn."""
 
 
 def header_text(name: str) -> str:
@@ -186,12 +190,12 @@ def _manifest(own: str | None) -> Manifest:
         sections.append(Section(block.provides, needs, block.text))
     rest = iter(sections)
     headers = tuple(Header(name, tuple(next(rest) for _ in parts)) for name, parts in split)
-    return Manifest(headers, tuple(sections), index)
+    return Manifest(headers, tuple(sections), index, _closures(sections, index))
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names of the prelude that occur in a piece of C++ text."""
-    return frozenset(load_manifest().index.keys() & set(_WORD.findall(text)))
+    """The names of the prelude that occur in a piece of C++ text, but for those of types."""
+    return frozenset(load_manifest().index.keys() & set(_NAME.findall(text)))
 
 
 def assemble(names_used: Collection[str], isa: Isa) -> str:
@@ -209,25 +213,17 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
                 help="emit only names that prelude/README.md lists",
             )
         )
-    order = _closure(manifest, sorted({"types", *names_used}, key=manifest.index.__getitem__))
+    wanted = sorted({manifest.index[n] for n in ("types", *names_used)})
+    order = dict.fromkeys(k for number in wanted for k in manifest.closures[number])
     macros = f"#define GY_ISA {isa.value}\n#define GY_LANES {isa.lanes}\n"
     macros += f"#define GY_VEC {int(isa.lanes > 1)}\n"
     return macros + "".join(manifest.sections[i].text for i in order)
 
 
-def _closure(manifest: Manifest, names: Iterable[str]) -> list[int]:
-    """Section numbers in dependence order (depth first, needs before the section itself)."""
-    order: list[int] = []
-    seen: set[int] = set()
+def _closures(sections: Sequence[Section], index: Mapping[str, int]) -> tuple[tuple[int, ...], ...]:
+    @functools.cache
+    def closure(number: int) -> tuple[int, ...]:
+        needs = sorted({index[n] for n in sections[number].needs})
+        return (*dict.fromkeys(k for need in needs for k in closure(need)), number)
 
-    def visit(number: int) -> None:
-        if number in seen:
-            return
-        seen.add(number)
-        for need in sorted({manifest.index[n] for n in manifest.sections[number].needs}):
-            visit(need)
-        order.append(number)
-
-    for name in names:
-        visit(manifest.index[name])
-    return order
+    return tuple(map(closure, range(len(sections))))

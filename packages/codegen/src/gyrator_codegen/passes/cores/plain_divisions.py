@@ -27,7 +27,7 @@ class PlainDivisions:
 
 def _proved(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
     divisions: dict[FloorDiv | Mod, None] = {}
-    for e in _written(tiled):
+    for e in dict.fromkeys(_written(tiled)):
         for node in iter_nodes(e):
             if isinstance(node, FloorDiv | Mod):
                 divisions[node] = None

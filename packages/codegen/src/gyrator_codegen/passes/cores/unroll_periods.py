@@ -53,8 +53,11 @@ class UnrollPeriods:
         kernel = tiled.kernel
         if kernel.inner or not kernel.axes or len(kernel.stages) > 1 or not _stores_alone(kernel):
             return tiled
+        periods = list(_periods(kernel))
+        if not periods:
+            return tiled
         best, least = kernel, _price_of(kernel, self.lanes)
-        for axis, period in _periods(kernel):
+        for axis, period in periods:
             made = _unrolled(kernel, axis, period)
             found = _price_of(made, self.lanes) / period
             if found < least and _takes_the_same(kernel, made):
