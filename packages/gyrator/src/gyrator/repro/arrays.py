@@ -9,7 +9,7 @@ from torch import Tensor
 from gyrator_ir.diagnostics import Diagnostic, VerificationError
 from gyrator_ir.loop.nodes import TypeArg
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH, from_type_arg
-from gyrator_runtime.externs import overload
+from gyrator_runtime.host.externs import overload
 
 if TYPE_CHECKING:
     from gyrator_testing.interp.externs import Externs
