@@ -191,7 +191,7 @@ class Cache:
         entry = self.get(key)
         if entry is not None:
             return entry
-        with self._lock(key):
+        with _locked(self.root / "locks" / f"{key.hex}.lock", self.lock_timeout):
             return self.get(key) or self._store(key, build)
 
     def remove(self, key: CacheKey) -> None:
@@ -229,7 +229,7 @@ class Cache:
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
         """A private empty folder for the length of the block."""
-        folder = self._new_tmp(self.root)
+        folder = _new_tmp(self.root)
         try:
             yield folder
         finally:
@@ -258,7 +258,7 @@ class Cache:
         return entry
 
     def _store_in(self, root: Path, key: CacheKey, write: Callable[[Path], None]) -> Entry:
-        work = self._new_tmp(root)
+        work = _new_tmp(root)
         try:
             write(work)
             names = tuple(sorted(p.name for p in work.iterdir()))
@@ -283,30 +283,6 @@ class Cache:
             self._written = 0
             with contextlib.suppress(OSError):
                 self.prune()
-
-    def _new_tmp(self, root: Path) -> Path:
-        folder = root / "tmp" / _tmp_name()
-        _make_folder(folder.parent)  # somebody may have removed the whole cache under us
-        folder.mkdir(mode=0o700)
-        return folder
-
-    @contextlib.contextmanager
-    def _lock(self, key: CacheKey) -> Iterator[None]:
-        # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. Each
-        # holder opens the file anew, because an open file must not be shared by threads or forks.
-        path = self.root / "locks" / f"{key.hex}.lock"
-        end = time.monotonic() + self.lock_timeout
-        held: int | None = None
-        try:
-            while (held := _try_lock(path)) is None and time.monotonic() < end:
-                time.sleep(_LOCK_POLL)
-        except OSError:
-            pass  # locks do not work here
-        try:
-            yield
-        finally:
-            if held is not None:
-                _unlock(path, held)
 
     def _discard(self, folder: Path, damage: str) -> None:
         if not _remove(folder) and not os.path.lexists(folder):
@@ -409,6 +385,25 @@ def _read(path: Path | str, folder: int | None = None, *, close: bool = False) -
         if not _ours(os.fstat(file.fileno()), plain=True):
             raise OSError(errno.EPERM, "not a plain file that only its owner may write")
         return file.readall()
+
+
+@contextlib.contextmanager
+def _locked(path: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock `path`, or go on without it after so many seconds."""
+    # A lock of the operating system: it dies with its holder, so kill -9 blocks nobody. Each
+    # holder opens the file anew, because an open file must not be shared by threads or forks.
+    end = time.monotonic() + seconds
+    held: int | None = None
+    try:
+        while (held := _try_lock(path)) is None and time.monotonic() < end:
+            time.sleep(_LOCK_POLL)
+    except OSError:
+        pass  # locks do not work here
+    try:
+        yield
+    finally:
+        if held is not None:
+            _unlock(path, held)
 
 
 def _try_lock(path: Path) -> int | None:
@@ -562,6 +557,13 @@ def _pid_space() -> str:
 
 def _tmp_name() -> str:
     return f"{os.getpid()}-{_pid_space()}-{secrets.token_hex(8)}"
+
+
+def _new_tmp(root: Path) -> Path:
+    folder = root / "tmp" / _tmp_name()
+    _make_folder(folder.parent)  # somebody may have removed the whole cache under us
+    folder.mkdir(mode=0o700)
+    return folder
 
 
 def _sweep_tmp(tmp: Path) -> None:

@@ -237,15 +237,8 @@ class Scope:
             case TypeArg(kind, text):
                 return Const(TorchDevice(text) if kind == "device" else TorchObject(text))
             case h.ListValue(items):
-                return self._list([self.value(i) for i in items])
+                return _listed(self, [self.value(i) for i in items])
         return self.size(value)
-
-    def _list(self, items: list[Value]) -> Value:
-        if any(isinstance(i, Reg) for i in items):
-            return Reg(self.call(HostFunction("pack"), tuple(items)).register)
-        if any(isinstance(i, SizeArg | SizeProgram) for i in items):
-            return IntTuple(tuple(_integer(i) for i in items))
-        return Const([i.value if isinstance(i, Const) else i for i in items])
 
     # Ends and nested plans --------------------------------------------------------------------
 
@@ -298,6 +291,14 @@ def combined(a: Size, op: str, b: Size) -> Size:
 def torch_object(dtype: torch.dtype) -> TorchObject:
     """Return what stands for an element type."""
     return TorchObject(str(dtype).removeprefix("torch."))
+
+
+def _listed(scope: Scope, items: list[Value]) -> Value:
+    if any(isinstance(i, Reg) for i in items):
+        return Reg(scope.call(HostFunction("pack"), tuple(items)).register)
+    if any(isinstance(i, SizeArg | SizeProgram) for i in items):
+        return IntTuple(tuple(_integer(i) for i in items))
+    return Const([i.value if isinstance(i, Const) else i for i in items])
 
 
 def _integer(value: Value) -> Size:
