@@ -12,10 +12,8 @@ from torch.fx import GraphModule, Node
 from gyrator_ir.checks import takes
 from gyrator_ir.deadline import NEVER, Deadline
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
-from gyrator_ir.expr import Expr, Sym, SymKind, floordiv, le
-from gyrator_ir.expr.sympy_bridge import cond_from_sympy
+from gyrator_ir.expr import Expr
 from gyrator_ir.loop.nodes import (
-    AssertCond,
     Buffer,
     Constant,
     Input,
@@ -30,7 +28,7 @@ from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
-from gyrator_lowering.builder.scalars import read_size, scalar_of
+from gyrator_lowering.builder.scalars import Numbers
 from gyrator_lowering.builder.trace import ScalarValue
 from gyrator_lowering.builder.values import OPAQUE, TensorValue
 from gyrator_lowering.control import Regions
@@ -93,6 +91,7 @@ class _Lowering:
     """Path of this graph from the root module, with a dot at its end."""
     around: Around | None = None
     """What this graph is one step of."""
+    numbers: Numbers = field(init=False)
     regions: Regions = field(init=False)
     wrapped: Wrapped = field(init=False)
     launches: Launches = field(init=False)
@@ -114,6 +113,7 @@ class _Lowering:
         return cls(gm, builder, table, deadline)
 
     def __attrs_post_init__(self) -> None:
+        self.numbers = Numbers(self.b, self.env)
         self.regions = Regions(self.b, self._region)
         self.wrapped = Wrapped(self.b, Holders(self.env))
         self.launches = Launches(self.b, self.wrapped)
@@ -149,7 +149,7 @@ class _Lowering:
                     self.env[node] = self._node(node)
                 self.b.join(mark[1], outputs)
                 if node.op != "placeholder" and self.b.symbols.pending:
-                    self._compute_sizes(mark[1])
+                    self.numbers.compute(mark[1], self.inputs)
             except Exception as error:
                 self.refused[node.name] = self._refusal(error)
                 failure = failure or error
@@ -175,37 +175,6 @@ class _Lowering:
             origins=tuple(b.origins),
             subprograms=tuple(self.regions.programs.values()),
             user_kernels=tuple(self.launches.kernels.values()),
-        )
-
-    def _compute_sizes(self, place: int) -> None:
-        """Compute, before operation number `place`, the sizes that are rounded floats."""
-        b = self.b
-        given = {
-            size
-            for one in self.inputs
-            if isinstance(one, TensorInput)
-            for size in one.buffer.shape
-            if isinstance(size, Sym)
-        }
-        later = b.operations[place:]
-        del b.operations[place:]
-        leaves = {
-            node.meta["val"].node.expr: value
-            for node, value in self.env.items()
-            if isinstance(value, ScalarValue) and isinstance(node.meta["val"], torch.SymFloat)
-        }
-
-        def compute(symbol: Sym, value: Any) -> None:
-            b.symbols.translate_within(value)
-            while b.symbols.pending:
-                compute(*b.symbols.pending.popitem())
-            if symbol not in given:
-                read_size(b, symbol, value, leaves)
-
-        while b.symbols.pending:
-            compute(*b.symbols.pending.popitem())
-        b.operations.extend(
-            evolve(o, name=f"op{len(b.operations) + k}") for k, o in enumerate(later)
         )
 
     def _refusal(self, error: Exception) -> Diagnostic:
@@ -361,14 +330,14 @@ class _Lowering:
             if target in _FACTS:
                 return None
             if target is torch.ops.aten._assert_scalar.default:
-                return self._assertion(node)
-            if _is_size(fake) and not self._reads(target, fake):
-                return self._scalar(node, fake)
+                return self.numbers.assertion(node)
+            if _is_size(fake) and not self.numbers.reads(target, fake):
+                return self.numbers.scalar(node, fake)
             return self._op(node, target)
         if _is_size(fake):
             if target in (operator.floordiv, operator.mod):
-                self._division(node)
-            return self._scalar(node, fake)
+                self.numbers.division(node)
+            return self.numbers.scalar(node, fake)
         if isinstance(target, torch._ops.HigherOrderOperator):
             return self._higher_order(node, target)
         raise self.b.unsupported(
@@ -396,59 +365,6 @@ class _Lowering:
         kwargs = {k: self._argument(v) for k, v in node.kwargs.items()}
         return self.ops.lower(op, args, kwargs)
 
-    def _reads(self, op: torch._ops.OpOverload, fake: Any) -> bool:
-        """Whether an op gives a number that is known only once it ran."""
-        if op in _READS:
-            return True
-        if not isinstance(fake, torch.SymInt):
-            return False
-        size = self.b.symbols.size(fake)
-        return isinstance(size, Sym) and size.kind is SymKind.UNBACKED and size not in self.b.known
-
-    def _assertion(self, node: Node) -> None:
-        """Check a condition on sizes at run time."""
-        condition, message = node.args[:2]
-        given: Any = condition.meta["val"] if isinstance(condition, Node) else condition
-        if isinstance(given, (bool, int)):
-            if not given:
-                raise self.b.unsupported(
-                    "GY-LOWER-010",
-                    f"the graph asserts: {message}",
-                    help="the assertion is known to be false: correct the model or its inputs",
-                )
-            return
-        if self.b.symbols.defined & given.node.expr.free_symbols:
-            return  # about the offset of a slice, which is kept inside of the tensor
-        self.b.operations.append(
-            AssertCond(
-                self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
-            )
-        )
-
-    def _division(self, node: Node) -> None:
-        """Divide by a number that is known at run time only where that may raise: on the host."""
-        numbers = [n.meta["val"] if isinstance(n, Node) else n for n in node.args]
-        if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
-            return
-        dividend, divisor = (self.b.symbols.size(n) for n in numbers)
-        if any(s.kind is SymKind.UNBACKED for s in divisor.free_symbols):
-            any_number = le(floordiv(dividend, divisor), _MOST)
-            self.b.operations.append(
-                AssertCond(self.b.op_name(), any_number, "division by zero", self.b.origin)
-            )
-
-    def _scalar(self, node: Node, fake: Any) -> Any:
-        if isinstance(fake, (bool, float)):
-            return fake
-        if isinstance(fake, (int, torch.SymInt)):
-            return self.b.symbols.size(fake)
-        leaves = {
-            a.meta["val"].node.expr: self.env[a]
-            for a in node.all_input_nodes
-            if isinstance(self.env[a], ScalarValue) and hasattr(a.meta["val"], "node")
-        }
-        return scalar_of(self.b, fake, leaves)
-
 
 _FACTS = frozenset(
     {
@@ -458,8 +374,6 @@ _FACTS = frozenset(
     }
 )
 """Ops that only tell the frontend something."""
-_MOST = (1 << 63) - 1
-_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
 
 def _is_size(fake: Any) -> bool:

@@ -13,6 +13,7 @@ from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
+from gyrator_lowering.options import LoweringOptions
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
 from gyrator_lowering.torch_bridge.symbols import Symbols
 
@@ -28,6 +29,7 @@ class CurrentNode:
     must look like.
     """
 
+    options: LoweringOptions
     symbols: Symbols = field(kw_only=True)
     origins: list[Origin] = field(factory=list, kw_only=True)
     node: Node = field(init=False)
@@ -40,6 +42,11 @@ class CurrentNode:
         """Set the FX node that the operations to come belong to."""
         self.node = node
         self._origin = ()
+
+    @property
+    def generates(self) -> bool:
+        """Whether the current node, if it is a dense product, becomes loops, and no call."""
+        return self.options.extern_kernels == "none" or self.node.name in self.options.generated
 
     @property
     def origin(self) -> tuple[int, ...]:

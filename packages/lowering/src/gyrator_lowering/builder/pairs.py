@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from gyrator_ir.types import DType
+from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import TensorValue
@@ -58,3 +59,17 @@ def pair_of(ops: Tracer, arg: Any, index: Index, dtype: DType) -> Pair:
     if isinstance(arg, complex):
         return Pair(ops.const(arg.real, dtype), ops.const(arg.imag, dtype))
     return Pair(operand(ops, arg, index, dtype), ops.const(0.0, dtype))
+
+
+def in_planes(
+    b: LoopBuilder, real: TensorValue, imaginary: TensorValue, dtype: DType
+) -> TensorValue:
+    """Return the complex tensor of two new buffers, which hold its parts and lie alike.
+
+    It has no buffer of its own before `LoopBuilder.join` makes one.
+    """
+    name = b.reserve(f"{real.buffer}_complex")
+    whole = evolve(real, buffer=name, dtype=dtype, planes=(real.buffer, imaginary.buffer))
+    b.apart[name] = whole
+    b.devices[name] = real.device
+    return whole

@@ -37,10 +37,8 @@ from gyrator_lowering.builder.capabilities import written
 from gyrator_lowering.builder.node import CurrentNode
 from gyrator_lowering.builder.trace import Index, Tracer, Value, address
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
-from gyrator_lowering.options import LoweringOptions
 
 Body = Callable[[Tracer, tuple[Expr, ...]], Value]
-PartBody = Callable[[Tracer, tuple[Expr, ...], int], Value]
 ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
 FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]
 Effect = Callable[[Tracer, tuple[Expr, ...]], None]
@@ -50,7 +48,6 @@ Effect = Callable[[Tracer, tuple[Expr, ...]], None]
 class LoopBuilder(CurrentNode):
     """Grows one program. Names are numbered per builder, so output never depends on history."""
 
-    options: LoweringOptions
     targets: dict[str, Target]
     buffers: list[Buffer] = field(factory=list)
     operations: list[Operation] = field(factory=list)
@@ -68,11 +65,6 @@ class LoopBuilder(CurrentNode):
     """Copies to other devices: the numbers of their operations, and what they made."""
     _taken: set[str] = field(factory=set)
     _count: int = 0
-
-    @property
-    def generates(self) -> bool:
-        """Whether the current node, if it is a dense product, becomes loops, and no call."""
-        return self.options.extern_kernels == "none" or self.node.name in self.options.generated
 
     def mark(self) -> tuple[int, int]:
         """Return how much has been emitted, for `rewind`."""
@@ -118,18 +110,6 @@ class LoopBuilder(CurrentNode):
         )
         return Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides), view
 
-    def in_planes(self, real: TensorValue, imaginary: TensorValue, dtype: DType) -> TensorValue:
-        """Return the complex tensor of two new buffers, which hold its parts and lie alike.
-
-        It has no buffer of its own before `join` makes one.
-        """
-        name = self.reserve(f"{real.buffer}_complex")
-        planes = (real.buffer, imaginary.buffer)
-        whole = evolve(real, buffer=name, dtype=dtype, planes=planes)
-        self.apart[name] = whole
-        self.devices[name] = real.device
-        return whole
-
     def join(self, begin: int, outputs: Iterable[Output] = ()) -> None:
         """Write each complex tensor that lies in planes to a buffer of its own, if operations from
         number `begin` on, or outputs, refer to it; do so before them."""
@@ -165,7 +145,7 @@ class LoopBuilder(CurrentNode):
             return value
         key = value.ref, device
         place, found = self._moves.get(key, (0, None))
-        if found is not None and self._stands(place, value.buffer, found.buffer):
+        if found is not None and _stands(self.operations[place:], value.buffer, found.buffer):
             return found
         source = value
         if value.strides != contiguous_strides(value.shape):
@@ -177,13 +157,6 @@ class LoopBuilder(CurrentNode):
             DeviceCopy(self.op_name(), source.ref, result.buffer, origins=self.origin)
         )
         return result
-
-    def _stands(self, place: int, source: str, destination: str) -> bool:
-        """Whether the copy at a place was not taken back, and its source not written since."""
-        since = self.operations[place:]
-        if not since or not isinstance(since[0], DeviceCopy) or since[0].destination != destination:
-            return False
-        return not any(source in written(o) for o in since)
 
     def _body(self, body: Sequence[Statement], device: Device) -> tuple[Statement, ...]:
         """Return a traced body that reads the run-time numbers of other devices from `device`."""
@@ -206,22 +179,23 @@ class LoopBuilder(CurrentNode):
 
     def pointwise_into(self, into: TensorValue, fn: Body) -> None:
         """Store `fn(ops, index)` at every point of an existing view."""
-        axes, index = axes_of(into.shape)
-        ops = Tracer()
-        ops.store(into, index, fn(ops, index))
-        body = self._body(ops.body, into.device)
-        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
+        self.many_into((into,), lambda ops, index: (fn(ops, index),))
 
     def pointwise_many(self, fn: ManyBody, outs: Sequence[Spec]) -> tuple[TensorValue, ...]:
         """Like `pointwise` for several results of one shape, in one operation."""
         results = tuple(self.buffer(out) for out in outs)
-        axes, index = axes_of(outs[0].shape)
-        ops = Tracer()
-        for into, value in zip(results, fn(ops, index), strict=True):
-            ops.store(into, index, value)
-        body = self._body(ops.body, outs[0].device)
-        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
+        self.many_into(results, fn)
         return results
+
+    def many_into(self, into: Sequence[TensorValue], fn: ManyBody) -> None:
+        """Store each of `fn(ops, index)` at every point of an existing view; they have one
+        shape."""
+        axes, index = axes_of(into[0].shape)
+        ops = Tracer()
+        for view, value in zip(into, fn(ops, index), strict=True):
+            ops.store(view, index, value)
+        body = self._body(ops.body, into[0].device)
+        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
 
     def scatter(self, shape: Sequence[Expr], fn: Effect) -> None:
         """Run `fn(ops, index)`, which stores to existing buffers, at every point of `shape`."""
@@ -315,18 +289,8 @@ class LoopBuilder(CurrentNode):
         if not into.dtype.is_complex:
             self.pointwise_into(into, lambda ops, index: ops.get(value, index))
             return
-        self.parts_into(into, lambda ops, i, which: ops.get(value.part(which), i))
-
-    def parts_into(self, into: TensorValue, fn: PartBody) -> None:
-        """Store `fn(ops, index, which)`, the real (0) and imaginary (1) part of a value, at every
-        point of an existing complex view."""
-        axes, index = axes_of(into.shape)
-        ops = Tracer()
-        values = [fn(ops, index, which) for which in range(2)]
-        for which, value in enumerate(values):
-            ops.store(into.part(which), index, value)
-        body = self._body(ops.body, into.device)
-        self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
+        parts, given = (tuple(map(t.part, range(2))) for t in (into, value))
+        self.many_into(parts, lambda ops, index: [ops.get(part, index) for part in given])
 
 
 def _refs(item: object) -> Iterator[TensorRef]:
@@ -338,6 +302,14 @@ def _refs(item: object) -> Iterator[TensorRef]:
             yield from _refs(part)
     elif isinstance(item, CallOperation | ListArg):
         yield from _refs(astuple(item, recurse=False))
+
+
+def _stands(since: Sequence[Operation], source: str, destination: str) -> bool:
+    """Whether a copy, the first of operations, was not taken back, and its source not written
+    since."""
+    if not since or not isinstance(since[0], DeviceCopy) or since[0].destination != destination:
+        return False
+    return not any(source in written(o) for o in since)
 
 
 def _device_of(results: Sequence[TensorValue | None]) -> Device:

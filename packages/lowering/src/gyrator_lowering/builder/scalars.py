@@ -1,16 +1,20 @@
-"""Run-time floats and booleans: computed inside the kernels that use them."""
+"""Run-time numbers: sizes, and floats and booleans, which are computed inside the kernels that use
+them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import reduce
 from operator import and_, or_
 from typing import Any
 
 import sympy
 import torch
+from attrs import evolve, frozen
+from torch.fx import Node
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Sym
-from gyrator_ir.loop.nodes import ScalarRead
+from gyrator_ir.expr import Sym, SymKind, floordiv, le
+from gyrator_ir.expr.sympy_bridge import cond_from_sympy
+from gyrator_ir.loop.nodes import AssertCond, Input, ScalarRead, TensorInput
 from gyrator_ir.modes import Numerics
 from gyrator_ir.types import HOST, Device, DType
 from gyrator_lowering.builder.program import LoopBuilder, each
@@ -28,6 +32,8 @@ _RELATIONS = {
     "GreaterThan": "ge", "StrictGreaterThan": "gt",
 }  # fmt: skip
 _BINARY = {"FloatTrueDiv": "div", "IntTrueDiv": "div", "FloatPow": "pow", "PowByNatural": "pow"}
+_MOST = (1 << 63) - 1
+_READS = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default)
 
 
 def scalar_of(b: LoopBuilder, fake: Any, leaves: Mapping[Any, ScalarValue]) -> ScalarValue:
@@ -130,3 +136,97 @@ def _float(
     if name == "Pow":
         return ops.pow(args[0], args[1])
     raise _unknown(b, "float", e)
+
+
+@frozen
+class Numbers:
+    """Lowers the nodes of a graph whose results are numbers."""
+
+    b: LoopBuilder
+    env: Mapping[Node, Any]
+    """What nodes became."""
+
+    def compute(self, place: int, inputs: Iterable[Input]) -> None:
+        """Compute, before operation number `place`, the sizes that are rounded floats."""
+        b = self.b
+        given = {
+            size
+            for one in inputs
+            if isinstance(one, TensorInput)
+            for size in one.buffer.shape
+            if isinstance(size, Sym)
+        }
+        later = b.operations[place:]
+        del b.operations[place:]
+        leaves = {
+            node.meta["val"].node.expr: value
+            for node, value in self.env.items()
+            if isinstance(value, ScalarValue) and isinstance(node.meta["val"], torch.SymFloat)
+        }
+
+        def compute(symbol: Sym, value: Any) -> None:
+            b.symbols.translate_within(value)
+            while b.symbols.pending:
+                compute(*b.symbols.pending.popitem())
+            if symbol not in given:
+                read_size(b, symbol, value, leaves)
+
+        while b.symbols.pending:
+            compute(*b.symbols.pending.popitem())
+        b.operations.extend(
+            evolve(o, name=f"op{len(b.operations) + k}") for k, o in enumerate(later)
+        )
+
+    def reads(self, op: torch._ops.OpOverload, fake: Any) -> bool:
+        """Whether an op gives a number that is known only once it ran."""
+        if op in _READS:
+            return True
+        if not isinstance(fake, torch.SymInt):
+            return False
+        size = self.b.symbols.size(fake)
+        return isinstance(size, Sym) and size.kind is SymKind.UNBACKED and size not in self.b.known
+
+    def assertion(self, node: Node) -> None:
+        """Check a condition on sizes at run time."""
+        condition, message = node.args[:2]
+        given: Any = condition.meta["val"] if isinstance(condition, Node) else condition
+        if isinstance(given, (bool, int)):
+            if not given:
+                raise self.b.unsupported(
+                    "GY-LOWER-010",
+                    f"the graph asserts: {message}",
+                    help="the assertion is known to be false: correct the model or its inputs",
+                )
+            return
+        if self.b.symbols.defined & given.node.expr.free_symbols:
+            return  # about the offset of a slice, which is kept inside of the tensor
+        self.b.operations.append(
+            AssertCond(
+                self.b.op_name(), cond_from_sympy(given.node.expr), str(message), self.b.origin
+            )
+        )
+
+    def division(self, node: Node) -> None:
+        """Divide by a number that is known at run time only where that may raise: on the host."""
+        numbers = [n.meta["val"] if isinstance(n, Node) else n for n in node.args]
+        if not all(isinstance(n, (int, torch.SymInt)) for n in numbers):
+            return
+        dividend, divisor = (self.b.symbols.size(n) for n in numbers)
+        if any(s.kind is SymKind.UNBACKED for s in divisor.free_symbols):
+            any_number = le(floordiv(dividend, divisor), _MOST)
+            self.b.operations.append(
+                AssertCond(self.b.op_name(), any_number, "division by zero", self.b.origin)
+            )
+
+    def scalar(self, node: Node, fake: Any) -> Any:
+        """Return a number: known, a size, or a value that is traced where it is used."""
+        if isinstance(fake, (bool, float)):
+            return fake
+        if isinstance(fake, (int, torch.SymInt)):
+            return self.b.symbols.size(fake)
+        leaves = {
+            a.meta["val"].node.expr: self.env[a]
+            for a in node.all_input_nodes
+            if isinstance(self.env[a], ScalarValue) and hasattr(a.meta["val"], "node")
+        }
+        return scalar_of(self.b, fake, leaves)

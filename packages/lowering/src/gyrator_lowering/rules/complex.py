@@ -17,7 +17,7 @@ from gyrator_ir.body.rewrite import live
 from gyrator_ir.loop.nodes import Pointwise
 from gyrator_ir.modes import Numerics
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.pairs import Pair, pair_of
+from gyrator_lowering.builder.pairs import Pair, in_planes, pair_of
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import computed_in
 from gyrator_lowering.builder.trace import Index, Tracer, Value
@@ -49,7 +49,7 @@ def elementwise(
         b.operations[-1] = evolve(whole, body=live(whole.body))  # without the other part's values
         return made
 
-    return b.in_planes(plane(0), plane(1), out.dtype)
+    return in_planes(b, plane(0), plane(1), out.dtype)
 
 
 def simple(fn: Formula, arity: int) -> Rule:
@@ -102,7 +102,7 @@ def by_part(rule: Rule) -> Rule:
             b.by_part = False
         if not whole.is_complex:
             raise FallbackToAten
-        return b.in_planes(real, imag, whole)
+        return in_planes(b, real, imag, whole)
 
     return both
 
@@ -315,7 +315,7 @@ def where(b: LoopBuilder, condition: TensorValue, x: Any, y: Any) -> TensorValue
 
         return b.pointwise(body, evolve(out, dtype=out.dtype.part))
 
-    return b.in_planes(plane(0), plane(1), out.dtype)
+    return in_planes(b, plane(0), plane(1), out.dtype)
 
 
 def masked_fill(b: LoopBuilder, x: TensorValue, mask: TensorValue, value: Any) -> TensorValue:
@@ -392,7 +392,8 @@ def copy_(b: LoopBuilder, into: TensorValue, value: Any, *_: Any) -> TensorValue
             form = Spec(value.dtype, value.device, value.shape, contiguous)
             value = elementwise(b, lambda ops, v: v, (value,), form)
     kind = into.dtype.part
-    b.parts_into(into, lambda ops, at, which: pair_of(ops, value, at, kind).part(which))
+    parts = tuple(map(into.part, range(2)))
+    b.many_into(parts, lambda ops, at: [pair_of(ops, value, at, kind).part(w) for w in range(2)])
     return into.in_memory
 
 
