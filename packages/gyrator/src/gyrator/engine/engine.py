@@ -33,7 +33,7 @@ from gyrator_ir.diagnostics import (
     VerificationError,
 )
 from gyrator_runtime.build import BuildError
-from gyrator_runtime.cache import CacheKey, make_key
+from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
@@ -230,8 +230,9 @@ class Engine(CompilerContext):
         self, gm: torch.fx.GraphModule, key: CacheKey, phase: Phase, error: RefusedError, depth: int
     ) -> CompiledGraph:
         """Do `_in_pieces`, and remember what is refused, unless another try may take it."""
-        if not any(why.code in _PASSING for why in error.nodes.values()):
-            self._keep_refused(gm, key, error.nodes)
+        passing = any(why.code in _PASSING for why in error.nodes.values())
+        if self.options.cache and not passing:
+            _keep_refused(self.cache, key, gm, error.nodes)
         return self._in_pieces(gm, phase, error, depth)
 
     def _stored(self, key: CacheKey, gm: torch.fx.GraphModule | None) -> StoredProgram | None:
@@ -265,18 +266,6 @@ class Engine(CompilerContext):
             for piece in pieces
         ]
         return CompiledGraph(glue(gm, pieces, calls))
-
-    def _keep_refused(
-        self, gm: torch.fx.GraphModule, key: CacheKey, refused: Mapping[str, Diagnostic]
-    ) -> None:
-        """Store which nodes of a graph, which the passes have seen, are refused."""
-        if self.options.cache:
-            rows = [
-                [k, asdict(refused[n.name])]
-                for k, n in enumerate(gm.graph.nodes)
-                if n.name in refused
-            ]
-            self.cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
 
     def _refused_before(
         self, gm: torch.fx.GraphModule, key: CacheKey
@@ -358,6 +347,15 @@ class Engine(CompilerContext):
             **self.identity,
         }
         return make_key("programs", fields)
+
+
+def _keep_refused(
+    cache: Cache, key: CacheKey, gm: torch.fx.GraphModule, refused: Mapping[str, Diagnostic]
+) -> None:
+    """Store which nodes of a graph, which the passes have seen, are refused."""
+    nodes = [(k, n.name) for k, n in enumerate(gm.graph.nodes) if n.name in refused]
+    rows = [[k, asdict(refused[name])] for k, name in nodes]
+    cache.put(CacheKey(_PIECES, key.hex, {}), {_PIECES: json.dumps(rows).encode()})
 
 
 def _nothing_waits() -> bool:

@@ -1,7 +1,7 @@
 """Every stage in order, on one screen (`Stages.product`): from an ATen graph to a program."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,21 +25,19 @@ from gyrator.engine.compiled import Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.emission import Tiling, late_refusals, refusals, tiled_of, units_of
 from gyrator.engine.verification import verified
+from gyrator.engine.wrapping import host_language, plan_of, wrapped
 from gyrator.frontend.graph_key import fills_empty
 from gyrator.reports.records import Stopwatch
 from gyrator.reports.tracing import NO_TRACE, Trace
 from gyrator.repro.script import GRAPH, SCRIPT, script
-from gyrator.store.manifest import CompiledHost
-from gyrator.store.programs import HOST, Product, StoredProgram, store_program
+from gyrator.store.programs import Product, StoredProgram, store_program
 from gyrator.store.summary import summarise
 from gyrator.targets import Building, PartialBuilding
 from gyrator.targets.vendor import VendorBuilding, named, ours
-from gyrator.wrappers.cpp import calling, cpp_host, no_cpp
-from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend, WrapperBackend
+from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend
 from gyrator_ir.deadline import NEVER, Deadline, LateError
 from gyrator_ir.diagnostics import Diagnostic, RefusedError, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
-from gyrator_ir.host.print import show as show_host
 from gyrator_ir.host.verify import verify as verify_host
 from gyrator_ir.host.walk import programs
 from gyrator_ir.kernel.nodes import Numerics, Schedule, TemplateKernel
@@ -47,7 +45,7 @@ from gyrator_ir.kernel.verify import verify as verify_kernel
 from gyrator_ir.loop.nodes import LoopProgram
 from gyrator_ir.loop.verify import verify as verify_loop
 from gyrator_ir.passes import Pipeline, Tracer
-from gyrator_ir.source import Program, TranslationUnit
+from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TileProgram
 from gyrator_lowering.default import default_table
@@ -56,8 +54,6 @@ from gyrator_lowering.options import NO_CALLS, LoweringOptions
 from gyrator_lowering.stage import lower
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import CacheKey
-from gyrator_runtime.plan.lower import lower as lower_host
-from gyrator_runtime.warn import warn
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.stage import plan_host, schedule
 
@@ -108,9 +104,9 @@ class Stages:
             trace.passes(watch.tracer.steps)
         building = self._submit(host, units, budget)
         with watch.stage("wrap"):
-            language = self._language(units)
-            wrapper, compiled = self._wrap(language, host, building)
-            plan = self._plan(wrapper, host)
+            language = host_language(self.setting, units)
+            wrapper, compiled = wrapped(self.setting, language, host, building)
+            plan = plan_of(wrapper, host)
         for unit in (unit for part in units.values() for unit in part):
             trace.text(f"{unit.name}.{unit.language.replace('+', 'p')}", unit.text)
         trace.text("host.cpp" if wrapper.units else "host.py", wrapper.text)
@@ -221,56 +217,6 @@ class Stages:
         if options.bitwise:
             return "library"
         return "none" if options.batch_invariant else options.extern_kernels
-
-    def _language(self, devices: Iterable[str]) -> WrapperBackend:
-        """Return the host language asked for, or Python where that cannot drive a device's kernels.
-
-        Python drives every device.
-        """
-        chosen = self.setting.wrapper
-        for device in devices:
-            _, target = self.setting.targets[device]
-            if chosen.name not in target.wrapper_backends:
-                warn(
-                    "GY-WRAPPER-002",
-                    f"kernels of {device} cannot be driven by a host program in {chosen.name!r}; "
-                    "this one is in Python",
-                    f"{device} takes: {', '.join(target.wrapper_backends)}",
-                )
-                return self.setting.wrappers["python"]
-        return chosen
-
-    def _wrap(
-        self, language: WrapperBackend, host: HostProgram, building: dict[str, Building]
-    ) -> tuple[Program, CompiledHost | None]:
-        """Return the host program; the units of a compiled one join what is being built."""
-        try:
-            emitted = language.emit(host)
-        except UnsupportedError as error:
-            why = error.diagnostic
-            warn(why.code, f"{why.message}; the host program is in Python", why.help)
-            return self.setting.wrappers["python"].emit(host), None
-        if not emitted.units:
-            return emitted, None
-        builder = cpp_host(self.setting.cache)
-        if builder is None or builder.toolchain is None:
-            no_cpp("there is no C++ compiler")
-            return self.setting.wrappers["python"].emit(host), None
-        setting = self.setting
-        building[HOST] = builder.submit(
-            emitted.units,
-            setting.cache,
-            setting.options.threads,
-            setting.progress(),
-            setting.seconds,
-        )
-        return emitted, calling(host, emitted)
-
-    def _plan(self, wrapper: Program, host: HostProgram) -> str:
-        """Return what runs for a host program: see `Product`."""
-        if wrapper.units:
-            return ""
-        return show_host(host) if wrapper.language == "fx" else lower_host(host).text()
 
     def refused_template(self, kernel: TemplateKernel) -> str:
         """Return why the kernel language of a template's device refuses it, or an empty text."""
