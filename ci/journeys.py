@@ -6,6 +6,7 @@ what its player would, pages of the manual and the template of a target.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -34,7 +35,9 @@ PROGRAM = """loop.program 1 @rows
 """
 
 
-MODEL = """import torch
+MODEL = """import sys
+
+import torch
 from torch import nn
 
 def make():
@@ -50,7 +53,8 @@ def make():
 
 if __name__ == "__main__":
     step, x = make()
-    print(torch.compile(step, backend="gyrator")(x).item())
+    backend = sys.argv[1] if len(sys.argv) > 1 else "gyrator"
+    print(torch.compile(step, backend=backend)(x).item())
 """
 GUARDS = """import torch
 
@@ -150,6 +154,37 @@ def researcher(folder: Path) -> None:
     pages(folder, "docs/tutorial.md", "docs/how-to/read-a-kernel.md")
 
 
+ARTIFACTS = (
+    "gyrator_loop.gy", "gyrator_kernel.gy", "gyrator_host.gy", "gyrator_tile.gy",
+    "gyrator_unit0.cpp",
+)  # fmt: skip
+"""What tlparse shows of ours that has no counterpart in TorchInductor's traces."""
+COUNTERPARTS: Mapping[str, str] = {
+    "before_pre_grad_graph": "dynamo_output_graph",  # no pass of ours runs before AOTAutograd
+    "after_pre_grad_graph": "dynamo_output_graph",
+    "before_post_grad_graph": "gyrator_fx.gy",
+    "inductor_post_grad_graph": "gyrator_fx_passes.gy",
+    "inductor_output_code": "gyrator_output_code",
+    "fx_graph_runnable": "gyrator_repro.py",
+    "fx_graph_cache_miss": "gyrator_cache_miss.json",
+    "aotautograd_cache_miss": "gyrator_cache_miss.json",
+    "inductor_provenance_tracking_node_mappings": "gyrator_graph.json",
+    "inductor_provenance_tracking_kernel_stack_traces": "gyrator_graph.json",
+}
+"""Artifacts of TorchInductor's traces, each with the one of ours that shows the same."""
+
+
+def _artifacts(folder: Path, backend: str) -> set[str]:
+    """Return the names of what tlparse shows of a backend's trace, without numbers and hashes."""
+    log, caches = folder / f"log-{backend}", str(folder / f"caches-{backend}")
+    run(folder, sys.executable, "model.py", backend, TORCH_TRACE=str(log), GYRATOR_CACHE_DIR=caches,
+        TORCHINDUCTOR_CACHE_DIR=caches, INDUCTOR_PROVENANCE="1")  # fmt: skip
+    (file,) = log.iterdir()
+    run(folder, "tlparse", str(file), "-o", f"parsed-{backend}", "--no-browser")
+    names = {p.stem for p in (folder / f"parsed-{backend}").glob("-_*/*")}
+    return {re.sub(r"(_[a-z0-9]{52})?(_\d+)?(_readable)?$", "", name) for name in names}
+
+
 def tools(folder: Path) -> None:
     """Look into a training step with PyTorch's own tools and with ours; then shrink a failure."""
     (folder / "model.py").write_text(MODEL)
@@ -158,16 +193,12 @@ def tools(folder: Path) -> None:
     names = "+gyrator,output_code,kernel_code,schedule,fusion,perf_hints,recompiles"
     run(folder, *model, said="compiled forward graph", TORCH_LOGS=names)
     run(folder, *model, said="loaded forward graph", TORCH_LOGS="+gyrator")
-    run(folder, *model, TORCH_TRACE=str(folder / "log"), GYRATOR_CACHE="0")
-    (log,) = (folder / "log").iterdir()
-    run(folder, "tlparse", str(log), "-o", "parsed", "--no-browser")
-    kept = {p.name.rpartition("_")[0] for p in (folder / "parsed").glob("*/gyrator_*")}
-    wanted = ("fx.gy", "fx_passes.gy", "loop.gy", "kernel.gy", "host.gy", "tile.gy", "output_code",
-              "graph.json", "cache_miss.json", "repro.py")  # fmt: skip
-    missing = [name for name in wanted if f"gyrator_{name.partition('.')[0]}" not in
-               {k.partition(".")[0] for k in kept}]  # fmt: skip
+    ours = _artifacts(folder, "gyrator")
+    missing = [name for name in ARTIFACTS if name not in ours]
+    for name in _artifacts(folder, "inductor") - ours:
+        missing += [] if COUNTERPARTS.get(name) in ours else [name]
     if missing:
-        raise FailedError(f"tlparse shows no {missing}, of {sorted(kept)}")
+        raise FailedError(f"tlparse shows no {missing}, but {sorted(ours)}")
     traces = folder / "traces"
     run(folder, *model, GYRATOR_TRACE_DIR=str(traces))
     (first, *_) = sorted(traces.glob("*_forward"))
