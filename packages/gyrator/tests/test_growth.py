@@ -23,7 +23,7 @@ from gyrator.config import Config
 from gyrator.engine.pipeline import Stages
 from gyrator.frontend.graph_key import graph_bytes
 from gyrator.options import Options
-from gyrator.reports.tracing import NO_TRACE
+from gyrator.reports.tracing import Trace
 from gyrator.session import Session
 
 Inputs = list[torch.Tensor]
@@ -152,7 +152,7 @@ def test_calls_grow_nearly_linearly(stages: Stages, name: str) -> None:
 
         def run() -> None:
             graph_bytes(graph)
-            _, host, units = stages._programs(graph, Budget(0), watch, NO_TRACE)
+            _, host, units = stages._programs(graph, Budget(0), watch, Trace())
             stages._plan(stages.setting.wrapper.emit(host), host)
             assert units
 

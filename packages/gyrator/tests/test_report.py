@@ -1,19 +1,29 @@
 """What `explain` tells in numbers, the report as one file, and the commands for both."""
 
+import html
+import itertools
 import json
 import re
+import shutil
+import subprocess
+import zlib
+from base64 import b64decode
+from collections import Counter
 from pathlib import Path
 
 import pygments
 import pytest
 import torch
 from pygments.token import Error
+from torch.utils.flop_counter import FlopCounterMode
 
 from gyrator import Explanation, explain
 from gyrator.cli.main import main
+from gyrator.reports.levels import Made, panes
 from gyrator.reports.lexer import GyLexer
-from gyrator.reports.page import kernel_bars, times_of
+from gyrator.reports.page import GraphView, Section, shares, times_of
 from gyrator.reports.records import GraphRecord, StorageRecord
+from gyrator_ir.loop.print import show as show_loop
 
 SUBJECT = """
 import torch
@@ -36,10 +46,36 @@ def two(x: torch.Tensor) -> torch.Tensor:
     return y.sum(0).flip(0) - y.amax(0).flip(0) + torch.linalg.det(x)
 
 
-@pytest.fixture
+class Block(torch.nn.Module):
+    """One of several that are alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(32)
+        self.fc = torch.nn.Linear(32, 32)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.nn.functional.gelu(self.fc(self.norm(x)))
+
+
+@pytest.fixture(scope="module")
 def found() -> Explanation:
     torch._dynamo.reset()
     return explain(two, torch.randn(64, 64), runs=3, options={"cache": False})
+
+
+@pytest.fixture(scope="module")
+def trained() -> Explanation:
+    """Return what became of a training step with a graph break."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = torch.nn.Sequential(*(Block() for _ in range(3)))
+
+    def step(x: torch.Tensor) -> None:
+        torch._dynamo.graph_break()
+        model(x).log_softmax(-1).sum().backward()
+
+    return explain(step, torch.randn(16, 32), runs=3)
 
 
 def _results(host: str) -> list[str]:
@@ -48,12 +84,15 @@ def _results(host: str) -> list[str]:
 
 def test_costs_and_memory_are_data(found: Explanation) -> None:
     (graph,) = found.graphs
-    rows = found.cost()
-    assert [r["kernel"] for r in rows] == [k.name for k in graph.kernels]
+    kernels = [c for c in found.cost() if c.kernel]
+    assert [c.name for c in kernels] == [k.name for k in graph.kernels]
     # What is read once and written once is no less than the product and the result.
-    assert sum(r["bytes"] for r in rows) >= 4 * 64 * 64 + 4 * 64
-    assert sum(r["flops"] for r in rows) >= 2 * 64 * 64  # a sum and a maximum of all elements
-    owners = {name for s in found.memory() for name in s["owners"]}
+    assert sum(c.bytes for c in kernels) >= 4 * 64 * 64 + 4 * 64
+    assert sum(c.flops for c in kernels) >= 2 * 64 * 64  # a sum and a maximum of all elements
+    (product,) = [c for c in found.cost() if c.name == "aten.mm.out"]
+    assert (product.bytes, product.flops) == (2 * 4 * 64 * 64, 2 * 64**3)  # x is read as both
+    assert sum(c.launches for c in kernels) == graph.launches
+    owners = {name for s in graph.storages for name in s.owners}
     assert owners >= set(re.findall(r"buf\d+", " ".join(_results(graph.host_text))))
     assert 4 * 64 * 64 <= graph.peak_bytes <= 3 * 4 * 64 * 64
     json.dumps(found.to_dict())
@@ -66,26 +105,135 @@ def test_the_peak_is_what_lives_at_once() -> None:
         StorageRecord(60, "cpu", 2, 3, ("d",)),
     )
     graph = GraphRecord("main", "inference", 1, storages=storages)
-    assert [(step, held) for step, held, _ in graph.memory()] == [
+    assert [(m.step, m.bytes) for m in graph.memory()] == [
         (0, 100), (1, 150), (2, 160), (3, 60), (4, 0),
     ]  # fmt: skip
-    assert graph.peak_bytes == 160
+    assert graph.peak_bytes == 160 and graph.peak.step == 2
+    assert graph.peak.held == (storages[0], storages[2])
+
+
+def test_flops_of_calls_are_those_that_pytorch_counts() -> None:
+    a, b = torch.randn(3, 8, 5), torch.randn(3, 5, 7)
+    image, weight = torch.randn(2, 4, 9, 9), torch.randn(6, 2, 3, 3)
+    turned = torch.randn(4, 3, 3, 3)
+
+    def products() -> torch.Tensor:
+        left = torch.baddbmm(torch.ones(7), a, b).sum() + (a[0] @ b[0]).sum()
+        conv = torch.conv2d(image, weight, stride=2, groups=2).sum()
+        return left + conv + torch.conv_transpose2d(image, turned, stride=2).sum()
+
+    with FlopCounterMode(display=False) as counter:
+        products()
+    torch._dynamo.reset()
+    found = explain(products, options={"cache": False})
+    calls = [c for c in found.cost() if not c.kernel]
+    assert sum(c.launches * c.flops for c in calls) == counter.get_total_flops()
 
 
 def test_times_leave_out_the_calls_before(found: Explanation) -> None:
     (graph,) = found.graphs
     assert len(found.seconds) == 3
     assert {calls for _, calls, _ in times_of(graph)} == {3}
-    assert len(kernel_bars(graph, max(found.seconds), None)) == len(graph.kernels)
-    assert {c.name for c in found.calls} >= {"aten::mm"}
 
 
-def test_a_report_is_one_file(found: Explanation, tmp_path: Path) -> None:
-    text = found.save(tmp_path / "x.html").read_text()
-    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
-    for word in ("aten.linalg_det", "bytes moved by kernels", "most memory", "aten::mm"):
-        assert word in text or word.replace("linalg_det", "_linalg_det") in text, word
-    assert "prefers-color-scheme: dark" in text and found.graphs[0].kernels[0].name in text
+def test_totals_add_up(found: Explanation, trained: Explanation) -> None:
+    for explained in (found, trained):
+        line = explained.timeline
+        assert line is not None and line.rest >= 0
+        for one, after in itertools.pairwise(line.spans):
+            assert one.end <= after.start + 1e-9
+        section = Section("f", explained.graphs, seconds=1.0, timeline=line)
+        whole, parts = shares(section)
+        assert whole == line.seconds
+        assert sum(s.seconds for s in parts) == pytest.approx(whole)
+        ran = Counter({(s.graph, s.name): s.calls for s in parts if s.graph is not None})
+        said: Counter[tuple[int | None, str]] = Counter()
+        for n, graph in enumerate(explained.graphs):
+            for c in graph.cost():
+                said[n, c.name] += c.launches
+        assert ran == said
+        # Without a profiler, kernels and the rest.
+        whole, parts = shares(Section("f", explained.graphs, seconds=2.0))
+        assert whole == 2 and sum(s.seconds for s in parts) == pytest.approx(2)
+
+
+def test_a_timeline_is_in_order(trained: Explanation) -> None:
+    assert trained.timeline is not None
+    assert [g.phase for g in trained.graphs] == ["forward", "backward"]
+    graphs = [s.graph for s in trained.timeline.spans if s.graph is not None]
+    assert graphs == sorted(graphs) and set(graphs) == {0, 1}
+    for n, record in enumerate(trained.graphs):
+        names = [node.name for node in record.levels["kernel"].nodes]
+        ran = [names.index(s.node) for s in trained.timeline.spans if s.graph == n]
+        assert ran == sorted(ran)
+
+
+def test_levels_name_what_they_compute(trained: Explanation) -> None:
+    assert any("graph break" in why for why in trained.breaks)
+    (forward, _) = trained.graphs
+    found = {p.name: p for p in panes(forward, Made.of(forward))}
+    assert list(found) == ["lines", "fx", "loop", "kernel", "tile", "host", "c++"]
+    products = [e.node for e in forward.externs]
+    assert len(products) == 3
+    for node in products:
+        for level in ("lines", "fx", "loop", "kernel", "host"):
+            text = "".join(b.text for b in found[level].blocks if node in b.nodes)
+            wanted = "self.fc(self.norm(x))" if level == "lines" else "aten.addmm"
+            assert wanted in text, (level, text)
+    # A kernel that is launched for several blocks computes the calls of all of them.
+    gelus = [n.name for n in forward.levels["fx"].graph.nodes if "gelu" in n.name]
+    assert len(gelus) == 3
+    for level in ("tile", "c++", "kernel", "host"):
+        assert all(any(g in b.nodes for b in found[level].blocks) for g in gelus), level
+    modules = {m for k in forward.kernels for m in k.modules}
+    assert modules >= {"0", "1.norm"}
+    assert all("nn/functional.py" not in line for k in forward.kernels for line in k.sources)
+
+
+def test_a_report_is_one_file(trained: Explanation, tmp_path: Path) -> None:
+    text = trained.save(tmp_path / "x.html").read_text()
+    assert "http" not in text and "<link" not in text and " src=" not in text
+    for word in ("aten.addmm.out", "bytes moved", "most memory", "graph break", "everything else"):
+        assert word in text, word
+    assert "prefers-color-scheme: dark" in text
+    texts = map(zlib.decompress, map(b64decode, re.findall(r'id="levels-[\d-]+">([^<]+)<', text)))
+    plain = html.unescape(re.sub(r"<[^>]*>", "", "".join(t.decode() for t in texts)))
+    for graph in trained.graphs:
+        for kernel in graph.kernels:
+            assert plain.count(kernel.text.strip()) == 1  # and no more
+        loops = show_loop(graph.levels["loop"]).splitlines()
+        stored = [line for line in loops if line.startswith("    store")]
+        assert stored and all(line in plain for line in stored)
+    shown = sum(len(b.text) for g in trained.graphs for p in panes(g, Made.of(g)) for b in p.blocks)
+    assert len(text) < shown / 2 + 40_000
+
+
+def test_a_report_of_what_the_cache_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GYRATOR_CACHE_DIR", str(tmp_path / "cache"))
+    for _ in range(2):
+        torch._dynamo.reset()
+        found = explain(two, torch.randn(64, 64))
+    assert found.graphs[0].cached
+    assert "It came from the cache" in found.save(tmp_path / "x.html").read_text()
+
+
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs a browser: Debian's chromium")
+def test_what_belongs_together_is_marked(trained: Explanation, tmp_path: Path) -> None:
+    page = trained.save(tmp_path / "x.html")
+    (forward, _) = trained.graphs
+    number = GraphView("0-0", forward).numbers[forward.externs[1].node]
+    common = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000")
+    command = (BROWSER, *common, "--dump-dom")
+    where = f"{page.as_uri()}#levels-0-0:{number}"
+    done = subprocess.run([*command, where], capture_output=True, text=True, check=True)
+    marked = re.findall(r'<div data-n="[\d ]*" class="on">(.*?)</div>', done.stdout, re.DOTALL)
+    text = html.unescape(re.sub(r"<[^>]*>", "", "\n".join(marked)))
+    assert "self.fc(self.norm(x))" in text and "1.fc" in text and "2.fc" not in text
+    assert text.count("aten.addmm.default") == 4  # FX, Loop, Kernel, host
+    assert 'aria-pressed="true">Kernel IR<' in done.stdout
 
 
 def test_the_commands(
@@ -101,6 +249,9 @@ def test_the_commands(
     torch._dynamo.reset()
     assert main(["report", "subject.py:make", "--runs", "2", "-o", "r.html"]) == 0
     assert "graph break" in (tmp_path / "r.html").read_text()
+    torch._dynamo.reset()
+    assert main(["report", "subject.py:make", "--runs", "0", "-o", "r.html"]) == 0
+    assert "One call under the profiler" not in (tmp_path / "r.html").read_text()
     for wrong in ("subject.py", "subject.py:none", "subject.py:nothing", "none.py:f", "nowhere:f"):
         assert main(["explain", wrong]) == 2
         assert "GY-OPT-005" in capsys.readouterr().err

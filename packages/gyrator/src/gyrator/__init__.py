@@ -15,20 +15,35 @@ if TYPE_CHECKING:
     from gyrator.engine.parts import PartCompiler
     from gyrator.options import OptionError, Options, list_modes, list_options
     from gyrator.reports.explain import Explanation, explain
-    from gyrator.reports.records import ExternRecord, GraphRecord, KernelRecord
+    from gyrator.reports.measured import Span, Timeline
+    from gyrator.reports.records import (
+        Cost,
+        ExternRecord,
+        GraphRecord,
+        KernelRecord,
+        MemoryStep,
+        PartitionRecord,
+        StorageRecord,
+    )
     from gyrator.session import Session, default_session
     from gyrator_ir.passes import PassEdits
 
 __all__ = [
+    "Cost",
     "Explanation",
     "ExternRecord",
     "GraphRecord",
     "KernelRecord",
+    "MemoryStep",
     "OptionError",
     "Options",
     "PartCompiler",
+    "PartitionRecord",
     "PassEdits",
     "Session",
+    "Span",
+    "StorageRecord",
+    "Timeline",
     "default_session",
     "explain",
     "list_modes",
@@ -36,15 +51,21 @@ __all__ = [
 ]
 
 _MODULES = {
+    "Cost": "gyrator.reports.records",
     "Explanation": "gyrator.reports.explain",
     "ExternRecord": "gyrator.reports.records",
     "GraphRecord": "gyrator.reports.records",
     "KernelRecord": "gyrator.reports.records",
+    "MemoryStep": "gyrator.reports.records",
     "OptionError": "gyrator.options",
     "Options": "gyrator.options",
     "PartCompiler": "gyrator.engine.parts",
+    "PartitionRecord": "gyrator.reports.records",
     "PassEdits": "gyrator_ir.passes",
     "Session": "gyrator.session",
+    "Span": "gyrator.reports.measured",
+    "StorageRecord": "gyrator.reports.records",
+    "Timeline": "gyrator.reports.measured",
     "default_session": "gyrator.session",
     "explain": "gyrator.reports.explain",
     "list_modes": "gyrator.options",

@@ -206,7 +206,9 @@ class Engine(CompilerContext):
                 stored = self._stored(key, gm)
                 refused = None if stored is not None else self._refused_before(gm, key)
             if stored is not None:
-                return _Begun(partial(self._finish, gm, key, stored, phase, watch, cached=True))
+                record = stored.record(phase, True, tuple(watch.seconds.items()))
+                record = evolve(record, passes=tuple(watch.tracer.steps), levels={"fx": gm})
+                return _Begun(partial(self._finish, key, stored, record))
         from gyrator.engine.pipeline import Stages  # the stages take 0.5 s to import
 
         if refused is not None:
@@ -222,7 +224,11 @@ class Engine(CompilerContext):
                 stored = stages.stored(gm, key, product, building, watch)
             except RefusedError as error:
                 return self._without(gm, key, phase, error, depth)
-            return self._finish(gm, key, stored, phase, watch, cached=False)
+            record = stored.record(phase, False, tuple(watch.seconds.items()))
+            if self.options.cache:
+                record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
+            record = evolve(record, passes=tuple(watch.tracer.steps), levels=product.levels)
+            return self._finish(key, stored, record)
 
         return _Begun(finished, lambda: not all(map(_built, building.values())))
 
@@ -285,26 +291,9 @@ class Engine(CompilerContext):
             for k, why in rows
         }
 
-    def _finish(
-        self,
-        gm: torch.fx.GraphModule,
-        key: CacheKey,
-        stored: StoredProgram,
-        phase: Phase,
-        watch: Stopwatch,
-        cached: bool,
-    ) -> CompiledGraph:
-        record = stored.record(phase, cached, tuple(watch.seconds.items()))
+    def _finish(self, key: CacheKey, stored: StoredProgram, record: GraphRecord) -> CompiledGraph:
         self.report(record.externs)
-        if not cached and self.options.cache:
-            record = evolve(record, missed=partial(self.cache.nearest, key, "graph"))
-        self.observe(
-            evolve(
-                record,
-                passes=tuple(watch.tracer.steps),
-                fx_text=lambda: gm.print_readable(print_output=False),
-            )
-        )
+        self.observe(record)
         return CompiledGraph(stored.call, None if stored.constants else key)
 
     def check(self, gm: torch.fx.GraphModule) -> None:

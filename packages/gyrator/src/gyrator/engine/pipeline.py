@@ -28,7 +28,7 @@ from gyrator.engine.verification import verified
 from gyrator.engine.wrapping import host_language, plan_of, wrapped
 from gyrator.frontend.graph_key import fills_empty
 from gyrator.reports.records import Stopwatch
-from gyrator.reports.tracing import NO_TRACE, Trace
+from gyrator.reports.tracing import Trace
 from gyrator.repro.script import GRAPH, SCRIPT, script
 from gyrator.store.programs import Product, StoredProgram, store_program
 from gyrator.store.summary import summarise
@@ -119,7 +119,8 @@ class Stages:
                 runs = verified(host, units, building, self.setting, trace.folder)
         manifest = summarise(gm, planned, host, units, wrapper, compiled, runs)
         fallen = language.name == "cpp" and not wrapper.units
-        return Product(wrapper.text, plan, manifest, lasting=not fallen), building
+        levels = {"fx": gm, **trace.programs}
+        return Product(wrapper.text, plan, manifest, not fallen, levels), building
 
     def _programs(
         self, gm: torch.fx.GraphModule, budget: Budget, watch: Stopwatch, trace: Trace
@@ -256,12 +257,13 @@ class Stages:
         host: HostProgram,
         targets: Mapping[str, Target],
         tracer: Tracer | None = None,
-        trace: Trace = NO_TRACE,
+        trace: Trace | None = None,
     ) -> tuple[dict[str, tuple[TranslationUnit, ...]], dict[str, Diagnostic]]:
         """Return the text of all kernels by device type, and which FX nodes' kernels are refused.
 
         Where any is, the text is not complete.
         """
+        trace = Trace() if trace is None else trace
         units: dict[str, tuple[TranslationUnit, ...]] = {}
         refused: dict[str, Diagnostic] = {}
         for part in programs(host):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,12 +9,12 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import torch
-from attrs import evolve, frozen
+from attrs import asdict, evolve, frozen
 from torch._dynamo.utils import get_compilation_metrics
 
 from gyrator.options import make_options
-from gyrator.reports.measured import OpTime, aten_times
-from gyrator.reports.records import GraphRecord
+from gyrator.reports.measured import Timeline, elapsed, timeline
+from gyrator.reports.records import Cost, GraphRecord
 from gyrator.session import Session
 from gyrator_ir.passes import Step
 
@@ -34,30 +33,15 @@ class Explanation:
     """Of the function."""
     seconds: tuple[float, ...] = ()
     """Of each call after the first."""
-    calls: tuple[OpTime, ...] = ()
-    """ATen's ops in one call, where there was more than one."""
+    timeline: Timeline | None = None
+    """What ran when in the median of calls under PyTorch's profiler, where calls were asked for."""
     breaks: tuple[str, ...] = ()
     """Why PyTorch left a graph, and why it compiled a function again."""
 
-    def cost(self) -> tuple[dict[str, Any], ...]:
-        """Return a row for each kernel: its graph's phase and number, its name, the bytes that it
-        moves and the operations on floats that it takes in one run, sizes at their hints."""
-        return tuple(
-            {"graph": number, "phase": g.phase, "kernel": k.name, "bytes": k.bytes_moved,
-             "flops": k.flops}
-            for number, g in enumerate(self.graphs)
-            for k in g.kernels
-        )  # fmt: skip
-
-    def memory(self) -> tuple[dict[str, Any], ...]:
-        """Return a row for each stretch of memory that a graph allocates: its graph's number, its
-        bytes and device, the first and the last step that holds it, and the tensors in it."""
-        return tuple(
-            {"graph": number, "bytes": s.bytes, "device": s.device, "first": s.first,
-             "last": s.last, "owners": s.owners, "nodes": s.nodes}
-            for number, g in enumerate(self.graphs)
-            for s in g.storages
-        )  # fmt: skip
+    def cost(self) -> tuple[Cost, ...]:
+        """Return what the kernels and calls of all graphs take in one run of each: see
+        `GraphRecord.cost`."""
+        return tuple(cost for g in self.graphs for cost in g.cost())
 
     def to_dict(self) -> dict[str, Any]:
         """Return what was found as numbers and texts, for JSON."""
@@ -72,8 +56,13 @@ class Explanation:
                  "seconds": dict(g.seconds)}
                 for g in self.graphs
             ],
-            "cost": self.cost(),
-            "memory": self.memory(),
+            "cost": [
+                {"graph": n} | asdict(c) for n, g in enumerate(self.graphs) for c in g.cost()
+            ],
+            "memory": [
+                {"graph": n} | asdict(s) for n, g in enumerate(self.graphs) for s in g.storages
+            ],
+            "timeline": None if self.timeline is None else asdict(self.timeline),
         }  # fmt: skip
 
     def save(self, path: str | Path) -> Path:
@@ -82,24 +71,29 @@ class Explanation:
         from gyrator.reports.page import Page, Section, amount, duration
 
         whole = median(self.seconds) if self.seconds else 0.0
+        costs = self.cost()
         facts = [
             ("graphs", str(len(self.graphs))),
-            ("kernels", str(self.kernels)),
-            ("launches", str(sum(g.launches for g in self.graphs))),
+            ("kernels", f"{self.kernels}, launched {sum(g.launches for g in self.graphs)} times"),
             ("calls of ATen", str(self.extern_calls.total())),
-            ("bytes moved by kernels", amount(sum(r["bytes"] for r in self.cost()), "B")),
-            ("operations in kernels", amount(sum(r["flops"] for r in self.cost()), "FLOP")),
+            ("bytes moved", amount(sum(c.launches * c.bytes for c in costs), "B")),
+            ("operations", amount(sum(c.launches * c.flops for c in costs), "FLOP")),
             ("most memory beside the arguments",
              amount(max((g.peak_bytes for g in self.graphs), default=0), "B")),
         ]  # fmt: skip
+        intro = ""
         if whole:
             facts.insert(0, ("one call", f"{duration(whole)}, the median of {len(self.seconds)}"))
+            intro = (
+                "Rates of kernels are of calls without a profiler; first calls are left out. Click "
+                "on a line, a kernel or a bar to see what it came from and what became of it. "
+            )
         section = Section(
             self.name or "function", self.graphs, facts=tuple(facts), seconds=whole,
-            calls=self.calls, notes=self.breaks,
+            timeline=self.timeline, notes=self.breaks,
         )  # fmt: skip
-        intro = "The times of kernels and calls leave out the first call." if whole else ""
-        page = Page(f"Gyrator: {section.title}", intro, (section,), limits=measure_limits())
+        limits = measure_limits(self.graphs)
+        page = Page(f"Gyrator: {section.title}", intro, (section,), limits=limits)
         return page.write(Path(path))
 
     @property
@@ -212,26 +206,31 @@ def explain(
 ) -> Explanation:
     """Compile `fn` in a session of its own, run it once on the arguments, and describe the result.
 
-    For a training step, pass a function that calls `backward`. With `runs` it is called so often
-    again, and the times of kernels are those of these calls; once more under PyTorch's profiler.
+    For a training step, pass a function that calls `backward`. With `runs` nothing comes from the
+    cache, and `fn` is called so often again, which the times of kernels are of; then it is compiled
+    with the option `profile`, and called so often under PyTorch's profiler.
     """
-    records: list[GraphRecord] = []
-    chosen = evolve(make_options(options=options), timed=True)
+    chosen = make_options(options=options)
+    if runs:
+        chosen = evolve(chosen, cache=False)
     seen = _breaks()
-    seconds: list[float] = []
-    calls: tuple[OpTime, ...] = ()
-    with Session(options=chosen, observer=records.append) as session:
+    records: list[GraphRecord] = []
+    with Session(options=evolve(chosen, timed=True), observer=records.append) as session:
         compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
         result = compiled(*args, **kwargs)
         if runs:
-            calls = aten_times(lambda: compiled(*args, **kwargs))
             records[:] = [r.from_now() for r in records]
-        for _ in range(runs):
-            start = time.perf_counter()
-            compiled(*args, **kwargs)
-            seconds.append(time.perf_counter() - start)
+        seconds = tuple(elapsed(lambda: compiled(*args, **kwargs)) for _ in range(runs))
     name = getattr(fn, "__name__", type(fn).__name__)
-    return Explanation(tuple(records), result, name, tuple(seconds), calls, tuple(_breaks() - seen))
+    breaks = tuple(_breaks() - seen)
+    found = Explanation(tuple(records), result, name, seconds, breaks=breaks)
+    if not runs:
+        return found
+    ranged: list[GraphRecord] = []
+    with Session(options=evolve(chosen, profile=True), observer=ranged.append) as session:
+        compiled = torch.compile(fn, backend=session.backend, dynamic=dynamic)
+        compiled(*args, **kwargs)
+        return evolve(found, timeline=timeline(lambda: compiled(*args, **kwargs), ranged, runs))
 
 
 def _breaks() -> Counter[str]:

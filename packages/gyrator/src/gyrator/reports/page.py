@@ -1,39 +1,28 @@
 """One HTML file that shows what was compiled: graphs, kernels, memory, and where time goes."""
 
-from collections.abc import Iterable, Sequence
+import zlib
+from base64 import b64encode
+from collections.abc import Iterable
+from functools import cached_property
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import torch
 from attrs import field, frozen
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import get_lexer_by_name
 
-from gyrator.reports.lexer import GyLexer
-from gyrator.reports.measured import Limits, OpTime
-from gyrator.reports.records import GraphRecord, KernelRecord
+from gyrator.reports.colours import coloured
+from gyrator.reports.levels import Block, Made, Pane, panes
+from gyrator.reports.measured import Limits, Span, Timeline
+from gyrator.reports.records import GraphRecord, KernelRecord, StorageRecord
 
-
-@frozen
-class Bar:
-    """One bar of a chart."""
-
-    label: str
-    value: str
-    percent: float
-    """Of the widest bar."""
-    note: str = ""
-
-
-@frozen
-class NodeLine:
-    """One line of the ATen graph, and the kernel or call that carries it out."""
-
-    text: str
-    where: str
+_MOST = 40
+"""Rows of a chart of times."""
+_TITLES = {
+    "lines": "Your lines", "fx": "FX graph", "loop": "Loop IR", "kernel": "Kernel IR",
+    "tile": "Tile IR", "host": "Host program", "c++": "C++", "triton": "Triton",
+}  # fmt: skip
 
 
 @frozen
@@ -56,8 +45,7 @@ class Section:
     facts: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0
     """Of one call; 0 where it was not measured."""
-    calls: tuple[OpTime, ...] = ()
-    """ATen's ops in one call."""
+    timeline: Timeline | None = None
     notes: tuple[str, ...] = ()
     """Graph breaks and recompiles."""
 
@@ -74,33 +62,86 @@ class Page:
 
     def write(self, path: Path) -> Path:
         """Write the file; it needs nothing beside it."""
-        text = (files("gyrator.reports") / "page.html.jinja").read_text("utf-8")
-        environment = Environment(autoescape=True, undefined=StrictUndefined)
-        html = environment.from_string(text).render(
+        parts = files("gyrator.reports")
+        environment = Environment(
+            autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        )
+        html = environment.from_string((parts / "page.html.jinja").read_text("utf-8")).render(
             page=self,
+            views=[
+                (section, [GraphView(f"{n}-{k}", r) for k, r in enumerate(section.records)])
+                for n, section in enumerate(self.sections)
+            ],
             torch_version=torch.__version__,
-            kernel_bars=lambda record, seconds: kernel_bars(record, seconds, self.limits),
-            call_bars=call_bars,
-            stage_bars=stage_bars,
-            memory_bars=memory_bars,
-            graph_lines=graph_lines,
+            style=(parts / "page.css").read_text("utf-8"),
+            script=(parts / "page.js").read_text("utf-8"),
+            shares=lambda section: share_bars(section, self.limits),
+            span_bars=span_bars,
             amount=amount,
-            code=code,
-            styles=styles,
+            duration=duration,
+            coloured=coloured,
+            packed=packed,
         )
         path.write_text(html, encoding="utf-8")
         return path
 
 
-def kernel_bars(record: GraphRecord, seconds: float, limits: Limits | None) -> list[Bar]:
-    """Return the time of each kernel in one call of its graph, the longest first: its share of the
-    whole, its rates, and what they are of the machine's."""
-    found = []
-    for k, calls, total in times_of(record):
-        one = total / 1e9 / calls
-        found.append((k.name, one, _rates(k, one, seconds, limits)))
-    found.sort(key=lambda item: -item[1])
-    return _bars([(n, t, duration(t), note) for n, t, note in found[:_MOST]])
+def packed(html: str) -> str:
+    """Return a text as the script reads it: compressed by zlib, in base64."""
+    return b64encode(zlib.compress(html.encode(), 9)).decode()
+
+
+# Where the time goes ----------------------------------------------------------------------------
+
+
+@frozen
+class Share:
+    """What of one call something took."""
+
+    name: str
+    seconds: float
+    calls: int = 0
+    graph: int | None = None
+    kernel: bool = False
+    lane: str = ""
+    """The device whose time it is; empty for the host's."""
+
+
+@frozen
+class Bar:
+    """One bar of a chart."""
+
+    label: str
+    value: str
+    percent: float
+    """Its length, of the chart's width."""
+    note: str = ""
+    offset: float = 0.0
+    """Where it begins, in the same unit."""
+    graph: int | None = None
+    kernel: str = ""
+    """The kernel that it stands for."""
+
+
+def shares(section: Section) -> tuple[float, tuple[Share, ...]]:
+    """Return the seconds of one call, and what its host time consists of: the sum of those of no
+    lane is the whole. Those of devices come to that.
+
+    Without a timeline kernels alone are known.
+    """
+    if section.timeline is None:
+        found = [
+            Share(k.name, k.launches * total / 1e9 / calls, k.launches, n, kernel=True)
+            for n, record in enumerate(section.records)
+            for k, calls, total in times_of(record)
+        ]
+        rest = section.seconds - sum(s.seconds for s in found)
+        return section.seconds, (*found, Share("everything else", rest))
+    spans: dict[tuple[str, int | None, bool, str], list[float]] = {}
+    for s in section.timeline.spans:
+        spans.setdefault((s.name, s.graph, s.kernel, s.lane), []).append(s.seconds)
+    found = [Share(k[0], sum(spent), len(spent), *k[1:]) for k, spent in spans.items()]
+    return section.timeline.seconds, (*found, Share("everything else", section.timeline.rest))
 
 
 def times_of(record: GraphRecord) -> list[tuple[KernelRecord, int, int]]:
@@ -109,71 +150,151 @@ def times_of(record: GraphRecord) -> list[tuple[KernelRecord, int, int]]:
     return [(k, *timings[k.name]) for k in record.kernels if timings.get(k.name, (0, 0))[0]]
 
 
-def call_bars(calls: Sequence[OpTime], seconds: float) -> list[Bar]:
-    """Return the time of ATen's ops in one call of a function, the longest first."""
-    rows = sorted(calls, key=lambda c: -c.seconds)[:_MOST]
-    return _bars([(c.name, c.seconds, duration(c.seconds), _share(c, seconds)) for c in rows])
+def share_bars(section: Section, limits: Limits | None) -> list[Bar]:
+    """Return a bar for what takes most of one call, the longest first, and one for the rest."""
+    whole, found = shares(section)
+    if not whole:
+        return []
+    *named, rest = found
+    named.sort(key=lambda s: -s.seconds)
+    shown, others = named[:_MOST], named[_MOST:]
+    spent = sum(s.seconds for s in others if not s.lane)
+    ends = [Share(f"{len(others)} others", spent)] if others else []
+    widest = max(s.seconds for s in found) or 1.0
+    return [
+        Bar(
+            f"{s.name} on {s.lane}" if s.lane else s.name,
+            duration(s.seconds),
+            max(0.0, 100 * s.seconds / widest),
+            ", ".join(_said(s, section, whole, limits)),
+            graph=s.graph,
+            kernel=s.name if s.kernel else "",
+        )
+        for s in (*shown, *ends, rest)
+    ]
 
 
-def _share(call: OpTime, seconds: float) -> str:
-    times = f"{call.calls} calls"
-    return f"{times}, {100 * call.seconds / seconds:.0f} % of the whole" if seconds else times
+def _said(s: Share, section: Section, whole: float, limits: Limits | None) -> Iterable[str]:
+    yield f"{100 * s.seconds / whole:.1f} %"
+    if s.calls > 1:
+        yield f"{s.calls} times"
+    if s.graph is None or s.seconds <= 0:
+        return
+    record = section.records[s.graph]
+    costs = [c for c in record.cost() if (c.name, c.kernel) == (s.name, s.kernel)]
+    spent = s.seconds if s.lane or not s.kernel else _unprofiled(record, s)
+    for total, unit, limit in (
+        (sum(c.launches * c.bytes for c in costs), "B/s", limits and limits.bytes),
+        (sum(c.launches * c.flops for c in costs), "FLOP/s", limits and limits.flops),
+    ):
+        if total:
+            rate = total / spent
+            yield amount(rate, unit) + (f" ({100 * rate / limit:.0f} %)" if limit else "")
 
 
-def stage_bars(record: GraphRecord) -> list[Bar]:
-    """Return the seconds each stage of the compiler took, in order."""
-    return _bars([(name, spent, duration(spent), "") for name, spent in record.seconds])
+def _unprofiled(record: GraphRecord, share: Share) -> float:
+    """Return the seconds of a kernel in one call as they are without a profiler."""
+    for k, calls, total in times_of(record):
+        if k.name == share.name and total:
+            return k.launches * total / 1e9 / calls
+    return share.seconds
 
 
-def memory_bars(record: GraphRecord) -> list[Bar]:
-    """Return the bytes held at each step where they change, and by whom at the peak."""
-    peak = record.peak_bytes
-    rows, told = [], False
-    for step, held, owners in record.memory():
-        note = ""
-        if held == peak and not told:
-            told = True
-            largest = sorted(owners, key=lambda s: -s.bytes)[:3]
-            note = "peak: " + ", ".join(
-                f"{s.owners[-1]} ({amount(s.bytes, 'B')}) of {', '.join(s.nodes[:2])}"
-                for s in largest
-            )
-        rows.append((f"step {step}", float(held), amount(held, "B"), note))
-    return _bars(rows[:_MOST] if told else rows)
+def span_bars(line: Timeline) -> dict[str, list[tuple[Span, Bar]]]:
+    """Return the bars of a timeline by lane, the host's first."""
+    lanes: dict[str, list[tuple[Span, Bar]]] = {"": []}
+    for s in line.spans:
+        at, long = 100 * s.start / line.seconds, 100 * s.seconds / line.seconds
+        bar = Bar(s.name, duration(s.seconds), long, offset=at, graph=s.graph)
+        lanes.setdefault(s.lane, []).append((s, bar))
+    return lanes
 
 
-def graph_lines(record: GraphRecord) -> list[NodeLine]:
-    """Return the ATen graph's lines, each with the kernel or call that carries it out."""
-    where = {node: k.name for k in record.kernels for node in k.nodes}
-    where |= {e.node: e.target for e in record.externs}
-    lines = []
-    for text in record.fx_text().splitlines():
-        name = text.strip().partition(":")[0].partition(" =")[0]
-        lines.append(NodeLine(text, where.get(name, "")))
-    return lines
+# One graph --------------------------------------------------------------------------------------
 
 
-_MOST = 40
+@frozen(eq=False, slots=False)
+class GraphView:
+    """A graph as the page shows it."""
+
+    id: str
+    record: GraphRecord
+
+    @cached_property
+    def made(self) -> Made:
+        """What computes what."""
+        return Made.of(self.record)
+
+    @cached_property
+    def numbers(self) -> dict[str, int]:
+        """The numbers by which the page knows the calls of the ATen graph."""
+        nodes = (n for pane in self._panes for b in pane.blocks for n in sorted(b.nodes))
+        return {name: k for k, name in enumerate(dict.fromkeys(nodes))}
+
+    @cached_property
+    def _panes(self) -> tuple[Pane, ...]:
+        return panes(self.record, self.made)
+
+    def panes(self) -> list[tuple[str, str, list[tuple[str, str]]]]:
+        """Return title and language of each level, and its texts with the numbers of their calls;
+        neighbours of the same calls are one text."""
+        found = []
+        for pane in self._panes:
+            blocks: list[Block] = []
+            for b in pane.blocks:
+                if blocks and blocks[-1].nodes == b.nodes:
+                    blocks[-1] = Block(blocks[-1].text + b.text, b.nodes)
+                else:
+                    blocks.append(b)
+            texts = [(b.text.removesuffix("\n"), self.linked(b.nodes)) for b in blocks]
+            found.append((_TITLES.get(pane.name, pane.name), pane.language, texts))
+        return found
+
+    def linked(self, nodes: Iterable[str]) -> str:
+        """Return the numbers of calls, as the script reads them."""
+        known = sorted(self.numbers[n] for n in nodes if n in self.numbers)
+        return " ".join(map(str, known))
+
+    def kernel(self, name: str) -> str:
+        """Return the numbers of the calls that a kernel computes, or that one of the schedule
+        does."""
+        name = self.made.launched.get(name, name)
+        own = next((k.nodes for k in self.record.kernels if k.name == name), ())
+        return self.linked({*own, *self.made.kernels.get(name, ())})
+
+    def span(self, span: Span) -> str:
+        """Return the numbers of the calls that something on the timeline computes."""
+        return self.linked(self.made.nodes.get(span.node, ())) or self.kernel(span.name)
+
+    def stages(self) -> list[Bar]:
+        """Return the stages of the compiler, one after another."""
+        whole = sum(spent for _, spent in self.record.seconds) or 1.0
+        bars, at = [], 0.0
+        for name, spent in self.record.seconds:
+            bars.append(Bar(name, duration(spent), 100 * spent / whole, offset=100 * at / whole))
+            at += spent
+        return bars
+
+    def memory(self) -> list[tuple[float, float, float, str]]:
+        """Return left, width and height of the bars of memory over time, in percent, and what each
+        says."""
+        steps = self.record.memory()
+        if not steps or not self.record.peak_bytes:
+            return []
+        end = steps[-1].step
+        bars = []
+        for one, after in pairwise(steps):
+            held = f"step {one.step}: {amount(one.bytes, 'B')} in {len(one.held)} places"
+            left, width = 100 * one.step / end, 100 * (after.step - one.step) / end
+            bars.append((left, width, 100 * one.bytes / self.record.peak_bytes, held))
+        return bars
+
+    def owners(self) -> list[StorageRecord]:
+        """Return what holds most of the memory at the peak."""
+        return sorted(self.record.peak.held, key=lambda s: -s.bytes)[:10]
 
 
-def _rates(k: KernelRecord, seconds: float, whole: float, limits: Limits | None) -> str:
-    said = [f"{100 * seconds / whole:.0f} % of the whole"] if whole else []
-    pairs = (
-        (k.bytes_moved, "B/s", 0 if limits is None else limits.bytes),
-        (k.flops, "FLOP/s", 0 if limits is None else limits.flops),
-    )
-    for count, unit, limit in pairs:
-        if count and seconds:
-            rate = count / seconds
-            of = f" ({100 * rate / limit:.0f} %)" if limit else ""
-            said.append(amount(rate, unit) + of)
-    return ", ".join(said)
-
-
-def _bars(values: Iterable[tuple[str, float, str, str]]) -> list[Bar]:
-    rows = list(values)
-    widest = max((value for _, value, _, _ in rows), default=0.0) or 1.0
-    return [Bar(label, said, 100 * value / widest, note) for label, value, said, note in rows]
+# Numbers ----------------------------------------------------------------------------------------
 
 
 def duration(seconds: float) -> str:
@@ -190,22 +311,3 @@ def amount(value: float, unit: str) -> str:
         if value >= factor:
             return f"{value / factor:.1f} {prefix}{unit}"
     return f"{value:.0f} {unit}"
-
-
-# Code -------------------------------------------------------------------------------------------
-
-_LEXERS = {"python": "python", "triton": "python", "fx": "python", "metal": "c++", "halide": "c++"}
-
-
-def code(text: str, language: str) -> Markup:
-    """Return a program's text in colours."""
-    given = language.lower()
-    lexer = GyLexer() if given == "gy" else get_lexer_by_name(_LEXERS.get(given, "c++"))
-    return Markup(highlight(text, lexer, HtmlFormatter(cssclass="code")))
-
-
-def styles() -> Markup:
-    """Return the colours of code, by day and by night."""
-    day = HtmlFormatter(style="default").get_style_defs(".code")
-    night = HtmlFormatter(style="github-dark").get_style_defs(".code")
-    return Markup(f"{day}\n@media (prefers-color-scheme: dark) {{\n{night}\n}}")

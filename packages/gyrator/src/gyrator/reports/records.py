@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import define, evolve, field, frozen
@@ -50,6 +50,10 @@ class ExternRecord:
     """The user's line."""
     module: str = ""
     """Path of the `nn.Module` that calls it."""
+    bytes_moved: int = 0
+    """Bytes of its arguments and results, sizes at their hints."""
+    flops: int = 0
+    """Operations on floats of a product or convolution, sizes at their hints; 0 for other ops."""
 
 
 @frozen
@@ -72,6 +76,8 @@ class KernelRecord:
     flops: int = 0
     """Operations on floats in one run, a function such as `exp` counting as one; sizes at their
     hints. 0 for a template."""
+    launches: int = 1
+    """How often one run of the graph launches it; in the body of a loop, counted once."""
     refusals: tuple[str, ...] = ()
     """Why neighbouring work is in other kernels."""
     verified: str = ""
@@ -109,7 +115,34 @@ class StorageRecord:
     owners: tuple[str, ...]
     """The tensors that lie in it, one after another or side by side."""
     nodes: tuple[str, ...] = ()
-    """The kernels and calls that write to it."""
+    """The kernels and calls that use it."""
+    pool: bool = False
+    """Whether it is one of the pools that the program places tensors in."""
+
+
+@frozen
+class Cost:
+    """What a kernel or a call of ATen takes in one run of its graph, known before any ran; sizes at
+    their hints."""
+
+    name: str
+    """Of the kernel, or of the op."""
+    kernel: bool
+    """Whether it is a generated kernel."""
+    launches: int
+    bytes: int
+    """Read and written by one launch."""
+    flops: int
+    """Operations on floats of one launch: see `KernelRecord` and `ExternRecord`."""
+
+
+@frozen
+class MemoryStep:
+    """What is held from one step of a run on; steps are launches and calls, counted from 0."""
+
+    step: int
+    bytes: int
+    held: tuple[StorageRecord, ...]
 
 
 @frozen
@@ -140,24 +173,37 @@ class GraphRecord:
     passes: tuple[Step, ...] = ()
     """What each pass did, in order; with the option `pass_texts` also the text before and after."""
     host_text: str = ""
-    fx_text: Callable[[], str] = field(default=str, eq=False)
-    """Gives the ATen graph as text."""
+    levels: Mapping[str, Any] = field(factory=dict, eq=False)
+    """What the stages made, to be printed or read: the ATen graph after the passes over it (`fx`),
+    and the programs `loop`, `kernel`, `host` and `tile` (`tile_sub0` and so on for kernels of other
+    devices and of subprograms). Of a graph that came from the cache `fx` at the most."""
     timings: Callable[[], dict[str, tuple[int, int]]] | None = field(default=None, eq=False)
     """With the option `timed`: calls and total nanoseconds of each kernel so far."""
 
     @property
     def peak_bytes(self) -> int:
         """Most bytes that one run holds at a time, beside its arguments."""
-        return max((held for _, held, _ in self.memory()), default=0)
+        return self.peak.bytes
 
-    def memory(self) -> tuple[tuple[int, int, tuple[StorageRecord, ...]], ...]:
-        """Return each step at which the bytes held change, the bytes, and who holds them."""
+    @property
+    def peak(self) -> MemoryStep:
+        """The first step that holds most."""
+        return max(self.memory(), key=lambda m: m.bytes, default=MemoryStep(0, 0, ()))
+
+    def memory(self) -> tuple[MemoryStep, ...]:
+        """Return the steps at which the bytes held change."""
         steps = sorted({s.first for s in self.storages} | {s.last + 1 for s in self.storages})
         found = []
         for step in steps:
             held = tuple(s for s in self.storages if s.first <= step <= s.last)
-            found.append((step, sum(s.bytes for s in held), held))
+            found.append(MemoryStep(step, sum(s.bytes for s in held), held))
         return tuple(found)
+
+    def cost(self) -> tuple[Cost, ...]:
+        """Return what each kernel takes, then what each call of ATen does."""
+        kernels = (Cost(k.name, True, k.launches, k.bytes_moved, k.flops) for k in self.kernels)
+        calls = (Cost(e.target, False, 1, e.bytes_moved, e.flops) for e in self.externs)
+        return (*kernels, *calls)
 
     def from_now(self) -> "GraphRecord":
         """Return this record with timings that count from now on, without the calls so far."""

@@ -6,7 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from attrs import frozen
+from attrs import field, frozen
 
 from gyrator.reports.logs import trace_text
 from gyrator_ir.levels import level_of
@@ -15,15 +15,18 @@ from gyrator_ir.passes import Step
 
 @frozen
 class Trace:
-    """A folder of one compile, or None for no trace."""
+    """What one compile makes."""
 
-    folder: Path | None
+    folder: Path | None = None
+    """Where it is written; None for nowhere."""
+    programs: dict[str, Any] = field(factory=dict)
+    """The programs that were written, by the names of their files without `.gy`."""
 
     @classmethod
     def open(cls, root: str, phase: str) -> "Trace":
         """Make the next numbered folder under `root`; an empty `root` traces nothing."""
         if not root:
-            return cls(None)
+            return cls()
         for number in range(10_000):
             folder = Path(root) / f"{number:03d}_{phase}"
             try:
@@ -46,7 +49,9 @@ class Trace:
     def ir(self, program: Any, part: str = "") -> None:
         """Write a program of any level, or what a `part` of a program has of that level."""
         level = level_of(program)
-        self.write(f"{level.name}{part and f'_{part}'}.gy", lambda: level.show(program))
+        name = f"{level.name}{part and f'_{part}'}"
+        self.programs[name] = program
+        self.write(f"{name}.gy", lambda: level.show(program))
 
     def passes(self, steps: Sequence[Step]) -> None:
         """Write, numbered, the text that each pass left that changed it; where the text before is
@@ -61,6 +66,3 @@ class Trace:
                 self.text(f"passes/{next(numbers):03d}-{step.level}.gy", step.before)
             last = step.after
             self.text(f"passes/{next(numbers):03d}-{step.level}-{step.name}.gy", last)
-
-
-NO_TRACE = Trace(None)

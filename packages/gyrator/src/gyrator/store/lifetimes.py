@@ -9,7 +9,6 @@ from gyrator.reports.records import StorageRecord
 from gyrator_ir.expr import Expr, ShapeFacts
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.walk import bodies, uses
-from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.types import Device, DType
 
 _STEPS = (h.Launch, h.ExternCall, h.TritonLaunch, h.Copy, h.CollectiveStart)
@@ -31,6 +30,7 @@ class _Storage:
     first: int
     last: int
     owners: list[str] = field(factory=list)
+    pool: bool = False
     nodes: dict[str, None] = field(factory=dict)
 
 
@@ -56,7 +56,7 @@ class _Walk:
             case h.Allocate(name=name, device=device, dtype=dtype, shape=shape, strides=strides):
                 self._new(name, strided_bytes(dtype, shape, strides, self.facts), device)
             case h.AllocatePool(name=name, bytes=count, device=device):
-                self._new(name, guessed(count, self.facts), device)
+                self._new(name, guessed(count, self.facts), device, pool=True)
             case h.AllocateFromPool(name=name, pool=source) | h.Reuse(name=name, source=source):
                 self._share(name, source)
             case h.View(name=name, source=source):
@@ -70,8 +70,8 @@ class _Walk:
                 self._touch(one)
                 self.step += 1
 
-    def _new(self, name: str, size: int, device: Device) -> None:
-        storage = _Storage(size, device, self.step, self.step, [name])
+    def _new(self, name: str, size: int, device: Device, pool: bool = False) -> None:
+        storage = _Storage(size, device, self.step, self.step, [] if pool else [name], pool)
         self.made.append(storage)
         self.held[name] = storage
 
@@ -91,7 +91,9 @@ class _Walk:
     def finished(self) -> tuple[StorageRecord, ...]:
         """Return what was found."""
         return tuple(
-            StorageRecord(s.bytes, str(s.device), s.first, s.last, tuple(s.owners), tuple(s.nodes))
+            StorageRecord(
+                s.bytes, str(s.device), s.first, s.last, tuple(s.owners), tuple(s.nodes), s.pool
+            )
             for s in self.made
         )
 
@@ -108,8 +110,3 @@ def strided_bytes(
     """Return the bytes of the elements of a tensor, broadcast ones counted once."""
     pairs = zip(shape, strides, strict=True)
     return dtype.size * prod(guessed(n, facts) for n, s in pairs if facts.hint(s) != 0)
-
-
-def buffer_bytes(buffer: Buffer, facts: ShapeFacts) -> int:
-    """Return the bytes of the elements of a buffer, broadcast ones counted once."""
-    return strided_bytes(buffer.dtype, buffer.shape, buffer.strides, facts)

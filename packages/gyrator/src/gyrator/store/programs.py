@@ -82,6 +82,8 @@ class Product:
     manifest: ProgramManifest
     lasting: bool = True
     """False for one that is in Python for want of a compiler: it is not for other processes."""
+    levels: Mapping[str, Any] = field(factory=dict)
+    """See `GraphRecord.levels`."""
 
 
 @frozen(eq=False)

@@ -1,28 +1,18 @@
 """What a compiled graph consists of, for the manifest that is stored with it."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from math import prod
 
 import torch
 
 from gyrator.engine.device_graphs import captured
 from gyrator.reports.records import ExternRecord, KernelRecord, PartitionRecord
-from gyrator.store.lifetimes import buffer_bytes, guessed, storages
+from gyrator.store.costs import buffer_bytes, call_bytes, call_flops, kernel_flops
+from gyrator.store.lifetimes import storages
 from gyrator.store.manifest import CompiledHost, ProgramManifest, StoredUserKernel
-from gyrator_ir.body.nodes import Axis, Let, Reduce
-from gyrator_ir.body.ops import OPS
-from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.host.nodes import HostProgram, Launch
 from gyrator_ir.host.walk import programs, user_kernels, walk
-from gyrator_ir.kernel.nodes import (
-    Kernel,
-    KernelGroup,
-    Launchable,
-    Level,
-    Schedule,
-    ScheduleNode,
-    Stage,
-)
+from gyrator_ir.kernel.nodes import Kernel, Schedule, ScheduleNode
 from gyrator_ir.loop.nodes import CollectiveCall, Extern
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Program, TranslationUnit
@@ -49,10 +39,13 @@ def summarise(
         compiled: how a host program in C++ is called.
         verified: what came of running kernels beside their IR, by name.
     """
+    launches = Counter(
+        i.kernel for p in programs(host) for i in walk(p.instructions) if isinstance(i, Launch)
+    )
     return ProgramManifest(
         nodes=sum(node.op == "call_function" for node in gm.graph.nodes),
-        launches=sum(isinstance(i, Launch) for p in programs(host) for i in walk(p.instructions)),
-        kernels=_kernels(schedule, host, units, verified),
+        launches=launches.total(),
+        kernels=_kernels(schedule, host, units, verified, launches),
         externs=_externs(schedule),
         built=built_kernels(units),
         constants=wrapper.constants,
@@ -74,6 +67,7 @@ def _kernels(
     host: HostProgram,
     units: Mapping[str, Sequence[TranslationUnit]],
     verified: Mapping[str, str],
+    launches: Mapping[str, int],
 ) -> tuple[KernelRecord, ...]:
     texts = {
         k.kernel: (k.text, u.language) for part in units.values() for u in part for k in u.kernels
@@ -89,7 +83,8 @@ def _kernels(
             sources=_unique(_line(part.origins[o]) for o in k.origins),
             modules=_unique(part.origins[o].module for o in k.origins),
             bytes_moved=sum(buffer_bytes(b, part.facts) for b in k.parameters),
-            flops=_flops(k, part.facts),
+            flops=kernel_flops(k, part.facts),
+            launches=launches[k.name],
             refusals=refusals.get(k.origins, ()),
             verified=verified.get(k.name, ""),
         )
@@ -100,18 +95,24 @@ def _kernels(
 
 def _externs(schedule: Schedule) -> tuple[ExternRecord, ...]:
     return tuple(
-        _extern(n, s.origins[n.origins[0]] if n.origins else None)
+        _extern(n, s)
         for s in (schedule, *schedule.subschedules)
         for n in s.nodes
         if isinstance(n, Extern)
     )
 
 
-def _extern(call: Extern, origin: Origin | None) -> ExternRecord:
-    target = call.out or call.target
-    if origin is None:
-        return ExternRecord(target, "", call.reason)
-    return ExternRecord(target, origin.node, call.reason, _line(origin), origin.module)
+def _extern(call: Extern, schedule: Schedule) -> ExternRecord:
+    origin = schedule.origins[call.origins[0]] if call.origins else Origin("", "")
+    return ExternRecord(
+        target=call.out or call.target,
+        node=origin.node,
+        reason=call.reason,
+        source=_line(origin),
+        module=origin.module,
+        bytes_moved=call_bytes(call, schedule),
+        flops=call_flops(call, schedule),
+    )
 
 
 def _partitions(schedule: Schedule) -> tuple[PartitionRecord, ...]:
@@ -158,37 +159,3 @@ def _line(origin: Origin) -> str:
 
 def _unique(items: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(i for i in items if i))
-
-
-def _flops(kernel: Launchable, facts: ShapeFacts) -> int:
-    """Return how many operations on floats one run of a kernel takes."""
-    match kernel:
-        case Kernel(axes=axes, inner=inner, stages=stages):
-            points = _extent(axes, facts)
-            return sum(
-                points * (_extent(inner, facts) if stage.level is Level.INNER else 1) * _work(stage)
-                for stage in stages
-            )
-        case KernelGroup(kernels=kernels, members=members):
-            return sum(_flops(kernels[number], facts) for number in members)
-        case _:
-            return 0
-
-
-def _work(stage: Stage) -> int:
-    """Return the operations on floats of one evaluation of a stage; what moves or casts is none."""
-    work = 0
-    for s in stage.body:
-        match s:
-            case Let(op=op, dtype=dtype):
-                work += dtype.is_float and OPS[op].cost > 0 and op not in _MOVES
-            case Reduce():
-                work += len(s.args)
-    return work
-
-
-_MOVES = ("cast", "bitcast", "select")
-
-
-def _extent(axes: Iterable[Axis], facts: ShapeFacts) -> int:
-    return prod(max(0, guessed(a.extent, facts)) for a in axes)
