@@ -6,18 +6,30 @@ Run as a file, for its own package imports the compiler.
 import json
 import os
 import sys
+from typing import Any
 
 import torch
 
+from gyrator_ir.types import HOST
 from gyrator_runtime.package import Model, load
 
 ALLOWED = frozenset({"gyrator_ir", "gyrator_runtime"})
 
 
+def random_states(device: str) -> dict[str, torch.Tensor]:
+    """Return the states of torch's generators of the host and of a device, by its type."""
+    return {kind: _module(kind).get_rng_state() for kind in (HOST, device)}
+
+
+def _module(kind: str) -> Any:
+    return torch if kind == HOST else torch.get_device_module(kind)
+
+
 def run(model: Model, given: str, to: str) -> None:
     """Run a model on saved inputs; save its results, and the buffers that it has written."""
     saved = torch.load(given)
-    torch.set_rng_state(saved["random"])
+    for kind, state in saved["random"].items():
+        _module(kind).set_rng_state(state)
     results = model(*saved["inputs"])
     ours = {m.partition(".")[0] for m in sys.modules if m.startswith("gyrator")}
     if not ours <= ALLOWED:

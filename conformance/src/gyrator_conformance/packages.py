@@ -19,6 +19,7 @@ from gyrator import aot
 from gyrator.session import default_session
 from gyrator_conformance.cells import Cell
 from gyrator_conformance.models import Model
+from gyrator_conformance.package_child import random_states
 from gyrator_conformance.process import LineProcess
 from gyrator_conformance.standalone_child import read_arrays, write_arrays
 from gyrator_ir.diagnostics import UnsupportedError
@@ -56,7 +57,7 @@ class Packager:
     )
 
     def packaged(
-        self, module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype
+        self, module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype, device: str
     ) -> Callable[..., Any]:
         """Return a module as a function that asks the process which has loaded its package. Buffers
         that the program writes are copied back.
@@ -68,7 +69,7 @@ class Packager:
         folder = Path(self._folder.name)
         package = folder / "model.gya"
         options = {k: v for k, v in model.options.items() if k not in _ELSEWHERE}
-        exported = _exported(module, model, cell, dtype)
+        exported = _exported(module, model, cell, dtype, device)
         if cell.package == "standalone":
             _compile_standalone(exported, package, options)
             return self._standalone_call(module, package)
@@ -77,7 +78,7 @@ class Packager:
 
         def call(*inputs: Tensor) -> Any:
             given, found = folder / "inputs.pt", folder / "results.pt"
-            torch.save({"inputs": inputs, "random": torch.get_rng_state()}, given)
+            torch.save({"inputs": inputs, "random": random_states(device)}, given)
             self._ask(self._child, {"run": str(given), "to": str(found)})
             answer = torch.load(found)
             for name, value in answer["written"].items():
@@ -142,10 +143,12 @@ def _tensor(array: Array) -> Tensor:
     return torch.frombuffer(array.data, dtype=dtype).as_strided(array.sizes, array.strides)
 
 
-def _exported(module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype) -> ExportedProgram:
+def _exported(
+    module: nn.Module, model: Model, cell: Cell, dtype: torch.dtype, device: str
+) -> ExportedProgram:
     def inputs(n: int) -> tuple[Tensor, ...]:
         given = model.inputs(torch.Generator().manual_seed(1), n)
-        return tuple(t.to(dtype) if t.is_floating_point() else t for t in given)
+        return tuple(t.to(device, dtype if t.is_floating_point() else t.dtype) for t in given)
 
     given = inputs(model.size)
     shapes: Any = None

@@ -14,7 +14,6 @@ from attrs import evolve, field, frozen
 from gyrator.config import Config, read_config
 from gyrator.targets import GROUP as TARGETS
 from gyrator.targets import OPTIONAL, TargetDefinition, discover
-from gyrator.targets.cpu import CPU
 from gyrator_conformance.cells import DTYPES, Excuse, Reason
 from gyrator_conformance.models.collective import HOST_GROUP
 from gyrator_ir.target import Target
@@ -69,9 +68,12 @@ class Chosen:
             note = "the target declares no graphs"
             found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
         packaged = frozenset({"on", "standalone"})
-        if self.definition is not CPU:
-            note = "packages hold the kernels of the target cpu"
+        if self.definition.elsewhere(self.target.arch) is None:
+            note = f"packages do not hold kernels of the target {self.definition.name}"
             found.append(Excuse(Reason.EXPORT, note, package=packaged))
+        elif not Device(self.target.device).is_host:
+            note = "standalone packages run on the host"
+            found.append(Excuse(Reason.EXPORT, note, package=frozenset({"standalone"})))
         alone = "a process that loads a package is in no process group"
         collective = frozenset({"collective"})
         found.append(Excuse(Reason.LIBRARY, alone, families=collective, package=packaged))

@@ -103,7 +103,7 @@ class CellRunner:
         # The compiled program keeps its model; eager and the exact one start from copies of it.
         made = deepcopy(base).to(device)
         if cell.package != "off":
-            compiled: Callable[..., Any] = self._packages.packaged(made, model, cell, dtype)
+            compiled: Callable[..., Any] = self._packages.packaged(made, model, cell, dtype, device)
         else:
             backend = self._session(cell, model).backend
             compiled = torch.compile(made, backend=backend, dynamic=dynamic, fullgraph=True)

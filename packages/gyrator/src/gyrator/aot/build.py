@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from attrs import define, evolve, field
 
-from gyrator.aot.trace import signature, trace, unpackable
+from gyrator.aot.targets import PackageTarget, package_targets
+from gyrator.aot.trace import device_of, signature, trace, unpackable
 from gyrator.options import OptionError, Options, make_options
-from gyrator.session import Session, default_session
+from gyrator.session import default_session
 from gyrator.store.content_hash import product_hash
-from gyrator.targets.cpu import CPU, cpu_target
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.types import HOST
-from gyrator_runtime.build import available_cores
-from gyrator_runtime.device import ISA_LEVELS, cpu_isa, machine_of
+from gyrator_runtime.artifact import Library
 from gyrator_runtime.native import runner_extension
 from gyrator_runtime.package.archive import Raw, write_archive
 from gyrator_runtime.package.errors import wrong_weight
@@ -50,9 +49,8 @@ if TYPE_CHECKING:
 _LEAST_TORCH = "2.11"
 _LICENCE = "BSD-3-Clause"
 _FIXED: Mapping[str, Any] = {
-    "strict": True, "wrapper": "python", "fallback_random": True, "device_graphs": False,
-    "debug_python": False, "memory_asserts": False, "fx_compiler": "", "freezing": False,
-    "timed": False,
+    "strict": True, "wrapper": "python", "fallback_random": True, "debug_python": False,
+    "memory_asserts": False, "fx_compiler": "", "freezing": False, "timed": False,
 }  # fmt: skip
 """The options of packages. Random numbers are ATen's: the ops that draw ours are the compiler's."""
 _STANDALONE: Mapping[str, Any] = {"extern_kernels": "none"}
@@ -72,12 +70,23 @@ def build(
     """Compile entry points into the file `path`; see `gyrator.aot.compile`."""
     if not entries:
         raise unpackable("a package needs an entry point")
-    levels = levels_of(target)
-    machines, here = [machine_of(level) for level in levels], platform.machine()
+    programs = {name: exported(given) for name, given in entries.items()}
+    written_for = {device_of(program) for program in programs.values()} - {torch.device(HOST)}
+    if len(written_for) > 1:
+        raise unpackable(f"the programs are for {', '.join(sorted(map(str, written_for)))}")
+    device = next(iter(written_for), torch.device(HOST))
+    targets = package_targets(target, device.type)
+    kind = targets[0].device or HOST
+    if device.type not in (kind, HOST):
+        raise unpackable(f"the program works on {device}", f"export it with tensors of {kind}")
+    if kind != HOST and runtime == "standalone":
+        raise unpackable(f"a standalone package does not run on {kind}", "take runtime='python'")
+    machines, here = [t.machine for t in targets], platform.machine()
     machine = here if here in machines else machines[0]
-    work = _Package(_options(options, runtime), runtime, machine)
-    for name, given in entries.items():
-        work.add(name, exported(given), levels)
+    place = device if device.type == kind else torch.device(kind, 0)
+    work = _Package(_options(options, runtime), runtime, machine, place)
+    for name, program in programs.items():
+        work.add(name, program, targets)
     work.write(path)
     return path
 
@@ -97,22 +106,6 @@ def exported(given: EntryPoint) -> ExportedProgram:
             dict(given.kwargs or {}),
             dynamic_shapes=given.dynamic_shapes,
         )
-
-
-def levels_of(target: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return the instruction set levels that are asked for, by default this machine's.
-
-    OptionError (GY-AOT-002) for one that there is not.
-    """
-    if target is None:
-        return (cpu_isa(default_session().config.isa or None),)
-    levels = (target,) if isinstance(target, str) else tuple(target)
-    wrong = [level for level in levels if level not in ISA_LEVELS]
-    if wrong or not levels:
-        said = f"there is no target {', '.join(map(repr, wrong)) or 'at all'}"
-        help = f"take some of {', '.join(ISA_LEVELS)}"
-        raise OptionError(Diagnostic("GY-AOT-002", said, help=help))
-    return tuple(sorted(set(levels), key=ISA_LEVELS.index))
 
 
 def _options(given: Mapping[str, Any] | None, runtime: Runtime) -> Options:
@@ -138,6 +131,8 @@ class _Package:
     runtime: Runtime
     machine: str
     """Whose code most programs are; the others say it."""
+    place: torch.device
+    """What they run on."""
     entries: list[Entry] = field(factory=list)
     weights: dict[str, Weight] = field(factory=dict)
     tensors: dict[str, torch.Tensor] = field(factory=dict)
@@ -146,31 +141,30 @@ class _Package:
     _places: dict[tuple[object, ...], str] = field(factory=dict)
     """The name in `tensors` of each stretch of memory."""
 
-    def add(self, name: str, program: ExportedProgram, levels: Sequence[str]) -> None:
-        """Compile an entry point for each level."""
-        traced: dict[str, Traced] = {}
-        for level in levels:
-            with self._session(level) as session:
-                traced[level] = trace(program, session.engine(self.options))
-        entry, tensors, weights = signature(name, program, traced[levels[0]])
+    def add(self, name: str, program: ExportedProgram, targets: Sequence[PackageTarget]) -> None:
+        """Compile an entry point for each level or architecture."""
+        moves = device_of(program) != self.place
+        traced: dict[PackageTarget, Traced] = {}
+        for target in targets:
+            with target.session(self.options) as session:
+                engine = session.engine(self.options)
+                traced[target] = trace(program, engine, self.place if moves else None)
+        entry, tensors, weights = signature(name, program, traced[targets[0]], self.place)
         for weight in weights:
             self._add_weight(weight, tensors[weight.name])
         if self.runtime == "standalone":
             _check_standalone(name, [found.made for found in traced.values()])
-        programs = tuple(self._program(name, level, found.made) for level, found in traced.items())
+        programs = tuple(
+            self._program(name, target, found.made, moves) for target, found in traced.items()
+        )
         self.entries.append(evolve(entry, programs=programs))
-
-    def _session(self, level: str) -> Session:
-        target = cpu_target(level, available_cores())
-        config = default_session().config
-        return Session(options=self.options, config=config, targets={HOST: (CPU, target)})
 
     def _add_weight(self, weight: Weight, tensor: torch.Tensor) -> None:
         known = self.weights.get(weight.name)
         if known is not None:
             same = evolve(known, tensor="", written=False)
             if same != evolve(weight, tensor="", written=False) or not torch.equal(
-                self.tensors[known.tensor], tensor
+                self.tensors[known.tensor], tensor.to(HOST)
             ):
                 raise wrong_weight(weight.name, "two entry points have different ones")
             self.weights[weight.name] = evolve(known, written=known.written or weight.written)
@@ -184,27 +178,34 @@ class _Package:
         if tensor.numel() and place in self._places:
             return self._places[place]
         self._places[place] = name
-        self.tensors[name] = tensor
+        self.tensors[name] = tensor.to(HOST)
         return name
 
-    def _program(self, entry: str, level: str, made: Made) -> PackedProgram:
+    def _program(self, entry: str, target: PackageTarget, made: Made, moves: bool) -> PackedProgram:
+        arch, found = target.arch, made.constants()
         constants = {
-            key: self._tensor(f"{entry}/{level}/{key}", value)
-            for key, value in made.constants().items()
+            key: self._tensor(f"{entry}/{arch}/{key}", value) for key, value in found.items()
         }
-        libraries = tuple(
-            Kernels(self._member(f"kernels/{level}", ".so", lib.data), lib.symbols)
-            for lib in made.libraries
-        )
+        stay = bool(target.device) and not moves
+        graphs = {name: part.mutated for name, part in made.manifest.parts.items()}
+        if made.manifest.graph is not None:
+            graphs[""] = made.manifest.graph.mutated
         return PackedProgram(
-            isa=level,
-            machine="" if (machine := machine_of(level)) == self.machine else machine,
+            isa=arch,
+            machine="" if target.machine == self.machine else target.machine,
             plan=self._member("plans", ".json", made.product.plan.encode()),
-            libraries=libraries,
+            libraries=tuple(self._library(arch, lib) for lib in made.libraries),
             kernels=made.manifest.built,
             constants=constants,
             calls=tuple(sorted({e.target for e in made.manifest.externs})),
+            hosted=tuple(k for k, v in found.items() if stay and v.device.type == HOST),
+            graphs=graphs if self.options.device_graphs else {},
         )
+
+    def _library(self, arch: str, library: Library) -> Kernels:
+        driven = library.device not in ("", HOST)
+        member = self._member(f"kernels/{arch}", ".bin" if driven else ".so", library.data)
+        return Kernels(member, library.symbols, driven)
 
     def _member(self, folder: str, suffix: str, data: bytes) -> str:
         name = f"{folder}/{hashlib.sha256(data).hexdigest()[:16]}{suffix}"
@@ -229,6 +230,7 @@ class _Package:
             runners=runners,
             provenance=self._provenance(),
             runtime=self.runtime,
+            device="" if self.place.type == HOST else self.place.type,
         )
         text = manifest.to_json().encode()
         first = Raw.of(text) if self.runtime == "standalone" else text

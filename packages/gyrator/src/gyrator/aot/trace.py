@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
-from attrs import field, fields, frozen
+from attrs import evolve, field, fields, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
 
+from gyrator.aot.move import cannot_move, move
 from gyrator.engine.compiled import CompiledGraph, Phase
 from gyrator.engine.engine import Engine
 from gyrator.engine.pipeline import Stages
@@ -73,17 +74,25 @@ class PackageEngine(Engine):
     """What sizes may be, by torch's symbols."""
     names: Sequence[str]
     """Of what the program takes, for its messages."""
+    place: torch.device | None = None
+    """The device that runs what is written for the host; None where that is the host."""
     environment: Any
     """torch's `ShapeEnv` of the program; None for one of fixed sizes."""
     made: list[Made] = field(factory=list)
 
     @classmethod
-    def of(cls, engine: Engine, program: ExportedProgram, environment: Any) -> Self:
+    def of(
+        cls,
+        engine: Engine,
+        program: ExportedProgram,
+        environment: Any,
+        place: torch.device | None = None,
+    ) -> Self:
         """Return one with the settings of another, for an exported program."""
-        given = {f.name: getattr(engine, f.name) for f in fields(Engine)}
+        given = {f.name: getattr(engine, f.name) for f in fields(Engine)} | {"complete": True}
         names = [spec.arg.name for spec in program.graph_signature.input_specs]
         ranges = program.range_constraints
-        return cls(**given, ranges=ranges, names=names, environment=environment)
+        return cls(**given, ranges=ranges, names=names, environment=environment, place=place)
 
     def compile(
         self, gm: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None = None
@@ -95,6 +104,8 @@ class PackageEngine(Engine):
                 "a tensor that is conjugated or negated when it is read",
                 "return the 0-d tensor, or `x.resolve_conj()`",
             )
+        if self.place is not None:
+            move(gm, self.place)
         self.check(gm)
         given = gm.graph.find_nodes(op="placeholder")
         for node, name in zip(given[len(given) - len(self.names) :], self.names, strict=True):
@@ -102,10 +113,18 @@ class PackageEngine(Engine):
             node.target = node.name
         with _with_ranges(self.environment, self.ranges):
             product, building = Stages(self).product(gm, phase, watch or self.stopwatch())
+        calls = cannot_move(e.target for e in product.manifest.externs) if self.place else ()
+        if calls:
+            help = f"export it with tensors of {self.place}"
+            raise unpackable(f"the program of the CPU calls {', '.join(calls)}", help)
         self.report(product.manifest.externs)
         if product.manifest.user_kernels:
             raise unpackable("the program launches a Triton kernel of the user's")
-        libraries = tuple(lib for part in building.values() for lib in part.libraries())
+        libraries = tuple(
+            evolve(lib, device=device)
+            for device, part in building.items()
+            for lib in part.libraries()
+        )
         self.made.append(Made(gm, product, libraries))
         return CompiledGraph(_not_here)
 
@@ -137,8 +156,13 @@ class Traced:
     """What AOTAutograd found out (`ViewAndMutationMeta`)."""
 
 
-def trace(program: ExportedProgram, engine: Engine) -> Traced:
+def trace(program: ExportedProgram, engine: Engine, place: torch.device | None = None) -> Traced:
     """Compile an exported program.
+
+    Args:
+        program: it is not changed.
+        engine: the compiler.
+        place: the device that runs what is written for the host, if that is not the host.
 
     Raises:
         UnsupportedError: GY-AOT-001, or what the compiler refuses.
@@ -149,7 +173,7 @@ def trace(program: ExportedProgram, engine: Engine) -> Traced:
     mode = next((v.fake_mode for v in given if hasattr(v, "fake_mode")), None)
     environment = None if mode is None else mode.shape_env
     guards = 0 if environment is None else len(environment.guards)
-    own = PackageEngine.of(engine, program, environment)
+    own = PackageEngine.of(engine, program, environment, place)
     work = Tracing(own, own.options, strides)
     with (
         torch.no_grad(),
@@ -201,10 +225,28 @@ def _check_effects(metadata: Any) -> None:
             raise unpackable("the program changes the sizes or the memory of what it is given")
 
 
+def device_of(program: ExportedProgram) -> torch.device:
+    """Return the device whose tensors an exported program works on, or else the host.
+
+    UnsupportedError (GY-AOT-001) where there are several.
+    """
+    values = pytree.tree_leaves([node.meta.get("val") for node in program.graph.nodes])
+    devices = {v.device for v in values if isinstance(v, torch.Tensor) and v.device.type != HOST}
+    if len(devices) > 1:
+        raise unpackable(f"the program works on {', '.join(sorted(map(str, devices)))}")
+    return devices.pop() if devices else torch.device(HOST)
+
+
 def signature(
-    name: str, program: ExportedProgram, traced: Traced
+    name: str, program: ExportedProgram, traced: Traced, device: torch.device
 ) -> tuple[Entry, dict[str, torch.Tensor], tuple[Weight, ...]]:
     """Return an entry point without programs, its weights, and what there is to know of them.
+
+    Args:
+        name: of the entry point.
+        program: the exported program.
+        traced: what became of it.
+        device: what it runs on.
 
     Raises:
         UnsupportedError: GY-AOT-001 for an argument that cannot be checked when it is called.
@@ -212,12 +254,13 @@ def signature(
     specs = program.graph_signature.input_specs
     values = {n.name: n.meta.get("val") for n in program.graph.find_nodes(op="placeholder")}
     written = [info.mutates_data for info in traced.metadata.input_info]
+    stays = device_of(program) == device
     inputs: list[Input] = []
     tensors: dict[str, torch.Tensor] = {}
     weights: list[Weight] = []
     for spec, writes in zip(specs, written, strict=True):
         if spec.kind is InputKind.USER_INPUT:
-            inputs.append(_input(spec, values, writes))
+            inputs.append(_input(spec, values, writes, stays, device))
         elif spec.kind in _WEIGHTS and spec.target is not None:
             found = _tensor_of(program, spec.target)
             tensors[spec.target] = found
@@ -230,6 +273,7 @@ def signature(
                     tuple(found.shape),
                     tuple(found.stride()),
                     writes,
+                    hosted=stays and device.type != HOST and found.device.type == HOST,
                 )
             )
         else:
@@ -265,8 +309,8 @@ def _tensor_of(program: ExportedProgram, name: str) -> torch.Tensor:
     found = program.state_dict.get(name)
     if found is None:
         found = program.constants[name]
-    if not isinstance(found, torch.Tensor) or found.device.type != HOST:
-        raise unpackable(f"the weight {name} is no tensor of the CPU")
+    if not isinstance(found, torch.Tensor) or found.is_meta:
+        raise unpackable(f"the weight {name} is no tensor with data")
     return found.detach()
 
 
@@ -278,7 +322,9 @@ def _check_shared(tensors: Mapping[str, torch.Tensor], weights: Sequence[Weight]
         raise unpackable("the program writes to a buffer whose memory another weight has, too")
 
 
-def _input(spec: InputSpec, values: Mapping[str, Any], writes: bool) -> Input:
+def _input(
+    spec: InputSpec, values: Mapping[str, Any], writes: bool, stays: bool, device: torch.device
+) -> Input:
     name = spec.arg.name
     value = values.get(name)
     if isinstance(spec.arg, ConstantArgument):
@@ -290,13 +336,11 @@ def _input(spec: InputSpec, values: Mapping[str, Any], writes: bool) -> Input:
         return Input(name, "integer", shape=(_dim(name, value),))
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         raise unpackable(f"the argument {name} is no dense tensor, integer or constant")
-    if value.device.type != HOST:
-        raise unpackable(f"the argument {name} is on {value.device}", "packages run on the CPU")
     return Input(
         name,
         "tensor",
         _dtype(value),
-        str(value.device),
+        str(value.device if stays else device),
         tuple(_dim(name, n) for n in value.shape),
         tuple(map(str, value.stride())),
         writes,

@@ -22,7 +22,7 @@ from gyrator.options import OptionError, options_of_text
 from gyrator.reports.accuracy import worst_error
 from gyrator.session import default_session
 from gyrator_ir.diagnostics import Diagnostic
-from gyrator_runtime.device import machine_of
+from gyrator_ir.types import HOST
 from gyrator_runtime.package.archive import file_hash
 from gyrator_runtime.package.manifest import Dim, Entry, Input, PackageManifest
 from gyrator_runtime.standalone import install, shared_runtime
@@ -100,10 +100,10 @@ def _show(console: Console, manifest: PackageManifest) -> None:
 
 def run_library(args: argparse.Namespace) -> int:
     """Install the C library that runs standalone packages."""
-    from gyrator.aot.build import levels_of  # what compiles takes a while to import
+    from gyrator.aot.targets import package_targets  # what compiles takes a while to import
 
     session = default_session()
-    machine = machine_of(levels_of(args.target or None)[0])
+    machine = package_targets(args.target or None, HOST)[0].machine
     toolchain = find_cross_toolchain(machine, os.environ, session.cache)
     built = shared_runtime(session.cache, toolchain)
     install(args.out, built)

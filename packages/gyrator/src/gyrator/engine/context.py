@@ -68,6 +68,8 @@ class CompilerContext:
     """Whether a graph on which the compiler fails is written to a folder."""
     memory: GraphMemory = field(factory=GraphMemory)
     """What captured graphs share."""
+    complete: bool = False
+    """Whether kernels are for processes that have no compiler: see `LoaderContext`."""
 
     @property
     def by_device(self) -> Mapping[str, Target]:
@@ -128,6 +130,7 @@ class CompilerContext:
                 progress=self.progress(),
                 threads=self.options.threads,
                 seconds=self.seconds,
+                complete=self.complete,
             )
             with named(definition, "loader"):
                 self.loaders[target] = definition.loader(target, context)

@@ -118,6 +118,9 @@ class LoaderContext:
     """Compiler processes at once; 0 means one a core."""
     seconds: float = 300.0
     """How long one call of a compiler may take."""
+    complete: bool = False
+    """Where the kernels run there is no compiler: what is built for some arguments when there are
+    such has to be built at once."""
 
 
 _FUNCTION = needs("a function", callable)
@@ -157,6 +160,13 @@ class TargetDefinition:
     machine: Callable[[], str] = field(default=str, validator=_FUNCTION)
     """What tells this machine, and how its libraries are set up, from others that may share a
     cache: what was measured is kept by it. Empty where nothing is measured."""
+    elsewhere: Callable[[str], Target | None] = field(
+        default=lambda arch: None, validator=_FUNCTION
+    )
+    """Describe a device by its architecture's name, which need not be of this machine: what a
+    package is made for. None for a name that is none, or where packages cannot hold its kernels."""
+    usual: tuple[str, ...] = ()
+    """The architectures of packages that are made for the target by its name."""
     optional: bool = False
     """Serve the device type only where `GYRATOR_TARGETS` names this target: a further kernel
     language for a device that has one."""

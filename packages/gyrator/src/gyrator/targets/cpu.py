@@ -17,6 +17,7 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle, available_cores
 from gyrator_runtime.device import (
+    ISA_LEVELS,
     CpuDevice,
     DeviceError,
     DeviceInterface,
@@ -158,4 +159,5 @@ CPU = TargetDefinition(
     loader=make_loader,
     variants=narrower,
     machine=machine,
+    elsewhere=lambda isa: cpu_target(isa, available_cores()) if isa in ISA_LEVELS else None,
 )

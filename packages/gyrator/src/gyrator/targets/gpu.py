@@ -6,6 +6,7 @@ are written, and compiled where Triton has a backend for them.
 """
 
 import importlib.metadata
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_runtime.accelerator import AcceleratorDevice, DeviceFacts
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.native import DeviceLaunch
+from gyrator_runtime.triton.architecture import AND_LATER, FIRST_SPECIFIC, compute_capability
 from gyrator_runtime.triton.build import Language, TritonBuilder, load_binaries
 from gyrator_runtime.triton.driver import AMD, NVIDIA, Driver, DriverNames, open_driver
 
@@ -72,6 +74,11 @@ class TritonDevice:
     """Whether torch has flash attention for an architecture."""
     shared: Callable[[str], int] = lambda arch: 0
     """Bytes that a program may share among its threads, by architecture; 0 if not known."""
+    cores: Callable[[str], int] = lambda arch: 0
+    """Multiprocessors of an architecture's usual device; 0 for what is none, or where packages
+    cannot hold kernels for it."""
+    usual: tuple[str, ...] = ()
+    """Architectures of packages."""
 
     def target(self, arch: str, cores: int) -> Target:
         """Return the target for an architecture with so many multiprocessors."""
@@ -139,7 +146,13 @@ class TritonDevice:
             loader=self._loader,
             load=self._load,
             uninitialised=self._uninitialised,
+            elsewhere=self._elsewhere,
+            usual=self.usual,
         )
+
+    def _elsewhere(self, arch: str) -> Target | None:
+        cores = self.cores(arch)
+        return self.target(arch, cores) if cores else None
 
     def _uninitialised(self) -> bool:
         return not torch.get_device_module(self.device).is_initialized()
@@ -157,10 +170,11 @@ class TritonDevice:
             said = f"Triton is not installed, and kernels for {self.device} are written in it"
             help = "`pip install triton`; the model runs in eager mode"
             raise BuildError(Diagnostic("GY-BUILD-005", said, help=help)) from None
+        later = target.arch.endswith(AND_LATER)
         language = Language(
             backend=self.backend,
-            code=self.code,
-            arch=target.arch.removeprefix(self.prefix),
+            code="ptx" if later else self.code,
+            arch=target.arch.removeprefix(self.prefix).removesuffix(AND_LATER),
             warp=self.warp,
             version=version,
         )
@@ -171,14 +185,11 @@ class TritonDevice:
             jobs=context.threads,
             progress=context.progress,
             timeout=context.seconds,
+            complete=context.complete,
         )
 
     def _load(self, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:
         return load_binaries(self.open(), path, symbols)
-
-
-def _compute_capability(properties: Any) -> str:
-    return f"sm_{properties.major}{properties.minor}"
 
 
 def _gcn_architecture(properties: Any) -> str:
@@ -186,7 +197,16 @@ def _gcn_architecture(properties: Any) -> str:
 
 
 def _capability(arch: str) -> int:
-    return int(arch.removeprefix("sm_").rstrip("abcdef_") or 0)
+    return int(arch.removeprefix("sm_").rstrip(f"abcdef_{AND_LATER}") or 0)
+
+
+def _nvidia_cores(arch: str) -> int:
+    if not re.fullmatch(rf"sm_\d+[{AND_LATER}]?", arch):
+        return 0
+    capability = _capability(arch)
+    if capability < 75 or (capability >= FIRST_SPECIFIC and arch.endswith(AND_LATER)):
+        return 0  # what Triton has no code for, and PTX that no other architecture takes
+    return {75: 40, 80: 108, 90: 132, 100: 148, 103: 148, 120: 170}.get(capability, 84)
 
 
 def _nvidia_shared(arch: str) -> int:
@@ -228,11 +248,14 @@ NVIDIA_GPU = TritonDevice(
     prefix="sm_",
     warp=32,
     present=_nvidia,
-    architecture=_compute_capability,
+    architecture=compute_capability,
     driver=NVIDIA,
     libraries=frozenset({"cublas", "cudnn"}),
     graphs=True,
     shared=_nvidia_shared,
+    cores=_nvidia_cores,
+    # The last one is for 8.6, 8.9 and 12.0, which have the least shared memory.
+    usual=("sm_80", "sm_90", "sm_100", "sm_86+"),
     tf32=lambda arch: _capability(arch) >= 80,
     flash=lambda arch: _capability(arch) >= 80,  # what torch builds its kernels for
 )

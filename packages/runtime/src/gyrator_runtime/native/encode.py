@@ -8,7 +8,6 @@ place dominates every later use). `ready` fills the addresses in.
 import struct
 from typing import assert_never
 
-from gyrator_ir.types import HOST
 from gyrator_runtime.native.kernels import CheckHandler, Checks, KernelFunction
 from gyrator_runtime.native.program import (
     Call,
@@ -74,6 +73,7 @@ def encode(program: PlanProgram) -> Encoded:
         launches=out.called,
         groups=out.groups,
         operators=out.operators,
+        devices=out.devices,
     )
 
 
@@ -85,6 +85,7 @@ class _Encoder:
         self.called: list[tuple[KernelFunction | str, str, Checks | CheckHandler]] = []
         self.groups: list[int] = []
         self.operators: list[tuple[int, str, str]] = []
+        self.devices: list[tuple[int, str]] = []
         self.slots: dict[Size, int] = {}
         self.readers: dict[int, list[Size]] = {}
         """By register, the sizes among `slots` that read it, and others."""
@@ -203,14 +204,13 @@ class _Encoder:
     def conform(self, conform: Conform) -> None:
         shim = load_shim()
         layout, device = conform.layout, conform.device
-        dtype = where = -1
+        dtype = -1
         if shim is not None and len(layout.sizes) <= MOST_DIMS:
             dtype = shim.every_dtype.get(layout.dtype, -1)
-            where = shim.devices.get(device.type, -1)
-        index = -1 if device.type == HOST or device.index is None else device.index
         slots = [self.slot(s) for s in (*layout.sizes, *layout.strides)]
         function = self.const(conform.function)
-        header = (conform.register, function, dtype, where, index, len(layout.sizes))
+        header = (conform.register, function, dtype, -1, -1, len(layout.sizes))
+        self.devices.append((len(self.code) + 4, str(device)))
         self.code += (CONFORM, *header, *slots)
         self.forget(conform.register)
 

@@ -4,6 +4,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from attrs import frozen
 
 from gyrator_runtime.native.kernels import (
@@ -14,7 +15,7 @@ from gyrator_runtime.native.kernels import (
     TensorLaunch,
     check_handler,
 )
-from gyrator_runtime.native.shim import operator_address
+from gyrator_runtime.native.shim import device_words, operator_address
 
 WORD = "q"
 """The type of words in an `array`."""
@@ -43,6 +44,8 @@ class Encoded:
     """Places in `code` of the groups of launches."""
     operators: Sequence[tuple[int, str, str]]
     """Places in `code` of addresses of operators, and which, for which type of device."""
+    devices: Sequence[tuple[int, str]] = ()
+    """Places in `code` of a device's type and number as libtorch has them, and which device."""
 
 
 @frozen(eq=False)
@@ -72,6 +75,7 @@ def ready(
     consts: tuple[Any, ...],
     find: Callable[[str], LoadedKernel] = no_kernel,
     timed: bool = False,
+    place: Callable[[str], torch.device] = torch.device,
 ) -> Ready:
     """Fill in the addresses of a plan.
 
@@ -80,6 +84,7 @@ def ready(
         consts: the objects that its constants stand for.
         find: returns a kernel by name.
         timed: keep the times of launches.
+        place: returns a device of this process by the plan's name of it.
     """
     code = array(WORD, encoded.code)
     kernels: list[KernelFunction] = []
@@ -92,6 +97,8 @@ def ready(
         _fill(code, group, kernels)
     for at, target, device in encoded.operators:
         code[at] = _signed(operator_address(target, device))
+    for at, name in encoded.devices:
+        code[at : at + 2] = array(WORD, device_words(place(name)))
     return Ready(
         code=code,
         ints=array(WORD, encoded.ints),

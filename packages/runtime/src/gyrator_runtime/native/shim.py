@@ -115,6 +115,14 @@ def _accelerators() -> tuple[str, ...]:
     return () if found is None else (found.type,)
 
 
+def device_words(device: torch.device) -> tuple[int, int]:
+    """Return a device's type and number as the ABI tells them; -1 for a type that it cannot tell,
+    and for any number."""
+    shim = load_shim()
+    kind = -1 if shim is None else shim.devices.get(device.type, -1)
+    return kind, -1 if device.type == HOST or device.index is None else device.index
+
+
 @cache
 def operator_address(target: str, device: str) -> int:
     """Return the address of an operator for a device type; 0 where the ABI has none."""

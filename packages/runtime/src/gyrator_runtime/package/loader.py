@@ -5,19 +5,20 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import torch
-from attrs import define, field
+from attrs import define, evolve, field
 
+from gyrator_ir.types import HOST
 from gyrator_runtime.build import load_library
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels
 from gyrator_runtime.heap import keep_freed_memory
-from gyrator_runtime.native import Runner, pure_runner, runner_extension, runner_of
+from gyrator_runtime.native import KernelFunction, Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
 from gyrator_runtime.package.errors import altered, misfit, newer, no_package
 from gyrator_runtime.package.manifest import (
@@ -36,6 +37,9 @@ from gyrator_runtime.plan.link import Linker
 from gyrator_runtime.plan.stored import FORMAT as PLAN_FORMAT
 from gyrator_runtime.plan.stored import parse
 
+if TYPE_CHECKING:
+    from gyrator_runtime.package.accelerated import Accelerated
+
 _SPARE = Path("/dev/shm")
 """Where libraries are put for a moment if no folder for temporary files can be written."""
 
@@ -46,6 +50,7 @@ def load(
     expected_sha256: str | None = None,
     verify: bool = False,
     isa: str | None = None,
+    device: str | int | torch.device | None = None,
 ) -> Model:
     """Load a package that `gyrator.aot.compile` wrote.
 
@@ -60,6 +65,8 @@ def load(
             always are compared.
         isa: the highest instruction set level to take kernels for; by default `$GYRATOR_ISA`, or
             what the processor has.
+        device: which of the devices that the package is for the model runs on: `"cuda:1"` or 1. By
+            default the current one.
 
     Raises:
         PackageError: GY-PACKAGE-001 for a file that is no whole package, GY-PACKAGE-002 for a newer
@@ -76,7 +83,8 @@ def load(
         try:
             archive = Archive(file)
             manifest = read_manifest(path, archive)
-            return Model(_Loader(path, file, archive, manifest, level, verify).load())
+            place = _place(path, manifest, device)
+            return Model(_Loader(path, file, archive, manifest, level, verify, place).load())
         except BrokenArchiveError as error:
             raise no_package(path, str(error)) from error
 
@@ -116,8 +124,10 @@ class _Loader:
     manifest: PackageManifest
     level: str
     verify: bool
+    place: "Accelerated | None"
+    """None for the CPU."""
     tensors: Mapping[str, torch.Tensor] = field(factory=dict)
-    libraries: dict[str, Mapping[str, int]] = field(factory=dict)
+    libraries: dict[str, Mapping[str, KernelFunction]] = field(factory=dict)
     """Functions by symbol, by the library's member."""
 
     def load(self) -> Loaded:
@@ -132,19 +142,31 @@ class _Loader:
             self.tensors = mapped(self.path, self.file, start, size)
             self._check_weights()
         chosen = {e.name: self._program(e) for e in self.manifest.entries}
+        if self.place is not None:
+            self.tensors = self._placed(chosen.values())
         with _folder(self.path) as folder:
             runner = self._runner(folder)
             functions = {
                 e.name: self._function(e, chosen[e.name], runner, folder)
                 for e in self.manifest.entries
             }
-        isa = max((p.isa for p in chosen.values()), key=ISA_LEVELS.index)
-        return Loaded(self.manifest, functions, self.tensors, isa, runner.name)
+        isa = next(p.isa for p in chosen.values())
+        device = torch.device(HOST) if self.place is None else self.place.device
+        return Loaded(self.manifest, functions, self.tensors, isa, runner.name, device)
+
+    def _placed(self, programs: Iterable[PackedProgram]) -> dict[str, torch.Tensor]:
+        """Return the tensors where programs take them: on the device, or in the host's memory."""
+        assert self.place is not None
+        hosted = {w.tensor for w in self.manifest.weights if w.hosted}
+        hosted |= {p.constants[key] for p in programs for key in p.hosted}
+        there = self.place.device
+        return {n: t if n in hosted else t.to(there) for n, t in self.tensors.items()}
 
     def _check_process(self) -> None:
-        programs = (p for e in self.manifest.entries for p in e.programs)
+        programs = [p for e in self.manifest.entries for p in e.programs]
         machines = {self.manifest.machine, *(p.machine for p in programs if p.machine)}
-        if platform.machine() not in machines:
+        ours = not all(lib.driven for p in programs for lib in p.libraries)
+        if (ours or self.place is None) and platform.machine() not in machines:
             why = f"it is for {', '.join(sorted(machines))}, this is {platform.machine()}"
             raise misfit(self.path, why, "make a package for this machine")
         if self.manifest.plan_format != PLAN_FORMAT:
@@ -175,7 +197,9 @@ class _Loader:
         return data
 
     def _program(self, entry: Entry) -> PackedProgram:
-        """Return the program for the highest level that this process may use."""
+        """Return the program that fits this process best."""
+        if self.place is not None:
+            return self._for_device(entry, self.place.arch)
         here, levels = platform.machine(), isa_levels()
         usable = levels[: levels.index(self.level) + 1]
         own = [p for p in entry.programs if (p.machine or self.manifest.machine) == here]
@@ -186,10 +210,21 @@ class _Loader:
             raise misfit(self.path, why, f"compile it with target={self.level!r}")
         return max(fitting, key=lambda p: ISA_LEVELS.index(p.isa))
 
+    def _for_device(self, entry: Entry, here: str) -> PackedProgram:
+        from gyrator_runtime.triton.architecture import fit
+
+        fitting = [(found, p) for p in entry.programs if (found := fit(p.isa, here)) is not None]
+        if not fitting:
+            has = ", ".join(p.isa for p in entry.programs)
+            why = f"{entry.name} is built for {has}, this device is {here}"
+            raise misfit(self.path, why, f"compile it with target={here!r}")
+        return max(fitting, key=lambda pair: pair[0])[1]
+
     def _function(
         self, entry: Entry, program: PackedProgram, runner: Runner, folder: Path
     ) -> Function:
-        addresses: dict[str, int] = {}
+        addresses: dict[str, KernelFunction] = {}
+        place = self.place
         for library in program.libraries:
             addresses |= self._library(library, folder)
         try:
@@ -198,13 +233,23 @@ class _Loader:
                 {k.name: k.loaded(addresses[k.symbol]) for k in program.kernels},
                 {key: self.tensors[name] for key, name in program.constants.items()},
             )
-            plan = linker.link(parse(self._bytes(program.plan).decode()))
-            return Function.of(entry, plan)
+            stored = parse(self._bytes(program.plan).decode())
+            if place is None:
+                return Function.of(entry, linker.link(stored))
+            graphs = program.graphs
+            linker.index = place.device.index
+            linker.device_graph = lambda name, plan: place.part(plan, graphs.get(name))
+            plan = place.current(place.part(linker.link(stored), graphs.get("")))
+            own = (evolve(i, device=_there(linker, i.device)) for i in entry.inputs)
+            return Function.of(evolve(entry, inputs=tuple(own)), plan)
         except (KeyError, TypeError, ValueError, IndexError, LookupError) as error:
             said = f"{type(error).__name__}: {error}"
             raise no_package(self.path, f"{entry.name} cannot be linked ({said})") from error
 
-    def _library(self, library: Kernels, folder: Path) -> Mapping[str, int]:
+    def _library(self, library: Kernels, folder: Path) -> Mapping[str, KernelFunction]:
+        if library.member not in self.libraries and library.driven and self.place is not None:
+            data = self._bytes(library.member)
+            self.libraries[library.member] = self.place.kernels(self.path, data, library.symbols)
         if library.member not in self.libraries:
             file = folder / library.member.replace("/", "-")
             file.write_bytes(self._bytes(library.member))
@@ -228,6 +273,26 @@ class _Loader:
                 return runner_of(module)
         has = ", ".join(r.member for r in self.manifest.runners) or "none"
         return _without_native(f"it was packaged for another Python or runtime: {has}")
+
+
+def _place(
+    path: Path, manifest: PackageManifest, device: str | int | torch.device | None
+) -> "Accelerated | None":
+    """Return the device that a package runs on, which may be given; None for the CPU."""
+    kind = manifest.device or HOST
+    given = torch.device(kind, device) if isinstance(device, int) else torch.device(device or kind)
+    if given.type != kind:
+        why = f"it runs on {kind}, not on {given}"
+        raise misfit(path, why, "compile a package for that device")
+    if kind == HOST:
+        return None
+    from gyrator_runtime.package.accelerated import Accelerated  # with what drives devices
+
+    return Accelerated.of(path, kind, given.index)
+
+
+def _there(linker: Linker, device: str) -> str:
+    return str(linker.place(device)) if device else ""
 
 
 def _without_native(why: str) -> Runner:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import attrs
-from attrs import asdict, frozen
+from attrs import asdict, field, frozen
 
 from gyrator_runtime.native import BuiltKernel
 
@@ -97,19 +97,23 @@ class Weight:
     strides: tuple[int, ...]
     written: bool = False
     """A program writes to it: every instance has its own."""
+    hosted: bool = False
+    """It lies in the host's memory, wherever the programs run."""
 
 
 @frozen
 class Kernels:
-    """A shared library of kernels."""
+    """A library of kernels: shared, or machine code that a device's driver loads."""
 
     member: str
     symbols: tuple[str, ...]
+    driven: bool = False
+    """The driver loads it."""
 
 
 @frozen
 class PackedProgram:
-    """An entry point as one instruction set level runs it."""
+    """An entry point as one instruction set level, or one architecture of devices, runs it."""
 
     isa: str
     plan: str
@@ -122,6 +126,11 @@ class PackedProgram:
     """The operators that it calls."""
     machine: str = ""
     """Whose code its kernels are; empty for the package's machine."""
+    hosted: tuple[str, ...] = ()
+    """Which of its constants lie in the host's memory."""
+    graphs: Mapping[str, tuple[int, ...]] = field(factory=dict)
+    """Parts of it for which a device's graph may stand, by name (empty for the whole of it), and
+    which arguments each writes to."""
 
 
 @frozen
@@ -197,6 +206,8 @@ class PackageManifest:
     provenance: Provenance
     runtime: Literal["python", "standalone"] = "python"
     """`standalone`: the C library runs it, too, and no member is deflated."""
+    device: str = ""
+    """The type of the devices that it runs on; empty for the CPU."""
     format: int = FORMAT
 
     def to_json(self) -> str:

@@ -12,11 +12,11 @@ from attrs import define, field, frozen
 
 from gyrator_ir.types import HOST
 from gyrator_runtime.host.outside import described, laid_out
-from gyrator_runtime.native import Plan
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
 from gyrator_runtime.package.manifest import Entry, PackageManifest, Weight
 from gyrator_runtime.package.weights import read_weights
+from gyrator_runtime.plan.link import Run
 
 _DEFAULT = "forward"
 
@@ -26,14 +26,14 @@ class Function:
     """An entry point that is linked; it keeps no state."""
 
     entry: Entry
-    plan: Plan
+    plan: Run
     arguments: Arguments
     checks: Sequence[Check]
     results: Results
     tokens: tuple[torch.Tensor, ...]
 
     @classmethod
-    def of(cls, entry: Entry, plan: Plan) -> Function:
+    def of(cls, entry: Entry, plan: Run) -> Function:
         """Link a plan with its signature."""
         tokens = tuple(torch.empty(0) for _ in range(entry.tokens))
         return cls(entry, plan, Arguments.of(entry), checks_of(entry), Results.of(entry), tokens)
@@ -53,7 +53,7 @@ class Function:
         return self.results.of_values(values[len(self.tokens) :], given)
 
 
-def _run(plan: Plan, given: list[Any]) -> Sequence[Any]:
+def _run(plan: Run, given: list[Any]) -> Sequence[Any]:
     """Run a plan outside of autograd and autocast, whose work the compiler has done."""
     if torch._C._is_any_autocast_enabled():
         with torch._C._DisableAutocast():
@@ -61,12 +61,12 @@ def _run(plan: Plan, given: list[Any]) -> Sequence[Any]:
     return _without_grad(plan, given)
 
 
-def _without_grad(plan: Plan, given: list[Any]) -> Sequence[Any]:
+def _without_grad(plan: Run, given: list[Any]) -> Sequence[Any]:
     if not torch.is_grad_enabled():
-        return plan(list(given))  # type: ignore[return-value]  # a boxed plan gives a tuple
+        return plan(list(given))  # type: ignore[no-any-return]  # a boxed plan gives a tuple
     torch._C._set_grad_enabled(False)
     try:
-        return plan(list(given))  # type: ignore[return-value]  # a boxed plan gives a tuple
+        return plan(list(given))  # type: ignore[no-any-return]  # a boxed plan gives a tuple
     finally:
         torch._C._set_grad_enabled(True)
 
@@ -78,11 +78,12 @@ class Loaded:
     manifest: PackageManifest
     functions: Mapping[str, Function]
     stored: Mapping[str, torch.Tensor]
-    """Tensors of the weights' member, mapped."""
+    """Tensors of the weights' member: mapped, or on the device."""
     isa: str
-    """The instruction set level that was chosen."""
+    """The instruction set level, or the architecture, that was chosen."""
     runner: str
     """`native` or `pure`."""
+    device: torch.device
 
     def first_weights(self) -> dict[str, torch.Tensor]:
         """Return the weights as they were packaged."""
@@ -138,8 +139,13 @@ class Model:
 
     @property
     def isa(self) -> str:
-        """The instruction set level of the kernels that run."""
+        """The instruction set level, or the device's architecture, of the kernels that run."""
         return self._loaded.isa
+
+    @property
+    def device(self) -> torch.device:
+        """What the programs run on."""
+        return self._loaded.device
 
     @property
     def runner(self) -> str:
@@ -183,14 +189,15 @@ class Model:
         """Put tensors in the place of some weights, for calls that begin from now on.
 
         They are used, not copied, where they lie as the package's do and no program writes to
-        them. PackageError (GY-PACKAGE-008) for one that does not fit; then none is replaced.
+        them; those of the CPU are copied to the device. PackageError (GY-PACKAGE-008) for one that
+        does not fit; then none is replaced.
         """
         known = {w.name: w for w in self.manifest.weights}
         fitting: dict[str, torch.Tensor] = {}
         for name, tensor in weights.items():
             if name not in known:
                 raise wrong_weight(name, f"there is none; there are: {', '.join(known)}")
-            fitting[name] = _fitting(known[name], tensor)
+            fitting[name] = _fitting(known[name], tensor, self.device)
         self._state = _State.of({**self.weights, **fitting}, self.manifest.entries)
 
     def load_weights(self, weights: Mapping[str, torch.Tensor] | str | Path) -> None:
@@ -206,16 +213,17 @@ class Model:
         self.replace(given)
 
 
-def _fitting(weight: Weight, tensor: Any) -> torch.Tensor:
-    """Return a tensor as programs take a weight."""
+def _fitting(weight: Weight, tensor: Any, device: torch.device) -> torch.Tensor:
+    """Return a tensor as programs take a weight that run on a device."""
     if not isinstance(tensor, torch.Tensor):
         raise wrong_weight(weight.name, f"it is a {type(tensor).__name__}")
     dtype, shape = str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
-    fits = tensor.layout is torch.strided and tensor.device.type == HOST
+    place = torch.device(HOST) if weight.hosted else device
+    fits = tensor.layout is torch.strided and tensor.device in (place, torch.device(HOST))
     if (dtype, shape) != (weight.dtype, weight.shape) or not fits:
-        expected = f"{weight.dtype}{list(weight.shape)} on {HOST}"
+        expected = f"{weight.dtype}{list(weight.shape)} on {place}"
         raise wrong_weight(weight.name, f"it is {described(tensor)}, not {expected}")
-    plain = tensor.detach()
+    plain = tensor.detach().to(place)
     pending = plain.is_conj() or plain.is_neg()
     if pending or (plain.numel() > 1 and plain.stride() != weight.strides):
         return laid_out(plain, weight.strides)

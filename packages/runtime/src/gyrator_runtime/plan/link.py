@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
 from attrs import define, field
 
+from gyrator_ir.types import HOST
 from gyrator_runtime import host
 from gyrator_runtime.host.outside import conform
 from gyrator_runtime.native.kernels import LoadedKernel
@@ -31,6 +33,8 @@ class Linker:
     device_graph: Callable[[str, Run], Run] | None = None
     """Makes the plan of a partition, given by name, replay a captured graph of its device; None
     runs it as it is."""
+    index: int | None = None
+    """The number of the device that plans run on, where it is not the one that they name."""
     launches: list[tuple[str, Plan, int]] = field(factory=list)
     """(kernel, plan, row of its timings) of every launch."""
     _plans: list[Plan] = field(factory=list)
@@ -40,7 +44,7 @@ class Linker:
         """Return a host program as a callable of one list, which it empties."""
         for encoded in stored.plans:
             consts = tuple(map(self._object, encoded.consts))
-            words = ready(encoded, consts, self.kernels.__getitem__, self.timed)
+            words = ready(encoded, consts, self.kernels.__getitem__, self.timed, self.place)
             plan = self.runner.load(words)
             self.launches += [(name, plan, k) for k, (_, name, _) in enumerate(encoded.launches)]
             self._plans.append(plan)
@@ -52,6 +56,17 @@ class Linker:
         kind, *fields = map(self._object, data)
         return _MAKERS[kind](self, *fields)
 
+    def place(self, name: str) -> torch.device:
+        """Return the device of this process that a plan calls by a name."""
+        found = torch.device(name)
+        if self.index is None or found.type == HOST:
+            return found
+        return torch.device(found.type, self.index)
+
+    def allocator(self, name: str) -> Callable[..., torch.Tensor]:
+        """Return what allocates on a device."""
+        return host.allocator(self.place(name))
+
     def carried(self, key: str) -> Any:
         """Return a constant of the program."""
         return self.constants[key]
@@ -59,11 +74,13 @@ class Linker:
     def within(self, kind: str, subject: str, plan: int) -> Callable[..., Any]:
         """Return what runs a plan inside a context, made anew each time."""
         run = self._plans[plan]
-        context: Callable[[str], AbstractContextManager[object]]
-        context = {"device": host.device_guard, "profile": host.profile_range}[kind]
+        context: Callable[[], AbstractContextManager[object]]
+        context = partial(host.profile_range, subject)
+        if kind == "device":
+            context = partial(host.device_guard, self.place(subject))
 
         def inside(*args: Any) -> Any:
-            with context(subject):
+            with context():
                 return run(*args)
 
         return inside
@@ -130,9 +147,9 @@ class Linker:
 
 
 def _conforming(
-    rank: int, dtype: str, device: str, mend: str, name: str, what: str
+    linker: Linker, rank: int, dtype: str, device: str, mend: str, name: str, what: str
 ) -> Callable[[Any, tuple[int, ...]], Any]:
-    kind, place = host.DTYPES[dtype], torch.device(device)
+    kind, place = host.DTYPES[dtype], linker.place(device)
 
     def mended(given: Any, sizes: tuple[int, ...]) -> Any:
         return conform(given, sizes[:rank], sizes[rank:], kind, place, mend, name, what)
@@ -172,9 +189,9 @@ _MAKERS: Mapping[str, Callable[..., Any]] = {
     "HostFunction": lambda _, name: getattr(host, name),
     "Operator": lambda _, target: host.extern(target),
     "TorchObject": lambda _, name: host.typed(name),
-    "TorchDevice": lambda _, name: torch.device(name),
-    "Allocator": lambda _, device: host.allocator(device),
-    "Conforming": lambda _, *fields: _conforming(*fields),
+    "TorchDevice": Linker.place,
+    "Allocator": Linker.allocator,
+    "Conforming": _conforming,
     "Operating": lambda _, *fields: _operating(*fields),
     "Carried": Linker.carried,
     "Within": Linker.within,

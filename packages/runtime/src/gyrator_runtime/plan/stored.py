@@ -11,7 +11,7 @@ from gyrator_runtime.native.ready import Encoded
 FORMAT = 1
 """Of the words of plans and of what they refer to, for what outlives a version; raised when one
 of them changes its meaning."""
-_FIELDS = ("n_args", "n_regs", "boxed", "code", "ints", "groups", "operators")
+_FIELDS = ("n_args", "n_regs", "boxed", "code", "ints", "groups", "operators", "devices")
 
 
 @frozen
@@ -39,7 +39,7 @@ def parse(text: str) -> StoredPlan:
     return StoredPlan(
         tuple(
             Encoded(
-                **{name: row[name] for name in _FIELDS},
+                **{name: row[name] for name in _FIELDS if name in row},
                 consts=row["consts"],
                 launches=[(name, name, ()) for name in row["launches"]],
             )

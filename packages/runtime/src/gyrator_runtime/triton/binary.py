@@ -5,7 +5,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import asdict, frozen
+from attrs import asdict, evolve, frozen
 
 from gyrator_runtime.triton.compile import Facts, Job, parse_job
 
@@ -23,39 +23,54 @@ class Binary:
     grid: tuple[Expression, ...]
     """Programs along each dimension, of the kernel's sizes."""
     code: bytes
+    general: "tuple[Facts, bytes] | None" = None
+    """What is launched for arguments that the job's divisors do not divide; None where that is
+    built when there are such."""
 
 
 def pack(binaries: Sequence[Binary]) -> bytes:
     """Return binaries as one block of bytes."""
     rows: list[dict[str, Any]] = []
-    at = 0
+    parts: list[bytes] = []
+
+    def place(facts: Facts, code: bytes) -> dict[str, Any]:
+        at = sum(map(len, parts))
+        parts.append(code)
+        return {"facts": asdict(facts), "at": at, "length": len(code)}
+
     for b in binaries:
-        rows.append(
-            {
-                "symbol": b.symbol,
-                "job": b.job.as_json(),
-                "facts": asdict(b.facts),
-                "grid": b.grid,
-                "at": at,
-                "length": len(b.code),
-            }
-        )
-        at += len(b.code)
+        row: dict[str, Any] = {"symbol": b.symbol, "job": b.job.as_json(), "grid": b.grid}
+        row |= place(b.facts, b.code)
+        if b.general is not None:
+            row["general"] = place(*b.general)
+        rows.append(row)
     index = json.dumps(rows, sort_keys=True).encode()
-    return struct.pack("<q", len(index)) + index + b"".join(b.code for b in binaries)
+    return struct.pack("<q", len(index)) + index + b"".join(parts)
 
 
 def unpack(data: bytes) -> Mapping[str, Binary]:
     """Return what `pack` packed, by symbol."""
     (length,) = struct.unpack_from("<q", data)
     start = 8 + length
-    return {
-        row["symbol"]: Binary(
+
+    def placed(row: Mapping[str, Any]) -> tuple[Facts, bytes]:
+        begin = start + row["at"]
+        return Facts(**row["facts"]), data[begin : begin + row["length"]]
+
+    found = {}
+    for row in json.loads(data[8:start]):
+        facts, code = placed(row)
+        found[row["symbol"]] = Binary(
             symbol=row["symbol"],
             job=parse_job(row["job"]),
-            facts=Facts(**row["facts"]),
+            facts=facts,
             grid=tuple(tuple((str(n), int(v)) for n, v in e) for e in row["grid"]),
-            code=data[start + row["at"] : start + row["at"] + row["length"]],
+            code=code,
+            general=placed(row["general"]) if "general" in row else None,
         )
-        for row in json.loads(data[8:start])
-    }
+    return found
+
+
+def without_text(binary: Binary) -> Binary:
+    """Return a binary that holds all its builds without the text that they were built from."""
+    return evolve(binary, job=evolve(binary.job, text=""))

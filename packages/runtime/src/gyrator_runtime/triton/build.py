@@ -15,10 +15,10 @@ from gyrator_runtime.build import finished, wait_for
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.native.kernels import DeviceLaunch
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
-from gyrator_runtime.triton.binary import Binary, Expression, pack, unpack
-from gyrator_runtime.triton.compile import CODE, FACTS, Job, read_facts
+from gyrator_runtime.triton.binary import Binary, Expression, pack, without_text
+from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
 from gyrator_runtime.triton.driver import Driver
-from gyrator_runtime.triton.launch import DeviceKernel
+from gyrator_runtime.triton.launch import DeviceKernel, for_any, launches
 from gyrator_runtime.triton.pool import WorkerPool
 
 if TYPE_CHECKING:
@@ -47,16 +47,18 @@ class TritonBuild:
         builder: "TritonBuilder",
         units: tuple[TranslationUnit, ...],
         sources: dict["Future[Entry]", tuple[KernelSource, Job]],
+        others: "Mapping[str, Future[Entry]]",
     ) -> None:
         self._builder = builder
         self._units = units
         self._sources = sources
+        self._others = others
         self._pid = os.getpid()
 
     def binaries(self) -> tuple[Binary, ...]:
         """Wait; BuildError for the first kernel that failed."""
         self._wait()
-        return tuple(_binary(*self._sources[f], f.result()) for f in self._sources)
+        return tuple(self._binary(f) for f in self._sources)
 
     def libraries(self) -> tuple[Library, ...]:
         """Wait, and return what a cache entry holds."""
@@ -74,7 +76,7 @@ class TritonBuild:
         kernels that are built."""
         self._wait(seconds)
         made = finished(self._sources)
-        return self._launches([_binary(*self._sources[f], f.result()) for f in made])
+        return self._launches(map(self._binary, made))
 
     def only(self, symbols: Collection[str]) -> "TritonBuild":
         """Return the build of these kernels."""
@@ -84,16 +86,26 @@ class TritonBuild:
             for u in self._units
         )
         sources = {f: s for f, s in self._sources.items() if s[0].symbol in symbols}
-        return TritonBuild(self._builder, units, sources)
+        others = {s: f for s, f in self._others.items() if s in symbols}
+        return TritonBuild(self._builder, units, sources, others)
+
+    def _binary(self, built: "Future[Entry]") -> Binary:
+        source, job = self._sources[built]
+        made = _binary(source, job, built.result())
+        other = self._others.get(source.symbol)
+        if other is not None:
+            made = evolve(made, general=_built(other.result()))
+        return without_text(made) if self._builder.complete else made
 
     def _wait(self, seconds: float = math.inf) -> None:
         self._after_fork()
-        wait_for(self._sources, self._builder.progress, seconds)
+        built = (*self._sources, *self._others.values())
+        wait_for(built, self._builder.progress, seconds)
 
     def _after_fork(self) -> None:
         if os.getpid() != self._pid:
             again = self._builder.submit(self._units)
-            self._sources, self._pid = again._sources, again._pid
+            self._sources, self._others, self._pid = again._sources, again._others, again._pid
 
     def _launches(self, binaries: Iterable[Binary]) -> Mapping[str, DeviceLaunch]:
         driver = self._builder.driver()
@@ -112,11 +124,25 @@ class TritonBuilder:
         jobs: int = 0,
         progress: ProgressReporter | None = None,
         timeout: float = 300.0,
+        complete: bool = False,
     ) -> None:
+        """Make a builder.
+
+        Args:
+            language: what kernels are compiled for.
+            cache: keeps what is built.
+            driver: opens the driver that launches kernels; asked when they are.
+            jobs: worker processes at once; 0 for one a core.
+            progress: told of what is being built.
+            timeout: seconds for one kernel.
+            complete: build at once what would be built for arguments that are not aligned, for
+                where the kernels run there is no compiler.
+        """
         self.language = language
         self.cache = cache
         self.driver = driver
         self.progress: ProgressReporter = progress or SilentProgress()
+        self.complete = complete
         self.pool = WorkerPool(jobs, timeout)
 
     @property
@@ -143,24 +169,35 @@ class TritonBuilder:
 
     def submit(self, units: Sequence[TranslationUnit]) -> TritonBuild:
         """Start compiling; kernels that the cache has start no process."""
-        missing: list[tuple[KernelSource, Job, CacheKey]] = []
-        sources: dict[Future[Entry], tuple[KernelSource, Job]] = {}
-        for unit in units:
-            for source in unit.kernels:
-                job = self.job(source)
-                key = make_key("triton", {"job": job.as_json().encode(), "by": self.identity})
-                entry = self.cache.get(key)
-                if entry is None:
-                    missing.append((source, job, key))
-                    continue
-                ready: Future[Entry] = Future()
-                ready.set_result(entry)
-                sources[ready] = source, job
+        jobs = {source.symbol: self.job(source) for unit in units for source in unit.kernels}
+        others = {s: for_any(job) for s, job in jobs.items()} if self.complete else {}
+        others = {s: job for s, job in others.items() if job != jobs[s]}
+        built = self._begun((*jobs.values(), *others.values()))
+        sources = {
+            built[jobs[source.symbol]]: (source, jobs[source.symbol])
+            for unit in units
+            for source in unit.kernels
+        }
+        more = {symbol: built[job] for symbol, job in others.items()}
+        return TritonBuild(self, tuple(units), sources, more)
+
+    def _begun(self, jobs: Iterable[Job]) -> "dict[Job, Future[Entry]]":
+        """Start jobs, of which the cache has some; return what will be built of each."""
+        futures: dict[Job, Future[Entry]] = {}
+        missing: dict[Job, CacheKey] = {}
+        for job in jobs:
+            key = make_key("triton", {"job": job.as_json().encode(), "by": self.identity})
+            entry = self.cache.get(key)
+            if entry is None:
+                missing[job] = key
+                continue
+            futures[job] = Future()
+            futures[job].set_result(entry)
         if missing:
             self.pool.warm(len(missing))
-        for source, job, key in missing:
-            sources[self.pool.executor().submit(self._build, job, key)] = source, job
-        return TritonBuild(self, tuple(units), sources)
+        for job, key in missing.items():
+            futures[job] = self.pool.executor().submit(self._build, job, key)
+        return futures
 
     def close(self) -> None:
         """Wait for running jobs and end the workers. The builder stays usable."""
@@ -171,20 +208,24 @@ class TritonBuilder:
 
 
 def load_binaries(driver: Driver, path: Path, symbols: Sequence[str]) -> Mapping[str, DeviceLaunch]:
-    """Return what launches the kernels of a stored library. Needs no compiler."""
-    found = unpack(path.read_bytes())
-    return {symbol: DeviceKernel(driver, found[symbol]) for symbol in symbols}
+    """Return what launches the kernels of a stored file; see `launches`."""
+    return launches(driver, path.read_bytes(), symbols)
 
 
 def _binary(source: KernelSource, job: Job, entry: Entry) -> Binary:
     sizes = sum(not a.type.startswith("*") for a in source.arguments)
+    facts, code = _built(entry)
     return Binary(
         symbol=source.symbol,
         job=job,
-        facts=read_facts(entry.read(FACTS)),
+        facts=facts,
         grid=grid_code(source, sizes, dict(job.values)),
-        code=entry.read(CODE),
+        code=code,
     )
+
+
+def _built(entry: Entry) -> tuple[Facts, bytes]:
+    return read_facts(entry.read(FACTS)), entry.read(CODE)
 
 
 def grid_code(

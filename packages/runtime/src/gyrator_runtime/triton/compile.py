@@ -33,7 +33,7 @@ class Job:
     backend: str
     """Triton's name of the device language."""
     code: str
-    """Triton's name of the machine code: `cubin`, `hsaco`."""
+    """Triton's name of the machine code: `cubin`, `hsaco`; `ptx`, which drivers compile."""
     arch: str
     """`90` for `sm_90`, `gfx942`."""
     warp: int
@@ -104,7 +104,8 @@ def compile_job(job: Job, folder: Path) -> None:
         threads=compiled.metadata.num_warps * job.warp,
         shared=compiled.metadata.shared,
     )
-    (folder / CODE).write_bytes(compiled.asm[job.code])
+    code = compiled.asm[job.code]
+    (folder / CODE).write_bytes(code.encode() if isinstance(code, str) else code)
     (folder / FACTS).write_text(json.dumps(asdict(facts)))
 
 

@@ -164,6 +164,14 @@ class Driver:
             raise _unloadable(f"{self.names.library}: {self.describe(status)}", name)
 
 
+def names_here() -> DriverNames | None:
+    """Return what the driver is called that this process's torch is built for; None for a torch
+    that has none of these devices."""
+    if torch.version.cuda is not None:
+        return NVIDIA
+    return AMD if torch.version.hip is not None else None
+
+
 @cache
 def open_driver(names: DriverNames) -> Driver:
     """Return a maker's driver. BuildError GY-BUILD-004 where it is not installed."""

@@ -16,7 +16,7 @@ from attrs import evolve
 
 from gyrator_runtime.native.pure import evaluate
 from gyrator_runtime.native.words import EXPR_OPS
-from gyrator_runtime.triton.binary import Binary
+from gyrator_runtime.triton.binary import Binary, unpack
 from gyrator_runtime.triton.compile import CODE, FACTS, Facts, Job, read_facts
 from gyrator_runtime.triton.driver import INVALID_CONTEXT, Driver, Loaded
 from gyrator_runtime.triton.pool import WorkerPool
@@ -79,8 +79,13 @@ class DeviceKernel:
     @property
     def registers(self) -> tuple[int, int]:
         """Registers a thread, and bytes of them kept in memory."""
-        loaded = self._loaded[0] or self._build(0)
+        loaded = self.load()
         return loaded.registers, loaded.spilled
+
+    def load(self) -> Loaded:
+        """Hand the first build to the driver, which else happens when it is first launched.
+        BuildError (GY-BUILD-004) where the driver does not take it."""
+        return self._loaded[0] or self._build(0)
 
     def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:
         """Queue the kernel on the current stream; return 0 or the driver's error."""
@@ -134,14 +139,24 @@ class DeviceKernel:
     def _build(self, variant: int) -> Loaded:
         facts, code = self._binary.facts, self._binary.code
         if variant:
-            arguments = tuple((n, t, 1) for n, t, _ in self._binary.job.arguments)
-            facts, code = compile_alone(evolve(self._binary.job, arguments=arguments))
+            facts, code = self._binary.general or compile_alone(for_any(self._binary.job))
         loaded = self._driver.load(code, facts.name, facts.shared)
         weakref.finalize(self, self._driver.unload, loaded.module).atexit = False
         self._loaded[variant] = loaded
         self._block.shared[variant] = facts.shared
         self._block.functions[variant] = loaded.function
         return loaded
+
+
+def launches(driver: Driver, data: bytes, symbols: Sequence[str]) -> dict[str, DeviceKernel]:
+    """Return what launches the kernels of a stored library. Needs no compiler."""
+    found = unpack(data)
+    return {symbol: DeviceKernel(driver, found[symbol]) for symbol in symbols}
+
+
+def for_any(job: Job) -> Job:
+    """Return the job of a build that assumes nothing of its arguments."""
+    return evolve(job, arguments=tuple((n, t, 1) for n, t, _ in job.arguments))
 
 
 def compile_alone(job: Job) -> tuple[Facts, bytes]:

@@ -1,0 +1,246 @@
+"""Packages for a GPU, made and refused where there is none."""
+
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim, export
+
+import gyrator.aot as aot
+from gyrator.aot.targets import package_targets
+from gyrator.options import OptionError
+from gyrator.targets.gpu import NVIDIA_GPU
+from gyrator_ir.diagnostics import UnsupportedError
+from gyrator_runtime.build import BuildError
+from gyrator_runtime.package import PackageError, accelerated
+from gyrator_runtime.package.manifest import PackageManifest
+from gyrator_runtime.plan.stored import parse
+from gyrator_runtime.triton.architecture import fit
+from gyrator_runtime.triton.binary import Binary, unpack
+from gyrator_runtime.triton.driver import NVIDIA
+
+BATCH = Dim("batch", min=1, max=64)
+
+
+class Attends(nn.Module):
+    """A constant, a written buffer, tensors made on the argument's device, and attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(32, 32)
+        self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls.add_(1)
+        y = torch.nn.functional.gelu(self.inner(x))
+        heads = y.unflatten(-1, (2, 16)).transpose(1, 2)
+        attended = torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+        places = torch.arange(16, device=x.device)
+        return attended + places + torch.tensor([0.5]) + torch.zeros(16, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of a module of the CPU, for two kinds of machine code."""
+    path = tmp_path_factory.mktemp("device") / "attends.gya"
+    aot.compile(
+        Attends().eval(),
+        (torch.randn(3, 8, 32),),
+        dynamic_shapes=({0: BATCH},),
+        target=("sm_90", "sm_86+"),
+        package=path,
+    )
+    return path
+
+
+def binaries(path: Path, arch: str) -> dict[str, Binary]:
+    """Return the kernels for an architecture."""
+    programs = aot.inspect(path).entries[0].programs
+    (program,) = (p for p in programs if p.isa == arch)
+    with zipfile.ZipFile(path) as archive:
+        found = [unpack(archive.read(library.member)) for library in program.libraries]
+    return {symbol: binary for part in found for symbol, binary in part.items()}
+
+
+def test_a_program_of_the_host_is_made_one_of_the_device(package: Path) -> None:
+    manifest = aot.inspect(package)
+    (entry,) = manifest.entries
+    assert (manifest.device, entry.inputs[0].device) == ("cuda", "cuda:0")
+    assert [p.isa for p in entry.programs] == ["sm_90", "sm_86+"]
+    assert not any(w.hosted for w in manifest.weights)
+    for program in entry.programs:
+        assert all(library.driven for library in program.libraries)
+        assert {name for name in program.calls if "attention" in name} <= {
+            "aten.scaled_dot_product_attention.default"
+        }
+        with zipfile.ZipFile(package) as archive:
+            text = archive.read(program.plan).decode()
+        assert '"cuda:0"' in text
+        assert '"cpu"' not in text
+        assert {name for plan in parse(text).plans for _, name in plan.devices} <= {"cuda:0"}
+
+
+def test_machine_code_is_what_the_driver_loads(package: Path) -> None:
+    own, later = binaries(package, "sm_90"), binaries(package, "sm_86+")
+    assert own.keys() == later.keys() != set()
+    for binary in own.values():
+        assert binary.code.startswith(b"\x7fELF")
+    for binary in later.values():
+        assert b".target sm_86" in binary.code
+        assert b".entry " + binary.facts.name.encode() in binary.code
+
+
+def test_no_compiler_is_needed_for_addresses_that_are_not_aligned(package: Path) -> None:
+    for binary in binaries(package, "sm_90").values():
+        aligned = any(divisor > 1 for _, _, divisor in binary.job.arguments)
+        assert (binary.general is not None) == aligned
+        assert binary.general is None or binary.general[1] != binary.code
+        assert not binary.job.text
+
+
+def test_parts_that_graphs_may_replay_are_named(tmp_path: Path) -> None:
+    for graphs in (True, False):
+        path = aot.compile(
+            nn.Softmax(-1),
+            (torch.randn(2, 8),),
+            target="sm_90",
+            package=tmp_path / "model.gya",
+            options={"device_graphs": graphs},
+        )
+        assert aot.inspect(path).entries[0].programs[0].graphs == ({"": ()} if graphs else {})
+
+
+def test_the_bytes_depend_on_the_model_alone(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a.gya", "b.gya")]
+    program = export(nn.GELU(), (torch.randn(4, 8),))
+    for path in paths:
+        aot.compile(program, target="sm_90", package=path)
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+FITS = {
+    ("sm_80", "sm_80"): True, ("sm_80", "sm_86"): True, ("sm_86", "sm_80"): False,
+    ("sm_80", "sm_90"): False, ("sm_90", "sm_90"): True, ("sm_100", "sm_103"): False,
+    ("sm_86+", "sm_80"): False, ("sm_86+", "sm_86"): True, ("sm_86+", "sm_120"): True,
+    ("avx2", "sm_90"): False, ("sm_90", "gfx942"): False, ("gfx942", "gfx942"): True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "device"), FITS, ids=":".join)
+def test_which_code_a_device_runs(code: str, device: str) -> None:
+    assert (fit(code, device) is not None) == FITS[code, device]
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen"),
+    [("sm_80", "sm_80"), ("sm_86", "sm_86"), ("sm_89", "sm_86"), ("sm_90", "sm_90"),
+     ("sm_100", "sm_86+"), ("sm_87", "sm_86")],
+)  # fmt: skip
+def test_the_closest_code_is_chosen(device: str, chosen: str) -> None:
+    codes = {code: fit(code, device) for code in ("sm_86+", "sm_80", "sm_90", "sm_86")}
+    found = {code: how for code, how in codes.items() if how is not None}
+    assert max(found, key=lambda code: found[code]) == chosen
+
+
+def test_targets_by_name() -> None:
+    usual = [t.arch for t in package_targets("cuda", "cpu")]
+    assert usual == list(NVIDIA_GPU.usual)
+    assert {t.device for t in package_targets("cuda", "cpu")} == {"cuda"}
+    assert [t.arch for t in package_targets(("avx2", "plain"), "cpu")] == ["plain", "avx2"]
+
+
+@pytest.mark.parametrize("word", ["sm_", "sm_70", "sm_90+", "compute_90", "gfx942", "nothing", ""])
+def test_there_are_no_such_targets(word: str) -> None:
+    with pytest.raises(OptionError, match=r"GY-AOT-002.*there is no target"):
+        package_targets(word, "cpu")
+
+
+def test_what_does_not_go_together(tmp_path: Path) -> None:
+    given = {"inputs": (torch.randn(2, 8),), "package": tmp_path / "model.gya"}
+    with pytest.raises(OptionError, match=r"GY-AOT-002.*several types of devices"):
+        aot.compile(nn.GELU(), target=("avx2", "sm_90"), **given)
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*standalone package does not run on"):
+        aot.compile(nn.GELU(), target="sm_90", runtime="standalone", **given)
+    lstm = nn.LSTM(8, 8).eval()
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*of the CPU calls aten.mkldnn_rnn"):
+        aot.compile(lstm, target="sm_90", **given | {"inputs": (torch.randn(3, 2, 8),)})
+    with pytest.raises(OptionError, match=r"GY-AOT-002.*has no cuda"):
+        package_targets(None, "cuda")
+    assert not list(tmp_path.iterdir())
+
+
+class NoDriver:
+    """A process whose torch is built for a device."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, count: int, arch: tuple[int, int]) -> None:
+        here = torch.device("cuda")
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: here)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
+        monkeypatch.setattr(accelerated, "names_here", lambda: NVIDIA)
+        monkeypatch.setattr(accelerated, "open_driver", self.opened)
+        found = SimpleNamespace(
+            name="a device", major=arch[0], minor=arch[1], multi_processor_count=1, total_memory=1
+        )
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: found)
+        self.error: Exception | None = None
+
+    def opened(self, names: object) -> object:
+        """Stand for `open_driver`."""
+        if self.error is not None:
+            raise self.error
+        return SimpleNamespace()
+
+
+def refused(path: Path, **given: object) -> str:
+    with pytest.raises(PackageError) as caught:
+        aot.load(path, **given)
+    assert caught.value.diagnostic.code == "GY-PACKAGE-004"
+    assert caught.value.diagnostic.help
+    return caught.value.diagnostic.message
+
+
+def test_a_torch_without_the_device(package: Path) -> None:
+    if torch.accelerator.current_accelerator() is None:
+        assert "for which torch" in refused(package)
+    assert "it runs on cuda, not on cpu" in refused(package, device="cpu")
+
+
+def test_a_machine_without_the_device(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoDriver(monkeypatch, 0, (9, 0))
+    assert "no driver or no device" in refused(package)
+
+
+def test_a_device_that_is_not_there(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoDriver(monkeypatch, 2, (9, 0))
+    assert "there is no cuda:2; there are 2" in refused(package, device=2)
+    assert "there is no cuda:3" in refused(package, device="cuda:3")
+
+
+def test_a_driver_that_cannot_be_opened(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    process = NoDriver(monkeypatch, 1, (9, 0))
+    with pytest.raises(BuildError) as caught:
+        NVIDIA_GPU.open()  # this machine has none
+    process.error = caught.value
+    assert "cannot be loaded" in refused(package)
+
+
+def test_an_architecture_that_no_code_fits(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    NoDriver(monkeypatch, 1, (8, 0))
+    assert "is built for sm_90, sm_86+, this device is sm_80" in refused(package)
+
+
+def test_a_package_of_the_cpu_is_for_no_device(tmp_path: Path) -> None:
+    path = aot.compile(nn.GELU(), (torch.randn(2, 8),), package=tmp_path / "model.gya")
+    assert aot.load(path, device="cpu").device == torch.device("cpu")
+    assert "it runs on cpu, not on cuda:1" in refused(path, device="cuda:1")
+
+
+def test_the_manifest_can_be_read_back(package: Path) -> None:
+    manifest = aot.inspect(package)
+    assert PackageManifest.from_json(manifest.to_json().encode()) == manifest
