@@ -9,17 +9,21 @@ import sys
 import threading
 import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import sympy
 import torch
 from attrs import evolve
 from safetensors.torch import load as load_safetensors
 from safetensors.torch import save_file
 from torch import nn
 from torch.export import Dim, export
+from torch.utils._sympy.functions import Mod
 
 import gyrator.aot as aot
+from gyrator.aot.trace import most_sizes
 from gyrator.options import OptionError
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.package import loader as loading
@@ -514,6 +518,24 @@ def test_what_cannot_be_packaged_says_so(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="GY-AOT-003"):
         aot.compile(nn.ReLU(), (x,), options={"wrapper": "cpp"}, package=path)
     assert not path.exists() and not list(tmp_path.iterdir())
+
+
+def test_guards_on_the_number_of_elements_are_bounds_of_sizes() -> None:
+    size = sympy.Symbol("s77", integer=True, positive=True)
+    last = 288 * Mod(size - 1, size) + 36 * Mod(8 * size - 1, 8) + Mod(288 * size - 1, 6)
+    for expr in (288 * size < 2**20, 288 * size <= 2**20, last < 2**20, last <= 2**20):
+        (most,) = most_sizes([SimpleNamespace(expr=expr)]).values()
+        assert all(expr.subs(size, n) for n in range(1, most + 1))
+        assert not expr.subs(size, most + 2)
+    both = [SimpleNamespace(expr=e) for e in (size < 9, sympy.true, 2 * size < 9)]
+    assert most_sizes(both) == {"s77": 4}
+
+
+@pytest.mark.parametrize("text", ["n > 3", "Eq(n, 4)", "5 - n < 3", "n**2 < 9", "n + m < 9"])
+def test_other_guards_are_refused(text: str) -> None:
+    names = {name: sympy.Symbol(name, integer=True, positive=True) for name in "nm"}
+    with pytest.raises(UnsupportedError, match="GY-AOT-001"):
+        most_sizes([SimpleNamespace(expr=sympy.sympify(text, names))])
 
 
 def test_a_custom_op_is_called_by_name(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from attrs import define, evolve, field
 
 from gyrator.aot.targets import PackageTarget, package_targets
-from gyrator.aot.trace import device_of, signature, trace, unpackable
+from gyrator.aot.trace import device_of, least_of, signature, trace, unpackable
 from gyrator.options import OptionError, Options, make_options
 from gyrator.session import default_session
 from gyrator.store.content_hash import product_hash
@@ -149,7 +149,9 @@ class _Package:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
                 traced[target] = trace(program, engine, self.place if moves else None)
-        entry, tensors, weights = signature(name, program, traced[targets[0]], self.place)
+        most = least_of(found.most for found in traced.values())
+        first = evolve(traced[targets[0]], most=most)
+        entry, tensors, weights = signature(name, program, first, self.place)
         for weight in weights:
             self._add_weight(weight, tensors[weight.name])
         if self.runtime == "standalone":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -11,6 +12,7 @@ from attrs import evolve, field, fields, frozen
 from torch._guards import TracingContext, tracing
 from torch.export.graph_signature import ConstantArgument, InputKind, SymIntArgument
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.functions import Mod
 
 from gyrator.aot.move import cannot_move, move
 from gyrator.engine.compiled import CompiledGraph, Phase
@@ -154,6 +156,9 @@ class Traced:
     made: Made
     metadata: Any
     """What AOTAutograd found out (`ViewAndMutationMeta`)."""
+    most: Mapping[str, int]
+    """The largest sizes that the program is right for, by symbol, where it is for fewer than it
+    was exported for."""
 
 
 def trace(program: ExportedProgram, engine: Engine, place: torch.device | None = None) -> Traced:
@@ -181,11 +186,10 @@ def trace(program: ExportedProgram, engine: Engine, place: torch.device | None =
         _with_ranges(environment, _at_least_two(environment)),
     ):
         work.run(program.graph_module, given)
-    if environment is not None:
-        _check_guards(environment.guards[guards:])
+    most = {} if environment is None else most_sizes(environment.guards[guards:])
     (made,) = own.made
     _check_effects(work.metadata)
-    return Traced(made, work.metadata)
+    return Traced(made, work.metadata, most)
 
 
 def _at_least_two(environment: Any) -> dict[Any, Any]:
@@ -209,14 +213,44 @@ def _strides(result: Any) -> Any:
     return None
 
 
-def _check_guards(guards: Sequence[Any]) -> None:
-    """Refuse a program that is right only for some of the sizes that it is exported for."""
-    open_ones = [str(g.expr) for g in guards if str(g.expr) != "True"]
+def most_sizes(guards: Sequence[Any]) -> dict[str, int]:
+    """Return up to which sizes guards hold, by symbol.
+
+    UnsupportedError (GY-AOT-001) for a program that is right only for some of the sizes below.
+    """
+    exprs = [g.expr for g in guards if str(g.expr) != "True"]
+    bounds = [(expr, _bounded(expr)) for expr in exprs]
+    open_ones = [str(expr) for expr, bound in bounds if bound is None]
     if open_ones:
         raise unpackable(
             f"the program is compiled for sizes with {', '.join(open_ones)} alone",
             "narrow `dynamic_shapes` to such sizes, or make the size static",
         )
+    return least_of(dict([bound]) for _, bound in bounds if bound is not None)
+
+
+def least_of(bounds: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Return the least of the largest sizes, by symbol."""
+    found: dict[str, int] = {}
+    for name, most in chain.from_iterable(each.items() for each in bounds):
+        found[name] = min(most, found.get(name, most))
+    return found
+
+
+def _bounded(guard: Any) -> tuple[str, int] | None:
+    """Return a symbol, and up to which size a guard surely holds, for one that says that a number
+    of elements is not too large, as ops with indices of 32 bits have it."""
+    symbols, kind = guard.free_symbols, guard.func.__name__
+    if len(symbols) != 1 or kind not in ("StrictLessThan", "LessThan"):
+        return None
+    (symbol,), (left, right) = symbols, guard.args
+    most = left.replace(Mod, lambda _, divisor: divisor - 1)  # no remainder is larger
+    slope = most.coeff(symbol)
+    offset = most - slope * symbol
+    linear = slope.is_Integer and offset.is_Integer and right.is_Integer
+    if not linear or slope < 1 or any(c < 0 for c in left.as_coefficients_dict().values()):
+        return None
+    return str(symbol), int((right - offset - (kind == "StrictLessThan")) // slope)
 
 
 def _check_effects(metadata: Any) -> None:
@@ -293,7 +327,7 @@ def signature(
         weights=tuple(w.name for w in weights),
         inputs=tuple(inputs),
         outputs=_outputs(traced),
-        symbols=_symbols(inputs, program.range_constraints),
+        symbols=_symbols(inputs, program.range_constraints, traced.most),
         parameters=parameters,
         positional=len(given),
         keywords=tuple(by_name),
@@ -364,14 +398,17 @@ def _dim(name: str, size: Any) -> Dim | int:
     raise unpackable(f"a size of the argument {name} is {expr}, which no single symbol decides")
 
 
-def _symbols(inputs: Sequence[Input], ranges: Mapping[Any, Any]) -> tuple[Symbol, ...]:
+def _symbols(
+    inputs: Sequence[Input], ranges: Mapping[Any, Any], narrower: Mapping[str, int]
+) -> tuple[Symbol, ...]:
     by_name = {str(s): r for s, r in ranges.items()}
     names = {d.symbol for i in inputs for d in i.shape if isinstance(d, Dim)}
     found = []
     for name in sorted(names):
         bounds = by_name.get(name)
         least = 0 if bounds is None else _bound(bounds.lower)
-        most = None if bounds is None else _bound(bounds.upper)
+        limits = (None if bounds is None else _bound(bounds.upper), narrower.get(name))
+        most = min((n for n in limits if n is not None), default=None)
         found.append(Symbol(name, max(least or 0, 0), most))
     return tuple(found)
 
