@@ -4,6 +4,7 @@ Device type strings belong here and in target definitions, nowhere else.
 """
 
 import contextlib
+import functools
 import os
 import platform
 from abc import ABC, abstractmethod
@@ -226,6 +227,7 @@ def _guards() -> object:
     return getattr(getattr(torch._C, "_dynamo", None), "guards", None)
 
 
+@functools.cache
 def cpu_flags() -> frozenset[str]:
     """Return the processor's features as /proc/cpuinfo names them; empty where it has none.
 

@@ -19,6 +19,7 @@ from gyrator_runtime.build import load_library
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels
 from gyrator_runtime.heap import keep_freed_memory
 from gyrator_runtime.native import KernelFunction, Runner, pure_runner, runner_extension, runner_of
+from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
 from gyrator_runtime.package.errors import altered, misfit, newer, no_package
 from gyrator_runtime.package.manifest import (
@@ -258,8 +259,7 @@ class _Loader:
 
     def _runner(self, folder: Path) -> Runner:
         """Return the native runner if the package has it for this Python and this version."""
-        extension = runner_extension()
-        key = extension.key().hex
+        extension, key = _extension()
         if key in _modules():
             return runner_of(_modules()[key])
         for built in self.manifest.runners:
@@ -298,6 +298,13 @@ def _there(linker: Linker, device: str) -> str:
 def _without_native(why: str) -> Runner:
     help = "make the package with this Python and this version of gyrator-runtime"
     return pure_runner(f"the native runner cannot be used ({why})", help)
+
+
+@functools.cache
+def _extension() -> tuple[Extension, str]:
+    """The native runner as this version has it, and the key of its build."""
+    found = runner_extension()
+    return found, found.key().hex
 
 
 @functools.cache

@@ -3,7 +3,7 @@
 import functools
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -217,7 +217,8 @@ class PackageManifest:
     @classmethod
     def from_json(cls, text: bytes) -> "PackageManifest":
         """Return the manifest. TypeError, KeyError or ValueError where it is none."""
-        found: PackageManifest = _made(cls, json.loads(text))
+        kind: Any = cls
+        found: PackageManifest = _reader(kind)(json.loads(text))
         return found
 
 
@@ -227,47 +228,98 @@ def format_of(text: bytes) -> object:
     return found.get("format") if isinstance(found, dict) else None
 
 
-def _made(kind: Any, data: Any) -> Any:
-    """Return a value of a type made of JSON data; TypeError where the data are of another one."""
-    if attrs.has(kind):
-        if not isinstance(data, dict):
-            raise TypeError(f"{kind.__name__} of {data!r}")
-        hints = _hints(kind)
-        unknown = data.keys() - hints.keys()
-        if unknown:
-            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-        return kind(**{name: _made(hints[name], value) for name, value in data.items()})
-    origin, args = get_origin(kind), get_args(kind)
-    if origin is tuple:
-        if not isinstance(data, list):
-            raise TypeError(f"a list was expected: {data!r}")
-        kinds = args[:1] * len(data) if args[1:] == (...,) else args
-        return tuple(_made(k, item) for k, item in zip(kinds, data, strict=True))
-    if origin is Mapping:
-        if not isinstance(data, dict):
-            raise TypeError(f"a mapping was expected: {data!r}")
-        return {str(k): _made(args[1], v) for k, v in data.items()}
-    if origin is Literal:
-        if data not in args:
-            raise TypeError(f"one of {args} was expected: {data!r}")
-        return data
-    if origin in (Union, types.UnionType):
-        return _made_of_one(args, data)
-    if type(data) is not kind and not (kind is float and type(data) is int):
-        raise TypeError(f"{kind.__name__} was expected: {data!r}")
-    return data
+Reader: TypeAlias = Callable[[Any], Any]
+"""Makes a value of JSON data; TypeError where the data are of another type."""
 
 
 @functools.cache
-def _hints(kind: type) -> Mapping[str, Any]:
-    """Return the types of a class's fields; to find them out takes longer than to use them."""
-    return get_type_hints(kind)
+def _reader(kind: Any) -> Reader:
+    """Return what makes values of a type: to look at a type takes longer than to read a value."""
+    if attrs.has(kind):
+        return _class_reader(kind)
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is tuple:
+        return _tuple_reader(args)
+    if origin is Mapping:
+        return _mapping_reader(args[1])
+    if origin is Literal:
+        return _one_of(args)
+    if origin in (Union, types.UnionType):
+        return _union_reader(args)
+    return _plain_reader(kind)
 
 
-def _made_of_one(kinds: tuple[Any, ...], data: Any) -> Any:
-    for kind in kinds:
-        try:
-            return _made(kind, data)
-        except (TypeError, ValueError):
-            continue
-    raise TypeError(f"one of {kinds} was expected: {data!r}")
+def _class_reader(kind: Any) -> Reader:
+    readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise TypeError(f"{kind.__name__} of {data!r}")
+        unknown = data.keys() - readers.keys()
+        if unknown:
+            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
+        return kind(**{name: readers[name](value) for name, value in data.items()})
+
+    return read
+
+
+def _tuple_reader(args: tuple[Any, ...]) -> Reader:
+    alike = args[1:] == (...,)
+    kinds = [_reader(k) for k in args if k is not ...]
+
+    def read(data: Any) -> Any:
+        if type(data) is not list:
+            raise TypeError(f"a list was expected: {data!r}")
+        if alike:
+            return tuple(map(kinds[0], data))
+        return tuple(reader(item) for reader, item in zip(kinds, data, strict=True))
+
+    return read
+
+
+def _mapping_reader(kind: Any) -> Reader:
+    reader = _reader(kind)
+
+    def read(data: Any) -> Any:
+        if type(data) is not dict:
+            raise TypeError(f"a mapping was expected: {data!r}")
+        return {k: reader(v) for k, v in data.items()}
+
+    return read
+
+
+def _one_of(values: tuple[Any, ...]) -> Reader:
+    def read(data: Any) -> Any:
+        if data not in values:
+            raise TypeError(f"one of {values} was expected: {data!r}")
+        return data
+
+    return read
+
+
+def _union_reader(kinds: tuple[Any, ...]) -> Reader:
+    plain = frozenset(kinds) & {bool, int, float, str, type(None)}
+    readers = [_reader(kind) for kind in kinds]
+
+    def read(data: Any) -> Any:
+        if type(data) in plain:
+            return data
+        for reader in readers:
+            try:
+                return reader(data)
+            except (TypeError, ValueError):
+                continue
+        raise TypeError(f"one of {kinds} was expected: {data!r}")
+
+    return read
+
+
+def _plain_reader(kind: Any) -> Reader:
+    fitting = (float, int) if kind is float else (kind,)
+
+    def read(data: Any) -> Any:
+        if type(data) not in fitting:
+            raise TypeError(f"{kind.__name__} was expected: {data!r}")
+        return data
+
+    return read
