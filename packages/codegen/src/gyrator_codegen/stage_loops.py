@@ -1,10 +1,24 @@
 """What printers for vector machines ask about the loops of one stage, and about units of work."""
 
+from collections.abc import Collection, Iterable, Sequence
+
 from attrs import frozen
 
 from gyrator_codegen.nests import Nest, axis_of, steps
-from gyrator_ir.body.nodes import Axis, IndexValue, Let, Load, Reduce, ReduceKind, ScanStep
-from gyrator_ir.body.rewrite import used
+from gyrator_ir.body.nodes import (
+    Axis,
+    Bind,
+    Const,
+    IndexValue,
+    Let,
+    Load,
+    Reduce,
+    ReduceKind,
+    ScanStep,
+    SortStep,
+    Store,
+)
+from gyrator_ir.body.rewrite import defined, live, used
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement
@@ -31,7 +45,10 @@ class StageLoops:
     where they don't."""
     counts: bool
     """Something asks how many elements have come."""
-    prefetches: tuple[Prefetch, ...]
+    first: tuple[Prefetch, ...]
+    """What each vector asks for."""
+    second: tuple[Prefetch, ...]
+    """What the second of two passes asks for."""
 
 
 def stage_loops(tiled: TiledKernel, loops: Nest, number: int) -> StageLoops:
@@ -53,9 +70,46 @@ def stage_loops(tiled: TiledKernel, loops: Nest, number: int) -> StageLoops:
         chain *= copies * (loops.lanes if vector else 1)
     single = [reduces[r.result] for r in recorded if r.method is Method.ACCUMULATE]
     counts = any(s.kind is ReduceKind.WELFORD for s in single)
-    prefetches = tuple(p for p in tiled.prefetches if p.stage == number)
+    first, second = (
+        tuple(p for p in tiled.prefetches if p.stage == number and p.second is late)
+        for late in (False, True)
+    )
     backwards = bool(scans) and scans[0].reverse
-    return StageLoops(axes, vector, backwards, copies, block, chain, counts, prefetches)
+    return StageLoops(axes, vector, backwards, copies, block, chain, counts, first, second)
+
+
+def parted(
+    body: Iterable[KernelStatement], ahead: Collection[str]
+) -> tuple[list[KernelStatement], list[KernelStatement]]:
+    """Return what of a body is computed ahead of its loops, constants and what is named, and the
+    rest."""
+    parts: tuple[list[KernelStatement], list[KernelStatement]] = [], []
+    for s in body:
+        names = (s.symbol.name,) if isinstance(s, Bind) else defined(s)
+        first = isinstance(s, Const) or any(name in ahead for name in names)
+        parts[not first].append(s)
+    return parts
+
+
+@frozen
+class Sorted:
+    """A stage around a sort: what makes the values to sort, and what is done beside the sorted
+    ones, what it needs of the former included."""
+
+    before: tuple[KernelStatement, ...]
+    step: SortStep
+    after: tuple[KernelStatement, ...]
+
+
+def sorted_stage(body: Sequence[KernelStatement]) -> Sorted | None:
+    """Return the parts of a body with a sort, None for one without."""
+    found = ((k, s) for k, s in enumerate(body) if isinstance(s, SortStep))
+    place, step = next(found, (0, None))
+    if step is None:
+        return None
+    before, after = tuple(body[:place]), tuple(body[place + 1 :])
+    again = live(before, [name for s in after for name in used(s)])
+    return Sorted(before, step, (*(s for s in again if not isinstance(s, Store)), *after))
 
 
 def results(s: KernelStatement, storage: dict[str, DType]) -> list[tuple[str, DType]]:

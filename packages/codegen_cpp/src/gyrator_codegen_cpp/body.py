@@ -9,13 +9,10 @@ from gyrator_codegen_cpp.dtypes import literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store
-from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Expr
 from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.tile.nodes import Access
 from gyrator_ir.types import DType
-
-Statements = list[KernelStatement]
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
@@ -51,17 +48,6 @@ def _statement(scope: Scope, s: KernelStatement) -> None:
         case _:
             assert scope.collective is not None, s
             scope.collective(scope, s)
-
-
-def split(scope: Scope, body: Iterable[KernelStatement]) -> tuple[Statements, Statements]:
-    """Return what of a body is computed ahead of its loops, and the rest."""
-    ahead: Statements = []
-    rest: Statements = []
-    for s in body:
-        names = (s.symbol.name,) if isinstance(s, Bind) else defined(s)
-        first = isinstance(s, Const) or not scope.frame.ahead.isdisjoint(names)
-        (ahead if first else rest).append(s)
-    return ahead, rest
 
 
 def _let(scope: Scope, s: Let) -> None:

@@ -12,10 +12,19 @@ from math import gcd
 from attrs import frozen
 
 from gyrator_codegen import axis_of
-from gyrator_codegen.stage_loops import StageLoops, kept, results, stage_loops
+from gyrator_codegen.reductions import carried
+from gyrator_codegen.stage_loops import (
+    Sorted,
+    StageLoops,
+    kept,
+    parted,
+    results,
+    sorted_stage,
+    stage_loops,
+)
 from gyrator_codegen_cpp.accesses import clear, hoist, requests
-from gyrator_codegen_cpp.body import run, split
-from gyrator_codegen_cpp.collectives import Accumulators, Collective, Scanner, State, TwoPass
+from gyrator_codegen_cpp.body import run
+from gyrator_codegen_cpp.collectives import Accumulators, Scanner, State, TwoPass
 from gyrator_codegen_cpp.dtypes import lane_type
 from gyrator_codegen_cpp.loops import (
     Span,
@@ -28,8 +37,8 @@ from gyrator_codegen_cpp.loops import (
     whole,
 )
 from gyrator_codegen_cpp.scope import Array, Lanes, Scope, Value
-from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.body.rewrite import defined, live, used
+from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
+from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Sym
 from gyrator_ir.kernel.nodes import KernelStatement, Level
 from gyrator_ir.tile.choices import settled
@@ -38,6 +47,7 @@ from gyrator_ir.tile.nodes import Method
 from gyrator_ir.types import DType
 
 Body = Sequence[KernelStatement]
+Carrier = Accumulators | TwoPass | Scanner
 
 
 @frozen
@@ -70,7 +80,7 @@ class _Stage:
 
     body: Body
     loops: StageLoops
-    carried: dict[str, Collective]
+    carried: dict[str, Carrier]
     chain: str
     """Counts the elements of a chain."""
     count: str
@@ -95,7 +105,7 @@ class _Stage:
 def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
     """Write statements of points, a vector at a time; some values are kept in arrays."""
     loops, cleared = scope.frame.loops, scope.frame.tiled.cleared
-    ahead, rest = split(scope, body)
+    ahead, rest = parted(body, scope.frame.ahead)
     run(scope, ahead)
     zeros = [s for s in rest if isinstance(s, Store) and s.buffer in cleared]
     for s in zeros:
@@ -165,20 +175,20 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
     if not scope.frame.kernel.inner:
         run(scope, body)
         return
-    ahead, rest = split(scope, body)
-    run(scope, ahead)
-    if any(isinstance(s, SortStep) for s in rest):
-        _sort(scope, rest)
-        return
     frame = scope.frame
+    ahead, rest = parted(body, frame.ahead)
+    run(scope, ahead)
+    if (found := sorted_stage(rest)) is not None:
+        _sort(scope, found)
+        return
     loops = stage_loops(frame.tiled, frame.loops, number)
     stage = _Stage(rest, loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
     for s in rest:
         if isinstance(s, Reduce | ScanStep):
-            stage.carried[s.names[0]] = _collective(scope, stage, s)
+            stage.carried[s.names[0]] = _carrier(scope, stage, s)
     ends = [x for s in rest if isinstance(s, Reduce) for x in results(s, frame.storage)]
     if strip is not None:
-        for name, dtype in [*((s.name, s.dtype) for s in stage.states), *ends]:
+        for name, dtype in [*((s.name, s.carried.dtype) for s in stage.states), *ends]:
             strip.declare(scope, name, dtype)
     _at_rest(scope, stage, [], lambda one, at: one.declare(at), [s.name for s in stage.states])
     if loops.counts:
@@ -190,27 +200,23 @@ def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = Non
     _at_rest(scope, stage, stage.states, lambda one, at: one.finish(at), [name for name, _ in ends])
 
 
-def _collective(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Collective:
+def _carrier(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Carrier:
     if isinstance(s, ScanStep):
-        return Scanner(scope, s)
-    frame, how = scope.frame, scope.frame.reductions[s.names[0]]
+        return Scanner(scope, s, scope.form, carried(s))
+    frame, how, strip = scope.frame, scope.frame.reductions[s.names[0]], stage.strip is not None
+    across, keeps = stage.loops.vector, carried(s, how, 1 if strip else settled(how.unroll))
     nonempty = None if frame.tiled.nonempty else f"{scope.index(extent_of(stage.loops.axes))} > 0"
     if how.method is Method.TWO_PASS:
         loads = (x for x in stage.body if isinstance(x, Load) and x.name == s.args[0])
         source = next(loads) if how.reload else None
-        return TwoPass(scope, s, how, stage.axis.symbol, nonempty, source)
-    across, strip = stage.loops.vector, stage.strip is not None
+        return TwoPass(scope, s, "s", keeps, nonempty, how, stage.axis.symbol, source)
     lanes = across or scope.lanes is not None or (strip and frame.width > 1)
-    copies = 1 if strip else settled(how.unroll)
-    return Accumulators(
-        scope, s, how, "v" if lanes else "s", copies, across=across, nonempty=nonempty,
-        count=stage.count,
-    )  # fmt: skip
+    return Accumulators(scope, s, "v" if lanes else "s", keeps, nonempty, across, stage.count)
 
 
 def _at_rest(
     scope: Scope, stage: _Stage, states: Sequence[State],
-    write: Callable[[Collective, Scope], None], keep: Iterable[str],
+    write: Callable[[Carrier, Scope], None], keep: Iterable[str],
 ) -> None:  # fmt: skip
     """Write what happens between turns of the loops: to variables, or to each vector of a strip,
     whose variables are fetched from arrays, and kept there."""
@@ -251,7 +257,7 @@ def _rows(scope: Scope, stage: _Stage) -> None:
     """Write the walk of a strip down the rows, some of them at a time."""
     strip, symbol = stage.strip, stage.axis.symbol
     assert strip is not None
-    states = [s for s in stage.states if not s.total]
+    states = [s for s in stage.states if not s.carried.total]
 
     def row(at: Scope, offsets: range, live: str | None) -> None:
         places = [hoist(at.nested(symbols=shifted(at, symbol, k)), stage.body) for k in offsets]
@@ -300,12 +306,10 @@ def _innermost(scope: Scope, stage: _Stage) -> None:
 def _span(scope: Scope, span: Span, stage: _Stage) -> None:
     """Write the work on a stretch of the innermost loop."""
     symbol, loops = stage.axis.symbol, stage.loops
-    late = [p for p in loops.prefetches if p.second]
-    first = [p for p in loops.prefetches if not p.second]
 
     def step(at: Scope, copy: int) -> None:
         if at.live is None:
-            at.line(*requests(at, first))
+            at.line(*requests(at, loops.first))
         _count(at, stage)
         _step(at, stage, copy)
 
@@ -322,36 +326,27 @@ def _span(scope: Scope, span: Span, stage: _Stage) -> None:
             one.begin_block(scope, span)
         vector_loop(scope, symbol, span, loops.copies, step)
         for number, one in enumerate(blocks):
-            one.end_block(scope, span, () if number else late)
+            one.end_block(scope, span, () if number else loops.second)
 
 
-def _sort(scope: Scope, body: Body) -> None:
-    """Write a stage around one `SortStep`, element by element.
-
-    What stands before the sort is computed once for the values to sort, and again, as far as it is
-    needed, beside the sorted values.
-    """
-    axes = scope.frame.kernel.inner
-    place = next(k for k, s in enumerate(body) if isinstance(s, SortStep))
-    step, before, after = body[place], list(body[:place]), list(body[place + 1 :])
-    assert isinstance(step, SortStep)
+def _sort(scope: Scope, stage: Sorted) -> None:
+    """Write a stage around one `SortStep`, element by element."""
+    axes, step = scope.frame.kernel.inner, stage.step
     values, places = (scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places"))
     with scope.block("{"):
         scope.line(f"const si64 count = {scope.index(extent_of(axes))};")
         for name, element in ((values, f"s{lane_type(step.dtype)}"), (places, "si64")):
             scope.scratch(name, element, "2 * count")
 
-        with nested_loops(hoist(scope, before), axes) as at:
-            run(at, before)
+        with nested_loops(hoist(scope, stage.before), axes) as at:
+            run(at, stage.before)
             where = at.index(scope.frame.position)
             at.line(f"{values}[{where}] = {at.value(step.args[0]).text};")
             at.line(f"{places}[{where}] = {where};")
         given = f"{values}, {places}, {values} + count, {places} + count, count"
         scope.line(f"gy_sort({given}, {'true' if step.descending else 'false'});")
-        again = live(before, [name for s in after for name in used(s)])
-        with nested_loops(hoist(scope, after), axes) as at:
+        with nested_loops(hoist(scope, stage.after), axes) as at:
             where = at.index(scope.frame.position)
             for name, array, dtype in zip(step.names, (values, places), step.types, strict=True):
                 at.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
-            run(at, [s for s in again if not isinstance(s, Store)])
-            run(at, after)
+            run(at, stage.after)
