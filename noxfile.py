@@ -398,12 +398,14 @@ def leaks(session: nox.Session) -> None:
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and format, by ruff, which `-- --fix` mends; nothing is declared that does nothing."""
+    """Style and format, by ruff, which `-- --fix` mends; nothing is declared that does nothing,
+    and nothing has outgrown its place."""
     session.install("-c", str(CONSTRAINTS), "ruff", env=package_locations())
     fix = "--fix" in session.posargs
     session.run("ruff", "check", *(["--fix"] if fix else []), ".")
     session.run("ruff", "format", *([] if fix else ["--check"]), ".")
     session.run("python", "ci/check_unused.py")
+    session.run("python", "ci/check_sizes.py")
 
 
 @nox.session(venv_backend="none")

@@ -58,6 +58,12 @@ def unused() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
+def sizes() -> ModuleType:
+    """The checker of sizes."""
+    return load("check_sizes")
+
+
+@pytest.fixture(scope="session")
 def public_api() -> ModuleType:
     """The checker of public names."""
     return load("public_api")
