@@ -3,7 +3,14 @@
 from gyrator_codegen.analysis import element_types, invariant, linear_position, static
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import LaneAccess, lane_access, lane_slope, split_terms
-from gyrator_codegen.language import LaunchLanguage, TilingLanguage, batched, index_check, served
+from gyrator_codegen.language import (
+    LaunchLanguage,
+    TilingLanguage,
+    batched,
+    index_check,
+    index_checks,
+    served,
+)
 from gyrator_codegen.nests import Nest, axis_of, nest, steps, unfit
 from gyrator_codegen.reductions import REDUCTION_OF, identity
 from gyrator_codegen.rounding import round_to
@@ -24,6 +31,7 @@ __all__ = [
     "extent_guess",
     "identity",
     "index_check",
+    "index_checks",
     "invariant",
     "lane_access",
     "lane_slope",

@@ -8,7 +8,7 @@ from attrs import evolve
 
 from gyrator_codegen.batches import balanced
 from gyrator_codegen.stage import tile
-from gyrator_ir.body.nodes import Check
+from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.content import content_hash
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
@@ -115,3 +115,10 @@ def index_check(code: int, check: Check) -> KernelCheck:
     failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
     said = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
     return KernelCheck(code, failure, said)
+
+
+def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
+    """Return what the codes of a kernel's checks of indices mean, by the kinds of its checks."""
+    body = (s for stage in kernel.stages for s in stage.body)
+    kinds = dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check)
+    return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}

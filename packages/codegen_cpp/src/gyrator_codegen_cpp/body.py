@@ -115,7 +115,7 @@ def _bind(scope: Scope, s: Bind) -> None:
         only = scope.live_mask(s.mask) if varying else mask and mask.text
         if only:
             bad = f"({bad}) & {only}"
-        scope.line(f"if (gy_any({bad})) return {scope.frame.check(s.check)};")
+        scope.line(f"if (gy_any({bad})) return {scope.frame.checks[s.check].code};")
     if varying:
         scope.line(f"si64 {name}_lanes[GY_LANES];")
         scope.line(f"gy_store({name}_lanes, {name});")

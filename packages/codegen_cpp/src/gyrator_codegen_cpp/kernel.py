@@ -85,7 +85,7 @@ def _frame(tiled: TiledKernel, origins: Sequence[Origin], isa: Isa, cost: int) -
 
 
 def _source(frame: Frame, symbol: str) -> KernelSource:
-    w, checks = frame.writer, tuple(frame.checks)
+    w, checks = frame.writer, tuple(frame.checks.values())
     return KernelSource(frame.kernel.name, symbol, w.text, checks=checks, source_map=w.source_map)
 
 

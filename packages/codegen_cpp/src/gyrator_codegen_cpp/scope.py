@@ -10,14 +10,12 @@ from functools import cache
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import Names, Nest, Writer, index_check, linear_position, nest
+from gyrator_codegen import Names, Nest, Writer, index_checks, linear_position, nest
 from gyrator_codegen_cpp.dtypes import lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.nodes import Check
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import ZERO, CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.source import KernelCheck
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 from gyrator_ir.types import DType
 
@@ -90,7 +88,7 @@ class Frame:
         self.pointers: dict[str, str] = {}
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
-        self.checks: list[KernelCheck] = []
+        self.checks = index_checks(kernel)
         self.arrays: dict[str, Array] = {}
         """Values that an array over a loop holds, by name."""
         self.given: set[str] = set()
@@ -122,14 +120,6 @@ class Frame:
     def access(self, e: Expr) -> IndexAccess:
         """Return what an index is for a vector."""
         return self._accesses.get(e) or IndexAccess(e, Access.LANES)
-
-    def check(self, check: Check) -> int:
-        """Return the code of a failed check of an index."""
-        known = {c.failure: c.code for c in self.checks}
-        found = index_check(len(known) + 1, check)
-        if found.failure not in known:
-            self.checks.append(found)
-        return known.get(found.failure, found.code)
 
 
 @define

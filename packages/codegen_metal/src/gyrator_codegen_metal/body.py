@@ -55,7 +55,7 @@ def _bind(code: Code, s: Bind) -> None:
     if s.wrap:
         w.line(f"{wide} = {wide} < 0 ? {wide} + {size} : {wide};")
     if s.check:
-        number = code.checks.index(s.check) + 1
+        number = code.checks[s.check].code
         outside = f"{wide} < 0 || {wide} >= {size}"
         outside = f"{when} && ({outside})" if when else outside
         with w.block(f"if ({outside}) {{"):

@@ -2,12 +2,13 @@
 
 from attrs import define, field, frozen
 
-from gyrator_codegen import Names, Writer
+from gyrator_codegen import Names, Writer, index_checks
 from gyrator_codegen_metal.dtypes import TYPES
-from gyrator_ir.body.nodes import Bind, Check
+from gyrator_ir.body.nodes import Check
 from gyrator_ir.expr import Expr, Sym
 from gyrator_ir.expr.printer import CPrinter
 from gyrator_ir.kernel.nodes import Kernel
+from gyrator_ir.source import KernelCheck
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
@@ -34,8 +35,8 @@ class Code:
     values: dict[str, Value] = field(factory=dict)
     dirty: set[str] = field(factory=set)
     """Buffers stored to since the last barrier."""
-    checks: tuple[Check, ...] = field(init=False)
-    """The kinds of checks that the kernel makes, in the order of their codes."""
+    checks: dict[Check, KernelCheck] = field(init=False)
+    """What the codes of its checks mean."""
     bound: set[Sym] = field(factory=set)
     """Symbols that stand for values which were checked."""
     inner: bool = False
@@ -44,8 +45,7 @@ class Code:
     """Threads without an element take part, for there is a scan or a sort."""
 
     def __attrs_post_init__(self) -> None:
-        body = (s for stage in self.kernel.stages for s in stage.body)
-        self.checks = tuple(dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check))
+        self.checks = index_checks(self.kernel)
         plain, suffix = frozenset(self.tiled.plain), "" if self.tiled.index is DType.I32 else "L"
         names = ("gy_floor_div", "gy_floor_mod", suffix)
         self.at = CPrinter(plain.__contains__, lambda s: self.names.stable(s.name), *names)

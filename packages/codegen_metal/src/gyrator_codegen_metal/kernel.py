@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gyrator_codegen import Names, index_check, write_origins
+from gyrator_codegen import Names, write_origins
 from gyrator_codegen.analysis import ordered
 from gyrator_codegen_metal.body import statement
 from gyrator_codegen_metal.code import Code
@@ -69,7 +69,7 @@ def emit_kernel(
         kernel=kernel.name,
         symbol=symbol,
         text=head + body,
-        checks=tuple(index_check(n, c) for n, c in enumerate(code.checks, 1)),
+        checks=tuple(code.checks.values()),
         source_map=tuple((line + skipped, row) for line, row in w.source_map),
         candidates=(Configuration(((THREADS, threads.count), (LANES, threads.lanes))),),
         arguments=tuple(arguments),
