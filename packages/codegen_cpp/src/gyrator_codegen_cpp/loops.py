@@ -7,6 +7,7 @@ from math import gcd
 from attrs import frozen
 
 from gyrator_codegen import static
+from gyrator_codegen.turns import Rest, turns_of
 from gyrator_codegen_cpp.scope import Lanes, Scope
 from gyrator_ir.body.nodes import Axis
 from gyrator_ir.expr import Sym
@@ -70,25 +71,25 @@ def turns(scope: Scope, symbol: Sym, span: Span, width: int, copies: int, emit: 
     """Write a loop over `span` of `symbol` in steps of `width`, `copies` of them a turn; the rest
     goes step by step, and then, if there is a last part of a step, as that."""
     name, high, step = symbol.name, span.high, copies * width
+    found = turns_of(span.exact, span.multiple, width, copies)
+    left, many = f"{name} < {high}", found.rest is Rest.MIXED
     with scope.block("{"):
         scope.line(f"si64 {name} = {span.low};")
-        if span.exact is None or span.exact >= step:
-            even = span.multiple % step == 0
-            test = f"{name} < {high}" if even else f"{name} + {step} <= {high}"
+        if found.whole:
+            test = left if found.rest is Rest.NOTHING else f"{name} + {step} <= {high}"
             with scope.block(f"for (; {test}; {name} += {step}) {{"):
                 emit(scope.nested(), range(0, step, width), None)
-            if even:
-                return
-        if span.multiple % width == 0:
-            with scope.block(f"for (; {name} < {high}; {name} += {width}) {{"):
-                emit(scope.nested(), range(1), None)
+        if found.rest is Rest.STEPS or many:
+            head = f"for (; {left}; {name} += {width})"
+        elif found.rest is Rest.PART:
+            head = f"if ({left})"
+        else:
             return
-        many = copies > 1 and (span.exact is None or span.exact % step > width)
-        head = f"for (; {name} < {high}; {name} += {width})" if many else f"if ({name} < {high})"
         with scope.block(f"{head} {{"):
-            rest = f"{high} - {name}"
-            scope.line(f"const si64 live = {f'gy_least(GY_LANES, {rest})' if many else rest};")
-            emit(scope.nested(), range(1), "live")
+            if found.rest is not Rest.STEPS:
+                rest = f"{high} - {name}"
+                scope.line(f"const si64 live = {f'gy_least(GY_LANES, {rest})' if many else rest};")
+            emit(scope.nested(), range(1), None if found.rest is Rest.STEPS else "live")
 
 
 def shifted(scope: Scope, symbol: Sym, offset: int) -> dict[Sym, str]:
