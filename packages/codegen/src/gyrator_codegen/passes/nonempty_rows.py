@@ -5,24 +5,20 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import static
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class NonemptyRows:
+class NonemptyRows(KernelPass):
     """Prove that no inner axis is empty; of constant extents alone, without `symbolic`."""
 
     symbolic: bool = True
 
     name: ClassVar[str] = "nonempty-rows"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with what is proved."""
-        return each_kernel(program, self._proved)
-
-    def _proved(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         extents = [a.extent for a in tiled.kernel.inner]
         if self.symbolic:
             sure = all(map(facts.known_positive, extents))

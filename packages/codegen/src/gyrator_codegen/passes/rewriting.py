@@ -1,5 +1,6 @@
 """What tile passes share."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
 from attrs import evolve
@@ -20,6 +21,20 @@ Decide = Callable[[Stage, Reduced], Iterable[Reduction]]
 def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
     """Return the program with `tile` applied to every kernel, those of groups included."""
     return each_member(program, lambda k, facts, members: tile(k, facts))
+
+
+class KernelPass(ABC):
+    """A pass that decides for each kernel by itself."""
+
+    __slots__ = ()
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with every kernel, those of groups included, as the pass has it."""
+        return each_kernel(program, self._tile)
+
+    @abstractmethod
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        """Return a kernel with what the pass decides."""
 
 
 def each_member(program: TileProgram, tile: TileMember) -> TileProgram:

@@ -10,12 +10,12 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let
 from gyrator_ir.body.rewrite import AnyStatement, used
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.modes import Numerics
-from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel
 from gyrator_ir.types import DType
 
 _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
@@ -24,7 +24,7 @@ _EXACT_MODES = (Numerics.BITWISE, Numerics.BATCH_INVARIANT)
 
 
 @frozen
-class ApproximateQuotients:
+class ApproximateQuotients(KernelPass):
     """Approximate what is cast to a narrower float, or multiplied and divided and then cast.
 
     Kernels that promise eager's bits are left as they are.
@@ -32,25 +32,23 @@ class ApproximateQuotients:
 
     name: ClassVar[str] = "approximate-quotients"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with approximate quotients."""
-        return each_kernel(program, _approximated)
-
-
-def _approximated(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    kernel = tiled.kernel
-    if kernel.numerics in _EXACT_MODES:
-        return tiled
-    body = [s for stage in kernel.stages for s in stage.body]
-    seen: set[str] = set()
-    for s in reversed(body):
-        seen.update(_seen(s, seen))
-    found = (
-        s.name
-        for s in body
-        if isinstance(s, Let) and s.op in QUOTIENTS and s.dtype is DType.F32 and s.name not in seen
-    )
-    return evolve(tiled, approximate=tuple(dict.fromkeys(found)))
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        if kernel.numerics in _EXACT_MODES:
+            return tiled
+        body = [s for stage in kernel.stages for s in stage.body]
+        seen: set[str] = set()
+        for s in reversed(body):
+            seen.update(_seen(s, seen))
+        found = (
+            s.name
+            for s in body
+            if isinstance(s, Let)
+            and s.op in QUOTIENTS
+            and s.dtype is DType.F32
+            and s.name not in seen
+        )
+        return evolve(tiled, approximate=tuple(dict.fromkeys(found)))
 
 
 def _seen(s: AnyStatement, seen: set[str]) -> Iterator[str]:

@@ -6,12 +6,12 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import power_of_two
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, SortStep, Store
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel
 
 _ELEMENT = 4  # bytes of what most rows hold
 _KEPT = 4  # how much longer a row may be where a loop can't do it
@@ -21,7 +21,7 @@ _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
 
 
 @frozen
-class ChooseBlocks:
+class ChooseBlocks(KernelPass):
     """Cut points into blocks, and hold rows whole or in blocks.
 
     Rows of up to `row_bytes` are held whole; those that a loop can't do, for they have a local, up
@@ -39,11 +39,7 @@ class ChooseBlocks:
     level: int = 32
     steps: int = 128
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with blocks for the kernels that have none."""
-        return each_kernel(program, self._blocks)
-
-    def _blocks(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if tiled.choices:
             return tiled
         kernel = tiled.kernel

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import Flat, blocks_of, places_of, product_axes
 from gyrator_ir.body.nodes import Axis
 from gyrator_ir.body.rewrite import AnyStatement, expressions, renamed
@@ -17,43 +17,40 @@ from gyrator_ir.expr import Expr, FloorDiv, Mod, ShapeFacts, Sym, iter_nodes, su
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.loops import extent_of, kernel_facts
-from gyrator_ir.tile.nodes import Contraction, Form, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Contraction, Form, TiledKernel
 
 Place = tuple[tuple[Flat, Flat], tuple[AnyStatement, ...]]
 """The positions along both dimensions of a block, and what is computed of it."""
 
 
 @frozen
-class FlattenIndices:
+class FlattenIndices(KernelPass):
     """Write indices over positions where that needs no more divisions, and say of the divisions
     that are left, those of digits among them, which are plain."""
 
     name: ClassVar[str] = "flatten-indices"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with forms of indices."""
-        return each_kernel(program, _formed)
-
-
-def _formed(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    flats, places, more = _places(tiled)
-    extents: dict[Sym, Expr] = {f.symbol: extent_of(axes) for f, axes in flats}
-    known = kernel_facts(tiled.kernel, facts, extents | more)
-    forms: dict[Expr, Expr] = {}
-    for pair, body in places:
-        for e in (e for s in body for e in expressions(s)):
-            forms.setdefault(e, _flattened(e, pair, known))
-    written = [
-        *forms.values(),
-        *extents.values(),
-        *(e for f, _ in flats for e in f.digits.values()),
-    ]
-    divisions = {n: None for e in written for n in iter_nodes(e) if isinstance(n, FloorDiv | Mod)}
-    return evolve(
-        tiled,
-        forms=tuple(Form(e, new) for e, new in forms.items() if new is not e),
-        plain=tuple(d for d in divisions if known.nonnegative_division(d)),
-    )
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        flats, places, more = _places(tiled)
+        extents: dict[Sym, Expr] = {f.symbol: extent_of(axes) for f, axes in flats}
+        known = kernel_facts(tiled.kernel, facts, extents | more)
+        forms: dict[Expr, Expr] = {}
+        for pair, body in places:
+            for e in (e for s in body for e in expressions(s)):
+                forms.setdefault(e, _flattened(e, pair, known))
+        written = [
+            *forms.values(),
+            *extents.values(),
+            *(e for f, _ in flats for e in f.digits.values()),
+        ]
+        divisions = {
+            n: None for e in written for n in iter_nodes(e) if isinstance(n, FloorDiv | Mod)
+        }
+        return evolve(
+            tiled,
+            forms=tuple(Form(e, new) for e, new in forms.items() if new is not e),
+            plain=tuple(d for d in divisions if known.nonnegative_division(d)),
+        )
 
 
 def _places(

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import (
     Cond,
@@ -20,23 +20,19 @@ from gyrator_ir.expr import (
     iter_nodes,
 )
 from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 
 @frozen
-class IndexWidth:
+class IndexWidth(KernelPass):
     """Give kernels 32-bit indices where every position, every index, and what is divided or
     compared inside of it, lies in 31 bits, with room for a block of `beyond` elements."""
 
     name: ClassVar[str] = "index-width"
     beyond: int = 1 << 17
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with the narrowest indices."""
-        return each_kernel(program, self._narrowed)
-
-    def _narrowed(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         known = kernel_facts(kernel, facts)
         most = (1 << 31) - self.beyond

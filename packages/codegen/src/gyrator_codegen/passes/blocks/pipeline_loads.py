@@ -5,19 +5,19 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive_inside
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.tile.loops import in_one_step, steps_of
-from gyrator_ir.tile.nodes import Choice, Pipelined, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, Pipelined, TiledKernel
 
 _STAGES = (1, 2, 3, 4)
 
 
 @frozen
-class PipelineLoads:
+class PipelineLoads(KernelPass):
     """Have the loads of `steps` steps under way at once, through shared memory, in loops that fold
     across what is consecutive: a thread has too few of them in flight otherwise.
 
@@ -29,11 +29,7 @@ class PipelineLoads:
     steps: int = 3
     buffers: int = 4
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with loops that load ahead."""
-        return each_kernel(program, self._pipelined)
-
-    def _pipelined(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         inside = [n for n, stage in enumerate(kernel.stages) if stage.level is Level.INNER]
         if tiled.contraction is not None:

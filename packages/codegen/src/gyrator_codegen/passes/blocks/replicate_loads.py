@@ -11,26 +11,22 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive, consecutive_inside
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep
 from gyrator_ir.body.rewrite import AnyStatement, defined, expressions, used
 from gyrator_ir.expr import ONE, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.loops import in_one_step
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class ReplicateLoads:
+class ReplicateLoads(KernelPass):
     """Replicate loads that run along rows which are held whole and consecutive in memory."""
 
     name: ClassVar[str] = "replicate-loads"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with such loads marked."""
-        return each_kernel(program, self._marked)
-
-    def _marked(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         if not kernel.inner or not in_one_step(tiled) or not consecutive_inside(kernel):
             return tiled

@@ -9,12 +9,12 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.extents import guess
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Let
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel
 
 _ROWS = (1, 2, 4, 8)
 _ELEMENTS = (128, 256, 512, 1024, 2048)
@@ -24,18 +24,14 @@ _COSTLY = frozenset(
 
 
 @frozen
-class TileRows:
+class TileRows(KernelPass):
     """Tile pointwise kernels whose rows, of at least `least` elements, have a quotient, a root or
     the like in common."""
 
     name: ClassVar[str] = "tile-rows"
     least: int = 256
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with tiles of rows."""
-        return each_kernel(program, self._tiled)
-
-    def _tiled(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         if tiled.choices or kernel.inner or len(kernel.axes) < 2 or len(kernel.stages) != 1:
             return tiled

@@ -11,17 +11,17 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.consecutive import consecutive
 from gyrator_codegen.extents import guess
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, TiledKernel
 
 _SIDES = (16, 32, 64, 128)
 
 
 @frozen
-class TileTransposes:
+class TileTransposes(KernelPass):
     """Tile pointwise kernels that move data: two grid loops, each of which ends with an axis along
     which some accesses are consecutive.
 
@@ -33,11 +33,7 @@ class TileTransposes:
     side: int = 8
     points: int = 4096
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with its transposes tiled."""
-        return each_kernel(program, self._tiled)
-
-    def _tiled(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         if kernel.inner or len(kernel.axes) < 2 or len(kernel.stages) != 1 or kernel.locals:
             return tiled

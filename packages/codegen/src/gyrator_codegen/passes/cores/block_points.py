@@ -7,13 +7,13 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import static
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.nests import axis_of, grid_loop, nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class BlockPoints:
+class BlockPoints(KernelPass):
     """Cut the axis of the vectors into stretches, where other passes have not yet."""
 
     cores: int = 1
@@ -25,10 +25,6 @@ class BlockPoints:
     """So many other units for each core make stretches superfluous."""
 
     name: ClassVar[str] = "block-points"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with stretches."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel, loops = tiled.kernel, nest(tiled)

@@ -7,34 +7,29 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import Expr, FloorDiv, Mod, ShapeFacts, ceildiv, iter_nodes
 from gyrator_ir.tile.loops import axes_of, extent_of, kernel_facts, steps_of
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class PlainDivisions:
+class PlainDivisions(KernelPass):
     """Prove of the divisions of a kernel that nothing is negative. It goes last."""
 
     name: ClassVar[str] = "plain-divisions"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with plain divisions."""
-        return each_kernel(program, _proved)
-
-
-def _proved(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    divisions: dict[FloorDiv | Mod, None] = {}
-    for e in dict.fromkeys(_written(tiled)):
-        for node in iter_nodes(e):
-            if isinstance(node, FloorDiv | Mod):
-                divisions[node] = None
-    if not divisions:
-        return tiled
-    known = kernel_facts(tiled.kernel, facts)
-    return evolve(tiled, plain=tuple(d for d in divisions if known.nonnegative_division(d)))
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        divisions: dict[FloorDiv | Mod, None] = {}
+        for e in dict.fromkeys(_written(tiled)):
+            for node in iter_nodes(e):
+                if isinstance(node, FloorDiv | Mod):
+                    divisions[node] = None
+        if not divisions:
+            return tiled
+        known = kernel_facts(tiled.kernel, facts)
+        return evolve(tiled, plain=tuple(d for d in divisions if known.nonnegative_division(d)))
 
 
 def _written(tiled: TiledKernel) -> list[Expr]:

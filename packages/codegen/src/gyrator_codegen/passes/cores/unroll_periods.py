@@ -7,7 +7,7 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.passes.cores.settle import settled
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis, price
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Store, StoreMode
 from gyrator_ir.body.rewrite import defined, expressions, renamed
 from gyrator_ir.expr import (
@@ -22,7 +22,7 @@ from gyrator_ir.expr import (
     iter_nodes,
 )
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Stage
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled
 
 _LONGEST = 4
@@ -32,7 +32,7 @@ _STATEMENTS = 256
 
 
 @frozen
-class UnrollPeriods:
+class UnrollPeriods(KernelPass):
     """Cut an axis whose points take turns, as the parts of complex numbers in a row do, and write
     the turns out one after another, where that makes accesses cheaper.
 
@@ -44,10 +44,6 @@ class UnrollPeriods:
     """Elements of a vector, for which accesses are compared."""
 
     name: ClassVar[str] = "unroll-periods"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with periods written out."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

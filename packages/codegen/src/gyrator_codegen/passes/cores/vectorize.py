@@ -10,12 +10,12 @@ from gyrator_codegen.analysis import in_order, ordered
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import PRICES, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
-from gyrator_ir.tile.nodes import Access, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, TiledKernel
 
 LANES_GUESS = 8
 """For how many lanes accesses are compared where the compiler vectorises by itself."""
@@ -25,7 +25,7 @@ _REDUCE_END = 12  # price of merging the lanes of one accumulator, in vector ope
 
 
 @frozen
-class Vectorize:
+class Vectorize(KernelPass):
     """Give each kernel a loop over vectors: the innermost one, or, along points, one outside of
     those over inner axes, in a grid loop of its own."""
 
@@ -35,10 +35,6 @@ class Vectorize:
     """What axes are compared for in that case."""
 
     name: ClassVar[str] = "vectorize"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with loops over vectors."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

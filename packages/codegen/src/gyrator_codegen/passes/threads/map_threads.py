@@ -8,15 +8,15 @@ from gyrator_codegen.analysis import in_order, ordered
 from gyrator_codegen.consecutive import consecutive_inside
 from gyrator_codegen.extents import guess, power_of_two
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import Loop, LoopKind, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Loop, LoopKind, TiledKernel
 
 
 @frozen
-class MapThreads:
+class MapThreads(KernelPass):
     """Give each point a thread, a SIMD group, or a whole group of threads.
 
     A thread alone takes short folds of up to `serial` elements, those whose order matters, and
@@ -32,11 +32,7 @@ class MapThreads:
     long: int = 2048
     many: int = 4096
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with threads for the kernels' points and elements."""
-        return each_kernel(program, self._mapped)
-
-    def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         lanes = self._lanes(kernel, facts) if kernel.inner else 1
         points = self.group // lanes if lanes <= self.simd and not sorts(kernel) else 1

@@ -10,37 +10,32 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import linear_position, ordered
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import Nest, nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, Store
 from gyrator_ir.body.rewrite import defined, used
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
-from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 
 @frozen
-class ClassifyAccesses:
+class ClassifyAccesses(KernelPass):
     """Record what indices are. It goes behind the passes that make loops and prefetches."""
 
     name: ClassVar[str] = "classify-accesses"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with accesses."""
-        return each_kernel(program, _classified)
-
-
-def _classified(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    loops = nest(tiled)
-    if loops is None:
-        return tiled
-    found: dict[Expr, IndexAccess] = {}
-    bound = _bound_by_lane(tiled, loops)
-    for e in _indices(tiled):
-        if e not in found:
-            found[e] = _classify(e, loops, bound)
-    return evolve(tiled, accesses=tuple(found.values()))
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        loops = nest(tiled)
+        if loops is None:
+            return tiled
+        found: dict[Expr, IndexAccess] = {}
+        bound = _bound_by_lane(tiled, loops)
+        for e in _indices(tiled):
+            if e not in found:
+                found[e] = _classify(e, loops, bound)
+        return evolve(tiled, accesses=tuple(found.values()))
 
 
 def _indices(tiled: TiledKernel) -> Iterator[Expr]:

@@ -6,41 +6,36 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, Store, StoreMode
 from gyrator_ir.expr import ONE, ShapeFacts
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 _ZEROS = ("0", "0.0", "False")  # minus zero has a bit set
 
 
 @frozen
-class ClearMemory:
+class ClearMemory(KernelPass):
     """Record which buffers a kernel that only fills memory fills with zeros, side by side."""
 
     name: ClassVar[str] = "clear-memory"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with buffers that are cleared."""
-        return each_kernel(program, _tile)
-
-
-def _tile(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    body = [s for stage in tiled.kernel.stages for s in stage.body]
-    stores = [s for s in body if isinstance(s, Store)]
-    if any(not isinstance(s, Const | Store) for s in body):
-        return tiled
-    loops = nest(tiled)
-    if loops is None or not loops.across or len({s.buffer for s in stores}) < len(stores):
-        return tiled
-    zeros = {s.name for s in body if isinstance(s, Const) and repr(s.value) in _ZEROS}
-    # An affine address only: one that is so within a vector may jump between two.
-    cleared = tuple(
-        s.buffer
-        for s in stores
-        if s.mode is StoreMode.SET
-        and s.mask is None
-        and s.value in zeros
-        and lane_slope(s.index, loops.symbol, 1 << 40) is ONE
-    )
-    return evolve(tiled, cleared=cleared) if cleared else tiled
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        body = [s for stage in tiled.kernel.stages for s in stage.body]
+        stores = [s for s in body if isinstance(s, Store)]
+        if any(not isinstance(s, Const | Store) for s in body):
+            return tiled
+        loops = nest(tiled)
+        if loops is None or not loops.across or len({s.buffer for s in stores}) < len(stores):
+            return tiled
+        zeros = {s.name for s in body if isinstance(s, Const) and repr(s.value) in _ZEROS}
+        # An affine address only: one that is so within a vector may jump between two.
+        cleared = tuple(
+            s.buffer
+            for s in stores
+            if s.mode is StoreMode.SET
+            and s.mask is None
+            and s.value in zeros
+            and lane_slope(s.index, loops.symbol, 1 << 40) is ONE
+        )
+        return evolve(tiled, cleared=cleared) if cleared else tiled

@@ -8,50 +8,45 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import ordered
 from gyrator_codegen.lanes import split_terms
 from gyrator_codegen.nests import Nest, nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, SortStep
 from gyrator_ir.body.rewrite import expressions
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 
 _BY_LANE = (Access.GATHERED, Access.LANES)
 
 
 @frozen
-class HoistAddresses:
+class HoistAddresses(KernelPass):
     """Split the indices of accesses. It goes after `hoist-values` and `classify-accesses`."""
 
     name: ClassVar[str] = "hoist-addresses"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with parts of addresses that are computed ahead."""
-        return each_kernel(program, _split)
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        loops = nest(tiled)
+        if loops is None or tiled.transposed:
+            return tiled
+        body = (s for stage in tiled.kernel.stages for s in stage.body)
+        lanes = {loops.symbol, *(s.symbol for s in body if isinstance(s, Bind))}
+        moving: dict[Expr, frozenset[Sym]] = {}
+        for stage in tiled.kernel.stages:
+            symbols = _stepped(tiled, stage, loops)
+            for e in (e for s in stage.body for e in expressions(s)):
+                if symbols:
+                    moving.setdefault(e, symbols)
+        for p in tiled.prefetches:
+            moving.setdefault(p.index, _stepped(tiled, tiled.kernel.stages[p.stage], loops))
 
+        def split(a: IndexAccess) -> IndexAccess:
+            symbols = moving.get(a.index, frozenset())
+            if a.kind in _BY_LANE:
+                symbols |= lanes  # what is bound may be so for each lane
+            ahead, rest = split_terms(a.index, symbols)
+            return a if rest is ZERO else evolve(a, ahead=ahead)
 
-def _split(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    loops = nest(tiled)
-    if loops is None or tiled.transposed:
-        return tiled
-    body = (s for stage in tiled.kernel.stages for s in stage.body)
-    lanes = {loops.symbol, *(s.symbol for s in body if isinstance(s, Bind))}
-    moving: dict[Expr, frozenset[Sym]] = {}
-    for stage in tiled.kernel.stages:
-        symbols = _stepped(tiled, stage, loops)
-        for e in (e for s in stage.body for e in expressions(s)):
-            if symbols:
-                moving.setdefault(e, symbols)
-    for p in tiled.prefetches:
-        moving.setdefault(p.index, _stepped(tiled, tiled.kernel.stages[p.stage], loops))
-
-    def split(a: IndexAccess) -> IndexAccess:
-        symbols = moving.get(a.index, frozenset())
-        if a.kind in _BY_LANE:
-            symbols |= lanes  # what is bound may be so for each lane
-        ahead, rest = split_terms(a.index, symbols)
-        return a if rest is ZERO else evolve(a, ahead=ahead)
-
-    return evolve(tiled, accesses=tuple(map(split, tiled.accesses)))
+        return evolve(tiled, accesses=tuple(map(split, tiled.accesses)))
 
 
 def _stepped(tiled: TiledKernel, stage: Stage, loops: Nest) -> frozenset[Sym]:

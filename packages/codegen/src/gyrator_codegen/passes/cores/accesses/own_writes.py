@@ -13,17 +13,17 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Axis, Store, StoreMode
 from gyrator_ir.expr import Add, Expr, ShapeFacts
 from gyrator_ir.expr import Const as Number
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.loops import kernel_facts
-from gyrator_ir.tile.nodes import Loop, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 
 @frozen
-class OwnWrites:
+class OwnWrites(KernelPass):
     """Let threads share out the axes that own addresses, where that is work for all of them."""
 
     cores: int = 1
@@ -31,10 +31,6 @@ class OwnWrites:
     """Points of a stretch, at least."""
 
     name: ClassVar[str] = "own-writes"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with fewer atomic operations."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel, loops = tiled.kernel, nest(tiled) if tiled.atomic else None

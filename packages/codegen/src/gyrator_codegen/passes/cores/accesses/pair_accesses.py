@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Load, Store, StoreMode
 from gyrator_ir.expr import ONE, Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.tile.nodes import Pair, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Pair, TiledKernel
 from gyrator_ir.types import DType
 
 _UNPAIRED = frozenset(d for d in DType if d.is_narrow_float and d.size == 1)
@@ -20,32 +20,27 @@ _UNPAIRED = frozenset(d for d in DType if d.is_narrow_float and d.size == 1)
 
 
 @frozen
-class PairAccesses:
+class PairAccesses(KernelPass):
     """Record pairs of strided accesses that nothing keeps apart. It goes after
     `classify-accesses`."""
 
     name: ClassVar[str] = "pair-accesses"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with pairs."""
-        return each_kernel(program, _paired)
-
-
-def _paired(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    strided = {a.index for a in tiled.accesses if a.stride is Const(2)}
-    if not strided or tiled.transposed:
-        return tiled
-    buffers = {
-        b.name
-        for b in tiled.kernel.parameters
-        if not b.dtype.is_complex and b.dtype not in _UNPAIRED
-    }
-    pairs = [
-        Pair(number, first, second)
-        for number, stage in enumerate(tiled.kernel.stages)
-        for first, second in _pairs_of(stage.body, strided, buffers)
-    ]
-    return evolve(tiled, pairs=tuple(pairs)) if pairs else tiled
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        strided = {a.index for a in tiled.accesses if a.stride is Const(2)}
+        if not strided or tiled.transposed:
+            return tiled
+        buffers = {
+            b.name
+            for b in tiled.kernel.parameters
+            if not b.dtype.is_complex and b.dtype not in _UNPAIRED
+        }
+        pairs = [
+            Pair(number, first, second)
+            for number, stage in enumerate(tiled.kernel.stages)
+            for first, second in _pairs_of(stage.body, strided, buffers)
+        ]
+        return evolve(tiled, pairs=tuple(pairs)) if pairs else tiled
 
 
 def _pairs_of(

@@ -6,13 +6,13 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import static
 from gyrator_codegen.nests import nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class PlaceLocals:
+class PlaceLocals(KernelPass):
     """Put locals of a known size on the stack, if they are small."""
 
     most: int = 65536
@@ -20,11 +20,7 @@ class PlaceLocals:
 
     name: ClassVar[str] = "place-locals"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with locals on the stack."""
-        return each_kernel(program, self._placed)
-
-    def _placed(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if not tiled.kernel.locals:
             return tiled
         loops = nest(tiled)

@@ -13,17 +13,17 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import nest
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load, Reduce, Store, StoreMode
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Level, Stage
-from gyrator_ir.tile.nodes import Access, Method, Prefetch, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Access, Method, Prefetch, TiledKernel
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 
 @frozen
-class PrefetchRows:
+class PrefetchRows(KernelPass):
     """Prefetch rows of a known length along one axis."""
 
     least: int = 512
@@ -32,10 +32,6 @@ class PrefetchRows:
     """... and more does not stay in the cache."""
 
     name: ClassVar[str] = "prefetch-rows"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with prefetches."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

@@ -12,16 +12,16 @@ from attrs import evolve, frozen
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.expr import ShapeFacts, Sym
-from gyrator_ir.tile.nodes import Access, TiledKernel, TileProgram, Transposed
+from gyrator_ir.tile.nodes import Access, TiledKernel, Transposed
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 
 @frozen
-class TransposeLoads:
+class TransposeLoads(KernelPass):
     """Cut both axes of loads that want to be read along another axis than the vectors."""
 
     stretch: int = 2048
@@ -30,10 +30,6 @@ class TransposeLoads:
     """Rows of a tile, in vectors."""
 
     name: ClassVar[str] = "transpose-loads"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with transposed loads."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel

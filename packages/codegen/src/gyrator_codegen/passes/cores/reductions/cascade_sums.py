@@ -10,18 +10,18 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import in_order, static
 from gyrator_codegen.nests import nest
-from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
+from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Reduce, ReduceKind
 from gyrator_ir.expr import Const, ShapeFacts
 from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.tile.choices import settled
-from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Reduction, TiledKernel
 
 _ENDLESS = 1 << 20  # what an extent is taken for that is not known
 
 
 @frozen
-class CascadeSums:
+class CascadeSums(KernelPass):
     """Give chains to sums of floats, and blocks of such chains to long loops."""
 
     chain: int = 64
@@ -30,10 +30,6 @@ class CascadeSums:
     """The same where rows are added to a strip of points, whose accumulators lie in memory."""
 
     name: ClassVar[str] = "cascade-sums"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with cascaded sums."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel, loops = tiled.kernel, nest(tiled) if tiled.reductions else None

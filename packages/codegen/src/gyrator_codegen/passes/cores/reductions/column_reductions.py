@@ -11,15 +11,15 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import ordered, static
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.nests import Nest, axis_of, grid_loop, nest, plain_loop
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Level
-from gyrator_ir.tile.nodes import TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import TiledKernel
 
 
 @frozen
-class ColumnReductions:
+class ColumnReductions(KernelPass):
     """Put the loops over inner axes around that over vectors of points, where they are long."""
 
     cores: int = 1
@@ -31,10 +31,6 @@ class ColumnReductions:
     """With more reductions than this, strips are half as wide."""
 
     name: ClassVar[str] = "column-reductions"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with strips where they pay."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if not tiled.reductions:

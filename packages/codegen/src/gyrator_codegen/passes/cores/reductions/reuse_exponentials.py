@@ -9,41 +9,38 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import static
-from gyrator_codegen.passes.rewriting import each_kernel
+from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Const, IndexValue, Let, Load, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import defined, writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.tile.choices import settled
-from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel
 
 _Key = tuple[object, ...]
 
 
 @frozen
-class ReuseExponentials:
+class ReuseExponentials(KernelPass):
     """Keep the exponentials of rows that are one block for later stages."""
 
     name: ClassVar[str] = "reuse-exponentials"
 
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with exponentials kept."""
-        return each_kernel(program, _tile)
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel = tiled.kernel
+        if not any(r.method is Method.TWO_PASS for r in tiled.reductions) or len(kernel.inner) != 1:
+            return tiled
+        length = static(kernel.inner[0].extent)
+        again = {} if length is None else _shared_exponentials(kernel)
 
+        def kept(r: Reduction) -> Reduction:
+            names = again.get(r.result, ())
+            whole = (
+                r.method is Method.TWO_PASS and length is not None and length <= settled(r.block)
+            )
+            return evolve(r, keep=names) if names and whole else r
 
-def _tile(tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-    kernel = tiled.kernel
-    if not any(r.method is Method.TWO_PASS for r in tiled.reductions) or len(kernel.inner) != 1:
-        return tiled
-    length = static(kernel.inner[0].extent)
-    again = {} if length is None else _shared_exponentials(kernel)
-
-    def kept(r: Reduction) -> Reduction:
-        names = again.get(r.result, ())
-        whole = r.method is Method.TWO_PASS and length is not None and length <= settled(r.block)
-        return evolve(r, keep=names) if names and whole else r
-
-    return evolve(tiled, reductions=tuple(map(kept, tiled.reductions))) if again else tiled
+        return evolve(tiled, reductions=tuple(map(kept, tiled.reductions))) if again else tiled
 
 
 def _shared_exponentials(kernel: Kernel) -> dict[str, tuple[str, ...]]:

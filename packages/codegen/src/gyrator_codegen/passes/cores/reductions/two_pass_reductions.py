@@ -12,27 +12,23 @@ from attrs import evolve, frozen
 from gyrator_codegen.analysis import static
 from gyrator_codegen.lanes import lane_slope
 from gyrator_codegen.nests import Nest, nest
-from gyrator_codegen.passes.rewriting import each_kernel, each_stage
+from gyrator_codegen.passes.rewriting import KernelPass, each_stage
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, Store
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
-from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Method, Reduction, TiledKernel
 
 _KINDS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 
 
 @frozen
-class TwoPassReductions:
+class TwoPassReductions(KernelPass):
     """Give two passes to the reductions of rows that need a first result for a second."""
 
     block: int = 2048
     """Elements of a row that are kept between the passes."""
 
     name: ClassVar[str] = "two-pass-reductions"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with two passes where vectors run along rows."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         if not tiled.reductions:

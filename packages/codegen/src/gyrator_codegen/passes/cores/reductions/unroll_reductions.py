@@ -6,18 +6,18 @@ from attrs import evolve, frozen
 
 from gyrator_codegen.analysis import invariant, static, work
 from gyrator_codegen.nests import Nest, nest
-from gyrator_codegen.passes.rewriting import Reduced, each_kernel, each_stage
+from gyrator_codegen.passes.rewriting import KernelPass, Reduced, each_stage
 from gyrator_ir.body.nodes import Const, Reduce, ReduceKind
 from gyrator_ir.body.rewrite import writes
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, Stage
-from gyrator_ir.tile.nodes import Reduction, TiledKernel, TileProgram
+from gyrator_ir.tile.nodes import Reduction, TiledKernel
 
 _SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX)
 
 
 @frozen
-class UnrollReductions:
+class UnrollReductions(KernelPass):
     """Write steps of cheap stages side by side.
 
     Along rows, that hides latency: each step has an accumulator of its own. Down columns, that
@@ -32,10 +32,6 @@ class UnrollReductions:
     columns_by_two: int = 16
 
     name: ClassVar[str] = "unroll-reductions"
-
-    def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with unrolled reductions."""
-        return each_kernel(program, self._tile)
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         loops = nest(tiled) if tiled.reductions else None
