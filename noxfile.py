@@ -439,7 +439,9 @@ def journeys(session: nox.Session) -> None:
             session.run("hatchling", "build", "-t", "wheel", "-d", str(dist), silent=True)
     wheels = sorted(str(path) for path in dist.glob("*.whl"))
     site = ("expecttest", "mkdocs", "mkdocs-material", "mkdocstrings-python")
-    tools = ("copier", "editables", "hatchling", "pip", "tlparse", *site, *TEST_TOOLS)
+    tools = (
+        "copier", "editables", "hatchling", "pip", "playwright", "tlparse", *site, *TEST_TOOLS,
+    )  # fmt: skip
     python = venv(session, "wheels-journeys", *wheels, *tools, fresh=True)
     with session.chdir(session.create_tmp()):
         script = str(ROOT / "ci" / "journeys.py")

@@ -16,6 +16,8 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
+from playwright.sync_api import Error, sync_playwright
+
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 PROGRAM = """loop.program 1 @rows
@@ -233,8 +235,39 @@ def reports(folder: Path) -> None:
     config = str(ROOT / "mkdocs.yml")
     run(ROOT, sys.executable, "-m", "mkdocs", "build", "-q", "--strict", "-f", config, "-d",
         str(folder / "site"))  # fmt: skip
+    search(folder / "site" / "how-to" / "read-a-kernel.html", "freezing")
     for page in ("index", "options", "how-to/read-a-kernel", "benchmarks"):
         pictures(folder, folder / "site" / f"{page}.html", page.rpartition("/")[2])
+
+
+def search(page: Path, word: str) -> None:
+    """Search the manual from one of its pages, which lies in a folder and not on a server.
+
+    Raises:
+        FailedError: nothing is found, or the page asks the network for something.
+    """
+    asked: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=_browser(), args=["--no-sandbox"])
+        shown = browser.new_page(viewport={"width": max(WIDTHS), "height": 900})
+        shown.on("request", lambda request: asked.append(request.url))
+        try:
+            shown.goto(page.as_uri())
+            shown.fill("input[name=query]", word)
+            shown.wait_for_selector(f".md-search-result__item a[href*={word}]")
+        except Error as error:
+            raise FailedError(f"searching for {word}: {error}") from error
+        finally:
+            browser.close()
+    if outside := [url for url in asked if url.startswith("http")]:
+        raise FailedError(f"{page.name} asks for {outside}")
+
+
+def _browser() -> str:
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        raise FailedError("there is no browser: Debian's chromium, or google-chrome")
+    return found
 
 
 def pictures(folder: Path, page: Path, name: str) -> None:
@@ -243,11 +276,8 @@ def pictures(folder: Path, page: Path, name: str) -> None:
     Raises:
         FailedError: the page is wider than the window.
     """
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        raise FailedError("there is no browser: Debian's chromium, or google-chrome")
     SHOTS.mkdir(parents=True, exist_ok=True)
-    common = (browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+    common = (_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
     for width in WIDTHS:
         # A frame is as wide as it is told; windows have a least width.
         frame = folder / f"{name}-{width}.html"
