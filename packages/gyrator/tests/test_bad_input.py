@@ -201,3 +201,26 @@ def test_classes_outside_of_many(session: Session, weighted: bool) -> None:
         t[5] = outside
         with pytest.raises(IndexError):
             compiled(x, t)
+
+
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
+def test_tensors_at_odd_addresses(wrapper: str, dtype: torch.dtype) -> None:
+    """Eager takes elements that lie at no multiple of their size, as those of a file may."""
+
+    def steps(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y.add_(1)
+        return x * y + x, x.view(16, -1).amax(-1), (x + y).sum(0), x.sort().values
+
+    def odd() -> torch.Tensor:
+        memory = bytearray(1040 * dtype.itemsize)
+        made = torch.frombuffer(memory, dtype=dtype, count=1024, offset=1)
+        return made.copy_(torch.randint(-9, 9, (1024,)))
+
+    torch._dynamo.reset()
+    compiled = torch.compile(steps, backend="gyrator", options={"wrapper": wrapper})
+    x, y = odd(), odd()
+    assert x.data_ptr() % dtype.itemsize
+    expected = y.clone()
+    torch.testing.assert_close(compiled(x, y), steps(x, expected))
+    assert torch.equal(y, expected)

@@ -102,7 +102,9 @@ class Options:
         False, "Raise where a custom op returns what its fake does not say, rather than copy."
     )
     nan_asserts: bool = _option(
-        False, "Raise where a kernel or an ATen op first gives NaN or infinity."
+        False,
+        "Raise where a kernel or an ATen op first gives NaN or infinity, and name the op of the "
+        "graph that does so by itself, with its line and module.",
     )
     memory_asserts: bool = _option(
         False,
@@ -167,8 +169,9 @@ class Options:
 
     @property
     def looks_up(self) -> bool:
-        """Whether stored programs are loaded; a trace needs those that compile."""
-        return self.cache and not self.trace_dir
+        """Whether stored programs are loaded; a trace needs those that compile, and `nan_asserts`
+        their graphs."""
+        return self.cache and not self.trace_dir and not self.nan_asserts
 
     def code_fields(self) -> dict[str, Any]:
         """Return the options that can change generated code, for cache keys."""

@@ -18,6 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.idle_options import warn_idle
+from gyrator.engine.nan import naming_op, written
 from gyrator.engine.parts import PartCompiler, PartError
 from gyrator.frontend.boundary import plain_boundary
 from gyrator.frontend.fallback import eager_graph, warn_fallback
@@ -294,7 +295,9 @@ class Engine(CompilerContext):
     def _finish(self, key: CacheKey, stored: StoredProgram, record: GraphRecord) -> CompiledGraph:
         self.report(record.externs)
         self.observe(record)
-        return CompiledGraph(stored.call, None if stored.constants else key)
+        named = self.options.nan_asserts
+        call = naming_op(stored.call, record.levels["fx"]) if named else stored.call
+        return CompiledGraph(call, None if stored.constants else key)
 
     def check(self, gm: torch.fx.GraphModule) -> None:
         """Raise UnsupportedError for a graph that can only run as it is."""
@@ -400,7 +403,7 @@ def _check_pending(gm: torch.fx.GraphModule) -> None:
     read a copy of such an input."""
     for node in gm.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
-        if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and _written(node):
+        if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and written(node):
             raise UnsupportedError(
                 Diagnostic(
                     "GY-COMPILE-002",
@@ -410,16 +413,3 @@ def _check_pending(gm: torch.fx.GraphModule) -> None:
                     help="pass `x.resolve_conj().resolve_neg()` instead",
                 )
             )
-
-
-def _written(node: torch.fx.Node) -> bool:
-    """Whether a graph writes to a tensor, or to a view of it."""
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is None:
-            return user.op != "output"  # a higher-order op may do anything
-        if schema.is_mutable and node in user.args[:1]:
-            return True
-        if any(r.alias_info is not None for r in schema.returns) and _written(user):
-            return True
-    return False
