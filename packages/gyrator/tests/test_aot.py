@@ -475,6 +475,25 @@ def test_it_loads_where_nothing_can_be_written(
         aot.load(block[1])
 
 
+def test_libraries_lie_in_memory_where_code_may_run_there(
+    block: tuple[Block, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Path | None] = []
+
+    def noted(*, prefix: str, dir: Path | None = None) -> Any:  # as tempfile's
+        used.append(dir)
+        return original(prefix=prefix, dir=dir)
+
+    original = loading.tempfile.TemporaryDirectory
+    monkeypatch.setattr(loading.tempfile, "TemporaryDirectory", noted)
+    here = os.statvfs("/")
+    for flags, blocks in ((0, 1 << 40), (os.ST_NOEXEC, 1 << 40), (0, 0)):
+        found = SimpleNamespace(f_flag=flags, f_bavail=blocks, f_frsize=here.f_frsize)
+        monkeypatch.setattr(loading.os, "statvfs", lambda folder, found=found: found)
+        aot.load(block[1])
+    assert used == [Path("/dev/shm"), None, None]
+
+
 def test_an_exported_program_is_packaged_as_it_is(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.5)).eval()
     model = model.to(memory_format=torch.channels_last)

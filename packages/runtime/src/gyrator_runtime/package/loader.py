@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from gyrator_runtime.package.accelerated import Accelerated
 
 _SPARE = Path("/dev/shm")
-"""Where libraries are put for a moment if no folder for temporary files can be written."""
+"""Where libraries are put for a moment: if it serves, or if no other folder can be written."""
+_ROOM = 64 << 20
 
 
 def load(
@@ -319,14 +320,28 @@ def _version(text: str) -> tuple[int, ...]:
 
 @contextmanager
 def _folder(path: Path) -> Iterator[Path]:
-    """A folder for libraries: once they are mapped, nothing has to be there."""
-    try:
-        made = tempfile.TemporaryDirectory(prefix="gyrator-")
-    except OSError:
+    """A folder for libraries: once they are mapped, nothing has to be there.
+
+    In memory if that can be: a disk's file that is mapped and removed is given up when it is
+    unmapped, and whoever drops a model would wait milliseconds for the file system.
+    """
+    why = ""
+    for place in (_SPARE, None) if _serves(_SPARE) else (None, _SPARE):
         try:
-            made = tempfile.TemporaryDirectory(prefix="gyrator-", dir=_SPARE)
+            made = tempfile.TemporaryDirectory(prefix="gyrator-", dir=place)
         except OSError as error:
             why = f"there is no folder for its libraries ({error})"
-            raise misfit(path, why, "set TMPDIR to a folder that can be written") from error
-    with made as folder:
-        yield Path(folder)
+            continue
+        with made as folder:
+            yield Path(folder)
+        return
+    raise misfit(path, why, "set TMPDIR to a folder that can be written")
+
+
+def _serves(folder: Path) -> bool:
+    """Whether a file system lets code run, and has room."""
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return False
+    return not found.f_flag & os.ST_NOEXEC and found.f_bavail * found.f_frsize >= _ROOM
