@@ -1,6 +1,7 @@
 """What random kernels seldom meet: text, special values, errors, refusals, wide indices."""
 
 import ast
+import itertools
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from triton_corpus import (
 from triton_harness import NUMPY, Library, target
 
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
+from gyrator_codegen_triton.dtypes import TYPES, cast
 from gyrator_codegen_triton.stage import TritonBackend
 from gyrator_ir.backend import TilingBackend
 from gyrator_ir.body.nodes import (
@@ -418,3 +420,11 @@ def test_short_folds_across_what_is_consecutive_are_stepped_through():
     assert all(dict(c.values)["RBLOCK"] == 1 for c in source.candidates)
     assert dict(source.candidates[0].values)["XBLOCK"] >= 256
     assert "for start in range(0, extent, RBLOCK):" in source.text
+
+
+def test_floats_become_unsigned_integers_in_one_conversion():
+    """The hardware's own gives the nearest end of the range, as eager's kernels do."""
+    wide = (DType.U16, DType.U32, DType.U64)
+    for source, into in itertools.product((DType.F32, DType.F64), wide):
+        assert cast("v", source, into) == f"v.to({TYPES[into]})"
+    assert cast("v", DType.F16, DType.U32) == "v.to(tl.float32).to(tl.uint32)"

@@ -62,8 +62,9 @@ def literal(value: bool | int | float, dtype: DType) -> str:
 def cast(text: str, source: DType, target: DType) -> str:
     """Return the conversion by value of an atom or call.
 
-    Through `f32` between narrow floats and other types; floats to small integers through a wider
-    one, so that what fits neither wraps as eager's does.
+    Through `f32` between narrow floats and other types. What no integer of the target type is
+    becomes what eager's kernels make of it: integers of up to 8 bits and signed ones of 16 go
+    through a wider type and wrap, the others have the nearest end of the type's range.
     """
     if source is target:
         return text
@@ -79,11 +80,6 @@ def cast(text: str, source: DType, target: DType) -> str:
         return f"gy_byte_float_value({text}, {_FORMS[source]})"
     if target in _FORMS:
         return f"gy_byte_float_bits({text}, {_FORMS[target]})"
-    if source.is_float and target.is_int:
-        if target is DType.U64:
-            return f"gy_float_to_u64({text})"
-        if target.size < 4:
-            return f"{text}.to(tl.int32).to({TYPES[target]})"
-        if target is DType.U32:
-            return f"{text}.to(tl.int64).to(tl.uint32)"
+    if source.is_float and target.is_int and target.size < 4 and target is not DType.U16:
+        return f"{text}.to(tl.int32).to({TYPES[target]})"
     return f"{text}.to({TYPES[target]})"

@@ -106,12 +106,6 @@ _HELPERS: tuple[tuple[str, str], ...] = (
 """,
     ),
     (
-        "gy_float_to_u64",
-        """(a):
-    return tl.where(a < 0, a.to(tl.int64).to(tl.uint64), a.to(tl.uint64))
-""",
-    ),
-    (
         "gy_sigmoid",
         """(a):
     # The exponential of a number that is not positive does not overflow.
