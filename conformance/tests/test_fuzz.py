@@ -88,6 +88,54 @@ def test_unstable_results_and_what_torch_does_are_explained(judge):
     assert judge._explained(plain, plain.function(), Verdict("value")) == ""
 
 
+@pytest.mark.parametrize(
+    ("reason", "statement", "given", "wrong"),
+    [
+        (
+            "conversion", "v = x.to(i32)", Input("x", (40,), "f32", special=True),
+            lambda x: torch.where(x.abs() < 1e9, x.to(torch.int32), 3),
+        ),
+        (
+            "ties", "v = x.sort()[1]", Input("x", (40,), "f32", seed=1),
+            lambda x: x.sort(stable=True)[1],
+        ),
+        (
+            "overflow", "v = F.layer_norm(x, (4,))", Input("x", (30, 4), "f32", special=True),
+            lambda x: torch.where(
+                (x.abs().amax(-1).clamp_max(1e38) == 1e30)[:, None], 7,
+                torch.nn.functional.layer_norm(x, (4,)),
+            ),
+        ),
+        (
+            "unstable", "v = torch.cosh(x).view(i32)", Input("x", (40,), "f32"),
+            lambda x: torch.cosh(x).view(torch.int32) + 1,
+        ),
+    ],
+)  # fmt: skip
+def test_what_nothing_promises_is_explained_and_nothing_else(
+    judge, reason, statement, given, wrong
+):
+    p = program(statement, inputs=(given,))
+    known = judge._unpromised(p, p.function(), lambda x: (wrong(x),), 0)
+    assert known == reason
+    found = judge._unpromised(p, p.function(), lambda x: (wrong(x) * 0 + 77,), 0)
+    assert (found == reason) is (reason == "unstable")
+
+
+def test_the_exact_result_is_in_double_precision_whatever_a_program_names(judge):
+    p = program(
+        "u = x.to(f32) / 3", "w = u.half() + torch.rand_like(u)", "v = w.to(bf16)",
+        inputs=(Input("x", (5,), "i64"),),
+    )  # fmt: skip
+    torch.manual_seed(7)
+    x = p.arguments(0, "cpu")[0][0]
+    want = x.double() / 3 + torch.rand(5)
+    (exact,) = judge._exactly(p, 0).results
+    assert exact.dtype == torch.float64
+    torch.testing.assert_close(exact, want, rtol=1e-15, atol=1e-15)
+    assert torch.get_default_dtype() is torch.float32
+
+
 def test_failures_are_shrunk(monkeypatch):
     """A program fails as long as it takes a sine of a tensor that is not contiguous."""
 

@@ -4,6 +4,7 @@ A program is stored as JSON and shown as a Python script that runs by itself.
 """
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
@@ -22,6 +23,12 @@ DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "u16": torch.uint16, "u32": torch.uint32, "u64": torch.uint64,
 })  # fmt: skip
 """Element types by the names that programs use."""
+
+_WIDE: Mapping[str, torch.dtype] = MappingProxyType({
+    **DTYPES, "f32": torch.float64, "f16": torch.float64, "bf16": torch.float64,
+    "c64": torch.complex128,
+})  # fmt: skip
+_NARROWING = re.compile(r"\.(float|half|bfloat16)\(\)")
 
 LAYOUTS = ("c", "T", "perm", "step", "off", "exp", "cl", "over", "conj")
 """Contiguous, last two axes swapped, axes reversed, every second element, all but the first,
@@ -76,10 +83,11 @@ class Program:
         lines = [f"def fn({names}):", *(f"    {s}" for s in self.statements)]
         return "\n".join([*lines, f"    return ({', '.join(self.results)},)", ""])
 
-    def function(self) -> Callable[..., tuple[Any, ...]]:
-        """Return the function."""
-        space: dict[str, Any] = {"torch": torch, "F": F, **DTYPES}
-        exec(compile(self.text, "<program>", "exec"), space)
+    def function(self, wide: bool = False) -> Callable[..., tuple[Any, ...]]:
+        """Return the function; if `wide` one that names double precision wherever it names less."""
+        space: dict[str, Any] = {"torch": torch, "F": F, **(_WIDE if wide else DTYPES)}
+        text = _NARROWING.sub(".double()", self.text) if wide else self.text
+        exec(compile(text, "<program>", "exec"), space)
         made: Callable[..., tuple[Any, ...]] = space["fn"]
         return made
 

@@ -1,0 +1,216 @@
+"""Eager execution in which something is altered that no contract promises.
+
+Each mode changes what ATen's ops return, below autograd, so that gradients are altered too. Where a
+compiled program differs from eager in what such a change changes as well, it is not wrong.
+"""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+aten = torch.ops.aten
+
+_EXACT = frozenset(
+    """
+    _reshape_alias _to_copy _unique2 _unsafe_index abs add alias amax amin aminmax
+    argsort as_strided as_strided_scatter bernoulli bucketize cat cauchy ceil clamp clamp_max
+    clamp_min clone col2im complex constant_pad_nd copy copysign cummax cummin diag_embed
+    diagonal_copy diagonal_scatter div embedding empty empty_like empty_strided exponential fill
+    flip floor fmax fmin frac full full_like gather geometric glu hardtanh im2col index index_copy
+    index_fill index_put index_select isin kthvalue leaky_relu lift_fresh log_normal logical_not
+    masked_fill masked_scatter masked_select max maximum median min minimum mode mul nan_to_num
+    nanmedian neg new_empty new_full new_ones new_zeros normal ones ones_like permute poisson put
+    rand rand_like randint randn randn_like random randperm reciprocal reflection_pad1d
+    reflection_pad2d relu repeat replication_pad1d replication_pad2d replication_pad3d resize roll
+    round rsub scalar_tensor scatter select_scatter set sgn sign slice_scatter sort split sqrt
+    squeeze sub take topk tril triu trunc unfold uniform unique_consecutive unique_dim unsqueeze
+    where zeros zero zeros_like
+    """.split()
+)
+"""Ops that move or choose elements, draw random ones, or round once: they have one result."""
+
+
+def base_name(op: OpOverload) -> str:
+    """Return an op's name without namespace, overload, and marks of lists and of writing."""
+    name = op._schema.name.split("::")[1].removeprefix("_foreach_")
+    return name if name.endswith("__") else name.removesuffix("_")
+
+
+class Drawn(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps what random ops return, or gives what another run kept, so that both draw alike."""
+
+    def __init__(self, kept: list[list[Tensor]] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.given = None if kept is None else iter(kept)
+        self.kept: list[list[Tensor]] = []
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op.
+
+        Raises:
+            ValueError: The other run drew something else at this place.
+        """
+        out = func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded not in func.tags:
+            return out
+        drawn = [t for t in tree_leaves(out) if isinstance(t, Tensor)]
+        if self.given is None:
+            self.kept.append([t.detach().clone() for t in drawn])
+            return out
+        for mine, theirs in zip(drawn, next(self.given, ()), strict=True):
+            if mine.shape != theirs.shape:
+                raise ValueError(f"{func} drew {tuple(mine.shape)}, not {tuple(theirs.shape)}")
+            mine.copy_(theirs)
+        return out
+
+
+class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Moves what functions and folds return by two units in the last place: a function's result of
+    itself, up or down as its value says, so that equal ones stay equal; a fold's of the largest.
+
+    Functions of one tensor are taken of a longer one, so that all elements go through vectors: ATen
+    has other values of some in the scalar loop that ends a row.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = torch.Generator().manual_seed(11)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        out = func(*args, **(kwargs or {}))
+        returned = func._schema.returns
+        views = any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
+        if views or (base_name(func) in _EXACT and not kwargs):
+            return out
+        writes = any(r.alias_info is not None for r in returned) or not returned
+        pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in str(func)
+        move = self._moved if pointwise else self._spread
+        if pointwise and not writes and isinstance(out, Tensor) and out.numel():
+            _copy_of_vectors(out, func, args, kwargs or {})
+        for t in tree_leaves(args[0] if writes and not returned else out):
+            if isinstance(t, Tensor) and t.is_floating_point() and t.numel():
+                t.copy_(move(t))
+        return out
+
+    def _moved(self, t: Tensor) -> Tensor:
+        up = (t.double() * 7919.3).fmod(2).abs() < 1
+        return t * (1 + torch.where(up, 2, -2) * torch.finfo(t.dtype).eps)
+
+    def _spread(self, t: Tensor) -> Tensor:
+        with torch.device(self.generator.device):
+            parts = torch.rand(t.shape, generator=self.generator, dtype=torch.float64) * 2 - 1
+        largest = t.double().nan_to_num(0, 0, 0).abs().max()
+        moved = t.double() + parts.to(t.device) * largest * 2 * torch.finfo(t.dtype).eps
+        return moved.to(t.dtype)
+
+
+class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Makes any integers of floats that no integer of the type is."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.generator = torch.Generator().manual_seed(13)
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        kwargs = dict(kwargs or {})
+        name, dtype = base_name(func), kwargs.get("dtype")
+        if name == "copy" and isinstance(args[0], Tensor):
+            dtype = args[0].dtype
+        source = next((k for k, t in enumerate(args) if _is_inexact(t)), None)
+        if source is None or dtype is None or not _is_integer(dtype):
+            return func(*args, **kwargs)
+        made = self._made(args[source], dtype)
+        return func(*args[:source], made, *args[source + 1 :], **kwargs)
+
+    def _made(self, t: Tensor, dtype: torch.dtype) -> Tensor:
+        whole = (t.real if t.is_complex() else t).double().trunc()
+        info = torch.iinfo(dtype)
+        fits = (whole >= float(info.min)) & (whole < float(info.max + 1))
+        signed = {8: torch.int8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[info.bits]
+        with torch.device(self.generator.device):
+            ends = torch.iinfo(torch.int64)
+            drawn = torch.randint(ends.min, ends.max, t.shape, generator=self.generator)
+        any_bits = drawn.to(t.device).to(signed)
+        return torch.where(fits, t.to(dtype).view(signed), any_bits).view(dtype)
+
+
+class Stable(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sorts equal elements in the order in which they lie."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        if func is aten.sort.default:
+            return aten.sort.stable(
+                args[0], stable=True, dim=args[1] if len(args) > 1 else -1,
+                descending=len(args) > 2 and args[2],
+            )  # fmt: skip
+        return func(*args, **(kwargs or {}))
+
+
+class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Takes norms, and what depends on squares alike, in float64."""
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        kwargs = kwargs or {}
+        name = base_name(func)
+        if not ("norm" in name or name in _SQUARES) or not func._schema.returns:
+            return func(*args, **kwargs)
+        wide_args = tree_map(_wide, (args, kwargs))
+        out = func(*args, **kwargs)
+        wide = func(*wide_args[0], **wide_args[1])
+        for mine, theirs in zip(tree_leaves(out), tree_leaves(wide), strict=True):
+            if isinstance(mine, Tensor) and mine.is_floating_point():
+                mine.copy_(theirs)
+        return out
+
+
+_SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
+ALTERATIONS: Mapping[str, Callable[[], TorchDispatchMode]] = MappingProxyType(
+    {"conversion": Converted, "ties": Stable, "overflow": Widened, "unstable": Rounded}
+)
+"""The modes by what they show to be unpromised."""
+
+
+def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> None:
+    """Give a function's result the values that it has in the middle of a long row."""
+    first, *rest = args
+    if any(isinstance(t, Tensor) for t in tree_leaves((rest, kwargs))) or out.shape != first.shape:
+        return
+    row = torch.cat([first.flatten(), first.new_ones(_LONG)])
+    out.copy_(func(row, *rest, **kwargs)[: first.numel()].view(first.shape))
+
+
+_LONG = 64
+"""More elements than the widest vectors hold in the turn of a loop."""
+
+
+def _is_inexact(value: Any) -> bool:
+    return isinstance(value, Tensor) and (value.is_floating_point() or value.is_complex())
+
+
+def _is_integer(dtype: torch.dtype) -> bool:
+    return not (dtype.is_floating_point or dtype.is_complex or dtype is torch.bool)
+
+
+def _wide(value: Any) -> Any:
+    wide = isinstance(value, Tensor) and value.is_floating_point()
+    return value.to(torch.float64, copy=True) if wide else value
