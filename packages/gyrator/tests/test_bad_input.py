@@ -56,6 +56,7 @@ def sessions(config: Config) -> dict[str, Session]:
 
 X, ROWS, WHOLE = torch.randn(4), torch.randn(4, 3), torch.arange(4)
 OUT, BELOW = torch.tensor([0, 4]), torch.tensor([0, -5])
+SHIFTED = torch.randn(6).as_strided((3, 4), (1, 1))
 NOUGHTS = torch.zeros(4, dtype=torch.int64)
 
 KERNELS: dict[str, Case] = {
@@ -125,6 +126,10 @@ BY_PYTORCH: dict[str, Case] = {
     "shifted_out": (lambda x: torch.add(x[:-1], 1, out=x[1:]), (X,)),
     "turned": (lambda x: x.mul_(x.t()), (torch.randn(3, 3),)),
     "as_strided": (lambda x: torch.as_strided(x, (2, 2), (1, 1)).mul_(2), (X,)),
+    "part_of_overlapping": (lambda x: x.__setitem__(0, 1), (SHIFTED,)),
+    "inside_of_overlapping": (lambda x: x[1].__setitem__(slice(2), 2), (SHIFTED,)),
+    "row_of_overlapping": (lambda x: x.select(0, 1).mul_(3), (SHIFTED,)),
+    "list_of_overlapping": (lambda x: torch._foreach_add_([x[0], x[2]], 1), (SHIFTED,)),
     "slice_scatter": (lambda x, y: x.slice_scatter(y, 0, 1, 3), (ROWS, ROWS[:1])),
     "select_scatter": (lambda x, y: x.select_scatter(y, 0, 1), (ROWS, X)),
     "select_scatter_outside": (lambda x, y: x.select_scatter(y, 0, 9), (ROWS, ROWS[0])),

@@ -76,8 +76,8 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Moves what functions and folds return by two units in the last place: a function's result of
     itself, up or down as its value says, so that equal ones stay equal; a fold's of the largest.
 
-    Functions of one tensor are taken of a longer one, so that all elements go through vectors: ATen
-    has other values of some in the scalar loop that ends a row.
+    Functions of tensors of one shape are taken of longer ones, so that all elements go through
+    vectors: ATen has other values of some in the scalar loop that ends a row.
     """
 
     def __init__(self) -> None:
@@ -130,6 +130,9 @@ class Converted(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name, dtype = base_name(func), kwargs.get("dtype")
         if name == "copy" and isinstance(args[0], Tensor):
             dtype = args[0].dtype
+        if name.startswith("fake_quantize_per_channel"):  # through int64, whatever the range
+            fits = args[0].abs() < 2.0**53
+            return func(torch.where(fits, args[0], 1e9), *args[1:], **kwargs)
         source = next((k for k, t in enumerate(args) if _is_inexact(t)), None)
         if source is None or dtype is None or not _is_integer(dtype):
             return func(*args, **kwargs)
@@ -192,11 +195,17 @@ ALTERATIONS: Mapping[str, Callable[[], TorchDispatchMode]] = MappingProxyType(
 
 def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> None:
     """Give a function's result the values that it has in the middle of a long row."""
-    first, *rest = args
-    if any(isinstance(t, Tensor) for t in tree_leaves((rest, kwargs))) or out.shape != first.shape:
+    shapes = {t.shape for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+    if shapes != {out.shape}:
         return
-    row = torch.cat([first.flatten(), first.new_ones(_LONG)])
-    out.copy_(func(row, *rest, **kwargs)[: first.numel()].view(first.shape))
+
+    def row(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return torch.cat([value.flatten(), value.new_ones(_LONG)])
+
+    long_args, long_kwargs = tree_map(row, (args, kwargs))
+    out.copy_(func(*long_args, **long_kwargs)[: out.numel()].view(out.shape))
 
 
 _LONG = 64

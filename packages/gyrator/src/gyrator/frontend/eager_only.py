@@ -37,8 +37,10 @@ _LOSSES = ("huber_loss", "soft_margin_loss")
 
 def eager_only(gm: GraphModule) -> Diagnostic | None:
     """Return why PyTorch has to run a graph of Dynamo's; None where it can be compiled."""
+    inputs = [fake_of(node) for node in gm.graph.find_nodes(op="placeholder")]
+    overlapping = [f for f in inputs if _is_strided(f) and _overlaps_itself(f)]
     for node in gm.graph.nodes:
-        why = _wrong(node) if node.op in ("call_function", "call_method") else ""
+        why = _wrong(node, overlapping) if node.op in ("call_function", "call_method") else ""
         if why:
             from gyrator_lowering.torch_bridge.origins import innermost  # hardly ever needed
 
@@ -52,7 +54,9 @@ def eager_only(gm: GraphModule) -> Diagnostic | None:
     return None
 
 
-def _wrong(node: Node) -> str:
+def _wrong(node: Node, overlapping: list[torch.Tensor]) -> str:
+    """Say why a call has to run as it is; `overlapping` are inputs with elements that share a
+    place, into which a write to any part of them would be copied as a whole."""
     name = name_of(node)
     if why := refused(node, name):
         return why
@@ -61,7 +65,10 @@ def _wrong(node: Node) -> str:
     if name in _LOSSES:
         dtypes = {f.dtype for f in map(fake_of, node.args) if isinstance(f, torch.Tensor)}
         return "takes more than one element type" if len(dtypes) > 1 else ""
-    for written, place in _written(node, name):
+    places = [n for n in _places(node, name) if isinstance(n, Node)]
+    if any(_shares(fake_of(n), f) for n in places for f in overlapping):
+        return "writes to an input whose elements share a place in memory"
+    for written, place in _written(node, places):
         others = [fake_of(n) for n in node.all_input_nodes if n is not place]
         if _overlaps_itself(written):
             return "writes to elements that share a place in memory"
@@ -70,24 +77,29 @@ def _wrong(node: Node) -> str:
     return ""
 
 
-def _written(node: Node, name: str) -> list[tuple[torch.Tensor, Node]]:
-    """Return the tensors that a call writes to, as fakes, and the arguments that they come from."""
-    places: list[Any] = []
+def _places(node: Node, name: str) -> list[Any]:
+    """Return the arguments that a call writes to."""
     if node.kwargs.get("out") is not None:
         out = node.kwargs["out"]
-        places = list(out) if isinstance(out, (list, tuple)) else [out]
-    elif node.target is operator.setitem:
+        return list(out) if isinstance(out, (list, tuple)) else [out]
+    if (
+        (name.endswith("_") and not name.endswith("__") and not _is_operator(node.target))
+        or node.target in _OPERATORS
+        or node.target is operator.setitem
+        or node.kwargs.get("inplace") is True
+    ):
+        first = node.args[:1]
+        return list(first[0] if first and isinstance(first[0], (list, tuple)) else first)
+    return []
+
+
+def _written(node: Node, places: list[Node]) -> list[tuple[torch.Tensor, Node]]:
+    """Return the tensors that a call writes to, as fakes, and the arguments that they come from."""
+    if node.target is operator.setitem and node.kwargs.get("out") is None:
         base, index, *_ = node.args
         view = _part(node, fake_of(base), index) if isinstance(base, Node) else None
         return [] if view is None else [(view, base)]  # type: ignore[list-item]
-    elif (
-        (name.endswith("_") and not name.endswith("__") and not _is_operator(node.target))
-        or node.target in _OPERATORS
-        or node.kwargs.get("inplace") is True
-    ):
-        places = [*node.args[:1]]
-    nodes = [p for p in places if isinstance(p, Node)]
-    return [(f, n) for n in nodes if _is_strided(f := fake_of(n))]
+    return [(f, n) for n in places if _is_strided(f := fake_of(n))]
 
 
 def _is_operator(target: Any) -> bool:
