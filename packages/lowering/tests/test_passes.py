@@ -12,6 +12,7 @@ from torch._higher_order_ops.map import map as higher_order_map
 from torch._higher_order_ops.scan import scan
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.nn.attention.flex_attention import flex_attention
 
 from gyrator_ir.diagnostics import UnsupportedError
@@ -20,7 +21,7 @@ from gyrator_ir.passes import PassEdits, Tracer
 from gyrator_lowering import LoweringOptions, TableBuilder, default_table, lower
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import CORRECTIONS, default_decompositions
-from gyrator_lowering.fx_passes import MoveIndices, fx_pipeline, joint_pipeline
+from gyrator_lowering.fx_passes import Cse, MoveIndices, fx_pipeline, joint_pipeline
 
 
 def changed(pipeline, gm) -> list[str]:
@@ -195,6 +196,33 @@ def test_cse_keeps_what_a_caller_may_tell_apart(check) -> None:
     fx_pipeline().run(gm)
     results = gm(torch.randn(2, 3))
     assert len({r.untyped_storage().data_ptr() for r in results}) == len(results)
+
+
+def test_cse_merges_what_symbols_and_tuples_give(check) -> None:
+    fn = lambda x: x.reshape(x.shape[0] * 2, -1).sin() + x.reshape(x.shape[0] * 2, -1).sin()  # noqa: E731
+    x = torch.randn(6, 4)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        gm = make_fx(fn, tracing_mode="symbolic")(mode.from_tensor(x))
+    assert Cse().run(gm)
+    kept = targets_of(gm)
+    assert kept.count("aten.sin.default") == 1 and len(kept) == len(set(kept))
+    torch.testing.assert_close(gm(x), fn(x))
+
+
+def test_what_a_joint_graph_returns_stands_for_no_other_call(check) -> None:
+    def fn(x):
+        largest, again = x.max(0)[0], x.max(0)[0]
+        return x.sin(), x.sin() * x.sin(), largest * 2 + again, x.min(0)[0], x.min(0)[0] + 1
+
+    gm = check.trace(fn, (torch.randn(3, 4),))
+    assert "cse" not in changed(joint_pipeline(LoweringOptions()), gm)
+    assert "cse" in changed(joint_pipeline(LoweringOptions(), recomputing=True), gm)
+    kept = targets_of(gm)
+    counts = [kept.count(f"aten.{op}") for op in ("max.dim", "sin.default", "min.dim")]
+    assert counts == [1, 2, 2]
+    x = torch.randn(3, 4)
+    for got, expected in zip(gm(x), fn(x), strict=True):
+        torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 STAY = {

@@ -170,9 +170,10 @@ def compared(joint: Joint, inputs: tuple[torch.Tensor, ...]) -> None:
 
 
 def split_by(change: str, run: Callable[..., Any], inputs: tuple[torch.Tensor, ...]) -> Joint:
-    """Check that one pass changes the gradient of a function, and not its results."""
+    """Check that one pass, after which equal calls may be merged, changes the gradient of a
+    function, and not its results."""
     joint = Joint(run, inputs)
-    assert joint.changed == [change]
+    assert [name for name in joint.changed if name != "cse"] == [change]
     compared(joint, inputs)
     return joint
 

@@ -419,7 +419,10 @@ class Tracing:
         )
         self._prepare(joint, recomputing=self.options.min_cut)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
-        forward, backward = cut(joint, inputs, **kwargs)
+        # The joint graph has been through a pass for equal calls; torch's imports TorchInductor's
+        # lowerings, a sixth of the time of a first training step.
+        with torch._functorch.config.patch(cse=False):
+            forward, backward = cut(joint, inputs, **kwargs)
         self.modules["backward"] = backward
         return forward, backward
 

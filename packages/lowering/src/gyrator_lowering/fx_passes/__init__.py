@@ -84,6 +84,7 @@ def joint_pipeline(
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitCrossEntropy()),
+        when(recomputing, Cse(joint=True)),
     )
     return Pipeline(JOINT, passes)
 

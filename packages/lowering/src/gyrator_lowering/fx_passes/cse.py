@@ -1,5 +1,6 @@
 """`cse`: equal pure calls are made once."""
 
+import operator
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -30,6 +31,9 @@ class Cse:
     """
 
     name: ClassVar[str] = "cse"
+    joint: bool = False
+    """The graph will be parted: what it returns stands for no other call, for a caller may write to
+    it before the backward part runs."""
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
@@ -38,12 +42,11 @@ class Cse:
         returned = _returned(nodes)
         changed = False
         for node in nodes:
-            if node.op != "call_function" or not isinstance(node.target, torch._ops.OpOverload):
-                continue
-            if info_of(node.target).writes:
+            if isinstance(node.target, torch._ops.OpOverload) and info_of(node.target).writes:
                 seen.clear()
                 continue
-            if not _pure(node.target) or node.meta.get("unbacked_bindings"):
+            binds = node.meta.get("unbacked_bindings")
+            if binds or not _pure(node.target) or (self.joint and node in returned):
                 continue
             key = (node.target, _key(node.args), _key(node.kwargs))
             earlier = seen.setdefault(key, node)
@@ -75,9 +78,12 @@ def _shared(node: Node) -> Iterable[Node]:
     return [a for p in places if p < len(node.args) and isinstance(a := node.args[p], Node)]
 
 
-def _pure(op: torch._ops.OpOverload) -> bool:
+def _pure(op: Any) -> bool:
+    if getattr(op, "__module__", None) == operator.getitem.__module__:  # of tuples and symbols
+        return True
     return (
-        op not in _KEPT
+        isinstance(op, torch._ops.OpOverload)
+        and op not in _KEPT
         and torch.Tag.nondeterministic_seeded not in op.tags
         and op.namespace in ("aten", "prims", "gyrator")
         and bool(op._schema.returns)
