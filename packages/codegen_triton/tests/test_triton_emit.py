@@ -18,6 +18,7 @@ from triton_corpus import (
     rows,
     scan,
     softmax,
+    taken_in_turns,
     through_memory,
     turned,
 )
@@ -64,6 +65,7 @@ def kernels():
     yield from (layer_norm("norm_any", S0, S1), layer_norm("norm", 3, 40))
     yield from (kept_row("kept", 5, 3, 7), through_memory("through_any", S0, S1))
     yield from (gather("checked"), gather("promised", check=False))
+    yield taken_in_turns("in_turns", 3, 25)
     yield from (turned("turned", 9, 14), turned("turned_any", S0, S1), turned("tiled", 60, 70))
     for kind in ScanKind:
         yield scan(f"scan_{kind.value}", 2, 19, kind)
@@ -204,6 +206,16 @@ def test_what_is_the_same_for_all_points_of_a_block_is_loaded_once(interpreter, 
         run_kernel(columns, want, {})
         library("columns", arrays, blocks={"XBLOCK": block})
         np.testing.assert_allclose(arrays["y"], want["y"], 2e-5, 2e-5)
+
+
+def test_parts_that_take_turns_are_read_and_written_at_once(library):
+    rng = np.random.default_rng(1)
+    sizes = {"x": 150, "c": 25, "z": 150}
+    arrays = {b: rng.standard_normal(n).astype(np.float32) for b, n in sizes.items()}
+    check(library, "in_turns", arrays)
+    text = library.sources["in_turns"].text
+    assert text.count("tl.load(") == 2
+    assert text.count("tl.store(") == 1
 
 
 def test_local_stays_in_registers(library):

@@ -9,7 +9,7 @@ from gyrator_codegen_triton.ops import EMITTERS
 from gyrator_ir.body.ops import OPS, Numerics
 from gyrator_ir.types import DType
 from gyrator_testing.kernels.compare import same_bits
-from gyrator_testing.kernels.rows import uses
+from gyrator_testing.kernels.rows import Use, uses
 
 N = 67
 USES = {use.name: use for use in uses()}
@@ -48,3 +48,26 @@ def test_op(library, name):
         finite = np.isfinite(want)
         assert (same_bits(y, want) | finite).all()
         np.testing.assert_allclose(y[finite], want[finite], rtol=rel, atol=rel)
+
+
+CONVERTED = (DType.F8E4M3, DType.F8E5M2)
+
+
+@pytest.mark.parametrize("dtype", CONVERTED)
+def test_devices_that_convert_floats_of_8_bits_give_the_same(interpreter, text_folder, dtype):
+    # Triton's interpreter does not round as devices do: numbers that need none, and infinities.
+    numbers = np.arange(256, dtype=np.uint8).view(NUMPY[dtype]).astype(np.float32)
+    beyond = [6.2e4, -1e30, np.inf, -np.inf] if dtype is DType.F8E5M2 else []
+    xs = np.concatenate([numbers[np.isfinite(numbers)], np.float32(beyond)])
+    there = Use("there", "cast", (DType.F32,), dtype).kernel(len(xs), CUDA)
+    back = Use("back", "cast", (dtype,), DType.F32).kernel(len(xs), CUDA)
+    results = []
+    for converted in (CONVERTED, ()):
+        library = Library([there, back], interpreter, text_folder, converted=converted)
+        assert ("float8" in library.sources["there"].text) is bool(converted)
+        narrow, wide = np.zeros(len(xs), NUMPY[dtype]), np.zeros(len(xs), np.float32)
+        library("there", {"x0": xs, "y": narrow})
+        library("back", {"x0": narrow, "y": wide})
+        results.append((narrow.view(np.uint8), wide[: len(xs) - len(beyond)]))
+    for mine, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(mine, other)

@@ -167,6 +167,22 @@ def turned(name, m, n, dtype=F32):
     )  # fmt: skip
 
 
+def taken_in_turns(name, m, n, dtype=F32):
+    """z[i, j, 0] = x[i, j, 0] * c[j], z[i, j, 1] = -x[i, j, 1], as one point of three axes."""
+    at = expr(2 * n) * I0 + expr(2) * I1 + I2
+    return kernel(
+        name, [(I0, m), (I1, n), (I2, 2)], [],
+        [outer(
+            IndexValue("i", I2, I64), Const("o", 1, I64), Let("p", "lt", ("i", "o"), BOOL),
+            Load("a", "x", at), Load("b", "c", I1, "p"), Let("d", "cast", ("a",), F32),
+            Let("e", "cast", ("b",), F32), Let("f", "mul", ("d", "e"), F32),
+            Let("g", "neg", ("d",), F32), Let("h", "where", ("p", "f", "g"), F32),
+            Let("k", "cast", ("h",), dtype), Store("z", at, "k"),
+        )],
+        {"x": dtype, "c": dtype, "z": dtype},
+    )  # fmt: skip
+
+
 def product(name, m, n, k, left="k,1", right="1,n", batches=0, dtype=F32, total=F32, before=None):
     """z = x @ y + bias, rounded to `dtype`; `left` and `right` say which way the factors lie."""
     m, n, k = expr(m), expr(n), expr(k)
@@ -288,6 +304,7 @@ def corpus():
     yield product("product_f32", 128, 64, 100)
     yield convolved("convolved", 2, 16, 8, 16)
     yield from (gather("gather"), turned("turned", 512, 512), turned("turned_any", S0, S1))
+    yield taken_in_turns("taken_in_turns", 512, 64, DType.BF16)
     for kind in (ReduceKind.ARGMIN, ReduceKind.WELFORD, ReduceKind.ALL):
         yield rows(f"rows_{kind.value}", 128, 300, kind, BOOL if kind is ReduceKind.ALL else F32)
     for dtype in (F32, I64):

@@ -25,13 +25,16 @@ ATOMICS = frozenset(
 UNITS = frozenset({DType.F32, DType.F16, DType.BF16, DType.I8})
 
 
-def target(arch="sm_90", matrix_units=UNITS, **heuristics):
+def target(arch="sm_90", matrix_units=UNITS, converted=(), **heuristics):
     return Target(
         device="cuda",
         arch=arch,
         kernel_backend="triton",
         capabilities=Capabilities(
-            dtypes=frozenset(NUMPY), atomics=ATOMICS, matrix_units=frozenset(matrix_units)
+            dtypes=frozenset(NUMPY),
+            atomics=ATOMICS,
+            matrix_units=frozenset(matrix_units),
+            converted=frozenset(converted),
         ),
         heuristics=Heuristics(**({"cores": 132} | heuristics)),
     )

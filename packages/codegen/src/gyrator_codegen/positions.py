@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from attrs import frozen
 
-from gyrator_ir.body.nodes import Axis
+from gyrator_ir.body.nodes import Axis, Load, Store
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, Sym
 from gyrator_ir.tile.loops import axes_of, in_one_step, steps_of
 from gyrator_ir.tile.nodes import Contraction, LoopKind, Method, TiledKernel
@@ -136,11 +136,21 @@ def places_of(axes: ProductAxes) -> Places:
     return Places(rows, columns, batches, around, depth, turned, again)
 
 
+def pair_offset(tiled: TiledKernel, written: Expr) -> int | None:
+    """Return what an index, as it is written, adds to twice the position of a point; None for any
+    other index."""
+    position = Flat("i", blocks_of(tiled).first).symbol
+    rest = written - 2 * position
+    return rest.value if isinstance(rest, Const) else None
+
+
 def unfit_blocks(tiled: TiledKernel) -> str | None:
     """Return what a language of blocks can't follow in a kernel's decisions, or None: what
     `block_pipeline` never decides."""
     if tiled.threads or tiled.transposed or tiled.prefetches or tiled.cleared:
         return "programs have no threads, prefetches or blocks in memory of their own"
+    if not _in_points(tiled):
+        return "pairs are at twice the position of a point"
     product = tiled.contraction is not None
     whole = in_one_step(tiled)
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
@@ -156,3 +166,13 @@ def unfit_blocks(tiled: TiledKernel) -> str | None:
         if not isinstance(extent, Const) or any(extent.value % step for step in steps):
             return f"blocks of {steps} points reach beyond the axis of {extent!r}"
     return None
+
+
+def _in_points(tiled: TiledKernel) -> bool:
+    forms = {f.index: f.written for f in tiled.forms}
+    for p in tiled.pairs:
+        one = tiled.kernel.stages[p.stage].body[p.first]
+        assert isinstance(one, Load | Store)
+        if blocks_of(tiled).second or pair_offset(tiled, forms.get(one.index, one.index)) is None:
+            return False
+    return True

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from gyrator_codegen.positions import pair_offset
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import APPROXIMATE, EMITTERS
@@ -19,7 +20,10 @@ def statement(code: Code, s: Statement) -> None:
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
             emit = (APPROXIMATE if name in code.tiled.approximate else EMITTERS)[op]
-            text = emit([v.text for v in operands], types, dtype)
+            if op == "cast":
+                text = cast(operands[0].text, types[0], dtype, code.converted)
+            else:
+                text = emit([v.text for v in operands], types, dtype)
             x, r = any(v.x for v in operands), any(v.r for v in operands)
             code.define(name, text, dtype, x, r)
         case Const(name, value, dtype):
@@ -88,6 +92,39 @@ def _load(code: Code, s: Load) -> None:
         code.loaded[key] = code.values[s.name]
 
 
+def load_pair(code: Code, one: Load, other: Load) -> None:
+    """Write the loads of neighbours at twice the position of each point as one."""
+    barrier(code, (one.buffer,))
+    dtype = _dtype(code, one.buffer)
+    zero = "False" if dtype is DType.BOOL else "0"
+    text = f"tl.load({_pair_pointer(code, one)}, mask=pair_mask, other={zero})"
+    first, second = (code.names.take(s.name) for s in (one, other))
+    code.writer.line(f"{first}, {second} = tl.split(tl.reshape({text}, [XBLOCK, 2]))")
+    for s, word in ((one, first), (other, second)):
+        code.values[s.name] = Value(word, dtype, True, False)
+
+
+def store_pair(code: Code, one: Store, other: Store) -> None:
+    """Write the stores of neighbours at twice the position of each point as one."""
+    values = (code.values[s.value] for s in (one, other))
+    texts = (v.text if v.x else code.full(v.text) for v in values)
+    text = f"tl.interleave({', '.join(texts)})"
+    code.writer.line(f"tl.store({_pair_pointer(code, one)}, {text}, mask=pair_mask)")
+    _stored(code, one.buffer)
+
+
+def _pair_pointer(code: Code, first: Load | Store) -> str:
+    offset = pair_offset(code.tiled, code.form(first.index))
+    at = f"({offset} + pair)" if offset else "pair"
+    return f"{code.names.stable(first.buffer)} + {at}"
+
+
+def _stored(code: Code, buffer: str) -> None:
+    code.dirty.add(buffer)
+    for key in [k for k in code.loaded if k[0] == buffer]:
+        del code.loaded[key]
+
+
 def barrier(code: Code, buffers: Iterable[str]) -> None:
     """Make what this program has stored to any of some buffers visible to all of its threads."""
     if not code.dirty.isdisjoint(buffers):
@@ -121,7 +158,8 @@ def _bind(code: Code, s: Bind) -> None:
         x, r = x or mask.x, r or mask.r
     index = DType.I64 if code.wide else DType.I32
     # A 64-bit value is checked before it is narrowed.
-    text, kind = cast(value.text, value.dtype, DType.I64), DType.I64
+    kind = DType.I32 if value.dtype is DType.I32 and not code.wide else DType.I64
+    text = cast(value.text, value.dtype, kind)
     at = code.let(s.symbol.name, text, kind, x, r)
     if s.wrap:
         wrapped = f"tl.where({at.text} < 0, {at.text} + {atom(size.text)}, {at.text})"
@@ -163,9 +201,7 @@ def _store(code: Code, s: Store) -> None:
         if value.dtype.is_float and s.mode is not StoreMode.ADD:
             text = _sticky(s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text)
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
-    code.dirty.add(s.buffer)
-    for key in [k for k in code.loaded if k[0] == s.buffer]:
-        del code.loaded[key]
+    _stored(code, s.buffer)
 
 
 def _sticky(mode: StoreMode, dtype: DType, old: str, new: str) -> str:

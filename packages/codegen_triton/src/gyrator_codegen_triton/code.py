@@ -35,6 +35,8 @@ class Code:
     """Indices have 64 bits."""
     blocks: Blocks
     flats: tuple[Flat, Flat]
+    converted: frozenset[DType] = frozenset()
+    """Floats of 8 bits that the device converts itself."""
     letters: tuple[str, str] = ("x", "r")
     """What positions along each dimension are called."""
     lengths: tuple[str, str] = ("XBLOCK", "RBLOCK")

@@ -40,6 +40,11 @@ _FORMS: Mapping[DType, str] = MappingProxyType(
 )
 """Of a float of 8 bits: the bits of its mantissa, its exponent's bias, its largest magnitude."""
 
+_HELD: Mapping[DType, str] = MappingProxyType(
+    {DType.F8E4M3: "tl.float8e4nv", DType.F8E5M2: "tl.float8e5"}
+)
+"""Triton's names of floats of 8 bits that devices convert themselves."""
+
 
 def pointer(dtype: DType) -> str:
     """Return what a signature calls a pointer to elements of a type."""
@@ -59,7 +64,7 @@ def literal(value: bool | int | float, dtype: DType) -> str:
     return str(wrapped(value, dtype))
 
 
-def cast(text: str, source: DType, target: DType) -> str:
+def cast(text: str, source: DType, target: DType, converted: frozenset[DType] = frozenset()) -> str:
     """Return the conversion by value of an atom or call.
 
     Through `f32` between narrow floats and other types. What no integer of the target type is
@@ -69,13 +74,18 @@ def cast(text: str, source: DType, target: DType) -> str:
     if source is target:
         return text
     if source in _FORMS and target is not DType.F32:
-        return cast(cast(text, source, DType.F32), DType.F32, target)
+        return cast(cast(text, source, DType.F32, converted), DType.F32, target, converted)
     if target is DType.BOOL:
         return f"({text} != 0)"
     if source.is_narrow_float and target is not DType.F32:
-        return cast(cast(text, source, DType.F32), DType.F32, target)
+        return cast(cast(text, source, DType.F32, converted), DType.F32, target, converted)
     if target.is_narrow_float and source is not DType.F32:
-        return cast(cast(text, source, DType.F32), DType.F32, target)
+        return cast(cast(text, source, DType.F32, converted), DType.F32, target, converted)
+    if source in converted:
+        return f"{text}.to({_HELD[source]}, bitcast=True).to(tl.float32)"
+    if target in converted:
+        bits = f"{text}.to({_HELD[target]}).to(tl.uint8, bitcast=True)"
+        return f"gy_overflowed({bits}, {text})" if target is DType.F8E5M2 else bits
     if source in _FORMS:
         return f"gy_byte_float_value({text}, {_FORMS[source]})"
     if target in _FORMS:

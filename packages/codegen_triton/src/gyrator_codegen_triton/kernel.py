@@ -5,18 +5,19 @@ from contextlib import contextmanager
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Flat, blocks_of
-from gyrator_codegen_triton.body import barrier, statement
+from gyrator_codegen_triton.body import barrier, load_pair, statement, store_pair
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
 from gyrator_codegen_triton.source import blocks_over, function, options, source_of
 from gyrator_codegen_triton.support import RESERVED
-from gyrator_ir.body.nodes import Reduce, ScanStep, SortStep
+from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import reads
 from gyrator_ir.expr import Const, Expr, ShapeFacts, minimum
 from gyrator_ir.kernel.nodes import KernelGroup, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
+from gyrator_ir.target import Target
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
@@ -29,6 +30,7 @@ def emit_kernel(
     tiled: TiledKernel,
     facts: ShapeFacts,
     origins: Sequence[Origin],
+    target: Target,
     symbol: str,
     group: KernelGroup | None = None,
     most: int = 0,
@@ -42,7 +44,8 @@ def emit_kernel(
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
     total, extent = extent_of(blocks.first), extent_of(blocks.second)
     names, wide = Names(RESERVED | {symbol}), tiled.index is DType.I64
-    code = Code(tiled, Writer("    "), names, wide, blocks, flats)
+    converted = target.capabilities.converted
+    code = Code(tiled, Writer("    "), names, wide, blocks, flats, converted)
     launched = kernel if group is None else group
     lengths = "XBLOCK RBLOCK" if blocks.second else "XBLOCK"
     count = blocks_over(total, "XBLOCK")
@@ -55,7 +58,7 @@ def emit_kernel(
     ):
         _spaces(code, total, extent, block)
         for n, stage in enumerate(kernel.stages):
-            _stage(code, stage, ahead.get(n, 1))
+            _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
         count = (minimum(count, Const(most)) if most else count) * len(group.members)
     return source_of(launched, symbol, code, facts, options(tiled), count)
@@ -132,6 +135,9 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     w.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
     used = code.used(s for stage in code.kernel.stages for s in stage.body)
+    if code.tiled.pairs:
+        w.line(f"pair = {block} * (2 * XBLOCK) + tl.arange(0, 2 * XBLOCK)")
+        w.line(f"pair_mask = pair < {show(2 * total)}")
     if not blocks.still.isdisjoint(used):
         w.line(f"first = {block} * XBLOCK + tl.arange(0, 1){column}")
     code.digits(code.flats[0], used)
@@ -150,7 +156,7 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         code.digits(code.flats[1], used)
 
 
-def _stage(code: Code, stage: Stage, ahead: int | str) -> None:
+def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
     barrier(code, reads(stage.body))
     inner = stage.level is Level.INNER and bool(code.kernel.inner)
     code.inner = inner or code.blocks.tiles
@@ -158,7 +164,7 @@ def _stage(code: Code, stage: Stage, ahead: int | str) -> None:
         _loop(code, stage, ahead)
     else:
         outside = dict(code.values)
-        _block(code, stage)
+        _block(code, stage, number)
         _forget(code, stage, outside)
     code.inner = False
 
@@ -172,8 +178,20 @@ def _forget(code: Code, stage: Stage, outside: dict[str, Value]) -> None:
         del code.values[name]
 
 
-def _block(code: Code, stage: Stage) -> None:
-    for s in stage.body:
+def _block(code: Code, stage: Stage, number: int) -> None:
+    pairs = [p for p in code.tiled.pairs if p.stage == number]
+    loads = {p.first: stage.body[p.second] for p in pairs}
+    stores = {p.second: stage.body[p.first] for p in pairs}
+    for place, s in enumerate(stage.body):
+        match s, loads.get(place), stores.get(place):
+            case Load(), Load() as other, _:
+                load_pair(code, s, other)
+                continue
+            case Store(), _, Store() as other:
+                store_pair(code, other, s)
+                continue
+            case (Load(), _, Load()) | (Store(), Store(), _):
+                continue  # done with the other one
         match s:
             case Reduce():
                 reduce_block(code, s)

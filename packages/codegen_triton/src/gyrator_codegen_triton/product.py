@@ -94,7 +94,7 @@ def emit_product(
         (x, xblock, xflat), (r, rblock, rflat) = look
         made = Code(
             tiled, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
-            letters=(x, r), lengths=(xblock, rblock), inner=True,
+            target.capabilities.converted, letters=(x, r), lengths=(xblock, rblock), inner=True,
         )  # fmt: skip
         made.bound[places.batches.symbol] = Value("batch", DType.I32, False, False)
         made.bound[places.around.symbol] = Value("position", DType.I32, False, False)

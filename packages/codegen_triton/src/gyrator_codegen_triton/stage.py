@@ -81,7 +81,7 @@ class TritonBackend(LaunchLanguage):
             check_expressible(tiled)
             if isinstance(tiled, TiledGroup):
                 symbol = names.take(tiled.name)
-                source = _group(tiled, program, symbol)
+                source = _group(tiled, program, target, symbol)
                 name = f"group{len(groups)}"
                 groups.append(TranslationUnit(name, "triton", source.text, (source,)))
                 continue
@@ -115,11 +115,12 @@ def _written(
     facts, origins = program.facts, program.origins
     if tiled.contraction is not None:
         return emit_product(tiled, tiled.contraction, facts, origins, target, symbol)
-    return emit_kernel(tiled, facts, origins, symbol)
+    return emit_kernel(tiled, facts, origins, target, symbol)
 
 
-def _group(tiled: TiledGroup, program: TileProgram, symbol: str) -> KernelSource:
+def _group(tiled: TiledGroup, program: TileProgram, target: Target, symbol: str) -> KernelSource:
     (kernel,) = tiled.kernels
     group = KernelGroup(tiled.name, tiled.device, (kernel.kernel,), tiled.members)
-    source, _ = emit_kernel(kernel, program.facts, program.origins, symbol, group, tiled.programs)
+    facts, origins = program.facts, program.origins
+    source, _ = emit_kernel(kernel, facts, origins, target, symbol, group, tiled.programs)
     return source

@@ -29,7 +29,7 @@ _HELPERS: tuple[tuple[str, str], ...] = (
     (
         "gy_floor_mod",
         """(a, b):
-    r = a % b
+    r = a - a // b * b  # compilers find the quotient once where both are wanted
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 """,
     ),
@@ -58,6 +58,14 @@ _HELPERS: tuple[tuple[str, str], ...] = (
     else:
         r = tl.where(a > 0x7F800000, 0x7F, tl.where(r > TOP, TOP, r)) | sign
     return r.to(tl.uint8)
+""",
+    ),
+    (
+        "gy_overflowed",
+        """(bits, x):
+    # Devices give the largest number for what rounds to more, eager an infinity.
+    beyond = (x.to(tl.int32, bitcast=True) & 0x7FFFFFFF) >= 0x47700000
+    return tl.where(beyond & (x == x), (bits & 0x80) | 0x7C, bits).to(tl.uint8)
 """,
     ),
     (
@@ -281,7 +289,7 @@ RESERVED = frozenset(name for name, _ in _HELPERS) | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield True "
     "False None triton tl libdevice XBLOCK RBLOCK x r x_mask r_mask points extent start range "
-    "first float int bool min max num_warps num_stages num_ctas grid warmup".split()
+    "pair pair_mask first float int bool min max num_warps num_stages num_ctas grid warmup".split()
 )
 """Words that generated names must not be."""
 

@@ -27,6 +27,8 @@ class Capabilities:
     sorts: bool = True
     sort_extent: int = field(default=0, validator=natural)
     """The longest range that kernels sort, which must then be constant; 0 for any."""
+    unchecked_division: bool = False
+    """Integers divided by 0 give some number, in ATen and in kernels, and no error."""
     indirect: bool = True
     """Addresses that depend on loaded values."""
     device_checks: bool = True
@@ -41,6 +43,9 @@ class Capabilities:
     tf32: bool = False
     """Those units take products of `f32` whose factors they round to 10 bits of mantissa, and the
     caller allows that."""
+    converted: frozenset[DType] = frozenset()
+    """Floats of 8 bits that the device's own instructions convert to `f32` and from it, to the
+    nearest, and what is larger to the largest number."""
     libraries: frozenset[str] = frozenset()
     """Libraries behind extern calls: `mkl`, `onednn`, `cublas`, `flash_attention`, ..."""
 
@@ -88,13 +93,15 @@ class Heuristics:
     product_bytes: int = field(default=0, validator=natural)
     """Large products in 16 bits are fastest where their matrices' rows are multiples of so many
     bytes; 0 where that makes no difference."""
+    thin_products: bool = False
+    """Kernels multiply matrices with vectors quicker than the library."""
     unfused_bias: bool = False
     """The library's convolutions have no bias: adding it is work that kernels can share."""
     channels_last: bool = False
     """The library's 16-bit convolutions want the channels of a point side by side."""
     scatter_choices: bool = False
-    """The gradient of a choice among overlapping windows goes from each window to the element that
-    it chose: less work than asking each element which windows chose it, but in serial runs."""
+    """Gradients of choices among overlapping windows, and of mirrored borders, go from each result
+    to the element that it is: less work than asking each element what it is, but in serial runs."""
 
 
 @frozen(kw_only=True)

@@ -9,9 +9,12 @@ from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
+from gyrator_codegen.passes.blocks.narrow_integers import NarrowIntegers
+from gyrator_codegen.passes.blocks.pair_points import PairPoints
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.settle_conditions import SettleConditions
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
 from gyrator_codegen.passes.cores.accesses.classify_accesses import ClassifyAccesses
@@ -83,6 +86,9 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
     """Return the passes for devices that run blocks of elements as programs, in order."""
     can, numbers = target.capabilities, target.heuristics
     return (
+        UnrollPeriods(pairs=True),
+        SettleConditions(),
+        NarrowIntegers(),
         MapContraction(can.matrix_units),
         TileTransposes(),
         TileRows(),
@@ -92,6 +98,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         ReplicateLoads(),
         NonemptyRows(),
         FlattenIndices(),
+        PairPoints(),
         ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
         KeepPrograms(numbers.cores),

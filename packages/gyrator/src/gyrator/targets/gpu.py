@@ -70,6 +70,8 @@ class TritonDevice:
     graphs: bool = False
     tf32: Callable[[str], bool] = lambda arch: False
     """Whether the matrix units of an architecture take TF32."""
+    converted: Callable[[str], frozenset[DType]] = lambda arch: frozenset()
+    """Floats of 8 bits that an architecture's instructions convert."""
     flash: Callable[[str], bool] = lambda arch: False
     """Whether torch has flash attention for an architecture."""
     shared: Callable[[str], int] = lambda arch: 0
@@ -92,10 +94,12 @@ class TritonDevice:
                 atomics=_ATOMICS,
                 sort_extent=256,
                 scan_extent=4096,
+                unchecked_division=True,
                 graphs=self.graphs,
                 templates=_TEMPLATES,
                 matrix_units=frozenset({DType.F16, DType.BF16, DType.F32, DType.I8}),
                 tf32=self.tf32(arch),
+                converted=self.converted(arch),
                 libraries=self.libraries | ({"flash_attention"} if self.flash(arch) else set()),
             ),
             heuristics=Heuristics(
@@ -109,6 +113,7 @@ class TritonDevice:
                 unit_statements=1,
                 slack_bytes=1 << 22,
                 product_bytes=16 if self.libraries else 0,
+                thin_products="cublas" in self.libraries,
                 unfused_bias="cudnn" in self.libraries,
                 channels_last="cudnn" in self.libraries,
                 shared_bytes=self.shared(arch),
@@ -209,6 +214,11 @@ def _nvidia_cores(arch: str) -> int:
     return {75: 40, 80: 108, 90: 132, 100: 148, 103: 148, 120: 170}.get(capability, 84)
 
 
+def _nvidia_converted(arch: str) -> frozenset[DType]:
+    # PTX ISA, `cvt`; Triton rounds to F8E5M2 by way of F16 on what is older.
+    return frozenset({DType.F8E4M3, DType.F8E5M2}) if _capability(arch) >= 90 else frozenset()
+
+
 def _nvidia_shared(arch: str) -> int:
     # CUDA C++ Programming Guide, technical specifications per compute capability.
     capability = _capability(arch)
@@ -257,6 +267,7 @@ NVIDIA_GPU = TritonDevice(
     # The last one is for 8.6, 8.9 and 12.0, which have the least shared memory.
     usual=("sm_80", "sm_90", "sm_100", "sm_86+"),
     tf32=lambda arch: _capability(arch) >= 80,
+    converted=_nvidia_converted,
     flash=lambda arch: _capability(arch) >= 80,  # what torch builds its kernels for
 )
 AMD_GPU = TritonDevice(

@@ -66,7 +66,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     length = max(guess(extent_of(second), facts, _LENGTH), 1)
     values = {c.name: c.values for c in tiled.choices}
     whole = in_one_step(tiled)
-    width = _width(kernel, facts)
+    width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     # What a program of a group does first is worth more elements than else fit in its registers.
     statements = sum(len(stage.body) for stage in kernel.stages) if members == 1 else 0
     if tiles and values["XBLOCK"][0] > 1:

@@ -23,7 +23,7 @@ _COMPUTE: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     }
 )  # fmt: skip
 _NEUTRAL: Mapping[str, bool] = MappingProxyType({"bit_and": True, "bit_or": False})
-"""What a logical op may leave out."""
+"""What a logical op may leave out; its opposite settles the result."""
 
 
 def settled(
@@ -117,6 +117,8 @@ class _Settled:
         if s.dtype is not DType.BOOL and not s.dtype.is_int:
             return None
         values = [self.known[a] for a in s.args if a in self.known]
+        if s.dtype is DType.BOOL and s.op in _NEUTRAL and (not _NEUTRAL[s.op]) in values:
+            return not _NEUTRAL[s.op]
         if len(values) < len(s.args):
             return None
         if s.op == "cast":

@@ -43,6 +43,9 @@ class UnrollPeriods(KernelPass):
     lanes: int = LANES_GUESS
     """Elements of a vector, for which accesses are compared."""
 
+    pairs: bool = False
+    """No more than two neighbours take turns: others are not stored at once."""
+
     name: ClassVar[str] = "unroll-periods"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
@@ -55,6 +58,8 @@ class UnrollPeriods(KernelPass):
         best, least = kernel, _price_of(kernel, self.lanes)
         for axis, period in periods:
             made = _unrolled(kernel, axis, period)
+            if self.pairs and period > 2 and _stores_neighbours(made):
+                continue
             found = _price_of(made, self.lanes) / period
             if found < least and _takes_the_same(kernel, made):
                 best, least = made, found
@@ -69,6 +74,12 @@ def _stores_alone(kernel: Kernel) -> bool:
     """Whether every point stores to places of its own."""
     stores = (s for stage in kernel.stages for s in stage.body if isinstance(s, Store))
     return all(s.mode is StoreMode.SET for s in stores)
+
+
+def _stores_neighbours(kernel: Kernel) -> bool:
+    stores = [s for stage in kernel.stages for s in stage.body if isinstance(s, Store)]
+    places = {(s.buffer, s.index) for s in stores}
+    return any((s.buffer, s.index + ONE) in places for s in stores)
 
 
 def _takes_the_same(kernel: Kernel, other: Kernel) -> bool:

@@ -38,12 +38,12 @@ class PairAccesses(KernelPass):
         pairs = [
             Pair(number, first, second)
             for number, stage in enumerate(tiled.kernel.stages)
-            for first, second in _pairs_of(stage.body, strided, buffers)
+            for first, second in pairs_of(stage.body, strided, buffers)
         ]
         return evolve(tiled, pairs=tuple(pairs)) if pairs else tiled
 
 
-def _pairs_of(
+def pairs_of(
     body: Sequence[KernelStatement], strided: set[Expr], buffers: set[str]
 ) -> list[tuple[int, int]]:
     """Return places of two loads that no store to their buffer parts, or of two stores that no

@@ -1,0 +1,35 @@
+"""`pair-points`: neighbours that lie two apart from point to point are loaded, or stored, at once.
+
+A block of twice as many elements holds both: whole vectors are read and written, and sorted in
+registers.
+"""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.passes.cores.accesses.pair_accesses import pairs_of
+from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.positions import blocks_of, pair_offset
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.tile.nodes import Pair, TiledKernel
+
+
+@frozen
+class PairPoints(KernelPass):
+    """Record pairs of accesses at twice the position that nothing keeps apart. It goes after
+    `flatten-indices`."""
+
+    name: ClassVar[str] = "pair-points"
+
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        if tiled.contraction is not None or blocks_of(tiled).second:
+            return tiled
+        twice = {f.index for f in tiled.forms if pair_offset(tiled, f.written) is not None}
+        buffers = {b.name for b in tiled.kernel.parameters}
+        pairs = tuple(
+            Pair(number, first, second)
+            for number, stage in enumerate(tiled.kernel.stages)
+            for first, second in pairs_of(stage.body, twice, buffers)
+        )
+        return evolve(tiled, pairs=pairs) if pairs else tiled
