@@ -152,7 +152,7 @@ class Checker:
         ExpandForeach().run(gm)
         self.held = {k: v for k, v in vars(gm).items() if isinstance(v, torch.Tensor)}
         self.held |= dict(gm.named_buffers())
-        return verify(lower(gm, options or self.options, TARGETS))
+        return verify(lower(gm, options or self.options, self.targets))
 
     def __call__(
         self,
@@ -188,7 +188,7 @@ class Checker:
         programs: list[LoopProgram] = []
 
         def compiler(gm: Any, _: Any) -> Callable[..., Any]:
-            program = verify(lower(gm, self.options, TARGETS))
+            program = verify(lower(gm, self.options, self.targets))
             programs.append(program)
 
             def run(*given: Any) -> Any:

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+from attrs import evolve
 
 from gyrator_lowering.builder import trace
 from gyrator_testing.interp.loop import run_loop
@@ -357,3 +358,29 @@ def test_what_is_too_large_for_eight_bits_is_as_in_eager(check, monkeypatch, sat
     large = 448.0 if saturates else torch.nan
     want = torch.tensor([448.0, -448.0, large, large, -large, torch.nan])
     torch.testing.assert_close(torch.from_numpy(got), want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", INTS, ids=str)
+@pytest.mark.parametrize("op", ["floor_divide", "remainder", "fmod"])
+def test_devices_that_do_not_report_zeros_divide_in_kernels(check, op: str, dtype) -> None:
+    (target,) = check.targets.values()
+    able = evolve(target.capabilities, unchecked_division=True)
+    check.targets = {target.device: evolve(target, capabilities=able)}
+    x, y = (torch.randint(-100, 100, (40,)).to(dtype) for _ in "xy")
+    y = torch.where(y == 0, 7, y).to(dtype)
+    check(getattr(torch, op), x, y)
+    check(lambda x, y: torch.div(x, y, rounding_mode="trunc"), x, y)
+    check(lambda x, y: getattr(torch, op)(x, y[0]), x, y)
+
+
+def test_flags_are_divided_by_aten(check) -> None:
+    (target,) = check.targets.values()
+    able = evolve(target.capabilities, unchecked_division=True)
+    check.targets = {target.device: evolve(target, capabilities=able)}
+    flags = torch.tensor([True, False]), torch.tensor([True, True])
+    for op, called in ((torch.floor_divide, "floor_divide.default"), (torch.fmod, "fmod.Tensor")):
+        try:
+            op(*flags)
+        except RuntimeError:
+            continue
+        check(op, *flags, externs=(f"aten.{called}",))

@@ -5,6 +5,8 @@ import torch
 from attrs import evolve
 from torch.nn import functional as F
 
+from gyrator_ir.loop.nodes import Scatter
+
 CHANNELS_LAST = torch.channels_last
 FUNCTIONS = {
     "max": lambda x: F.max_pool2d(x, 3, 2, 1),
@@ -111,13 +113,40 @@ def test_symbolic_planes(check) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["max", "max_plain", "max_ceil"])
-def test_choices_are_scattered_where_the_target_prefers_it(check, name: str) -> None:
+@pytest.mark.parametrize("name", ["max", "max_plain", "max_ceil", "reflect"])
+def test_gradients_are_scattered_where_the_target_prefers_it(check, name: str) -> None:
     (target,) = check.targets.values()
-    prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=True))
-    check.targets = {target.device: prefers}
-    for x in (torch.randn(2, 3, 8, 9), torch.randn(2, 3, 8, 9).to(memory_format=CHANNELS_LAST)):
-        check.gradients(FUNCTIONS[name], x)
+    for wanted in (True, False):
+        prefers = evolve(target, heuristics=evolve(target.heuristics, scatter_choices=wanted))
+        check.targets = {target.device: prefers}
+        for x in (torch.randn(2, 3, 8, 9), torch.randn(2, 3, 8, 9).to(memory_format=CHANNELS_LAST)):
+            *_, backward = check.gradients(FUNCTIONS[name], x)
+            assert any(isinstance(op, Scatter) for op in backward.operations) is wanted
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_mirrored_borders_of_any_width(check, rank: int) -> None:
+    size = (4, 3, 5)[:rank]
+    widest = tuple(n - 1 for n in reversed(size) for _ in ("before", "after"))
+    for pad in (widest, (1, 0) * rank, (0, 2) * rank, (0, 0) * rank):
+        check.gradients(lambda x, pad=pad: F.pad(x, pad, "reflect"), torch.randn(2, 2, *size))
+
+
+@pytest.mark.parametrize("pad", [(-2, 1), (1, -2), (-1, -1)])
+def test_mirrored_borders_of_less(check, pad: tuple[int, int]) -> None:
+    def gradient(grad, x):
+        return torch.ops.aten.reflection_pad1d_backward.default(grad, x, pad)
+
+    check(gradient, torch.randn(2, 6 + sum(pad)), torch.randn(2, 6))
+
+
+def test_mirrored_borders_of_symbolic_planes(check) -> None:
+    def gradient(grad, x):
+        return torch.ops.aten.reflection_pad2d_backward.default(grad, x, (2, 1, 0, 3))
+
+    sizes = (((2, 3, 8, 9), (2, 3, 11, 12)), ((1, 2, 5, 4), (1, 2, 8, 7)))
+    first, other = (tuple(map(torch.randn, pair[::-1])) for pair in sizes)
+    check(gradient, *first, other=other)
 
 
 @pytest.mark.parametrize("rank", [2, 3])

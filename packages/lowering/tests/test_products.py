@@ -2,10 +2,12 @@
 
 import pytest
 import torch
+from attrs import evolve
 from torch.nn import functional as F
 
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.loop.nodes import Extern, Reduction
+from gyrator_lowering.thin_products import thin_products
 
 MATRICES = {
     "mm": (lambda x, y: x @ y, (5, 7), (7, 3)),
@@ -193,3 +195,32 @@ def test_only_nodes_that_are_named_become_loops(check) -> None:
     program = check.lower(lambda x: x @ x @ x, (x,), options=options)
     assert [type(op) for op in program.operations] == [Extern, Reduction]
     assert program.operations[1].reduce.kind is ReduceKind.DOT
+
+
+THIN = {
+    "row": (lambda x, w: x @ w.t(), (1, 64), (96, 64), True),
+    "biased": (lambda x, w: F.linear(x, w, w[:, 0]), (1, 1, 64), (96, 64), True),
+    "vector": (lambda x, y: x @ y, (96, 64), (64,), True),
+    "added": (lambda x, y: torch.addmv(x[:, 0], x, y), (96, 64), (64,), True),
+    "column": (lambda x, y: x @ y, (96, 64), (64, 1), True),
+    "two rows": (lambda x, w: x @ w.t(), (2, 64), (96, 64), False),
+    "lying": (lambda x, w: x @ w, (1, 64), (64, 96), False),
+    "lying column": (lambda x, y: x.t() @ y, (64, 96), (64, 1), False),
+}
+
+
+@pytest.mark.parametrize("name", THIN)
+def test_products_of_a_vector_are_for_kernels_where_they_lie_well(check, name: str) -> None:
+    run, left, right, wanted = THIN[name]
+    (target,) = check.targets.values()
+    able = evolve(target, heuristics=evolve(target.heuristics, thin_products=True))
+    gm = check.trace(run, (torch.randn(left), torch.randn(right)))
+    assert bool(thin_products(gm, {target.device: able})) is wanted
+    assert not thin_products(gm, check.targets)
+
+
+def test_products_of_sizes_that_change_are_the_librarys(check) -> None:
+    (target,) = check.targets.values()
+    able = {target.device: evolve(target, heuristics=evolve(target.heuristics, thin_products=True))}
+    gm = check.trace(lambda x, w: x @ w.t(), (torch.randn(3, 64), torch.randn(5, 64)), dynamic=True)
+    assert not thin_products(gm, able)

@@ -26,6 +26,14 @@ def test_search(check, dtype: torch.dtype, right: bool) -> None:
     check(f, values[0, 0], ordered)
 
 
+def test_search_among_values_of_another_type(check) -> None:
+    ordered = torch.linspace(-3, 3, 9)
+    for values in (torch.randn(4, 5).bfloat16(), torch.randint(-4, 5, (7,)), torch.tensor(0.75)):
+        check(torch.bucketize, values, ordered)
+        check(torch.bucketize, values, ordered.double())
+    check(torch.bucketize, torch.randn(6), torch.tensor([-1, 0, 0, 2]))
+
+
 def test_search_in_rows(check) -> None:
     ordered, values = torch.randn(3, 4, 7).sort().values, torch.randn(3, 4, 5)
     check(lambda o, v: torch.searchsorted(o, v, side="right"), ordered, values)

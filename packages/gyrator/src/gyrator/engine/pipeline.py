@@ -52,6 +52,7 @@ from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import FX, PadProducts, fx_pipeline
 from gyrator_lowering.options import NO_CALLS, LoweringOptions
 from gyrator_lowering.stage import lower
+from gyrator_lowering.thin_products import thin_products
 from gyrator_runtime.build import BuildError
 from gyrator_runtime.cache import CacheKey
 from gyrator_scheduler.options import SchedulerOptions
@@ -351,6 +352,7 @@ class Stages:
             padding = passes.table.get(PadProducts.name)
             if isinstance(padding, PadProducts):
                 generated = padding.left_to_kernels(gm)
+            generated |= thin_products(gm, self.setting.by_device)
             if options.max_autotune:
                 generated |= faster_in_kernels(gm, self.setting, budget)
         return LoweringOptions(

@@ -214,15 +214,22 @@ def floor_quotient(ops: Tracer, x: Value, y: Value) -> Value:
 
 
 def _integer_divisor(y: Arg, dtype: DType) -> int | None:
-    """Return a divisor that is a known integer, not 0 in `dtype`: all that kernels divide by."""
+    """Return a divisor that is a known integer, not 0 in `dtype`."""
     value = getattr(y, "value", y)
     if not isinstance(value, (bool, int)) or dtype is DType.BOOL:
         return None
     return wrapped(int(value), dtype) or None
 
 
+def _divides_by_any(b: LoopBuilder) -> bool:
+    """Whether kernels divide integers by what may be 0, as eager does it on the device."""
+    target = b.targets.get(b.out.device.type)
+    unchecked = target is not None and target.capabilities.unchecked_division
+    return unchecked and b.out.dtype is not DType.BOOL
+
+
 def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> TensorValue:
-    """Quotient: true, truncated or floored. ATen reports integer division by a zero element."""
+    """Quotient: true, truncated or floored. Hosts report integer division by a zero element."""
     if rounding_mode is None:
         return elementwise(b, _row("div"), (x, y))
     if b.out.dtype.is_float:
@@ -230,14 +237,16 @@ def div(b: LoopBuilder, x: Arg, y: Arg, *, rounding_mode: str | None = None) -> 
             return elementwise(b, floor_quotient, (x, y))
         kind = b.out.dtype  # eager rounds the quotient to it first
         return elementwise(b, lambda ops, p, q: ops.trunc(ops.wide(ops.cast(p / q, kind))), (x, y))
+    row = "floordiv" if rounding_mode == "floor" else "truncdiv"
     divisor = _integer_divisor(y, b.out.dtype)
+    if divisor is None and _divides_by_any(b):
+        return elementwise(b, _row(row), (x, y))
     if divisor is None:
         if rounding_mode == "floor" or not isinstance(y, TensorValue) or b.out.dtype is DType.BOOL:
             raise FallbackToAten
         return _truncated_quotient(b, x, y)
     if divisor == -1:
         return elementwise(b, _row("neg"), (x,))
-    row = "floordiv" if rounding_mode == "floor" else "truncdiv"
     return elementwise(b, _row(row), (x, divisor))
 
 
@@ -287,6 +296,8 @@ def modulo(float_op: str, integer_op: str) -> Rule:
         if b.out.dtype.is_float:
             return in_type(b, _row(float_op), (x, y), b.out.dtype)
         divisor = _integer_divisor(y, b.out.dtype)
+        if divisor is None and _divides_by_any(b):
+            return elementwise(b, _row(integer_op), (x, y))
         if divisor is None or b.out.dtype is DType.BOOL:
             raise FallbackToAten
         if divisor == -1:

@@ -61,6 +61,14 @@ def can(b: LoopBuilder, device: str, dtype: DType, mode: StoreMode, uniform: boo
     )
 
 
+def scatters_back(b: LoopBuilder, out: Spec) -> bool:
+    """Whether a gradient like `out` had better go from each result to the element that it is."""
+    device = out.device.type
+    if not can(b, device, out.dtype.compute, StoreMode.ADD):
+        return False
+    return b.targets[device].heuristics.scatter_choices
+
+
 def accumulator(
     b: LoopBuilder, x: TensorValue, out: Spec, mode: StoreMode, uniform: bool = False
 ) -> TensorValue | None:

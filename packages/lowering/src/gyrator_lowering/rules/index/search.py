@@ -32,9 +32,7 @@ def _found(
     if not isinstance(size, Const) or not 0 < size.value <= MOST or ordered.dtype is DType.BOOL:
         raise FallbackToAten
     count, row = size.value, ordered.ndim - 1
-    if isinstance(values, TensorValue) and (
-        ordered.dtype is not values.dtype or (row and row != values.ndim - 1)
-    ):
+    if isinstance(values, TensorValue) and row and row != values.ndim - 1:
         raise FallbackToAten
     dtype = computed_in([ordered, values]).compute
 

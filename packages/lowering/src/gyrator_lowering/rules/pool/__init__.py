@@ -11,7 +11,7 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
 from gyrator_lowering.rules.index import inside
-from gyrator_lowering.rules.scatter import can, settled
+from gyrator_lowering.rules.scatter import can, scatters_back, settled
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 UNROLLED = 32
@@ -215,7 +215,7 @@ def max_pool_backward(rank: int) -> Rule:
         lead = x.ndim - rank
         reach = [(w + s - 1) // s for w, s in zip(window, step, strict=True)]
         far = any(d != 1 for d in spread) or len(_offsets(reach)) > UNROLLED
-        if far or _scatters(b, out):
+        if far or scatters_back(b, out):
             return _scatter_gradient(b, grad, x, places, rank)
         dtype = out.dtype.compute
         dims = list(range(lead, x.ndim))
@@ -239,13 +239,6 @@ def max_pool_backward(rank: int) -> Rule:
         return b.pointwise(body, out)
 
     return rule
-
-
-def _scatters(b: LoopBuilder, out: Spec) -> bool:
-    device = out.device.type
-    if not can(b, device, out.dtype.compute, StoreMode.ADD):
-        return False
-    return b.targets[device].heuristics.scatter_choices
 
 
 def _scatter_gradient(

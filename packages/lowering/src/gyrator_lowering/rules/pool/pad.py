@@ -1,6 +1,8 @@
 """Reflecting and replicating borders, and their gradients; nearest and bilinear resizing."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
+from itertools import product
 from typing import Any
 
 from gyrator_ir.body.nodes import StoreMode
@@ -10,7 +12,7 @@ from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.scatter import can, settled
+from gyrator_lowering.rules.scatter import can, scatters_back, settled
 from gyrator_lowering.table import FallbackToAten, Rule, TableBuilder
 
 Source = Callable[[Expr, Expr, Expr], Expr]
@@ -55,14 +57,64 @@ def pad(source: Source, rank: int) -> Rule:
     return rule
 
 
-def pad_backward(source: Source, rank: int) -> Rule:
+def reflection_backward(rank: int) -> Rule:
+    """Return the rule of the gradient of mirrored borders. Along each dimension, a place stands for
+    itself, and in the borders that are wide enough."""
+
+    def rule(
+        b: LoopBuilder, grad: TensorValue, x: TensorValue, widths: Sequence[Any]
+    ) -> TensorValue:
+        befores, lead = _befores(b, widths, rank), x.ndim - rank
+        if scatters_back(b, b.out):
+            return _added(b, grad, lambda index: _origin(index, befores, x.shape, reflected))
+        dtype = b.out.dtype.compute
+
+        def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+            images = (
+                _images(ops, i, p, n, m)
+                for i, p, n, m in zip(
+                    index[lead:], befores, x.shape[lead:], grad.shape[lead:], strict=True
+                )
+            )
+            total: Value | None = None
+            for image in product(*images):
+                at = (*index[:lead], *(place for place, _ in image))
+                inside = [there for _, there in image if there is not None]
+                mask = reduce(ops.bit_and, inside) if inside else None
+                term = ops.cast(ops.load(grad, at, mask), dtype)
+                total = term if total is None else total + term
+            assert total is not None
+            return total
+
+        return b.pointwise(body)
+
+    return rule
+
+
+def _images(
+    ops: Tracer, i: Expr, before: Expr, n: Expr, m: Expr
+) -> Iterator[tuple[Expr, Value | None]]:
+    """Yield the places of `m` at which a place of `n` stands, and whether it does."""
+    here, first, last = i + before, before - i, before + 2 * (n - 1) - i
+    after = m - n - before
+    cropped = any(type(w) is not Const or w.value < 0 for w in (before, after))
+    at = ops.index(here)
+    yield here, ops.bit_and(ops.ge(at, 0), ops.lt(at, ops.index(m))) if cropped else None
+    if type(before) is not Const or before.value > 0:
+        yield first, ops.bit_and(ops.ge(ops.index(first), 0), ops.gt(ops.index(i), 0))
+    if type(after) is not Const or after.value > 0:
+        before_end = ops.lt(ops.index(i), ops.index(n - 1))
+        yield last, ops.bit_and(ops.lt(ops.index(last), ops.index(m)), before_end)
+
+
+def replication_backward(rank: int) -> Rule:
     """Return the rule of the gradient: every border element is added where it came from."""
 
     def rule(
         b: LoopBuilder, grad: TensorValue, x: TensorValue, widths: Sequence[Any]
     ) -> TensorValue:
         befores = _befores(b, widths, rank)
-        return _added(b, grad, lambda index: _origin(index, befores, x.shape, source))
+        return _added(b, grad, lambda index: _origin(index, befores, x.shape, replicated))
 
     return rule
 
@@ -239,9 +291,13 @@ def bilinear_backward(
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for rank in (1, 2, 3):
-        for name, source in (("reflection", reflected), ("replication", replicated)):
+        backward = {
+            "reflection": (reflected, reflection_backward(rank)),
+            "replication": (replicated, replication_backward(rank)),
+        }
+        for name, (source, gradient) in backward.items():
             table.rule(f"aten.{name}_pad{rank}d.default")(pad(source, rank))
-            table.rule(f"aten.{name}_pad{rank}d_backward.default")(pad_backward(source, rank))
+            table.rule(f"aten.{name}_pad{rank}d_backward.default")(gradient)
         for name, exact in (("upsample_nearest", False), ("_upsample_nearest_exact", True)):
             table.rule(f"aten.{name}{rank}d.default")(nearest(rank, exact))
             table.rule(f"aten.{name}{rank}d_backward.default")(nearest_backward(rank, exact))

@@ -1,0 +1,38 @@
+"""Products of a matrix and a vector, which are over as soon as the matrix is read.
+
+Libraries tune their kernels for products that keep matrix units busy. Those of a vector only wait
+for memory, which generated kernels read as fast as a copy does; and what is done with the result,
+and other products of the same vector, share their launch.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch.fx import GraphModule, Node
+
+from gyrator_ir.target import Target
+
+aten = torch.ops.aten
+_OPS = frozenset((aten.mm.default, aten.addmm.default, aten.mv.default, aten.addmv.default))
+
+
+def thin_products(gm: GraphModule, targets: Mapping[str, Target]) -> frozenset[str]:
+    """Return the names of the products of a graph that are for kernels on these targets.
+
+    They have one row, or one column, and a matrix that lies in memory along what is summed over.
+    """
+    wanted = {device for device, t in targets.items() if t.heuristics.thin_products}
+    return frozenset(
+        node.name
+        for node in gm.graph.nodes
+        if node.op == "call_function" and node.target in _OPS and _thin(node, wanted)
+    )
+
+
+def _thin(node: Node, devices: set[str]) -> bool:
+    x, y = (n.meta["val"] for n in node.args[-2:] if isinstance(n, Node))
+    if x.device.type not in devices or not all(isinstance(n, int) for n in (*x.shape, *y.shape)):
+        return False
+    if y.ndim == 1 or y.shape[1] == 1:
+        return bool(x.stride(1) == 1)
+    return bool(x.shape[0] == 1 and y.stride(0) == 1)
