@@ -134,3 +134,45 @@ def test_a_stage_in_several_steps_keeps_its_values_for_each():
     found = run(evolve(untiled(made), loops=loops))
     x = found["x"][:12].reshape(3, 4)
     np.testing.assert_allclose(found["y"][:12].reshape(3, 4), x * x[0], rtol=1e-6)
+
+
+LOOKED_UP = """tile.program 1 @p
+  tile
+    kernel k0 on cpu (i0 < 32)
+      parameter n: i64[32] strides [1] on cpu
+      parameter x: f32[80] strides [1] on cpu
+      parameter y: f32[32] strides [1] on cpu
+      outer
+        a = load n[i0]
+        t0 = bind a below 9 check
+        b = load x[i0 + 4*t0]
+        store y[i0], b
+    grid (i0) by 32
+    loop (i0) by 8
+    access [i0 + 4*t0] {access}
+"""
+
+
+@pytest.mark.parametrize(
+    ("access", "sound"),
+    [
+        ("gathered of {t0=4, i0=1}", True),
+        ("gathered of {t0=4, i0=2}", False),
+        ("gathered of {t0=8, i0=1}", False),
+        ("gathered of {t0=4}", False),
+        ("unit", False),
+        ("lanes", True),
+    ],
+)
+def test_an_access_that_goes_on_otherwise_is_found(access, sound):
+    program = verify(parse(LOOKED_UP.format(access=access)))
+    rng = np.random.default_rng(0)
+    arrays = {"n": rng.integers(0, 9, 32), "x": rng.standard_normal(80).astype(np.float32)}
+    arrays["y"] = np.zeros(32, np.float32)
+    (tiled,) = program.kernels
+    if sound:
+        run_tiled(tiled, arrays, {})
+        np.testing.assert_array_equal(arrays["y"], arrays["x"][np.arange(32) + 4 * arrays["n"]])
+        return
+    with pytest.raises(InterpreterError, match="GY-INTERP-006"):
+        run_tiled(tiled, arrays, {})

@@ -9,9 +9,9 @@ from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.scope import Scope
 from gyrator_ir.body.nodes import Load, Store, StoreMode
-from gyrator_ir.expr import ONE, ZERO, Expr, Sym, linear
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.tile.nodes import Access, Prefetch
+from gyrator_ir.tile.nodes import Access, IndexAccess, Prefetch
 from gyrator_ir.types import DType
 
 _COMBINE = {
@@ -129,7 +129,7 @@ def load(scope: Scope, s: Load) -> None:
         text = _chosen(test, f"gy_vload_strided({given})", zero)
     elif access.kind is Access.GATHERED:
         mask = scope.live_mask(s.mask)
-        given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, s.index)}"
+        given = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, access)}"
         text = f"gy_gather({given})" if mask is None else f"gy_gather_mask({given}, {mask}, {zero})"
     else:
         one = f"gy_sload({_of_lane(scope, s.buffer, s.index)})"
@@ -141,23 +141,19 @@ def _local_row(scope: Scope, s: Load | Store) -> str:
     return f"{scope.frame.pointers[s.buffer]} + GY_LANES*({scope.index(s.index)})"
 
 
-def _vector_index(scope: Scope, e: Expr) -> str:
+def _vector_index(scope: Scope, access: IndexAccess) -> str:
     """Return the offset of a gathered access that all lanes share, and the `i64` vector of what
     differs."""
     assert scope.lanes is not None
-    symbols = sorted(scope.varying & e.free_symbols, key=lambda t: t.name)
-    split = linear(e, [*symbols, scope.lanes.symbol])
-    assert split is not None
-    total = ""
-    for symbol, factor in split[0].items():
-        if factor is ZERO:
-            continue
-        lane_symbol = symbol is scope.lanes.symbol
-        text = f"gy_viota({scope.index(symbol)})" if lane_symbol else symbol.name
+    rest, total = access.index, ""
+    for name, factor in access.terms:
+        symbol = Sym(name)
+        rest = rest - factor * symbol
+        text = f"gy_viota({scope.at(symbol)})" if symbol is scope.lanes.symbol else name
         if factor is not ONE:
             text = f"gy_mul({text}, gy_vsplat((si64)({scope.index(factor)})))"
         total = f"gy_add({total}, {text})" if total else text
-    return f"{scope.index(split[1])}, {total}"
+    return f"{scope.index(rest)}, {total}"
 
 
 def store(scope: Scope, s: Store) -> None:

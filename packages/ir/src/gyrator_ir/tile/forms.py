@@ -142,6 +142,7 @@ FORMS = FormTable(
                 Part("index", INDEX),
                 Part("kind", _word_of(Access)),
                 Part("stride", INDEX, lead="by", omit=ZERO),
+                Part("terms", pairs(EXPR), lead="of", omit=()),
                 Part("ahead", INDEX, lead="ahead", omit=ZERO),
             ),
         ),

@@ -206,6 +206,9 @@ class IndexAccess:
     kind: Access = field(validator=exactly(Access))
     stride: Expr = field(default=ZERO, validator=instance_of(Expr))
     """From lane to lane, where that is a number but neither 0 nor 1."""
+    terms: tuple[tuple[str, Expr], ...] = field(default=(), validator=a_tuple)
+    """Of a gathered one, `gathered of {t0=8, i0=1}`: what each lane has of its own, symbols and
+    their factors; all lanes share the rest."""
     ahead: Expr = field(default=ZERO, validator=instance_of(Expr))
     """The part that is computed ahead."""
 

@@ -15,9 +15,10 @@ GY-TILE-006  a contraction names its loops: different grid loops of rows and of 
 GY-TILE-007  threads share out no more loops than there are grid loops
 GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by the kernel; what
              lies on the stack is a local of a constant extent, what is plain a division; an index
-             has one form, and is one access; what is computed ahead is defined, what is exact is a
-             cast, what is approximate a quotient in `f32`; pairs are of two loads, or two plain
-             stores, of neighbours without masks
+             has one form, and is one access, a strided one with a stride and a gathered one with
+             terms; what is computed ahead is defined, what is exact is a cast, what is approximate
+             a quotient in `f32`; pairs are of two loads, or two plain stores, of neighbours without
+             masks
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none
 GY-TILE-010  a repeat is of a kernel before it
@@ -310,6 +311,8 @@ class _Kernel:
         for a in self._t.accesses:
             if (a.kind is Access.STRIDED) == (a.stride is ZERO):
                 self._fail(8, f"access [{a.index!r}]: a stride is what strided accesses have")
+            if (a.kind is Access.GATHERED) != bool(a.terms):
+                self._fail(8, f"access [{a.index!r}]: terms are what gathered accesses have")
         for pair in self._t.pairs:
             stages = self._t.kernel.stages
             body = stages[pair.stage].body if pair.stage < len(stages) else ()

@@ -322,8 +322,6 @@ class _Run:
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
         )  # fmt: skip
-        if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
-            self._check_accesses(stage, frame)
         for s in stage.body:
             if isinstance(s, Reduce):
                 found = gathered[s.names[0]]
@@ -336,6 +334,8 @@ class _Run:
                 frame.collect(s, 1)
             else:
                 frame.run((s,))
+        if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
+            self._check_accesses(stage, frame)
         if not inside:
             for s in stage.body:
                 for name in defined(s):
@@ -348,12 +348,15 @@ class _Run:
         below = [loop for loop in self._tiled.loops if loop.kind is LoopKind.LOOP]
         loops = [loop for loop in below if self._inner.isdisjoint(loop.axes)] or below[-1:]
         lanes = np.asarray(frame.symbols.get(loops[0].axes[0], 0)) if loops else 0
+        named = {symbol.name: value for symbol, value in frame.symbols.items()}
         for s in stage.body:
             a = self._accesses.get(s.index) if isinstance(s, Load | Store) else None
             if a is None or not a.index.free_symbols <= frame.symbols.keys():
                 continue
             step = integer(a.stride, self._env) + _STEPS[a.kind]
             rest = frame.address(a.index) - step * lanes
+            for name, factor in a.terms:
+                rest = rest - frame.address(factor) * named[name]
             if rest.size and np.ptp(rest):
                 said = f"an index is not {a.kind.value}"
                 raise interpreter_error("GY-INTERP-006", said, where=f"{a.index!r}")
@@ -394,8 +397,8 @@ class _Run:
         )
 
 
-_STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0}
-"""What an index grows by from lane to lane, without the stride that an access gives."""
+_STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED: 0}
+"""What an index grows by from lane to lane, without its access's stride or terms."""
 
 
 def _together(stage: Stage, pairs: Sequence[Pair]) -> Stage:

@@ -13,7 +13,7 @@ from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, Store
 from gyrator_ir.body.rewrite import defined, used
-from gyrator_ir.expr import Expr, ShapeFacts, Sym, linear
+from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 
@@ -52,12 +52,13 @@ def _indices(tiled: TiledKernel) -> Iterator[Expr]:
 
 def _classify(e: Expr, loops: Nest, bound: frozenset[Sym]) -> IndexAccess:
     found = lane_access(e, loops.symbol, loops.lanes, bound)
-    kind, symbols = found.kind, sorted(bound & e.free_symbols, key=lambda s: s.name)
+    symbols = sorted(bound & e.free_symbols, key=lambda s: s.name)
     if loops.lanes == 1:
         return IndexAccess(e, Access.UNIFORM)
-    if symbols and linear(e, [*symbols, loops.symbol]) is not None:
-        kind = Access.GATHERED
-    return IndexAccess(e, kind, found.stride)
+    if symbols and (parts := linear(e, [*symbols, loops.symbol])) is not None:
+        terms = ((s.name, factor) for s, factor in parts[0].items() if factor is not ZERO)
+        return IndexAccess(e, Access.GATHERED, terms=tuple(terms))
+    return IndexAccess(e, found.kind, found.stride)
 
 
 def _bound_by_lane(tiled: TiledKernel, loops: Nest) -> frozenset[Sym]:
