@@ -8,15 +8,18 @@
 
 import importlib
 import inspect
+import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from mkdocs.structure.files import File
 
+from gyrator.cli.parser import make_parser
 from gyrator.options import list_modes, list_options
 from gyrator_ir.body import nodes as body
 from gyrator_ir.body.ops import OPS
@@ -113,6 +116,27 @@ def modes() -> str:
     return table(["mode", "sets"], rows)
 
 
+def commands() -> str:
+    """Return the help of every command of the command line."""
+    width, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), "96"
+    try:
+        return "\n\n".join(_help(make_parser()))
+    finally:
+        os.environ.pop("COLUMNS")
+        if width is not None:
+            os.environ["COLUMNS"] = width
+
+
+def _help(parser: ArgumentParser) -> Iterator[str]:
+    """Yield a section for each command of a parser that runs something."""
+    if parser.get_default("run"):
+        yield f"### {parser.prog}\n\n```text\n{parser.format_help().rstrip()}\n```"
+    for action in parser._actions:
+        if isinstance(action.choices, dict):
+            for part in action.choices.values():
+                yield from _help(part)
+
+
 def rules(family: str) -> str:
     """Return the ATen ops that the rules of `family` lower, and what each becomes."""
     builder = TableBuilder()
@@ -147,6 +171,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "scans": lambda: members(body.ScanKind),
     "kernel-nodes": lambda: classes(defined_in(kernel_nodes)),
     "tile-nodes": lambda: classes(defined_in(tile_nodes)),
+    "commands": commands,
     "contracts": lambda: table(["function", "computed by", "may differ in"], contracts()),
     "modes": modes,
     "options": options,

@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -100,6 +101,9 @@ def test_a_wrong_type_is_told_what_is_meant(name: str, wrong: object) -> None:
     assert found.code == "GY-STAGE-001"
     assert found.message.startswith(f"{name.partition(',')[0]} takes a {wanted}, and was given a")
     assert type(wrong).__name__ in found.message and found.help
+    for named in re.findall(r"`(gyrator_[\w.]+)`", found.help):
+        module, _, function = named.rpartition(".")
+        assert callable(getattr(importlib.import_module(module), function)), named
 
 
 def test_a_text_is_no_program() -> None:

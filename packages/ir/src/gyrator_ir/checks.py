@@ -38,13 +38,17 @@ def _article(word: str) -> str:
     return "an" if word[0] in "aeiouAEIOU" else "a"
 
 
+def _maker(stage: str, level: str) -> str:
+    return f"`{stage}` makes one, `gyrator_ir.{level}.parse.parse` reads one"
+
+
 _MAKERS = MappingProxyType(
     {
-        "GraphModule": "ATen graphs come from AOTAutograd, or from `gyrator_lowering.fx_text`",
-        "LoopProgram": "`gyrator_lowering.lower` makes one, `gyrator_ir.loop.parse` reads one",
-        "Schedule": "`gyrator_scheduler.schedule` makes one, `gyrator_ir.kernel.parse` reads one",
-        "TileProgram": "`tile` of the language makes one, `gyrator_ir.tile.parse` reads one",
-        "HostProgram": "`gyrator_scheduler.plan_host` makes one, `gyrator_ir.host.parse` reads one",
+        "GraphModule": "AOTAutograd makes ATen graphs, `gyrator_lowering.fx_text.parse` reads one",
+        "LoopProgram": _maker("gyrator_lowering.lower", "loop"),
+        "Schedule": _maker("gyrator_scheduler.stage.schedule", "kernel"),
+        "TileProgram": _maker("tile", "tile"),
+        "HostProgram": _maker("gyrator_scheduler.stage.plan_host", "host"),
         "Mapping": "give it the target of each device type: `{target.device: target}`",
         "Sequence": "give it the `kernels` of a host program, or of a schedule",
     }

@@ -1,1 +1,1 @@
-"""What the text forms of the three levels share: lines, words, and forms that print and parse."""
+"""What the text forms of the four levels share: lines, words, and forms that print and parse."""
