@@ -185,8 +185,12 @@ def test_levels_name_what_they_compute(trained: Explanation) -> None:
     assert len(gelus) == 3
     for level in ("tile", "c++", "kernel", "host"):
         assert all(any(g in b.nodes for b in found[level].blocks) for g in gelus), level
-    modules = {m for k in forward.kernels for m in k.modules}
-    assert modules >= {"0", "1.norm"}
+    view = GraphView("0-0", forward)
+    for kernel in forward.kernels:
+        modules, lines = view.places(kernel)
+        assert set(modules) >= set(kernel.modules) and set(lines) >= set(kernel.sources)
+    modules = {m for k in forward.kernels for m in view.places(k)[0]}
+    assert modules == {*"012", "0.norm", "1.norm", "2.norm"}
     assert all("nn/functional.py" not in line for k in forward.kernels for line in k.sources)
 
 

@@ -16,6 +16,7 @@ from gyrator.reports.colours import coloured
 from gyrator.reports.levels import Block, Made, Pane, panes
 from gyrator.reports.measured import Limits, Span, Timeline
 from gyrator.reports.records import GraphRecord, KernelRecord, StorageRecord
+from gyrator_ir.kernel.nodes import Schedule
 
 _MOST = 40
 """Rows of a chart of times."""
@@ -262,6 +263,17 @@ class GraphView:
         own = next((k.nodes for k in self.record.kernels if k.name == name), ())
         return self.linked({*own, *self.made.kernels.get(name, ())})
 
+    def places(self, kernel: KernelRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the modules and the user's lines that a kernel runs for, at all its launches."""
+        schedule: Schedule | None = self.record.levels.get("kernel")
+        nodes = self.made.kernels.get(kernel.name, frozenset())
+        if schedule is None or not nodes:
+            return kernel.modules, kernel.sources
+        parts = (schedule, *schedule.subschedules)
+        rows = [o for part in parts for o in part.origins if o.node in nodes]
+        lines = dict.fromkeys(f"{o.location}: {o.code}" for o in rows if o.location)
+        return tuple(dict.fromkeys(o.module for o in rows if o.module)), tuple(lines)
+
     def span(self, span: Span) -> str:
         """Return the numbers of the calls that something on the timeline computes."""
         return self.linked(self.made.nodes.get(span.node, ())) or self.kernel(span.name)
@@ -301,13 +313,16 @@ def duration(seconds: float) -> str:
     """Return a time with the unit that suits it."""
     for factor, unit in ((1.0, "s"), (1e3, "ms")):
         if seconds * factor >= 1:
-            return f"{seconds * factor:.1f} {unit}"
-    return f"{seconds * 1e6:.1f} µs"
+            return f"{seconds * factor:.1f}{_SPACE}{unit}"
+    return f"{seconds * 1e6:.1f}{_SPACE}µs"
 
 
 def amount(value: float, unit: str) -> str:
     """Return a number with a decimal prefix."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
-            return f"{value / factor:.1f} {prefix}{unit}"
-    return f"{value:.0f} {unit}"
+            return f"{value / factor:.1f}{_SPACE}{prefix}{unit}"
+    return f"{value:.0f}{_SPACE}{unit}"
+
+
+_SPACE = "\N{NO-BREAK SPACE}"

@@ -64,7 +64,7 @@ class KernelRecord:
     language: str
     text: str
     nodes: tuple[str, ...]
-    """FX nodes fused into it."""
+    """FX nodes fused into it at its first launch, from which the three below come, too."""
     ops: tuple[str, ...]
     """The ATen ops that those call."""
     sources: tuple[str, ...]
