@@ -10,19 +10,24 @@ import zlib
 from base64 import b64decode
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pygments
 import pytest
 import torch
 from pygments.token import Error
+from torch._C._autograd import DeviceType
+from torch._higher_order_ops.while_loop import while_loop
 from torch.utils.flop_counter import FlopCounterMode
 
 from gyrator import Explanation, explain
 from gyrator.cli.main import main
 from gyrator.reports.levels import Made, panes
 from gyrator.reports.lexer import GyLexer
-from gyrator.reports.page import GraphView, Section, shares, times_of
-from gyrator.reports.records import GraphRecord, StorageRecord
+from gyrator.reports.measured import Limits, Span, Timeline, read_events
+from gyrator.reports.page import GraphView, Section, share_bars, shares, times_of
+from gyrator.reports.records import ExternRecord, GraphRecord, StorageRecord
 from gyrator_ir.loop.print import show as show_loop
 
 SUBJECT = """
@@ -166,6 +171,62 @@ def test_a_timeline_is_in_order(trained: Explanation) -> None:
         names = [node.name for node in record.levels["kernel"].nodes]
         ran = [names.index(s.node) for s in trained.timeline.spans if s.graph == n]
         assert ran == sorted(ran)
+
+
+def test_rates_are_of_one_launch() -> None:
+    calls = tuple(ExternRecord("aten.mm.out", "mm", "library", flops=n) for n in (10_000, 30_000))
+    graph = GraphRecord("main", "inference", 2, externs=calls)
+    spans = tuple(
+        Span("aten.mm.out", k * 1e-3, 1e-6, 0) for k in range(6)
+    )  # three rounds of a loop
+    section = Section("f", (graph,), timeline=Timeline(1e-2, spans))
+    bars = share_bars(section, Limits("cpu", 1e9, 1e11))
+    assert bars[0].note.replace("\N{NO-BREAK SPACE}", " ") == "0.1 %, 6 times, 20.0 GFLOP/s (20 %)"
+    assert bars[-1].label == "everything else" and bars[-1].percent == 100
+
+
+def test_a_timeline_looks_into_loops() -> None:
+    def squares(x: torch.Tensor) -> torch.Tensor:
+        def more(i: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+            return i < 3
+
+        def square(i: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return i + 1, (y @ y).tanh()
+
+        return while_loop(more, square, (torch.tensor(0), x))[1]
+
+    torch._dynamo.reset()
+    line = explain(squares, torch.randn(8, 8), runs=1).timeline
+    assert line is not None
+    assert [s.name for s in line.spans].count("aten.mm.out") == 3
+
+
+def event(name: str, start: float, end: float, device: DeviceType = DeviceType.CPU) -> Any:
+    span = SimpleNamespace(start=start, end=end, elapsed_us=lambda: end - start)
+    return SimpleNamespace(name=name, time_range=span, device_type=device, device_index=0)
+
+
+def test_a_device_has_its_own_lane(found: Explanation) -> None:
+    (graph,) = found.graphs
+    ours = graph.kernels[0].name
+    events = [
+        event("aten::mm", 10, 40),
+        event("aten::resolve_conj", 12, 14),  # a part of the product
+        event("cudaLaunchKernel", 20, 30),
+        event("ampere_sgemm", 30, 130, DeviceType.CUDA),
+        event(ours, 50, 60),
+        event(f"gy_k_{ours}", 130, 180, DeviceType.CUDA),
+    ]
+    line = read_events(event("call", 0, 200), events, found.graphs)
+    host, device = ([s for s in line.spans if s.lane == lane] for lane in ("", "cuda:0"))
+    assert [s.name for s in host] == ["aten::mm", ours] and [s.kernel for s in host] == [
+        False,
+        True,
+    ]
+    assert [s.name for s in device] == ["ampere_sgemm", ours] and device[1].graph == 0
+    assert line.rest == pytest.approx(160e-6)  # the host's
+    whole, parts = shares(Section("f", found.graphs, timeline=line))
+    assert sum(s.seconds for s in parts if not s.lane) == pytest.approx(whole)
 
 
 def test_levels_name_what_they_compute(trained: Explanation) -> None:

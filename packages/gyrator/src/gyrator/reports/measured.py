@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -143,16 +144,20 @@ def read_events(whole: Any, events: Sequence[Any], records: Sequence[GraphRecord
     places = _Places(tuple(map(_Graph.of, records)))
     made = tuple(map(Made.of, records))
     start, spans = whole.time_range.start, []
-    known = places.names
+    ordered = sorted(events, key=lambda e: (e.time_range.start, -e.time_range.end))
+    ranges = [e for e in ordered if e.name in places.names]
+    # What has another inside is a branch or a loop, whose body is what runs.
+    around = {id(e) for e, after in pairwise(ranges) if after.time_range.start < e.time_range.end}
+    known = {id(e) for e in ranges} - around
     taken: Any = None
-    for e in sorted(events, key=lambda e: (e.time_range.start, -e.time_range.end)):
+    for e in ordered:
         at, seconds = (e.time_range.start - start) / 1e6, e.time_range.elapsed_us() / 1e6
         if e.device_type != DeviceType.CPU:
             spans.append(_on_device(e, at, seconds, records))
             continue
         if taken is not None and e.time_range.start < taken.time_range.end:
             continue  # a part of what was taken
-        if e.name in known:
+        if id(e) in known:
             graph, what = places.find(e.name)
             label = what or made[graph].launched.get(e.name, e.name)
             spans.append(Span(label, at, seconds, graph, e.name, kernel=not what))

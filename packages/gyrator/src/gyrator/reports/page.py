@@ -183,22 +183,23 @@ def _said(s: Share, section: Section, whole: float, limits: Limits | None) -> It
         return
     record = section.records[s.graph]
     costs = [c for c in record.cost() if (c.name, c.kernel) == (s.name, s.kernel)]
-    spent = s.seconds if s.lane or not s.kernel else _unprofiled(record, s)
+    launches = sum(c.launches for c in costs)
+    one = s.seconds / s.calls if s.lane or not s.kernel else _unprofiled(record, s)
     for total, unit, limit in (
         (sum(c.launches * c.bytes for c in costs), "B/s", limits and limits.bytes),
         (sum(c.launches * c.flops for c in costs), "FLOP/s", limits and limits.flops),
     ):
         if total:
-            rate = total / spent
+            rate = total / launches / one
             yield amount(rate, unit) + (f" ({100 * rate / limit:.0f} %)" if limit else "")
 
 
 def _unprofiled(record: GraphRecord, share: Share) -> float:
-    """Return the seconds of a kernel in one call as they are without a profiler."""
+    """Return the seconds of one launch of a kernel as they are without a profiler."""
     for k, calls, total in times_of(record):
         if k.name == share.name and total:
-            return k.launches * total / 1e9 / calls
-    return share.seconds
+            return total / 1e9 / calls
+    return share.seconds / share.calls
 
 
 def span_bars(line: Timeline) -> dict[str, list[tuple[Span, Bar]]]:
