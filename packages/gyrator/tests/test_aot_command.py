@@ -115,7 +115,7 @@ def test_inputs_are_drawn_within_their_ranges(package: Path) -> None:
     entry = aot.inspect(package).entries[0]
     sizes = set()
     for seed in range(60):
-        tokens, bias = draw(entry, torch.Generator().manual_seed(seed))
+        tokens, bias = draw(entry, torch.Generator().manual_seed(seed), torch.device("cpu"))
         assert tokens.dtype == torch.int64
         assert bias.shape == (3,)
         sizes.add(tokens.shape[0])

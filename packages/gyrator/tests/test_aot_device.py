@@ -6,11 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from attrs import evolve
 from torch import nn
 from torch.export import Dim, export
 
 import gyrator.aot as aot
 from gyrator.aot.targets import package_targets
+from gyrator.cli.aot import draw
 from gyrator.options import OptionError
 from gyrator.targets.gpu import NVIDIA_GPU
 from gyrator_ir.diagnostics import UnsupportedError
@@ -239,6 +241,14 @@ def test_a_package_of_the_cpu_is_for_no_device(tmp_path: Path) -> None:
     path = aot.compile(nn.GELU(), (torch.randn(2, 8),), package=tmp_path / "model.gya")
     assert aot.load(path, device="cpu").device == torch.device("cpu")
     assert "it runs on cpu, not on cuda:1" in refused(path, device="cuda:1")
+
+
+def test_the_command_draws_inputs_on_the_devices_of_a_model(package: Path) -> None:
+    (entry,) = aot.inspect(package).entries
+    (made,) = draw(entry, torch.Generator(), torch.device("meta"))
+    assert (made.device.type, made.shape[1:]) == ("meta", (8, 32))
+    own = evolve(entry, inputs=(evolve(entry.inputs[0], device="cpu"),))
+    assert draw(own, torch.Generator(), torch.device("meta"))[0].device.type == "cpu"
 
 
 def test_the_manifest_can_be_read_back(package: Path) -> None:

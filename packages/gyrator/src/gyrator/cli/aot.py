@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from rich.console import Console
+from torch.export.passes import move_to_device_pass
 from torch.utils import _pytree as pytree
 
 from gyrator import aot
@@ -118,7 +119,7 @@ def run_check(args: argparse.Namespace) -> int:
     model, entry, eager = _beside(args)
     rows: list[dict[str, Any]] = []
     for turn in range(args.runs):
-        given = draw(entry, torch.Generator().manual_seed(args.seed + turn))
+        given = draw(entry, torch.Generator().manual_seed(args.seed + turn), model.device)
         theirs, ours = (_run(f, entry, given, turn) for f in (eager, model.entry(entry.name)))
         error, bound = _difference(ours, theirs)
         sizes = [list(t.shape) for t in given if isinstance(t, torch.Tensor)]
@@ -140,13 +141,15 @@ def run_bench(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     model, entry, eager = _beside(args)
     loaded = time.perf_counter() - start
-    given = draw(entry, torch.Generator().manual_seed(args.seed))
+    given = draw(entry, torch.Generator().manual_seed(args.seed), model.device)
     function = model.entry(entry.name)
     times: dict[str, list[float]] = {"package": [], "eager": []}
     for _ in range(args.runs):  # side by side, so that both see the same load of the machine
         for name, call in (("package", function), ("eager", eager)):
             begin = time.perf_counter()
             _run(call, entry, given, 0, copied=False)
+            if model.device.type != HOST:
+                torch.accelerator.synchronize(model.device)
             times[name].append(time.perf_counter() - begin)
     best = {name: min(found) for name, found in times.items()}
     ratio = best["package"] / best["eager"]
@@ -157,13 +160,17 @@ def run_bench(args: argparse.Namespace) -> int:
 
 
 def _beside(args: argparse.Namespace) -> tuple[aot.Model, Entry, Callable[..., Any]]:
-    """Return a package, its entry point, and the exported program as eager mode runs it."""
+    """Return a package, its entry point, and the exported program as eager mode runs it on the
+    package's device."""
     model = aot.load(args.package)
     names = model.entries
     name = args.entry or (names[0] if len(names) == 1 else "forward")
     model.entry(name)  # an error where there is none of that name
     (entry,) = (e for e in model.manifest.entries if e.name == name)
-    return model, entry, _exported(args.program).module()
+    program = _exported(args.program)
+    if model.device.type != HOST:
+        program = move_to_device_pass(program, str(model.device))
+    return model, entry, program.module()
 
 
 def _run(
@@ -198,17 +205,20 @@ def _difference(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[float, floa
     return error, bound
 
 
-def draw(entry: Entry, generator: torch.Generator) -> list[Any]:
-    """Return leaves of arguments that fit an entry point: floats are normal, integers 0 or 1."""
+def draw(entry: Entry, generator: torch.Generator, device: torch.device) -> list[Any]:
+    """Return leaves of arguments that fit an entry point of a model which runs on a device: floats
+    are normal, integers 0 or 1."""
     sizes: dict[str, int] = {}
     for symbol in entry.symbols:
         most = symbol.least + _SPREAD if symbol.most is None else symbol.most
         high = min(most, symbol.least + _SPREAD) + 1
         sizes[symbol.name] = int(torch.randint(symbol.least, high, (), generator=generator))
-    return [_drawn(i, sizes, generator) for i in entry.inputs]
+    return [_drawn(i, sizes, generator, device) for i in entry.inputs]
 
 
-def _drawn(given: Input, sizes: Mapping[str, int], generator: torch.Generator) -> Any:
+def _drawn(
+    given: Input, sizes: Mapping[str, int], generator: torch.Generator, device: torch.device
+) -> Any:
     if given.kind == "constant":
         return given.value
     shape = [_size(n, sizes) for n in given.shape]
@@ -219,7 +229,7 @@ def _drawn(given: Input, sizes: Mapping[str, int], generator: torch.Generator) -
         made = torch.randn(shape, generator=generator).to(dtype)
     else:
         made = torch.randint(0, 2, shape, generator=generator).to(dtype)
-    return made.to(given.device)
+    return made if torch.device(given.device).type == HOST else made.to(device)
 
 
 def _size(wanted: Dim | int, sizes: Mapping[str, int]) -> int:
