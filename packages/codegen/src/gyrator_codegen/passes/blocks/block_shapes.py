@@ -12,15 +12,17 @@ from itertools import product
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.consecutive import consecutive_inside
+from gyrator_codegen.consecutive import VECTOR, consecutive_inside
 from gyrator_codegen.extents import guess, power_of_two
+from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
+from gyrator_ir.body.nodes import Bind, Load
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
-from gyrator_ir.tile.nodes import TiledKernel
+from gyrator_ir.tile.nodes import Access, TiledKernel
 
 _LANES = 32  # threads of a warp, as far as choices go
 _LEAST_SIDE = 16  # of a tile: 32 bytes of narrow elements
@@ -31,6 +33,7 @@ _LENGTH = 1024  # what an unknown number of inner elements is taken for
 
 _ACCESS = 16  # bytes that a thread reads at once
 _MANY = 40  # statements whose values fill the registers...
+_APART = 4  # ... and loads, if they are of elements apart from one another ...
 _LEAST_ELEMENTS = 2  # ... if a thread computes more elements than these
 
 _Shape = tuple[int, int, int]
@@ -51,7 +54,8 @@ class _Space:
     """Inner elements lie side by side rather than points."""
     folds: bool
     """There are inner elements."""
-    statements: int
+    fills: bool
+    """What one element takes fills registers."""
     cores: int
 
 
@@ -68,11 +72,11 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     whole = in_one_step(tiled)
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     # What a program of a group does first is worth more elements than else fit in its registers.
-    statements = sum(len(stage.body) for stage in kernel.stages) if members == 1 else 0
+    fills = members == 1 and _fills_registers(kernel)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
-        space = _Space(count, length, width, True, False, statements, cores)
+        space = _Space(count, length, width, True, False, fills, cores)
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif whole and sorts(kernel):
@@ -81,7 +85,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         shapes = best = list(_steps(count, cores))
     else:
         along = consecutive_inside(kernel)
-        space = _Space(count, length, width, along, bool(kernel.inner), statements, cores)
+        space = _Space(count, length, width, along, bool(kernel.inner), fills, cores)
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], whole, count, length))
         else:
@@ -104,6 +108,19 @@ def _width(kernel: Kernel, facts: ShapeFacts) -> int:
         return math.prod(guess(e, facts) for e in b.shape), b.dtype.size
 
     return max(map(size, kernel.parameters), default=(0, 4))[1]
+
+
+def _fills_registers(kernel: Kernel) -> bool:
+    """Whether a point has many statements, or loads many elements that do not lie beside those of
+    the next point."""
+    body = [s for stage in kernel.stages for s in stage.body]
+    if len(body) > _MANY or not kernel.axes:
+        return len(body) > _MANY
+    last = kernel.axes[-1].symbol
+    bound = frozenset(s.symbol for s in body if isinstance(s, Bind))
+    loads = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
+    beside = (Access.UNIT, Access.UNIFORM)
+    return sum(lane_access(i, last, VECTOR, bound).kind not in beside for _, i in loads) > _APART
 
 
 def _steps(count: int, cores: int) -> Iterator[_Shape]:
@@ -213,7 +230,7 @@ _ACROSS_IN_STEPS = _Weights(
 
 def _weights(space: _Space, whole: bool) -> _Weights:
     if not space.folds:
-        wanted = max(_ACCESS // space.width, 1) if space.statements <= _MANY else _LEAST_ELEMENTS
+        wanted = _LEAST_ELEMENTS if space.fills else max(_ACCESS // space.width, 1)
         return evolve(_POINTWISE, elements=wanted, most=wanted)
     if space.along_inner:
         return _ROWS_AT_ONCE if whole else _ROWS_IN_STEPS
