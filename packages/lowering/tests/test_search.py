@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gyrator_lowering.decompositions import default_decompositions
 
 
 @pytest.mark.parametrize("right", [False, True])
@@ -67,3 +70,20 @@ def test_search_among_what_is_not_sorted(check, right: bool) -> None:
 def test_search_among_any_number_is_atens(check) -> None:
     first, second = (torch.randn(4), torch.arange(5.0)), (torch.randn(6), torch.arange(9.0))
     check(torch.bucketize, *first, other=second, externs=("aten.bucketize.Tensor",))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+@pytest.mark.parametrize(("dtype", "other"), [(torch.float32, None), (torch.int32, torch.float32)])
+def test_what_is_among_many_with_nan(dtype: torch.dtype, other: torch.dtype, invert: bool) -> None:
+    def f(x, tests):
+        return torch.isin(x, tests, invert=invert)
+
+    decomposed = make_fx(f, default_decompositions())
+    for count in (1, 40, 300):
+        x = torch.randint(-20, 20, (3, 30)).to(dtype)
+        tests = torch.randint(-9, 9, (count,)).to(other or dtype)
+        if not other:
+            x[0, :3] = torch.tensor([torch.nan, torch.inf, -torch.inf])
+        tests[: count // 2] = torch.nan
+        for given in (tests, torch.cat([tests, tests.new_tensor([torch.inf])])):
+            assert torch.equal(decomposed(x, given)(x, given), f(x, given))

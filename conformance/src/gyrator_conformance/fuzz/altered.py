@@ -94,7 +94,8 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if views or (base_name(func) in _EXACT and not kwargs):
             return out
         writes = any(r.alias_info is not None for r in returned) or not returned
-        pointwise = torch.Tag.pointwise in func.tags or "_foreach_" in str(func)
+        pointwise = torch.Tag.pointwise in func.tags or base_name(func) in _UNTAGGED
+        pointwise = pointwise or "_foreach_" in str(func)
         move = self._moved if pointwise else self._spread
         if pointwise and not writes and isinstance(out, Tensor) and out.numel():
             _copy_of_vectors(out, func, args, kwargs or {})
@@ -186,6 +187,13 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+_UNTAGGED = frozenset({
+    f"{name}_backward" for name in (
+        "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logit",
+        "mish", "sigmoid", "silu", "softplus", "softshrink", "tanh", "threshold",
+    )
+})  # fmt: skip
+"""Functions of each element alone that do not say so."""
 _SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
 ALTERATIONS: Mapping[str, Callable[[], TorchDispatchMode]] = MappingProxyType(
     {"conversion": Converted, "ties": Stable, "overflow": Widened, "unstable": Rounded}

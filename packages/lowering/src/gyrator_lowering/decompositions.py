@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._decomp import _core_aten_decompositions_post_autograd as core_decompositions
+from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
@@ -79,6 +80,7 @@ _SLOPES = (
 )
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
+_AMONG = aten.isin.Tensor_Tensor
 
 
 def _of_nothing(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
@@ -102,8 +104,24 @@ def _norm(
     return _NORM(x, ord, [d % x.dim() for d in dim], keepdim, dtype=dtype)
 
 
+def _among(
+    x: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
+) -> torch.Tensor:
+    """Which elements are among others: torch's decomposition searches a row that ends with NaN,
+    where a search goes astray."""
+    wide = torch.promote_types(x.dtype, tests.dtype)
+    few = guard_or_false(tests.numel() < 10.0 * pow(x.numel(), 0.145))
+    if few or not wide.is_floating_point:
+        found: torch.Tensor = decomposition_table[_AMONG](x, tests, invert=invert)
+        return found
+    row, wanted = tests.flatten().to(wide).sort()[0], x.to(wide)
+    places = torch.searchsorted(torch.where(row.isnan(), torch.inf, row), wanted)
+    same = row[torch.where(places < row.numel(), places, 0)] == wanted
+    return ~same if invert else same
+
+
 CORRECTIONS: Mapping[torch._ops.OpOverload, Callable[..., Any]] = MappingProxyType(
-    dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm}
+    dict.fromkeys(_SLOPES, _of_nothing) | {_SHUFFLE: _shuffled, _NORM: _norm, _AMONG: _among}
 )
 """Ops that are taken apart where torch's own fake kernels and decompositions are wrong, and stay
 whole elsewhere."""

@@ -120,7 +120,7 @@ def _add_aot(commands: Any) -> None:
     )
     make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
     isas = make.add_argument(
-        "--target", default="", help="levels: avx2,neon; or GPUs: sm_90,sm_86+"
+        "--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+"
     )
     complete(isas, lambda: _ISAS)
     add_options(make)
