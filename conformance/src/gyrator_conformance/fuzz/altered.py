@@ -4,8 +4,8 @@ Each mode changes what ATen's ops return, below autograd, so that gradients are 
 compiled program differs from eager in what such a change changes as well, it is not wrong.
 """
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,9 +80,10 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     vectors: ATen has other values of some in the scalar loop that ends a row.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, seed: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.generator = torch.Generator().manual_seed(11)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.turns = 7919.3 + seed
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
@@ -105,7 +106,7 @@ class Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _moved(self, t: Tensor) -> Tensor:
-        up = (t.double() * 7919.3).fmod(2).abs() < 1
+        up = (t.double() * self.turns).fmod(2).abs() < 1
         return t * (1 + torch.where(up, 2, -2) * torch.finfo(t.dtype).eps)
 
     def _spread(self, t: Tensor) -> Tensor:
@@ -195,10 +196,11 @@ _UNTAGGED = frozenset({
 })  # fmt: skip
 """Functions of each element alone that do not say so."""
 _SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
-ALTERATIONS: Mapping[str, Callable[[], TorchDispatchMode]] = MappingProxyType(
-    {"conversion": Converted, "ties": Stable, "overflow": Widened, "unstable": Rounded}
-)
-"""The modes by what they show to be unpromised."""
+ALTERATIONS: Sequence[tuple[str, Callable[[], TorchDispatchMode]]] = (
+    ("conversion", Converted), ("ties", Stable), ("overflow", Widened),
+    *(("unstable", partial(Rounded, seed)) for seed in range(4)),
+)  # fmt: skip
+"""What each mode shows to be unpromised, and the mode."""
 
 
 def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> None:

@@ -5,6 +5,8 @@ state of inputs are compared as they are; integers are equal; floating values ar
 of eager's or as near to the same program in float64.
 """
 
+import re
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
@@ -19,7 +21,7 @@ from gyrator.reports.accuracy import differs, is_as_near, is_close, worst_place
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator_conformance.fuzz.altered import ALTERATIONS, Drawn
-from gyrator_conformance.fuzz.program import Program
+from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
 
 Kind = Literal[
@@ -30,6 +32,13 @@ Kind = Literal[
 
 _OVERLAPPING = "GY-COMPILE-020"
 """Why a graph is left to PyTorch that writes to elements which share a place in memory."""
+_LACKS = re.compile("INTERNAL ASSERT FAILED|grad_input must be contiguous")
+"""What eager says where an op, or its gradient, expects a layout that nobody promised it."""
+_VIEW = "view size is not compatible with input tensor's size and stride"
+"""The same, of ops that are no views themselves."""
+_MODIFIED = "has been modified by an inplace operation"
+"""What eager says of a gradient that needs a value which is no more; compiled programs keep it."""
+GRADIENTS = "its gradients"
 
 
 @frozen
@@ -40,12 +49,13 @@ class Verdict:
     detail: str = ""
     explained: str = ""
     """`torch`: PyTorch's own front end shows the same. `unstable`: eager's result changes as much
-    when its inputs, or what its functions and folds return, change in the last place. `overflow`:
-    the elements that differ are other ones in eager mode too where norms are taken in float64.
-    `conversion`: they depend on integers made of floats that no integer of the type is. `ties`: on
-    the order of equal elements. `wider`: eager lacks an op for an element type. `refused`: what the
-    manual says is left to PyTorch, or gradients of gradients that the compiler says it cannot
-    compute."""
+    when its inputs, or what its functions and folds return, change in the last place, or a size
+    that values decide is the exact one. `overflow`: the elements that differ are other ones in
+    eager mode too where norms are taken in float64. `conversion`: they depend on integers made of
+    floats that no integer of the type is. `ties`: on the order of equal elements. `wider`: eager
+    lacks an op for an element type or a layout, fails by an assertion of its own, or has
+    overwritten what a gradient needs. `refused`: what the manual says is left to PyTorch, or
+    gradients of gradients that the compiler says it cannot compute."""
     graphs: int = 0
 
 
@@ -130,8 +140,9 @@ class Judge:
             ours = self._run(program, compiled, call)
             if theirs.error is not None and ours.error is None:
                 where = f"{type(theirs.error).__name__}: {first_line(theirs.error)}"
-                wider = "wider" if isinstance(theirs.error, NotImplementedError) else ""
-                return Verdict("silent", f"call {call}: eager raises {where}", wider)
+                return Verdict(
+                    "silent", f"call {call}: eager raises {where}", _wider(program, theirs)
+                )
             if ours.error is not None:
                 if theirs.error is None or not is_alike(ours.error, theirs.error):
                     detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"
@@ -167,7 +178,7 @@ class Judge:
                 gradients = gradients_of(results, tensors, program.gradients == "second")
                 self._finish()
             except Exception as error:
-                return _Outcome(error=error, raised_in="its gradients")
+                return _Outcome(error=error, raised_in=GRADIENTS)
         return _Outcome(results, gradients, state)
 
     def _exactly(self, program: Program, call: int) -> _Outcome:
@@ -208,6 +219,8 @@ class Judge:
         pairs = zip(names, ours.values, theirs.values, strict=True)
         for k, (name, a, b) in enumerate(pairs):
             if found := form(a, b, strides=k < len(program.results)):
+                if found.kind == "shape" and self._has_exact_size(program, call, k, a):
+                    found = evolve(found, explained="unstable")
                 gradient = k >= len(program.results) and k < first_state
                 yield evolve(found, kind="gradient" if gradient else found.kind,
                              detail=f"{name}: {found.detail}"), k  # fmt: skip
@@ -215,6 +228,12 @@ class Judge:
                 exact = self._exactly(program, call).values if exact is None else exact
                 if len(exact) != len(names) or not is_as_near(a, b, exact[k]):
                     yield Verdict("value", f"{name}: {worst_place(a, b)}"), k
+
+    def _has_exact_size(self, program: Program, call: int, place: int, mine: Any) -> bool:
+        """Whether a result has the shape that the program in float64 gives it."""
+        values = self._exactly(program, call).values
+        other = values[place] if place < len(values) else None
+        return isinstance(other, Tensor) and isinstance(mine, Tensor) and mine.shape == other.shape
 
     def _explained(self, program: Program, function: Callable[..., Any], found: Verdict) -> str:
         torch._dynamo.reset()
@@ -240,7 +259,7 @@ class Judge:
         if theirs.error is not None or ours.error is not None:
             return ""
         places = [k for _, k in self._differences(program, ours, theirs, call)]
-        for reason, mode in ALTERATIONS.items():
+        for reason, mode in ALTERATIONS:
             with mode():
                 altered = self._run(program, function, call)
             whole = reason == "unstable"
@@ -313,6 +332,23 @@ def form(a: Any, b: Any, strides: bool) -> Verdict | None:
     if a.requires_grad != b.requires_grad:
         return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")
     return None
+
+
+def _wider(program: Program, theirs: _Outcome) -> str:
+    """Return `wider` where eager's error says what eager lacks, and not what is wrong."""
+    error = theirs.error
+    if isinstance(error, NotImplementedError) or _LACKS.search(str(error)):
+        return "wider"
+    if theirs.raised_in == GRADIENTS:
+        return "wider" if _MODIFIED in str(error) else ""
+    return "wider" if _VIEW in str(error) and ".view(" not in _failing(program, error) else ""
+
+
+def _failing(program: Program, error: Exception | None) -> str:
+    """Return the statement of the program that raised an exception."""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == PROGRAM_FILE]
+    return program.text.splitlines()[(lines[-1] or 1) - 1] if lines else ""
 
 
 def changes(altered: _Outcome, theirs: _Outcome) -> bool:

@@ -34,6 +34,8 @@ LAYOUTS = ("c", "T", "perm", "step", "off", "exp", "cl", "over", "conj")
 """Contiguous, last two axes swapped, axes reversed, every second element, all but the first,
 expanded along the first axis, channels-last, all strides 1, conjugated (where complex)."""
 
+PROGRAM_FILE = "<program>"
+"""The name of the file in tracebacks of programs."""
 Gradients = Literal["none", "first", "second"]
 Size = int | str
 """A number, or the name of a dimension whose size each call chooses."""
@@ -87,7 +89,7 @@ class Program:
         """Return the function; if `wide` one that names double precision wherever it names less."""
         space: dict[str, Any] = {"torch": torch, "F": F, **(_WIDE if wide else DTYPES)}
         text = _NARROWING.sub(".double()", self.text) if wide else self.text
-        exec(compile(text, "<program>", "exec"), space)
+        exec(compile(text, PROGRAM_FILE, "exec"), space)
         made: Callable[..., tuple[Any, ...]] = space["fn"]
         return made
 
