@@ -68,8 +68,8 @@ def cast(text: str, source: DType, target: DType, converted: frozenset[DType] = 
     """Return the conversion by value of an atom or call.
 
     Through `f32` between narrow floats and other types. What no integer of the target type is
-    becomes what eager's kernels make of it: integers of up to 8 bits and signed ones of 16 go
-    through a wider type and wrap, the others have the nearest end of the type's range.
+    becomes what eager's kernels make of it: the nearest end of the range of a type of 32 or 64
+    bits, of which narrower types take the low bits.
     """
     if source is target:
         return text
@@ -90,6 +90,7 @@ def cast(text: str, source: DType, target: DType, converted: frozenset[DType] = 
         return f"gy_byte_float_value({text}, {_FORMS[source]})"
     if target in _FORMS:
         return f"gy_byte_float_bits({text}, {_FORMS[target]})"
-    if source.is_float and target.is_int and target.size < 4 and target is not DType.U16:
-        return f"{text}.to(tl.int32).to({TYPES[target]})"
+    if source.is_float and target.is_int and target.size < 4:
+        wider = "tl.uint32" if target is DType.U16 else "tl.int32"
+        return f"{text}.to({wider}).to({TYPES[target]})"
     return f"{text}.to({TYPES[target]})"
