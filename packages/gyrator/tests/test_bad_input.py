@@ -58,6 +58,7 @@ X, ROWS, WHOLE = torch.randn(4), torch.randn(4, 3), torch.arange(4)
 OUT, BELOW = torch.tensor([0, 4]), torch.tensor([0, -5])
 SHIFTED = torch.randn(6).as_strided((3, 4), (1, 1))
 NOUGHTS = torch.zeros(4, dtype=torch.int64)
+NOTHING, WITHOUT_COLUMNS = torch.zeros(0), torch.zeros(0, 0)
 
 KERNELS: dict[str, Case] = {
     "floor_divide": (lambda x, y: x // y, (WHOLE, NOUGHTS)),
@@ -82,6 +83,9 @@ KERNELS: dict[str, Case] = {
     ),
     "values_of_other_rows": (lambda x, i, v: x.index_put((i,), v), (ROWS, WHOLE[:2], ROWS[:2, :2])),
     "other_rows_to_add": (lambda x, i, v: x.index_add(0, i, v), (ROWS, WHOLE[:2], ROWS[:2, :2])),
+    "strided_outside": (lambda x: (x + 1).as_strided((3, 2), (2, 1)), (X,)),
+    "strided_nothing": (lambda x: (x + 1).as_strided((2,), (1,)), (NOTHING,)),
+    "strided_complex": (lambda x: (x * 1j).as_strided((2, 2), (4, 1)) * 2, (X,)),
     "losses_of_two_types": (
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid()),
         (X, X.double()),
@@ -97,6 +101,52 @@ def test_kernels_refuse_what_eager_refuses(
     for function, inputs in KERNELS.values():
         found = same_outcome(sessions[wrapper], function, inputs, dynamic)
         assert isinstance(found, Exception)
+
+
+EMPTY: dict[str, Case] = {
+    "index_of_nothing": (lambda x, i: x[i], (WITHOUT_COLUMNS, OUT)),
+    "index_put_of_nothing": (lambda x, i: x.index_put((i,), X[0]), (WITHOUT_COLUMNS, OUT)),
+    "rows_of_nothing": (lambda x, i: x.index_select(0, i), (WITHOUT_COLUMNS, OUT)),
+    "columns_of_nothing": (lambda x, i: x.index_select(1, i), (torch.zeros(0, 3), OUT)),
+    "embedding_of_nothing": (lambda x, i: F.embedding(i, x), (WITHOUT_COLUMNS, OUT)),
+}
+
+
+@pytest.mark.parametrize("wrapper", ["python", "fx"])  # the C ABI tells no types of exceptions
+def test_places_in_nothing_are_refused(sessions: dict[str, Session], wrapper: str) -> None:
+    for function, inputs in EMPTY.values():
+        found = same_outcome(sessions[wrapper], function, inputs, dynamic=False)
+        assert isinstance(found, Exception)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "linear"])
+def test_nothing_is_not_resized(session: Session, mode: str, dynamic: bool) -> None:
+    """PyTorch's own decompositions raise IndexError where eager raises RuntimeError."""
+
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x[..., 4:], size=5, mode=mode)
+
+    compiled = torch.compile(last, backend=session.backend, dynamic=dynamic)
+    for width in (9, 4):
+        x = torch.randn(2, 3, width)
+        if width > 4:
+            torch.testing.assert_close(compiled(x), last(x))
+        else:
+            with pytest.raises((RuntimeError, IndexError)):
+                compiled(x)
+
+
+def test_factors_of_two_types_have_no_gradient(config: Config) -> None:
+    def outer(x: torch.Tensor) -> torch.Tensor:
+        y = x.bfloat16()
+        return torch.addr(y, x, y)
+
+    options = {"extern_kernels": "none", "progress": False}
+    with Session(options=options, config=config) as session:
+        for f in (outer, torch.compile(outer, backend=session.backend)):
+            with pytest.raises(RuntimeError, match="type"):
+                f(torch.randn(4, requires_grad=True)).sum().backward()
 
 
 NUMBERS: dict[str, Case] = {

@@ -1,5 +1,6 @@
 """One call of an op: by a rule, as a view, or as a call of ATen."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,12 +14,14 @@ from gyrator_ir.target import Capabilities
 from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_lowering.bitwise import other_bits
 from gyrator_lowering.builder.capabilities import complete, missing, touched
+from gyrator_lowering.builder.empty import with_checks
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 from gyrator_lowering.rules.extern import LIBRARY, call, is_library_work
 from gyrator_lowering.table import FallbackToAten, LoweringTable, Rule
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, device_of
+from gyrator_lowering.torch_bridge.facts import facts_of
 from gyrator_lowering.torch_bridge.schema import OpInfo, info_of, out_form
 
 
@@ -41,16 +44,21 @@ class Ops:
         reason = self._why_call(info, rule, args, kwargs)
         if not reason and rule is not None:
             mark = self.b.mark()
+            self.b.of_empty = False
             try:
                 result = rule(
                     self.b,
                     *[self._ready(a) for a in args],
                     **{k: self._ready(v) for k, v in kwargs.items()},
                 )
+                made = self.b.operations[mark[1] :]
+                self.b.operations[mark[1] :] = with_checks(made, partial(facts_of, self.b.symbols))
                 if lack := self._lack(mark):
                     reason = f"the device's kernels lack {lack}"
                 elif self._is_mixed(mark):
                     reason = "its tensors lie on several devices"
+                elif self.b.of_empty:
+                    reason = "it takes elements of a tensor that has none"
                 elif other := self._other_bits(info, mark):
                     reason = f"kernels compute {other} with other bits than ATen"
                 else:

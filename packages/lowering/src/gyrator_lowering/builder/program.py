@@ -57,6 +57,8 @@ class LoopBuilder(CurrentNode):
     """Complex tensors that lie in planes alone, by the names that their buffers will have."""
     devices: dict[str, Device] = field(factory=dict)
     """Where each buffer lies."""
+    of_empty: bool = False
+    """Whether an operation reads an element of a view that has none; who looks, resets it."""
     known: set[Sym] = field(factory=set)
     """Unbacked symbols that the program's inputs or operations have bound."""
     numbers: dict[str, TensorValue] = field(factory=dict)
@@ -158,8 +160,12 @@ class LoopBuilder(CurrentNode):
         )
         return result
 
-    def _body(self, body: Sequence[Statement], device: Device) -> tuple[Statement, ...]:
-        """Return a traced body that reads the run-time numbers of other devices from `device`."""
+    def _body(self, ops: Tracer, axes: Sequence[Axis], device: Device) -> tuple[Statement, ...]:
+        """Return a body traced over `axes` that reads the run-time numbers of other devices from
+        `device`."""
+        body = ops.body
+        if ops.of_empty and not any(axis.extent is ZERO for axis in axes):
+            self.of_empty = True
         if not self.numbers:
             return tuple(body)
         names = {
@@ -194,7 +200,7 @@ class LoopBuilder(CurrentNode):
         ops = Tracer()
         for view, value in zip(into, fn(ops, index), strict=True):
             ops.store(view, index, value)
-        body = self._body(ops.body, into[0].device)
+        body = self._body(ops, axes, into[0].device)
         self.operations.append(Pointwise(self.op_name(), axes, body, self.origin))
 
     def scatter(self, shape: Sequence[Expr], fn: Effect) -> None:
@@ -202,7 +208,8 @@ class LoopBuilder(CurrentNode):
         axes, index = axes_of(tuple(shape))
         ops = Tracer()
         fn(ops, index)
-        body = self._body(ops.body, next(self.devices[name] for name in writes(ops.body)))
+        device = next(self.devices[name] for name in writes(ops.body))
+        body = self._body(ops, axes, device)
         self.operations.append(Scatter(self.op_name(), axes, body, self.origin))
 
     def reduction(
@@ -232,7 +239,7 @@ class LoopBuilder(CurrentNode):
             if t is not None
         )
         step = Reduce(results, kind, names, dtype)
-        body = self._body(ops.body, _device_of(into))
+        body = self._body(ops, (*axes, *folded), _device_of(into))
         self.operations.append(
             Reduction(self.op_name(), axes, folded, body, step, stores, self.origin)
         )
@@ -254,7 +261,7 @@ class LoopBuilder(CurrentNode):
         results = tuple(f"r{k}" for k in range(len(into)))
         stores = _stores(results, into, index)
         step = ScanStep(results, kind, (value.name,), dtype, reverse)
-        body = self._body(ops.body, _device_of(into))
+        body = self._body(ops, (*axes, axis), _device_of(into))
         self.operations.append(Scan(self.op_name(), axes, axis, body, step, stores, self.origin))
 
     def sort(
@@ -273,7 +280,7 @@ class LoopBuilder(CurrentNode):
         names = tuple(f"r{k}" for k in range(2))
         stores = _stores(names, into, index)
         step = SortStep(names, (value.name,), value.dtype, descending, stable)
-        body = self._body(ops.body, _device_of(into))
+        body = self._body(ops, (*axes, axis), _device_of(into))
         self.operations.append(Sort(self.op_name(), axes, axis, body, step, stores, self.origin))
 
     def copy(self, value: TensorValue, out: Spec | None = None) -> TensorValue:

@@ -188,10 +188,12 @@ class Tracer:
     Equal statements are written once. `body` holds them in order.
     """
 
-    __slots__ = ("_binds", "_count", "_memo", "body")
+    __slots__ = ("_binds", "_count", "_memo", "body", "of_empty")
 
     def __init__(self) -> None:
         self.body: list[Statement] = []
+        self.of_empty = False
+        """Whether the body reads an element of a view that has none."""
         self._memo: dict[Any, Value] = {}
         self._binds = 0
         self._count = 0
@@ -339,6 +341,7 @@ class Tracer:
     def load(self, tensor: TensorValue, index: Index, mask: Value | None = None) -> Value:
         """Read one element of a view, 0 where `mask` is false."""
         flat = address(tensor, index)
+        self.of_empty = self.of_empty or (mask is None and ZERO in tensor.shape)
         if tensor.planes is None:
             return self.bitcast(self._load(tensor.buffer, flat, tensor.stored, mask), tensor.dtype)
         place, which = floordiv(flat, _PARTS), mod(flat, _PARTS)

@@ -14,7 +14,7 @@ from gyrator_lowering.builder.promote import operand
 from gyrator_lowering.builder.slices import wrapped
 from gyrator_lowering.builder.trace import Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
-from gyrator_lowering.rules.index import below, indexed, slice_range, with_masks
+from gyrator_lowering.rules.index import below, indexed, slice_range, unseen, with_masks
 from gyrator_lowering.rules.view import lies_within
 from gyrator_lowering.table import FallbackToAten, TableBuilder
 from gyrator_lowering.torch_bridge.facts import facts_of
@@ -146,7 +146,7 @@ def _index_put(
     accumulate: bool,
     check: bool,
 ) -> TensorValue:
-    if all(p is None for p in places):
+    if all(p is None for p in places) or unseen(b, places):
         raise FallbackToAten
     if with_masks(places):
         return _masked_put(b, x, places, values, accumulate)

@@ -5,7 +5,20 @@ from typing import Any
 
 from attrs import evolve
 
-from gyrator_ir.expr import ONE, ZERO, Cond, Const, Expr, ShapeFacts, any_of, either, eq, le
+from gyrator_ir.expr import (
+    ONE,
+    ZERO,
+    Cond,
+    Const,
+    Expr,
+    ShapeFacts,
+    any_of,
+    both,
+    either,
+    eq,
+    le,
+    negate,
+)
 from gyrator_ir.loop.nodes import AssertCond
 from gyrator_lowering.builder.program import LoopBuilder
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -26,7 +39,7 @@ def same_storage(b: LoopBuilder, x: TensorValue, *_: Any) -> TensorValue:
 def as_strided(
     b: LoopBuilder, x: TensorValue, size: Any, stride: Any, offset: Any = None
 ) -> TensorValue:
-    """A view by strides; it must lie inside the storage that the program was given.
+    """A view by strides; it must lie inside the tensor that the program was given or has made.
 
     Where that is a matter of sizes known at run time only, the program asserts it.
 
@@ -34,20 +47,30 @@ def as_strided(
         UnsupportedError: GY-LOWER-006, where it reaches outside.
     """
     view = same_storage(b, x)
-    held = b.given.get(x.buffer)
+    held = b.given.get(x.buffer) or b.apart.get(x.buffer) or _made(b, x.buffer)
     if held is None:
         return view
     if reaches_beyond(view, held):
         raise b.unsupported(
             "GY-LOWER-006",
-            "as_strided reads outside of the tensor that the graph was given",
+            "as_strided reads outside of the memory of its tensor",
             help="PyTorch runs the op; pass the whole tensor to the model",
         )
     if not all(type(n) is Const for v in (view, held) for n in (*v.shape, *v.strides)):
-        inside = either(le(_last(view), _last(held)), _is_empty(view))
-        message = "as_strided reaches outside of the tensor that the graph was given"
+        within = both(le(_last(view), _last(held)), negate(_is_empty(held)))
+        inside = either(within, _is_empty(view))
+        message = "as_strided reaches outside of the memory of its tensor"
         b.operations.append(AssertCond(b.op_name(), inside, message, b.origin))
     return view
+
+
+def _made(b: LoopBuilder, name: str) -> TensorValue | None:
+    """Return the whole of a buffer of the program, if that has been made already."""
+    found = next((buffer for buffer in reversed(b.buffers) if buffer.name == name), None)
+    if found is None:
+        return None
+    dtype, device = found.dtype, found.device
+    return TensorValue(name, dtype, device, found.shape, found.strides, ZERO, dtype.part)
 
 
 def _last(value: TensorValue) -> Expr:
@@ -73,6 +96,8 @@ def lies_within(view: TensorValue, held: TensorValue, facts: ShapeFacts) -> bool
 def reaches_beyond(view: TensorValue, held: TensorValue) -> bool:
     """Return whether a view surely touches elements before the first or after the last of `held`,
     of the same buffer."""
+    if ZERO in view.shape:
+        return False
     first, last = _reach(view)
     begin, end = _reach(held)
     beyond = last is not None and end is not None and last > end
@@ -80,10 +105,13 @@ def reaches_beyond(view: TensorValue, held: TensorValue) -> bool:
 
 
 def _reach(value: TensorValue) -> tuple[int | None, int | None]:
-    """Return the first and last element that a view reaches, where they are known."""
+    """Return the first and last element that a view reaches, where they are known; of an empty
+    one the last comes before the first."""
     if type(value.offset) is not Const:
         return None, None
     last = value.offset.value
+    if ZERO in value.shape:
+        return last, last - 1
     for size, stride in zip(value.shape, value.strides, strict=True):
         if type(size) is not Const or type(stride) is not Const:
             return value.offset.value, None

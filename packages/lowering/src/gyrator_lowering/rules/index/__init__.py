@@ -21,6 +21,8 @@ def embedding(
     b: LoopBuilder, weight: TensorValue, indices: TensorValue, *_: Any, **__: Any
 ) -> TensorValue:
     """Rows of `weight`; a place outside raises eager's IndexError."""
+    if unseen(b, (indices,)):
+        raise FallbackToAten
 
     def body(ops: Tracer, index: Sequence[Expr]) -> Value:
         row = ops.bind(ops.load(indices, index[:-1]), weight.shape[0])
@@ -31,7 +33,7 @@ def embedding(
 
 def index_select(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue) -> TensorValue:
     """Slices of `x` at the places of a vector."""
-    if x.ndim == 0:
+    if x.ndim == 0 or unseen(b, (places,)):
         raise FallbackToAten
     d = dim % x.ndim
     flat = places if places.ndim else None
@@ -97,11 +99,16 @@ def with_masks(places: Sequence[TensorValue | None]) -> bool:
     return any(p is not None and p.dtype in MASKS for p in places)
 
 
+def unseen(b: LoopBuilder, places: Sequence[TensorValue | None]) -> bool:
+    """Whether kernels would look at no place, for the result is empty: ATen may refuse them."""
+    return ZERO in b.out.shape and not any(ZERO in p.shape for p in places if p is not None)
+
+
 def index_tensor(
     b: LoopBuilder, x: TensorValue, places: Sequence[TensorValue | None]
 ) -> TensorValue:
     """`x[places]`."""
-    if with_masks(places) or all(p is None for p in places):
+    if with_masks(places) or all(p is None for p in places) or unseen(b, places):
         raise FallbackToAten
     return b.pointwise(lambda ops, index: ops.load(x, indexed(ops, x, places, index, check=True)))
 
