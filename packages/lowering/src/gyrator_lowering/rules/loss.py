@@ -79,6 +79,7 @@ def gradient(
     reduction: int,
 ) -> TensorValue:
     """Return `grad * fn(ops, *args)`, over the number of elements for a mean."""
+    _of_one_type(*args)
     out = b.out
     dtype = out.dtype.compute
     n = product_of(out.shape)

@@ -7,7 +7,7 @@ from typing import Any
 from gyrator_ir.body.nodes import ReduceKind
 from gyrator_ir.expr import Expr
 from gyrator_ir.types import DType
-from gyrator_lowering.builder.program import FoldBody, LoopBuilder
+from gyrator_lowering.builder.program import FoldBody, LoopBuilder, each
 from gyrator_lowering.builder.promote import Arg, operand
 from gyrator_lowering.builder.trace import Index, Tracer, Value
 from gyrator_lowering.builder.values import Spec, TensorValue
@@ -31,6 +31,17 @@ def either(loops: Rule, out: str | None = None) -> Rule:
 
     def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
         return (loops if b.generates else called)(b, *args, **kwargs)
+
+    return rule
+
+
+def _of_one_type(loops: Rule) -> Rule:
+    """Return a rule that leaves factors of several types to ATen, which refuses them."""
+
+    def rule(b: LoopBuilder, *args: Any, **kwargs: Any) -> Any:
+        if len({a.dtype for a in each((args, kwargs)) if isinstance(a, TensorValue)}) > 1:
+            raise FallbackToAten
+        return loops(b, *args, **kwargs)
 
     return rule
 
@@ -253,7 +264,7 @@ _PACKED = (
 def register(table: TableBuilder) -> None:
     """Add this family to `table`."""
     for op, loops in _LIBRARY_OUT.items():
-        table.rule(f"aten.{op}.default")(either(loops, f"aten.{op}.out"))
+        table.rule(f"aten.{op}.default")(either(_of_one_type(loops), f"aten.{op}.out"))
     for op, loops in _LIBRARY.items():
-        table.rule(f"aten.{op}.default")(either(loops))
+        table.rule(f"aten.{op}.default")(either(_of_one_type(loops)))
     table.rule("aten.linear_backward.default", *_PACKED)(library())
