@@ -167,6 +167,24 @@ def test_counts_are_no_values(config: Config, older: Callable[..., None], name: 
             assert why in records[-1].fallback and bool(why) == bool(records[-1].fallback)
 
 
+@pytest.mark.parametrize("wrapper", ["python", "cpp"])
+def test_sums_of_attention_on_doubles(
+    config: Config, older: Callable[..., None], wrapper: str
+) -> None:
+    def fake(own: Any, q: torch.Tensor, *_: Any, **__: Any) -> Any:
+        batch, heads, rows, _size = q.shape
+        sums = q.new_empty((batch, rows, heads), dtype=torch.float32).transpose(1, 2)
+        return torch.empty_like(q.transpose(1, 2)).transpose(1, 2), sums
+
+    older(aten._scaled_dot_product_flash_attention_for_cpu.default, fake)
+    f = lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True)  # noqa: E731
+    x = torch.randn(2, 3, 5, 4, dtype=torch.float64, requires_grad=True)
+    with Session(options={"wrapper": wrapper, "progress": False}, config=config) as session:
+        compiled = torch.compile(f, backend=session.backend)
+        want, got = (torch.autograd.grad(g(x).square().sum(), x)[0] for g in (f, compiled))
+        torch.testing.assert_close(got, want)
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_different_rows_lie_as_eager_mode_lays_them(
     session: Session, records: list[GraphRecord], dynamic: bool

@@ -26,7 +26,7 @@ from gyrator.frontend.fallback import warn_fallback
 from gyrator.frontend.freezing import SharedConstants, known_inputs, with_constants
 from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.frontend.graph_key import traced_bytes
-from gyrator.frontend.mended import mend
+from gyrator.frontend.mended import mend, mend_types
 from gyrator.frontend.recurrent import differentiable
 from gyrator.options import Options
 from gyrator.reports.records import GraphRecord, Stopwatch
@@ -417,6 +417,7 @@ class Tracing:
             torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
             for node in joint.graph.nodes
         )
+        mend_types(joint)
         self._prepare(joint, recomputing=self.options.min_cut)
         cut = min_cut_rematerialization_partition if self.options.min_cut else default_partition
         # The joint graph has been through a pass for equal calls; torch's imports TorchInductor's

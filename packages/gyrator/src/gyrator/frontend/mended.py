@@ -1,4 +1,6 @@
-"""Arguments that torch's fake kernels misread, written so that they read them right."""
+"""Calls that torch's fake kernels misread, written or annotated so that graphs say what they do."""
+
+import operator
 
 import torch
 from torch.fx import GraphModule
@@ -23,3 +25,21 @@ def mend(gm: GraphModule) -> None:
             node.update_arg(3, x.dim() - 1)
         else:
             node.update_kwarg("dim", x.dim() - 1)
+
+
+def mend_types(joint: GraphModule) -> None:
+    """Let attention of doubles on the host say that the sums it keeps are doubles, in place.
+
+    The fake kernel of torch 2.11 has them in `f32`, which the gradient's kernel does not take.
+    """
+    op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    for node in joint.graph.find_nodes(op="call_function", target=op):
+        result, sums, *rest = node.meta["val"]
+        if result.dtype is sums.dtype or result.dtype is not torch.float64:
+            continue
+        with sums.fake_mode:
+            exact = torch.empty_like(sums, dtype=result.dtype)
+        node.meta["val"] = (result, exact, *rest)
+        for user in node.users:
+            if user.target is operator.getitem and user.args[1] == 1:
+                user.meta["val"] = exact

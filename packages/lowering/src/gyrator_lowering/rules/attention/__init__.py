@@ -82,7 +82,7 @@ def _forward(read: Callable[..., Attention]) -> Rule:
         used = frozenset({0}) if single else b.used_results
         out = b.buffer(b.exact_spec(results[0]))
         sums = None
-        if 1 in used and results[1].numel():
+        if 1 in used and (results[1].numel() or not results[0].numel()):
             sums = b.buffer(b.exact_spec(results[1]))
         if offers(b, a, TemplateKind.ATTENTION):
             named = (out.buffer, None if sums is None else sums.buffer)
