@@ -267,3 +267,13 @@ def test_compiled_autograd(compiled: Compile, session: Session, before: bool) ->
         c(x).sum().backward()
     for p, q in zip(m.parameters(), n.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_negated_gradients_of_strided_results(compiled: Compile) -> None:
+    def run(f: Callable[..., Any]) -> Any:
+        x = torch.randn(2, 3, 4, dtype=torch.complex64, generator=torch.manual_seed(0))
+        x.requires_grad_()
+        result = f(x)
+        return torch.autograd.grad(result, x, torch.arange(12.0).view(2, 3, 2))
+
+    assert_like_eager(run, lambda x: torch._neg_view(x.real).chunk(2, 2)[-1], compiled)

@@ -316,3 +316,25 @@ def test_bitwise_numerics_keep_arithmetic_in_aten(config, records: list[GraphRec
     for one, other in zip(mine, program(x, y), strict=True):
         assert torch.equal(one, other)
     assert records[0].launches
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda y: (y.conj().t(), y),
+        lambda y: (y.mH, y.conj().imag),
+        lambda y: (torch._neg_view(y)[1:], y),
+        lambda y: (y.conj()[1:].conj().t(), y),
+    ],
+)
+def test_pending_views_share_memory(session: Session, program: Program, dynamic: bool) -> None:
+    def shared(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return program(x.sgn())  # type: ignore[no-any-return]
+
+    x = torch.randn(4, 3, dtype=torch.complex64)
+    got = torch.compile(shared, backend=session.backend, dynamic=dynamic)(x)
+    for mine, theirs in zip(got, shared(x), strict=True):
+        torch.testing.assert_close(mine, theirs)
+        assert (mine.is_conj(), mine.is_neg()) == (theirs.is_conj(), theirs.is_neg())
+    assert got[0].untyped_storage().data_ptr() == got[1].untyped_storage().data_ptr()

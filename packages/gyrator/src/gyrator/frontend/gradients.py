@@ -30,13 +30,21 @@ def compiles_autograd() -> bool:
 
 
 def with_flags(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return an equal tensor that is conjugated and negated where `like` is."""
+    """Return an equal tensor, with the same strides, that is conjugated and negated where `like`
+    is."""
     plain = tensor.resolve_conj().resolve_neg()
     if tensor._is_zerotensor():
         plain = plain.clone()
     if like.is_neg():
-        plain = torch._neg_view(plain.neg())
-    return plain.conj_physical().conj() if like.is_conj() else plain
+        plain = plain.neg()
+    if like.is_conj():
+        plain = plain.conj_physical()
+    if plain.stride() != tensor.stride() and 0 not in tensor.stride():
+        plain = torch.empty_strided(
+            tensor.shape, tensor.stride(), dtype=plain.dtype, device=plain.device
+        ).copy_(plain)
+    plain = torch._neg_view(plain) if like.is_neg() else plain
+    return plain.conj() if like.is_conj() else plain
 
 
 def resolving(run: Boxed, graph: torch.fx.GraphModule) -> Boxed:

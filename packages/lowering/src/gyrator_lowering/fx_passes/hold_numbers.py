@@ -11,6 +11,8 @@ from attrs import frozen
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, GraphModule, Node
 
+from gyrator_lowering.fx_passes.insert import insert, without
+
 aten = torch.ops.aten
 
 _TYPES = (
@@ -50,9 +52,9 @@ def resolve_results(gm: GraphModule, finished: Iterable[tuple[int, Callable[[Any
     for place, view in finished:
         node: Any = results[place]
         op = getattr(aten, view.__name__).default
-        with gm.graph.inserting_before(output):
-            made = node.args[0] if node.target is op else gm.graph.call_function(op, (node,))
-        made.meta.setdefault("val", view(node.meta["val"]))
+        made = without(gm, node, op)
+        if made is None:
+            made = insert(gm, output, op, node)
         results[place] = made
     output.args = (tuple(results),)
     gm.recompile()

@@ -1,5 +1,6 @@
 """New calls in a graph, with the fake tensors that they give."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -7,6 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
+
+from gyrator_lowering.torch_bridge.schema import info_of
 
 Insert = Callable[..., Node]
 """`insert` at some place of a graph: takes an op and its arguments."""
@@ -39,6 +42,28 @@ def _call(
     with mode:
         node.meta["val"] = op(*fakes, **kwargs)
     return node
+
+
+def without(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:
+    """Return a view as it is without the `op` that it was taken of; None where there is none."""
+    if not isinstance(node, Node) or not node.args or not isinstance(node.args[0], Node):
+        return None
+    source = node.args[0]
+    if node.target is op:
+        return source
+    if node.target is not operator.getitem and not _is_view(node):
+        return None
+    inner = without(gm, source, op)
+    return inner and insert_after(gm, node, node.target, inner, *node.args[1:], **node.kwargs)  # type: ignore[arg-type]
+
+
+def _is_view(node: Node) -> bool:
+    """Whether a node is a view, or several, of its first argument's elements as they are."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    if set(info_of(node.target).views) != {0}:
+        return False
+    return all(v.dtype is fake_of(node.args[0]).dtype for v in tree_leaves(node.meta["val"]))
 
 
 def replace(gm: GraphModule, node: Node, value: Node) -> None:

@@ -6,6 +6,8 @@ import torch
 from attrs import frozen
 from torch.fx import GraphModule, Node
 
+from gyrator_lowering.fx_passes.insert import without
+
 aten = torch.ops.aten
 
 _SAME = frozenset(
@@ -15,6 +17,9 @@ _SAME = frozenset(
         aten.slice.Tensor, aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims,
     }
 )  # fmt: skip
+
+_UNDOING = frozenset({aten._conj.default, aten._neg_view.default})
+"""Views that undo themselves."""
 
 
 @frozen
@@ -28,9 +33,14 @@ class RemoveNoop:
         outputs = {a for n in gm.graph.nodes if n.op == "output" for a in n.all_input_nodes}
         changed = False
         for node in list(gm.graph.nodes):
-            if node.op != "call_function" or node.target not in _SAME or node in outputs:
+            if node.op != "call_function" or node in outputs:
                 continue
-            source = node.args[0]
+            if node.target in _UNDOING:
+                source = without(gm, node.args[0], node.target)
+            elif node.target in _SAME:
+                source = node.args[0]
+            else:
+                continue
             if isinstance(source, Node) and _same(source.meta.get("val"), node.meta.get("val")):
                 node.replace_all_uses_with(source)
                 gm.graph.erase_node(node)
