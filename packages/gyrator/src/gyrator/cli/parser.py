@@ -119,9 +119,7 @@ def _add_aot(commands: Any) -> None:
         "program", nargs="+", help="a .pt2 file of torch.export.save, or NAME=FILE for several"
     )
     make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
-    isas = make.add_argument(
-        "--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+"
-    )
+    isas = make.add_argument("--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+")
     complete(isas, lambda: _ISAS)
     add_options(make)
     make.add_argument("--runtime", choices=("python", "standalone"), default="python")
