@@ -192,14 +192,19 @@ def _run(
 
 
 def probe(config: Config) -> Target:
-    """Describe an H100 with the host's memory: what its kernels, fusion and passes would be."""
+    """Describe an H100 with the host's memory: what its kernels, fusion and passes would be.
+
+    The interpreter does not round floats of 8 bits as the device does, and ATen reports divisions
+    by zero on the host.
+    """
     gpu = NVIDIA_GPU.target("sm_90", 132)
+    can = gpu.capabilities
     return evolve(
         gpu,
         device=HOST,
         arch="triton-interpreter",
         kernel_backend="triton-interpreter",
-        capabilities=evolve(gpu.capabilities, graphs=False),
+        capabilities=evolve(can, graphs=False, converted=frozenset(), unchecked_division=False),
     )
 
 
