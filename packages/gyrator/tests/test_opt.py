@@ -206,3 +206,13 @@ def test_what_is_no_program_of_ours_does_not_run(
     assert "`gyrator repro` runs graphs" in capsys.readouterr().err
     assert main(["opt", str(traced / "loop.gy"), "--run", "--to", "kernels"]) == 2
     assert "GY-OPT-002: --run takes" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("level", [*LEVELS])
+def test_the_kernels_of_any_level_are_verified(
+    traced: Path, level: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(traced / f"{level}.gy")]) == 0
+    assert " runs" in capsys.readouterr().out
+    assert main(["verify", str(traced / "none.gy")]) == 2
+    assert "none.gy: No such file" in capsys.readouterr().err

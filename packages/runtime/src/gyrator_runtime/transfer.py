@@ -95,4 +95,4 @@ def import_cache(cache: Cache, path: Path) -> int:
 
 def _no_entries(what: str, why: str) -> CacheError:
     help = "export the cache again, with the same version of Gyrator"
-    return CacheError(Diagnostic("GY-CACHE-012", f"{what} hold no cache entries: {why}", help=help))
+    return CacheError(Diagnostic("GY-CACHE-012", f"no cache entries in {what}: {why}", help=help))

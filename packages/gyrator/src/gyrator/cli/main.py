@@ -26,6 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"gyrator: {error}", file=sys.stderr)
+        said = f"{error.filename}: {error.strerror}" if error.filename else error
+        print(f"gyrator: {said}", file=sys.stderr)
         return 2
     return status

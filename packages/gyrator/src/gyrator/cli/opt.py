@@ -79,7 +79,7 @@ def run_command(args: argparse.Namespace) -> int:
     )
     tracer = Tracer(texts=args.print_changed)
     made = run_opt(text, request, tracer)
-    status = _try(args, made, request) if args.runs else 0
+    status = _try(args, made, request, args.seed) if args.runs else 0
     if not args.runs:
         print(made, end="")
     if args.print_changed:
@@ -89,8 +89,8 @@ def run_command(args: argparse.Namespace) -> int:
     return status
 
 
-def _try(args: argparse.Namespace, text: str, request: OptRequest) -> int:
-    """Run what `gyrator opt` made; return 1 where it is not what its interpreter says."""
+def _try(args: argparse.Namespace, text: str, request: OptRequest, seed: int = 0) -> int:
+    """Run a program's text; return 1 where it does not do what its interpreter says."""
     from gyrator.cli.trial import try_program
 
     try:
@@ -101,14 +101,18 @@ def _try(args: argparse.Namespace, text: str, request: OptRequest) -> int:
         said = f"--run takes a program of one of the levels {levels}"
         raise OptError(Diagnostic("GY-OPT-002", said, help=help)) from error
     with _opened(request) as session:
-        found = try_program(program, Stages(session.engine(session.options)), args.seed)
+        found = try_program(program, Stages(session.engine(session.options)), seed)
     emit(args, asdict(found), lambda console: say(console, str(found)))
     return int(bool(found.difference))
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    """Run every kernel of a program beside its IR."""
-    text = run_opt(args.file.read_text("utf-8"), OptRequest(to=HOST.name))
+    """Run every kernel of a program beside its IR; 1 where a tiled one differs."""
+    text = args.file.read_text("utf-8")
+    request = OptRequest(to=HOST.name)
+    if _level(text, "") is TILE:
+        return _try(args, text, request)
+    text = run_opt(text, request)
     found = Stages(default_session().engine(Options())).verify(parse_host(text))
     said = "\n".join(f"{name}: {what}" for name, what in found.items())
     emit(args, found, lambda console: say(console, said))

@@ -216,7 +216,7 @@ def _add_opt(commands: Any) -> None:
         "run the kernels of a program beside the interpreter of their IR",
         "gyrator verify kernel.gy",
     )
-    verify.add_argument("file", type=Path, help="a .gy file of any level before tile, or host")
+    verify.add_argument("file", type=Path, help="a .gy file of any level")
     add_json(verify)
 
 
