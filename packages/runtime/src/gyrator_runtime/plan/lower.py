@@ -228,7 +228,8 @@ def _operate(
     if out.dtype not in shim.dtypes or not device:
         return None
     # A device that this torch lacks is that of another machine, where the address is looked up.
-    if device in shim.devices and not operator_address(target, device):
+    here = device in shim.devices or device == "meta"
+    if here and not operator_address(target, device):
         return None
     layouts = tuple(
         None if t.layout is None else (len(t.layout.sizes), _KINDS[t.layout.dtype]) for t in tensors
