@@ -7,7 +7,7 @@ import torch
 from attrs import define, field
 
 from gyrator_ir.diagnostics import UnsupportedError
-from gyrator_ir.expr import Expr
+from gyrator_ir.expr import Const, Expr
 from gyrator_ir.loop.nodes import Extern, TypeArg
 from gyrator_ir.modes import Numerics
 from gyrator_ir.target import Capabilities
@@ -15,6 +15,7 @@ from gyrator_ir.types import BYTE_FLOATS, DType
 from gyrator_lowering.bitwise import other_bits
 from gyrator_lowering.builder.capabilities import complete, missing, touched
 from gyrator_lowering.builder.empty import with_checks
+from gyrator_lowering.builder.node import BY_PYTORCH
 from gyrator_lowering.builder.program import LoopBuilder, each
 from gyrator_lowering.builder.slices import SLICES, bind_symbols
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
@@ -147,10 +148,21 @@ class Ops:
         if info.name in SLICES and any(isinstance(a, Expr) for a in args[2:]):
             given: Any = self.b.node.args[0]
             bind_symbols(self.b, info.name, args, given.meta["val"], fake[0])
+        if info.name == "aten.select.int":
+            self._require_place(*args)
         views = tuple(
             self.b.views(args[place], place, one) for place, one in zip(places, fake, strict=True)
         )
         return views[0] if info.returns == 1 else views
+
+    def _require_place(self, x: TensorValue, dim: int, place: Any) -> None:
+        """Refuse the selection of a place that there is not, which some fake kernels take."""
+        size = x.shape[dim]
+        if not isinstance(size, Const) or not isinstance(place, int):
+            return
+        if not -size.value <= place < size.value:
+            message = f"place {place} of an axis of {size.value} elements"
+            raise self.b.unsupported("GY-LOWER-006", message, help=BY_PYTORCH)
 
     def _why_call(
         self, info: OpInfo, rule: Rule | None, args: list[Any], kwargs: dict[str, Any]
