@@ -95,6 +95,28 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     ),
     "one_hot": (lambda i: F.one_hot(i.abs(), 5), lambda: (places(4, 3, 2),)),
     "indices_apart": (lambda x, i: x[i, :, i], lambda: (torch.randn(3, 6, 4), places(4, 5))),
+    "index_expanded": (
+        lambda x, i: x[..., i].expand(2, 3, 4, 5),
+        lambda: (torch.randn(3, 6), places(4, 5)),
+    ),
+    "parts_of_isin": (
+        lambda x: torch.isin(x, 2.0).split(2, 1)[1],
+        lambda: (turned(4, 5, 3),),
+    ),
+    "slices_of_heaviside": (
+        lambda x: torch.heaviside(x[0], x)[:, 1:3].unsqueeze(1),
+        lambda: (turned(4, 5),),
+    ),
+    "scattered": (
+        lambda x: torch.as_strided_scatter(x, torch.zeros(2), (2,), (1,)),
+        lambda: (torch.randn(3).expand(4, 3),),
+    ),
+    "scattered_columns": (
+        lambda x: torch.as_strided_scatter(x, torch.zeros(2), (2,), (1,)),
+        lambda: (torch.randn(4, 1).expand(4, 3),),
+    ),
+    "normal": (lambda x: torch.normal(x * 0, x * 0), lambda: (turned(4, 5).abs(),)),
+    "normal_deviation": (lambda x: torch.normal(0.0, x * 0), lambda: (turned(4, 5).abs(),)),
     "read_on": (
         lambda x, i: (x[i] * 2).tanh().square() + 1,
         lambda: (torch.randn(6), places(4, 5)),
@@ -103,7 +125,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 
 SEVERAL = {
     "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
-    "one_hot", "poisson",
+    "one_hot", "poisson", "scattered", "scattered_columns", "normal", "normal_deviation",
 }  # fmt: skip
 """What takes calls, or more than one kernel."""
 

@@ -34,12 +34,11 @@ def strides_of_results(gm: GraphModule) -> list[Strides | None]:
 
 _NAMES = frozenset(
     {
-        "angle", "batch_norm", "channel_shuffle", "copysign", "div", "divide",
-        "floor_divide",
-        "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp", "logaddexp2",
-        "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d", "max_unpool2d",
-        "native_dropout_backward", "one_hot", "pad", "poisson", "pow", "roll", "rpow",
-        "rrelu", "__rpow__",
+        "angle", "as_strided_scatter", "batch_norm", "channel_shuffle", "copysign", "div", "divide",
+        "floor_divide", "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp",
+        "logaddexp2", "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d",
+        "max_unpool2d", "native_dropout_backward", "normal", "one_hot", "pad", "poisson", "pow",
+        "roll", "rpow", "rrelu", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -270,6 +269,9 @@ _RULES: dict[Any, Rule] = {
     aten.index.Tensor: _index,
     aten.index_fill.int_Scalar: _preserved,
     aten.index_fill.int_Tensor: _preserved,
+    aten.normal.Tensor_Tensor: _contiguous,
+    aten.normal.float_Tensor: _contiguous,
+    aten.as_strided_scatter.default: _preserved,
     aten.poisson.default: _contiguous,
     aten.pow.Scalar: _contiguous,
     aten.log_sigmoid_forward.default: _host_contiguous,
