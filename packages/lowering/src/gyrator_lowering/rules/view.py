@@ -53,13 +53,13 @@ def as_strided(
     if reaches_beyond(view, held):
         raise b.unsupported(
             "GY-LOWER-006",
-            "as_strided reads outside of the memory of its tensor",
+            "as_strided reads outside of the tensor that it is given",
             help="PyTorch runs the op; pass the whole tensor to the model",
         )
     if not all(type(n) is Const for v in (view, held) for n in (*v.shape, *v.strides)):
         within = both(le(_last(view), _last(held)), negate(_is_empty(held)))
         inside = either(within, _is_empty(view))
-        message = "as_strided reaches outside of the memory of its tensor"
+        message = "as_strided reaches outside of the tensor that it is given"
         b.operations.append(AssertCond(b.op_name(), inside, message, b.origin))
     return view
 
