@@ -16,8 +16,11 @@ Range = tuple[float, float]
 """The least and the largest value: exact integers of integers, finite floats of floats that are
 never NaN."""
 
-_ROUNDED: Mapping[DType, float] = MappingProxyType({DType.F32: 2.0**-23, DType.F64: 2.0**-52})
-"""More than what rounding changes a number by, relatively. Of other floats nothing is known."""
+_ROUNDED: Mapping[DType, float] = MappingProxyType({DType.F32: 2.0**-21, DType.F64: 2.0**-50})
+"""More than what rounding changes a number by, relatively, and quotients that are two units in the
+last place off. Of other floats nothing is known."""
+_SMALLEST = 2.0**-126
+"""Floats nearer to 0 may be taken for it: devices flush them."""
 _LARGEST = 2.0**100
 """Floats beyond are given up, long before any overflows."""
 
@@ -106,6 +109,10 @@ def _rounded(known: Range, dtype: DType) -> Range | None:
     if dtype not in _ROUNDED or max(map(abs, known)) > _LARGEST:
         return None
     low, high = known
+    if 0 < low < _SMALLEST:
+        low = 0.0
+    if -_SMALLEST < high < 0:
+        high = 0.0
     more = _ROUNDED[dtype]
     return low - abs(low) * more, high + abs(high) * more
 
