@@ -320,6 +320,8 @@ def test_the_commands(
     for wrong in ("subject.py", "subject.py:none", "subject.py:nothing", "none.py:f", "nowhere:f"):
         assert main(["explain", wrong]) == 2
         assert "GY-OPT-005" in capsys.readouterr().err
+    assert main(["explain", "subject.py:mke"]) == 2
+    assert "did you mean make?" in capsys.readouterr().err
 
 
 def test_every_text_of_a_trace_is_highlighted(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,9 +49,12 @@ def _subject(text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         raise _nothing(
             f"{text!r} names no function", "give `module:function` or `file.py:function`"
         )
-    make = getattr(_module(where), name, None)
+    module = _module(where)
+    make = getattr(module, name, None)
     if not callable(make):
-        raise _nothing(f"{where} has no function {name!r}", "")
+        near = get_close_matches(name, [n for n, v in vars(module).items() if callable(v)], n=1)
+        help = f"did you mean {near[0]}?" if near else ""
+        raise _nothing(f"{where} has no function {name!r}", help)
     made = make()
     fn, *given = made if isinstance(made, tuple) else (made,)
     if not callable(fn):
