@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import (
 from gyrator.autotune.kernels import Budget
 from gyrator.config import Config
 from gyrator.engine.pipeline import Stages
+from gyrator.engine.wrapping import plan_of
 from gyrator.frontend.graph_key import graph_bytes
 from gyrator.options import Options
 from gyrator.reports.tracing import Trace
@@ -153,7 +154,7 @@ def test_calls_grow_nearly_linearly(stages: Stages, name: str) -> None:
         def run() -> None:
             graph_bytes(graph)
             _, host, units = stages._programs(graph, Budget(0), watch, Trace())
-            stages._plan(stages.setting.wrapper.emit(host), host)
+            plan_of(stages.setting.wrapper.emit(host), host)
             assert units
 
         return calls(run)

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from gyrator import Session
 from gyrator.cli.main import main
-from gyrator.engine import pipeline
+from gyrator.engine import pipeline, wrapping
 from gyrator.repro.bisect import bisect
 from gyrator.repro.example import Example
 from gyrator.repro.failure import Failure, find_failure
@@ -163,7 +163,7 @@ def bad_reuse(patch: pytest.MonkeyPatch) -> None:
 
 def bad_launch(patch: pytest.MonkeyPatch) -> None:
     """Plant plans whose launches pass the first two tensors of a kernel in each other's place."""
-    right = pipeline.lower_host
+    right = wrapping.lower_host
 
     def swapped(one: Any) -> Any:
         if not isinstance(one, Launch) or len(one.tensors) <= 2:
@@ -174,7 +174,7 @@ def bad_launch(patch: pytest.MonkeyPatch) -> None:
     def lowered(host: HostProgram) -> Any:
         return right(evolve(host, instructions=tuple(map(swapped, host.instructions))))
 
-    patch.setattr(pipeline, "lower_host", lowered)
+    patch.setattr(wrapping, "lower_host", lowered)
 
 
 def wrong_gradient(patch: pytest.MonkeyPatch) -> None:
