@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.cores.accesses.pair_accesses import pairs_of
+from gyrator_codegen.passes.pairs import pairs_of
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of, pair_offset
 from gyrator_ir.expr import ShapeFacts

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.cores.settle import settled
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.passes.settle import settled
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Const, Let, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import ShapeFacts

@@ -5,9 +5,9 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
-from gyrator_codegen.passes.cores.settle import settled
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, choose_vector_axis, price
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.passes.settle import settled
 from gyrator_ir.body.nodes import Axis, Bind, Store, StoreMode
 from gyrator_ir.body.rewrite import defined, expressions, renamed
 from gyrator_ir.expr import (
