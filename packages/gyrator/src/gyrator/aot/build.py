@@ -148,7 +148,10 @@ class _Package:
         for target in targets:
             with target.session(self.options) as session:
                 engine = session.engine(self.options)
-                traced[target] = trace(program, engine, self.place if moves else None)
+                try:
+                    traced[target] = trace(program, engine, self.place if moves else None)
+                finally:
+                    engine.close_loaders()  # each architecture has compilers of its own
         most = least_of(found.most for found in traced.values())
         first = evolve(traced[targets[0]], most=most)
         entry, tensors, weights = signature(name, program, first, self.place)

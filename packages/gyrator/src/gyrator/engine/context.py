@@ -27,7 +27,13 @@ from gyrator.store.content_hash import (
     rules_hash,
 )
 from gyrator.store.programs import LoadContext, begin_runner, host_runner
-from gyrator.targets import KernelLoader, LoaderContext, TargetDefinition, WarmLoader
+from gyrator.targets import (
+    ClosingLoader,
+    KernelLoader,
+    LoaderContext,
+    TargetDefinition,
+    WarmLoader,
+)
 from gyrator.targets.vendor import named
 from gyrator_ir.backend import WrapperBackend
 from gyrator_ir.diagnostics import GyratorError
@@ -135,6 +141,12 @@ class CompilerContext:
             with named(definition, "loader"):
                 self.loaders[target] = definition.loader(target, context)
         return self.loaders[target]
+
+    def close_loaders(self) -> None:
+        """End the processes that loaders keep for further kernels."""
+        for loader in self.loaders.values():
+            if isinstance(loader, ClosingLoader):
+                loader.close()
 
     @property
     def seconds(self) -> float:

@@ -33,6 +33,7 @@ __all__ = [
     "OPTIONAL",
     "AskedBuilding",
     "Building",
+    "ClosingLoader",
     "KernelLoader",
     "LoaderContext",
     "PartialBuilding",
@@ -105,6 +106,16 @@ class WarmLoader(Protocol):
 
     def warm(self, count: int) -> None:
         """Start compilers for about so many kernels, which will be submitted soon."""
+        ...
+
+
+@runtime_checkable
+class ClosingLoader(Protocol):
+    """A loader that keeps processes for what comes next; may be another method of a
+    `KernelLoader`."""
+
+    def close(self) -> None:
+        """Wait for what is being built, and end the processes. The loader stays usable."""
         ...
 
 
