@@ -31,11 +31,11 @@ class Binary:
 def pack(binaries: Sequence[Binary]) -> bytes:
     """Return binaries as one block of bytes."""
     rows: list[dict[str, Any]] = []
-    parts: list[bytes] = []
+    codes = bytearray()
 
     def place(facts: Facts, code: bytes) -> dict[str, Any]:
-        at = sum(map(len, parts))
-        parts.append(code)
+        at = len(codes)
+        codes.extend(code)
         return {"facts": asdict(facts), "at": at, "length": len(code)}
 
     for b in binaries:
@@ -45,7 +45,7 @@ def pack(binaries: Sequence[Binary]) -> bytes:
             row["general"] = place(*b.general)
         rows.append(row)
     index = json.dumps(rows, sort_keys=True).encode()
-    return struct.pack("<q", len(index)) + index + b"".join(parts)
+    return struct.pack("<q", len(index)) + index + codes
 
 
 def unpack(data: bytes) -> Mapping[str, Binary]:
