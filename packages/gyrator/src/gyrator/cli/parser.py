@@ -20,7 +20,6 @@ KINDS = ("any", "error", "wrong", "slow")
 SHELLS = ("bash", "zsh", "fish")
 _LEVELS = ("fx", "loop", "kernel", "tile", "host")
 _TEXTS = ("kernels", "python", "cpp")
-_ISAS = ("avx2", "avx512", "neon", "plain")
 
 
 def make_parser() -> Parser:
@@ -120,7 +119,7 @@ def _add_aot(commands: Any) -> None:
     )
     make.add_argument("-o", "--package", type=Path, help="the file; default: the program's, .gya")
     isas = make.add_argument("--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+")
-    complete(isas, lambda: _ISAS)
+    complete(isas, _isas)
     add_options(make)
     make.add_argument("--runtime", choices=("python", "standalone"), default="python")
     show = add_command(
@@ -155,9 +154,15 @@ def _add_aot(commands: Any) -> None:
     isa = library.add_argument(
         "--target", default="", help="a level of the machine that it is for, such as neon"
     )
-    complete(isa, lambda: _ISAS)
+    complete(isa, _isas)
     for part in (make, show, check, measure, library):
         add_json(part)
+
+
+def _isas() -> tuple[str, ...]:
+    from gyrator_runtime.device import ISA_LEVELS
+
+    return ISA_LEVELS
 
 
 def _add_opt(commands: Any) -> None:

@@ -6,11 +6,11 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gyrator.cli.usage import meant
 from gyrator.options import options_of_text
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 
@@ -52,9 +52,8 @@ def _subject(text: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     module = _module(where)
     make = getattr(module, name, None)
     if not callable(make):
-        near = get_close_matches(name, [n for n, v in vars(module).items() if callable(v)], n=1)
-        help = f"did you mean {near[0]}?" if near else ""
-        raise _nothing(f"{where} has no function {name!r}", help)
+        known = (n for n, v in vars(module).items() if callable(v))
+        raise _nothing(f"{where} has no function {name!r}{meant(name, known)}", "")
     made = make()
     fn, *given = made if isinstance(made, tuple) else (made,)
     if not callable(fn):

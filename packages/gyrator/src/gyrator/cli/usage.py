@@ -18,17 +18,18 @@ class Parser(argparse.ArgumentParser):
         """Print the usage and the message; exit with 2."""
         found = _CHOICE.search(message)
         if found is not None:
-            message += _meant(found["given"], re.findall(r"[\w.-]+", found["known"]))
+            message += meant(found["given"], re.findall(r"[\w.-]+", found["known"]))
         super().error(message)
 
     def refuse(self, words: Iterable[str]) -> NoReturn:
         """Exit as `error` does, for words that stand for nothing."""
         options = re.findall(r"--[\w-]+", self.format_usage())
-        said = (word + _meant(word.partition("=")[0], options) for word in words)
+        said = (word + meant(word.partition("=")[0], options) for word in words)
         self.error(f"unrecognized arguments: {', '.join(said)}")
 
 
-def _meant(word: str, known: Iterable[str]) -> str:
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return which word was probably meant, in brackets; empty where none resembles it."""
     near = get_close_matches(word, list(known), n=1)
     return f" (did you mean {near[0]}?)" if near else ""
 
