@@ -13,6 +13,7 @@ from gyrator import GraphRecord, PartCompiler, Session
 from gyrator.config import Config
 from gyrator.engine.idle_options import idle
 from gyrator.options import Options, make_options
+from gyrator.targets.cpu import CppLoader
 from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.warn import GyratorWarning
 
@@ -230,3 +231,20 @@ def test_a_session_shows_what_it_takes_and_nothing_else() -> None:
         "options", "config", "rules", "passes", "targets", "decompositions", "parts", "wrappers",
         "observer", "cache",
     ]  # fmt: skip
+
+
+def test_closing_a_session_closes_its_loaders_and_leaves_functions_usable(monkeypatch):
+    closed, close = [], CppLoader.close
+
+    def noted(loader):
+        closed.append(loader)
+        close(loader)
+
+    monkeypatch.setattr(CppLoader, "close", noted)
+    x = torch.randn(9, 5)
+    with Session(options={"cache": False, "progress": False}) as session:
+        double = torch.compile(lambda x: torch.sin(x) * 2, backend=session.backend)
+        double(x)
+        assert not closed
+    assert len(closed) == 1
+    torch.testing.assert_close(double(x), torch.sin(x) * 2)

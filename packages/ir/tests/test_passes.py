@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gyrator_ir.checks import natural
-from gyrator_ir.diagnostics import Diagnostic, ParseError, VerifyError
+from gyrator_ir.diagnostics import ParseError, VerifyError
 from gyrator_ir.passes import Level, Off, PassEdits, PassError, Pipeline, Tracer
 from gyrator_ir.text.passes import parse_pipeline, show_pipeline
 
@@ -28,6 +28,7 @@ class Fuse:
     loud: bool = False
     level: Literal["low", "high"] = "low"
     note: str = ""
+    limits: tuple[tuple[str, int], ...] = ()
 
     def run(self, program):
         return [*program, self.limit]
@@ -48,7 +49,7 @@ def checked(program):
     if 14 in program:
         raise RuntimeError("there is a 14")
     if 13 in program:
-        raise VerifyError(Diagnostic("GY-TEST-001", "there is a 13", provenance=("op",)))
+        raise VerifyError.of("GY-TEST-001", "there is a 13", provenance=("op",))
     return program
 
 
@@ -213,10 +214,12 @@ def test_the_part_of_a_pipeline_up_to_a_pass():
 def test_text():
     text = (
         "fuse{limit=4, keep=[x, y], mode=very-bold, ratio=0.5, order=[1, -2], loud=true, "
-        'level=high, note="a b"},drop-dead-buffers'
+        'level=high, note="a b", limits=[[x, 1], [y, 2]]},drop-dead-buffers'
     )
     passes = parse_pipeline(text, TABLE)
-    fuse = Fuse(4, frozenset("xy"), Mode.BOLD, 0.5, (1, -2), True, "high", "a b")
+    fuse = Fuse(
+        4, frozenset("xy"), Mode.BOLD, 0.5, (1, -2), True, "high", "a b", (("x", 1), ("y", 2))
+    )
     assert passes == (fuse, Nothing())
     assert show_pipeline(passes) == text
 
@@ -249,6 +252,7 @@ def test_options_that_are_not_given_are_those_of_the_pass():
         st.booleans(),
         st.sampled_from(["low", "high"]),
         st.text(),
+        st.lists(st.tuples(st.text(), st.integers())).map(tuple),
     )
 )
 def test_any_options_round_trip(fuse):
@@ -269,6 +273,8 @@ def test_any_options_round_trip(fuse):
         ("fuse{level=middle}", "GY-PASS-003", ""),
         ("fuse{keep=[1]}", "GY-PASS-003", ""),
         ("fuse{ratio=x}", "GY-PASS-003", ""),
+        ("fuse{limits=[[x]]}", "GY-PASS-003", ""),
+        ("fuse{limits=[[1, x]]}", "GY-PASS-003", ""),
         ("fuse{", "GY-PARSE-001", ""),
         ("fuse,", "GY-PARSE-001", ""),
         ("fuse nothing", "GY-PARSE-001", ""),

@@ -7,7 +7,7 @@ from attrs import field, frozen
 
 from gyrator_ir.body.nodes import Const, Let
 from gyrator_ir.checks import a_tuple, exactly, identifier, instance_of, natural, one_of
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import Diagnostic, GyratorError, InputError
 from gyrator_ir.loop.nodes import Literal
 from gyrator_ir.types import Device, DType
 
@@ -91,10 +91,12 @@ def test_equal_constants():
 
 
 def test_diagnostics_print_what_there_is():
-    whole = Diagnostic("GY-X-001", "it is wrong", "a = b", ("%n = op", "m.py:3: x"), "mend it")
+    fields = "GY-X-001", "it is wrong", "a = b", ("%n = op", "m.py:3: x"), "mend it"
+    whole = Diagnostic(*fields)
+    assert InputError.of(*fields).diagnostic == whole
     assert whole.render() == (
         "GY-X-001: it is wrong\n  in:   a = b\n  from: %n = op\n  from: m.py:3: x\n  help: mend it"
     )
-    error = GyratorError(Diagnostic("GY-X-001", "it is wrong"))
+    error = GyratorError.of("GY-X-001", "it is wrong")
     assert str(error) == "GY-X-001: it is wrong"
     assert error.diagnostic.code == "GY-X-001"

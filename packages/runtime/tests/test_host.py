@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 from gyrator_ir.types import DType
 from gyrator_runtime import host
@@ -106,8 +107,10 @@ def test_device_guard_of_the_host():
 
 
 def arguments(name):
-    a, b = torch.randn(2, 3, 4), torch.randn(2, 4, 5)
-    bias = torch.randn(2, 3, 5)
+    """Return arguments of an overload."""
+    op, variant = name.split(".")[1:]
+    a, b = torch.rand(2, 3, 4) + 1, torch.rand(2, 4, 5)
+    bias = torch.rand(2, 3, 5)
     made = {
         "mm": (a[0], b[0]),
         "bmm": (a, b),
@@ -124,25 +127,63 @@ def arguments(name):
             [0, 0],
             2,
         ),
+        "_softmax": (a, 1, False),
+        "_log_softmax": (a, -1, False),
+        "sum": (a,) if variant == "default" else (a, (0, 2), True),
+        "mean": (a,) if variant == "default" else (a, [1], False),
+        "native_layer_norm": (a, [4], b[0, :, 0], None, 1e-5),
+        "native_group_norm": (a, None, a[0, :, 0], 2, 3, 4, 3, 1e-5),
     }
-    return made[name]
+    if op in {"asin", "acos", "atanh", "erfinv"}:
+        return (a - 1,)
+    return made.get(op, (a,))
+
+
+def plain(name):
+    """Return the overload that makes what another one writes."""
+    known = {"aten.sum.IntList_out": "aten.sum.dim_IntList", "aten.mean.out": "aten.mean.dim"}
+    return overload(known.get(name, name.replace(".out", ".default")))
+
+
+def writes(name):
+    """Whether an overload takes the tensor that it writes."""
+    return name.endswith("out")
 
 
 @pytest.mark.parametrize("name", sorted(PUBLIC_ENTRY))
 def test_public_entries_are_the_same_operator(name):
-    op = name.split(".")[1]
-    args = arguments(op)
-    want = overload(name.replace(".out", ".default"))(*args)
-    if name.endswith(".out"):
+    args = arguments(name)
+    want = plain(name)(*args)
+    if writes(name):
         for out in (torch.empty_like(want), torch.empty_like(want.mT).mT):
             assert extern(name)(*args, out=out) is out
             assert torch.equal(out, want)
-    else:
-        assert torch.equal(extern(name)(*args), want)
-    scaled = {"addmm", "baddbmm"}
-    if op in scaled and name.endswith(".default"):
+        return
+    pairs = zip(pytree.tree_leaves(extern(name)(*args)), pytree.tree_leaves(want), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    if name in {"aten.addmm.default", "aten.baddbmm.default"}:
         got = extern(name)(*args, beta=0.5, alpha=2)
         assert torch.equal(got, overload(name)(*args, beta=0.5, alpha=2))
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "kwargs"),
+    [
+        ("aten.sum.default", (), {"dtype": torch.float64}),
+        ("aten.sum.IntList_out", (None, False), {"dtype": torch.float64}),
+        ("aten.sum.IntList_out", ([], False), {"dtype": torch.float64}),
+        ("aten.sum.IntList_out", ((0,),), {"dtype": torch.float64}),
+        ("aten.mean.out", ([-1], True), {"dtype": torch.float64}),
+        ("aten.gelu.out", (), {"approximate": "tanh"}),
+        ("aten.elu.out", (2.0, 1, 3.0), {}),
+        ("aten.softplus.out", (2, 1.5), {}),
+    ],
+)
+def test_public_entries_take_what_the_overload_takes(name, args, kwargs):
+    x = torch.randn(3, 4)
+    want = plain(name)(x, *args, **kwargs)
+    out = {"out": torch.empty_like(want)} if writes(name) else {}
+    assert torch.equal(extern(name)(x, *args, **kwargs, **out), want)
 
 
 def test_public_entries_dispatch_to_the_overload():
@@ -158,10 +199,10 @@ def test_public_entries_dispatch_to_the_overload():
             return func(*args, **(kwargs or {}))
 
     for name in PUBLIC_ENTRY:
-        args = arguments(name.split(".")[1])
-        out = overload(name.replace(".out", ".default"))(*args)
+        args = arguments(name)
+        out = plain(name)(*args)
         with Seen() as seen:
-            extern(name)(*args, **({"out": out} if name.endswith(".out") else {}))
+            extern(name)(*args, **({"out": out} if writes(name) else {}))
         assert seen.names == [name]
 
 

@@ -8,8 +8,9 @@ import weakref
 import pytest
 import torch
 
+from gyrator_ir.diagnostics import LayoutError
 from gyrator_runtime import host
-from gyrator_runtime.host.outside import ALL, LayoutError, conform, separate
+from gyrator_runtime.host.outside import ALL, conform, separate
 from gyrator_runtime.native import PureRunner
 from gyrator_runtime.native.program import (
     EXPR_DEPTH,

@@ -17,7 +17,6 @@ import pytest
 import torch
 from attrs import asdict, evolve
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Sym, expr, minimum
 from gyrator_ir.grid import grid_of
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource, TranslationUnit
@@ -254,7 +253,7 @@ def test_kernels_that_are_built_in_time_can_be_had_without_the_rest(tmp_path, dr
 
     def run(job, folder):
         if job.symbol == "wrong":
-            raise BuildError(Diagnostic("GY-BUILD-002", "refused"))
+            raise BuildError.of("GY-BUILD-002", "refused")
         if job.symbol == "late":
             gate.wait()
         (folder / CODE).write_bytes(b"code")

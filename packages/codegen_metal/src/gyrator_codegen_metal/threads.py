@@ -9,7 +9,7 @@ grid (i0), loop (r0) by 256                  a threadgroup for each point
 from attrs import frozen
 
 from gyrator_ir.body.nodes import ScanStep, SortStep
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import Expr
 from gyrator_ir.tile.choices import name_of
 from gyrator_ir.tile.loops import axes_of, extent_of
@@ -45,7 +45,7 @@ def threads_of(tiled: Tiled) -> Threads:
     if isinstance(found, Threads):
         return found
     help = "tile for this language with `gyrator_codegen.passes.thread_pipeline`"
-    raise UnsupportedError(Diagnostic(TILING, found, where=f"kernel {name_of(tiled)}", help=help))
+    raise UnsupportedError.of(TILING, found, where=f"kernel {name_of(tiled)}", help=help)
 
 
 def _threads(tiled: TiledKernel) -> Threads | str:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import attrs
 from attrs import field, frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 
 class OptionError(GyratorError):
@@ -218,8 +218,8 @@ def make_options(
     known = {f.name: f for f in attrs.fields(Options)}
     for name, value in (options or {}).items():
         if name not in known:
-            raise OptionError(
-                Diagnostic("GY-OPTION-001", f"unknown option {name!r}", help=_near(name, known))
+            raise OptionError.of(
+                "GY-OPTION-001", f"unknown option {name!r}", help=_near(name, known)
             )
         chosen[name] = _checked(known[name], value)
     return attrs.evolve(environment_options() if base is None else base, **chosen)
@@ -259,9 +259,7 @@ def options_of_text(texts: Iterable[str]) -> dict[str, Any]:
 
 def _mode(mode: str) -> Mapping[str, Any]:
     if mode not in MODES:
-        raise OptionError(
-            Diagnostic("GY-OPTION-002", f"unknown mode {mode!r}", help=_near(mode, MODES))
-        )
+        raise OptionError.of("GY-OPTION-002", f"unknown mode {mode!r}", help=_near(mode, MODES))
     return MODES[mode]
 
 
@@ -276,10 +274,8 @@ def _checked(option: "attrs.Attribute[Any]", value: Any) -> Any:
         wrong = f"takes one of {', '.join(map(repr, choices))}, got {value!r}"
     else:
         return value
-    raise OptionError(
-        Diagnostic(
-            "GY-OPTION-003", f"option {option.name!r} {wrong}", help=option.metadata["meaning"]
-        )
+    raise OptionError.of(
+        "GY-OPTION-003", f"option {option.name!r} {wrong}", help=option.metadata["meaning"]
     )
 
 

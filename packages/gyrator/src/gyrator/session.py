@@ -154,7 +154,10 @@ class Session:
     def close(self) -> None:
         """Wait for builders and forget the engines. Compiled functions stay usable."""
         with self._lock:
+            engines = list(self._engines.values())
             self._engines.clear()
+        for engine in engines:
+            engine.close_loaders()
 
     def __enter__(self) -> Session:
         return self

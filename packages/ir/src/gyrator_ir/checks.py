@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import attrs
 
-from gyrator_ir.diagnostics import Diagnostic, InputError
+from gyrator_ir.diagnostics import InputError
 
 Validator = Callable[[object, "attrs.Attribute[Any]", Any], None]
 
@@ -27,7 +27,7 @@ def takes(stage: str, value: object, wanted: type | UnionType) -> None:
         given, name = type(value).__name__, " or ".join(t.__name__ for t in _types(wanted))
         said = f"{stage} takes a {name}, and was given {_article(given)} {given}"
         help = _MAKERS.get(name, f"give it a {name}")
-        raise InputError(Diagnostic("GY-STAGE-001", said, help=help))
+        raise InputError.of("GY-STAGE-001", said, help=help)
 
 
 def _types(wanted: type | UnionType) -> tuple[type, ...]:

@@ -1,6 +1,7 @@
 """Every error the compiler raises on purpose is a `GyratorError` built from one `Diagnostic`."""
 
 from collections.abc import Mapping
+from typing import Self
 
 from attrs import frozen
 
@@ -33,9 +34,43 @@ class GyratorError(Exception):
         super().__init__(diagnostic.render())
         self.diagnostic = diagnostic
 
+    @classmethod
+    def of(
+        cls,
+        code: str,
+        message: str,
+        where: str = "",
+        provenance: tuple[str, ...] = (),
+        help: str = "",
+    ) -> Self:
+        """Return the error of a diagnostic with these fields."""
+        return cls(Diagnostic(code, message, where, provenance, help))
+
 
 class InputError(GyratorError):
     """A stage was given something else than it takes."""
+
+
+class LayoutError(GyratorError, AssertionError):
+    """A tensor from outside of a program is not what the program takes it for."""
+
+    @classmethod
+    def of_tensor(cls, name: str, what: str, found: str, expected: str) -> Self:
+        """Return the error of a parameter `name` (GY-RUNTIME-090), or of a result of the op `what`
+        (GY-RUNTIME-091)."""
+        if what:
+            return cls.of(
+                "GY-RUNTIME-091",
+                f"{what} returned {found} where its meta function says {expected}",
+                where=name,
+                help="correct the op's meta (fake) function, or what the op returns",
+            )
+        return cls.of(
+            "GY-RUNTIME-090",
+            f"the input {name} is {found}; the program was compiled for {expected}",
+            where=name,
+            help="pass what the program was compiled for, or compile it for this",
+        )
 
 
 class VerifyError(GyratorError):

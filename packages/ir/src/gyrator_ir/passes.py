@@ -12,7 +12,7 @@ import attrs
 from attrs import define, evolve, field, frozen
 
 from gyrator_ir.deadline import NEVER, Deadline
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, VerifyError
+from gyrator_ir.diagnostics import GyratorError, VerifyError
 
 M = TypeVar("M")
 
@@ -116,7 +116,7 @@ def _run(level: Level[M], one: Pass[M], program: M) -> tuple[M, bool]:
         said = f"pass {one.name!r} of the level {level.name} returned a {type(made).__name__}"
         wanted = "whether it changed its argument" if level.in_place else f"a {level.cls.__name__}"
         help = f"return {wanted}"
-        raise PassError(Diagnostic("GY-PASS-011", said, help=help))
+        raise PassError.of("GY-PASS-011", said, help=help)
     return made, made is not program
 
 
@@ -175,7 +175,7 @@ class Pipeline(Generic[M]):
             raise VerifyError(evolve(found, provenance=(*found.provenance, where))) from error
         except RuntimeError as error:  # what PyTorch raises for a graph that is none
             said = f"the program that a pass made is not well-formed: {error}"
-            raise VerifyError(Diagnostic("GY-PASS-013", said, provenance=(where,))) from error
+            raise VerifyError.of("GY-PASS-013", said, provenance=(where,)) from error
 
 
 # Edits ------------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class PassEdits:
         for edit in self.edits:
             if edit.level and edit.level not in known:
                 said = f"there is no level {edit.level!r} of passes"
-                raise PassError(Diagnostic("GY-PASS-009", said, help=nearest(edit.level, known)))
+                raise PassError.of("GY-PASS-009", said, help=nearest(edit.level, known))
             meant = {edit.level: known[edit.level]} if edit.level else known
             names = {name: p for p in meant.values() for name in p.names}
             if edit.name and edit.name not in names:
@@ -295,7 +295,7 @@ class PassEdits:
                 near = get_close_matches(edit.name, names, n=3)
                 help = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
                 said = f"there is no pass {edit.name!r}{where}"
-                raise PassError(Diagnostic("GY-PASS-001", said, help=f"{help}there are {listed}"))
+                raise PassError.of("GY-PASS-001", said, help=f"{help}there are {listed}")
             known = {name: edit.apply(p) for name, p in known.items()}
 
     def _with(self, edit: Edit) -> "PassEdits":
@@ -315,7 +315,7 @@ def configured(one: Any, options: Mapping[str, Any]) -> Any:
     for name in options:
         if name not in known:
             said = f"pass {one.name!r} has no option {name!r}"
-            raise PassError(Diagnostic("GY-PASS-002", said, help=nearest(name, known)))
+            raise PassError.of("GY-PASS-002", said, help=nearest(name, known))
     return evolve(one, **options)
 
 
@@ -332,5 +332,5 @@ def _checked(passes: tuple[Any, ...]) -> tuple[Any, ...]:
         if not attrs.has(type(one)) or not hasattr(one, "run") or not isinstance(one.name, str):
             said = f"{one!r} is no pass"
             help = "pass an object of a frozen attrs class with `name` and `run`"
-            raise PassError(Diagnostic("GY-PASS-010", said, help=help))
+            raise PassError.of("GY-PASS-010", said, help=help)
     return passes

@@ -11,7 +11,6 @@ from typing import Any, cast
 import torch
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_runtime.device import (
     Allocator,
     DeviceError,
@@ -148,9 +147,7 @@ class AcceleratorDevice(DeviceInterface):
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.count():
-            raise DeviceError(
-                Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
-            )
+            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self.type}:{index}")
 
 
 @cache

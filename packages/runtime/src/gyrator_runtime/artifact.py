@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.build import LIBRARY, BuiltUnit, load_library
 from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
@@ -146,6 +146,6 @@ def _check_machine(index: Mapping[str, Any]) -> None:
     elif ISA_LEVELS.index(index["isa"]) > ISA_LEVELS.index(cpu_isa()):
         reason = f"built for {index['isa']}, this CPU has {cpu_isa()}"
     if reason:
-        raise ArtifactError(
-            Diagnostic("GY-CACHE-004", f"a stored program does not fit: {reason}", help="compile")
+        raise ArtifactError.of(
+            "GY-CACHE-004", f"a stored program does not fit: {reason}", help="compile"
         )

@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, Entry, make_key
 from gyrator_runtime.library import SharedLibrary
 from gyrator_runtime.process import Limited
@@ -321,13 +321,11 @@ def load_library(path: Path, symbols: Sequence[str]) -> Mapping[str, int]:
         library = SharedLibrary(path)
         found = {s: library.address(s) for s in symbols}
     except OSError as error:
-        raise BuildError(
-            Diagnostic(
-                "GY-BUILD-004",
-                f"a kernel library cannot be loaded: {error}",
-                where=path.name,
-                help="import torch first; empty the cache folder if it came from elsewhere",
-            )
+        raise BuildError.of(
+            "GY-BUILD-004",
+            f"a kernel library cannot be loaded: {error}",
+            where=path.name,
+            help="import torch first; empty the cache folder if it came from elsewhere",
         ) from error
     return found
 
@@ -345,45 +343,37 @@ def _failed(unit: Unit, command: tuple[str, ...], status: int, output: str) -> B
     lines = tuple(output.strip().splitlines()[-_TAIL_LINES:])
     killed = status < 0 or "signal terminated program" in output  # what g++ says of its parts
     if killed:
-        return _Passing(
-            Diagnostic(
-                "GY-BUILD-003",
-                f"the compiler was ended by {f'signal {-status}' if status < 0 else 'a signal'} "
-                f"on unit {unit.name}",
-                " ".join(command),
-                lines,
-                "check that there is memory left; the model runs in eager mode",
-            )
-        )
-    return BuildError(
-        Diagnostic(
-            "GY-BUILD-002",
-            f"the compiler failed (status {status}) on unit {unit.name}",
+        return _Passing.of(
+            "GY-BUILD-003",
+            f"the compiler was ended by {f'signal {-status}' if status < 0 else 'a signal'} "
+            f"on unit {unit.name}",
             " ".join(command),
             lines,
-            "run `gyrator doctor`; if the compiler is sound, report the unit as a bug",
+            "check that there is memory left; the model runs in eager mode",
         )
+    return BuildError.of(
+        "GY-BUILD-002",
+        f"the compiler failed (status {status}) on unit {unit.name}",
+        " ".join(command),
+        lines,
+        "run `gyrator doctor`; if the compiler is sound, report the unit as a bug",
     )
 
 
 def _timed_out(unit: Unit, command: tuple[str, ...], seconds: float) -> BuildError:
-    return BuildError(
-        Diagnostic(
-            "GY-BUILD-003",
-            f"the compiler took more than {seconds:.0f} s on unit {unit.name}",
-            " ".join(command),
-            help="the machine may be overloaded; the model runs in eager mode",
-        )
+    return BuildError.of(
+        "GY-BUILD-003",
+        f"the compiler took more than {seconds:.0f} s on unit {unit.name}",
+        " ".join(command),
+        help="the machine may be overloaded; the model runs in eager mode",
     )
 
 
 def _given_up(unit: Unit, command: tuple[str, ...]) -> BuildError:
-    return BuildError(
-        Diagnostic(
-            "GY-BUILD-003",
-            "the compiler took too long before and is not asked again",
-            " ".join(command),
-            (f"unit {unit.name}",),
-            "the machine may be overloaded; the model runs in eager mode",
-        )
+    return BuildError.of(
+        "GY-BUILD-003",
+        "the compiler took too long before and is not asked again",
+        " ".join(command),
+        (f"unit {unit.name}",),
+        "the machine may be overloaded; the model runs in eager mode",
     )

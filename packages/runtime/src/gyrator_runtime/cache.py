@@ -588,10 +588,8 @@ def _alive(pid: int) -> bool:
 
 
 def _unusable(root: Path, error: OSError) -> CacheError:
-    return CacheError(
-        Diagnostic(
-            "GY-CACHE-003",
-            f"neither the cache nor {root} can be written: {error.strerror or error}",
-            help="free some disk space, or set GYRATOR_CACHE_DIR and TMPDIR to writable folders",
-        )
+    return CacheError.of(
+        "GY-CACHE-003",
+        f"neither the cache nor {root} can be written: {error.strerror or error}",
+        help="free some disk space, or set GYRATOR_CACHE_DIR and TMPDIR to writable folders",
     )

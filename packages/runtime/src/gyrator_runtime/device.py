@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, UnsupportedError
+from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
 
 _LEVELS = {"x86_64": ("plain", "avx2", "avx512"), "aarch64": ("plain", "neon")}
@@ -107,12 +107,10 @@ class DeviceInterface(ABC):
         With `warm`, `run` is run once before, for what is set up at the first use. `pool` is what
         `graph_pool` gave: runs that share it are replayed in the order of one stream.
         """
-        raise UnsupportedError(
-            Diagnostic(
-                "GY-DEVICE-002",
-                f"device type {self.type!r} cannot capture graphs ({run!r})",
-                help="switch graph capture off for this device",
-            )
+        raise UnsupportedError.of(
+            "GY-DEVICE-002",
+            f"device type {self.type!r} cannot capture graphs ({run!r})",
+            help="switch graph capture off for this device",
         )
 
 
@@ -161,9 +159,7 @@ class CpuDevice(DeviceInterface):
 
     def _check(self, index: int) -> None:
         if index != 0:
-            raise DeviceError(
-                Diagnostic("GY-DEVICE-001", f"there is no device {self.type}:{index}")
-            )
+            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self.type}:{index}")
 
 
 _OF_PROCESSOR = frozenset(
@@ -198,12 +194,10 @@ def cpu_isa(override: str | None = None) -> str:
     levels = isa_levels()
     usable = levels[: levels.index(found) + 1]
     if override not in usable:
-        raise DeviceError(
-            Diagnostic(
-                "GY-DEVICE-004",
-                f"this CPU cannot run instruction set level {override!r}",
-                help=f"ask for one of {', '.join(usable)}",
-            )
+        raise DeviceError.of(
+            "GY-DEVICE-004",
+            f"this CPU cannot run instruction set level {override!r}",
+            help=f"ask for one of {', '.join(usable)}",
         )
     return override
 

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Expr, Sym, evaluate, parse_expr, to_text
 from gyrator_ir.source import TranslationUnit
 from gyrator_runtime import host
@@ -76,9 +75,7 @@ class MetalDevice(DeviceInterface):
 
     def _check(self, index: int) -> None:
         if not 0 <= index < self.count():
-            raise DeviceError(
-                Diagnostic("GY-DEVICE-001", f"there is no device {self._type}:{index}")
-            )
+            raise DeviceError.of("GY-DEVICE-001", f"there is no device {self._type}:{index}")
 
 
 @frozen(eq=False)

@@ -30,7 +30,7 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.process import Limited
 from gyrator_runtime.warn import warn
@@ -139,7 +139,6 @@ class Toolchain:
 def find_toolchain(
     env: Mapping[str, str],
     cache: Cache | None = None,
-    openmp_link: bool | None = None,
     seconds: float = 10.0,
 ) -> Toolchain:
     """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`, or that
@@ -151,7 +150,7 @@ def find_toolchain(
     """
     explicit = _explicit(env.get("CXX", ""))
     tried: list[str] = []
-    link = torch_libgomp_has_standard_name() if openmp_link is None else openmp_link
+    link = torch_libgomp_has_standard_name()
     for words in (explicit,) if explicit else tuple([c] for c in CANDIDATES):
         found = shutil.which(words[0], path=env.get("PATH", os.defpath))
         tried.append(words[0])
@@ -227,7 +226,7 @@ def _packaged() -> tuple[str, ...]:
 
 
 def _no_compiler(message: str, help: str = _INSTALL) -> ToolchainError:
-    return ToolchainError(Diagnostic("GY-BUILD-001", message, help=help))
+    return ToolchainError.of("GY-BUILD-001", message, help=help)
 
 
 def stand_in_command(toolchain: Toolchain, soname: str, file: str) -> tuple[str, ...]:

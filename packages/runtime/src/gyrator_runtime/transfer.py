@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_runtime.cache import Cache, CacheError, CacheKey, Entry
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, write_archive
 
@@ -95,4 +94,4 @@ def import_cache(cache: Cache, path: Path) -> int:
 
 def _no_entries(what: str, why: str) -> CacheError:
     help = "export the cache again, with the same version of Gyrator"
-    return CacheError(Diagnostic("GY-CACHE-012", f"no cache entries in {what}: {why}", help=help))
+    return CacheError.of("GY-CACHE-012", f"no cache entries in {what}: {why}", help=help)

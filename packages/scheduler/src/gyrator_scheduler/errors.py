@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 
@@ -20,11 +20,9 @@ def target_for(device: Device, targets: Mapping[str, Target]) -> Target:
     target = targets.get(device.type)
     if target is None:
         known = ", ".join(sorted(targets)) or "none"
-        raise SchedulerError(
-            Diagnostic(
-                "GY-SCHED-001",
-                f"no target is known for the device {device}",
-                help=f"pass a target for {device.type!r}; known: {known}",
-            )
+        raise SchedulerError.of(
+            "GY-SCHED-001",
+            f"no target is known for the device {device}",
+            help=f"pass a target for {device.type!r}; known: {known}",
         )
     return target

@@ -1,6 +1,6 @@
 """What this wrapper refuses, as diagnostics."""
 
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 
 _HELP = {
     "GY-WCPP-001": "add the op's schema to `CppWrapper(schemas=...)`",
@@ -12,4 +12,4 @@ _HELP = {
 
 def refusal(code: str, message: str, where: str = "") -> UnsupportedError:
     """Return the error for a program that this wrapper can't write."""
-    return UnsupportedError(Diagnostic(code, message, where=where, help=_HELP[code]))
+    return UnsupportedError.of(code, message, where=where, help=_HELP[code])

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from attrs import field, frozen
 
 from gyrator_ir.checks import a_tuple, exactly
-from gyrator_ir.diagnostics import Diagnostic, ParseError
+from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.host.nodes import CollectiveStart, ExternCall, HostProgram
 from gyrator_ir.host.walk import walk
 
@@ -91,13 +91,11 @@ def digest_text(schemas: Mapping[str, Schema]) -> str:
 
 
 def _error(text: str) -> ParseError:
-    return ParseError(
-        Diagnostic(
-            "GY-WCPP-006",
-            "this is no operator schema",
-            where=text,
-            help="pass the text of a torch._C.FunctionSchema",
-        )
+    return ParseError.of(
+        "GY-WCPP-006",
+        "this is no operator schema",
+        where=text,
+        help="pass the text of a torch._C.FunctionSchema",
     )
 
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host.nodes import Mend
 from gyrator_wrapper_fx.errors import NanError, layout_error
 from gyrator_wrapper_fx.kernels import KernelTable
@@ -159,12 +158,10 @@ def assert_no_nan(tensor: torch.Tensor, what: str) -> None:
         return
     nans = int(torch.isnan(wide).sum())
     infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError(
-        Diagnostic(
-            "GY-RUNTIME-003",
-            f"buffer {what} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
-            help="look at the operation that made it; the check is an option of the compile",
-        )
+    raise NanError.of(
+        "GY-RUNTIME-003",
+        f"buffer {what} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
+        help="look at the operation that made it; the check is an option of the compile",
     )
 
 

@@ -22,7 +22,6 @@ from gyrator.cli.output import emit, say, size, table
 from gyrator.options import OptionError, options_of_text
 from gyrator.reports.accuracy import worst_error
 from gyrator.session import default_session
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.types import HOST
 from gyrator_runtime.package.archive import file_hash
 from gyrator_runtime.package.manifest import Dim, Entry, Input, PackageManifest
@@ -64,7 +63,7 @@ def _exported(path: Path) -> torch.export.ExportedProgram:
 
 def _bad(said: str) -> OptionError:
     help = "write the program with torch.export.save"
-    return OptionError(Diagnostic("GY-AOT-004", said, help=help))
+    return OptionError.of("GY-AOT-004", said, help=help)
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -100,16 +99,17 @@ def _show(console: Console, manifest: PackageManifest) -> None:
 
 
 def run_library(args: argparse.Namespace) -> int:
-    """Install the C library that runs standalone packages."""
+    """Install the C libraries that run packages without Python."""
     from gyrator.aot.targets import package_targets  # what compiles takes a while to import
 
     session = default_session()
     machine = package_targets(args.target or None, HOST)[0].machine
     toolchain = find_cross_toolchain(machine, os.environ, session.cache)
-    built = shared_runtime(session.cache, toolchain)
-    install(args.out, built)
-    about = {"folder": str(args.out), "bytes": built.stat().st_size}
-    said = f"{args.out}: include, lib and lib/cmake, a library of {size(built.stat().st_size)}"
+    built = [shared_runtime(session.cache, toolchain, torch=torch) for torch in (False, True)]
+    install(args.out, *built)
+    held = [file.stat().st_size for file in built]
+    about = {"folder": str(args.out), "bytes": held[0], "torch_bytes": held[1]}
+    said = f"{args.out}: include, lib and lib/cmake, libraries of {' and '.join(map(size, held))}"
     emit(args, about, lambda console: say(console, said))
     return 0
 

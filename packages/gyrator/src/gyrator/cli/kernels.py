@@ -17,7 +17,7 @@ from gyrator.options import Options
 from gyrator.session import Session
 from gyrator.targets import TargetDefinition, TargetError, discover
 from gyrator.targets.vendor import VendorBuilding, named
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import Device
 from gyrator_testing.kernels.random import FORMS, Limits
 from gyrator_testing.kernels.search import Fault, Refused, Search, alone
@@ -61,7 +61,7 @@ def found(session: Session, name: str) -> tuple[TargetDefinition, Target]:
     known = ", ".join(sorted(d.name for d, _ in session.targets.values()))
     said = f"no target {name!r} serves a device of this machine"
     help = f"there are: {known}; `gyrator doctor` shows what is installed"
-    raise TargetError(Diagnostic("GY-TARGET-008", said, help=help))
+    raise TargetError.of("GY-TARGET-008", said, help=help)
 
 
 @frozen(eq=False)

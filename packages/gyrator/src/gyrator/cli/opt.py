@@ -19,7 +19,7 @@ from gyrator.options import Options, make_options, options_of_text
 from gyrator.session import Session, default_session
 from gyrator.targets import discover
 from gyrator_codegen.passes import all_passes
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
+from gyrator_ir.diagnostics import GyratorError, ParseError
 from gyrator_ir.host.parse import parse as parse_host
 from gyrator_ir.levels import HOST, KERNEL, LEVELS, LOOP, TILE, level_of_text, parse_program
 from gyrator_ir.passes import Level, PassEdits, Pipeline, Tracer
@@ -99,7 +99,7 @@ def _try(args: argparse.Namespace, text: str, request: OptRequest, seed: int = 0
         help = "`gyrator repro` runs graphs; other texts run from the level that they were made of"
         levels = ", ".join(LEVELS)
         said = f"--run takes a program of one of the levels {levels}"
-        raise OptError(Diagnostic("GY-OPT-002", said, help=help)) from error
+        raise OptError.of("GY-OPT-002", said, help=help) from error
     with _opened(request) as session:
         found = try_program(program, Stages(session.engine(session.options)), seed)
     emit(args, asdict(found), lambda console: say(console, str(found)))
@@ -235,8 +235,8 @@ def _level(text: str, start: str) -> Level[Any]:
     except ParseError as error:
         headers = ", ".join(level.kind for level in _LEVELS.values())
         help = f"its first line starts with one of {headers}"
-        raise OptError(Diagnostic("GY-OPT-001", "the text is no program", help=help)) from error
+        raise OptError.of("GY-OPT-001", "the text is no program", help=help) from error
 
 
 def _no_way(message: str) -> OptError:
-    return OptError(Diagnostic("GY-OPT-002", message, help="see `gyrator opt --help`"))
+    return OptError.of("GY-OPT-002", message, help="see `gyrator opt --help`")

@@ -121,7 +121,7 @@ def _add_aot(commands: Any) -> None:
     isas = make.add_argument("--target", default="", help="levels: avx2,neon; GPUs: sm_90,sm_86+")
     complete(isas, _isas)
     add_options(make)
-    make.add_argument("--runtime", choices=("python", "standalone"), default="python")
+    make.add_argument("--runtime", choices=("python", "standalone", "libtorch"), default="python")
     show = add_command(
         parts, "list", "gyrator.cli.aot:run_list", "show what a package holds",
         "gyrator aot list model.gya",
@@ -145,7 +145,7 @@ def _add_aot(commands: Any) -> None:
         add_seed(part)
     library = add_command(
         parts, "library", "gyrator.cli.aot:run_library",
-        "install the C library that runs standalone packages",
+        "install the C libraries that run packages without Python",
         "gyrator aot library --out prefix",
     )  # fmt: skip
     library.add_argument(

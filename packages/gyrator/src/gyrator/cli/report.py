@@ -12,7 +12,7 @@ from typing import Any
 
 from gyrator.cli.usage import meant
 from gyrator.options import options_of_text
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 
 class SubjectError(GyratorError):
@@ -80,4 +80,4 @@ def _module(where: str) -> ModuleType:
 
 
 def _nothing(message: str, help: str) -> SubjectError:
-    return SubjectError(Diagnostic("GY-OPT-005", message, help=help))
+    return SubjectError.of("GY-OPT-005", message, help=help)

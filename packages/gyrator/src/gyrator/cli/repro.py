@@ -9,7 +9,7 @@ from attrs import asdict
 
 from gyrator.cli.output import emit, say
 from gyrator.options import make_options, options_of_text
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 
 class ReproError(GyratorError):
@@ -91,4 +91,4 @@ def _options(args: argparse.Namespace) -> dict[str, Any]:
 def _nothing(file: Path, found: Any) -> ReproError:
     message = f"{file}: {found}"
     help = "give the options with which it fails; `--for slow` compares times"
-    return ReproError(Diagnostic("GY-OPT-004", message, help=help))
+    return ReproError.of("GY-OPT-004", message, help=help)

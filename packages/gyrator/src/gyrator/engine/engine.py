@@ -311,7 +311,7 @@ class Engine(CompilerContext):
             if not colon or not code.startswith("GY-"):
                 continue
             if self.options.strict:
-                raise UnsupportedError(Diagnostic(code, message, provenance=(extern.source,)))
+                raise UnsupportedError.of(code, message, provenance=(extern.source,))
             if code in _WARNED:
                 warn(code, message, "`gyrator.explain` lists all calls of ATen")
 
@@ -321,13 +321,11 @@ class Engine(CompilerContext):
         if devices and not devices.keys() & self.targets.keys():
             device, node = next(iter(devices.items()))
             known = ", ".join(self.targets) or "none"
-            raise UnsupportedError(
-                Diagnostic(
-                    "GY-TARGET-003",
-                    f"no target for device type {device!r}",
-                    provenance=(f"%{node.name} = {node.target}",),
-                    help=f"targets found: {known}; `gyrator doctor` shows what is installed",
-                )
+            raise UnsupportedError.of(
+                "GY-TARGET-003",
+                f"no target for device type {device!r}",
+                provenance=(f"%{node.name} = {node.target}",),
+                help=f"targets found: {known}; `gyrator doctor` shows what is installed",
             )
 
     def _key(self, gm: torch.fx.GraphModule) -> CacheKey:
@@ -404,12 +402,10 @@ def _check_pending(gm: torch.fx.GraphModule) -> None:
     for node in gm.graph.find_nodes(op="placeholder"):
         val = node.meta.get("val")
         if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and written(node):
-            raise UnsupportedError(
-                Diagnostic(
-                    "GY-COMPILE-002",
-                    f"the input {node.name}, which is written to, is a "
-                    f"{'conjugated' if val.is_conj() else 'negated'} view",
-                    provenance=(f"%{node.name} = {node.target}",),
-                    help="pass `x.resolve_conj().resolve_neg()` instead",
-                )
+            raise UnsupportedError.of(
+                "GY-COMPILE-002",
+                f"the input {node.name}, which is written to, is a "
+                f"{'conjugated' if val.is_conj() else 'negated'} view",
+                provenance=(f"%{node.name} = {node.target}",),
+                help="pass `x.resolve_conj().resolve_neg()` instead",
             )

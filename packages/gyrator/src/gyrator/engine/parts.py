@@ -11,7 +11,7 @@ import torch
 from attrs import frozen
 
 from gyrator_ir.content import value_hash
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 if TYPE_CHECKING:
     from gyrator.engine.compiled import Boxed
@@ -79,7 +79,7 @@ class PartCompiler:
             said = f"the compiler {self.name} failed on a part: {type(error).__name__}: {error}"
             count = sum(n.op == "call_function" for n in piece.module.graph.nodes)
             help = f"the part has {count} calls; have `supports` leave out what it cannot compile"
-            raise PartError(Diagnostic("GY-PARTS-001", said, help=help)) from error
+            raise PartError.of("GY-PARTS-001", said, help=help) from error
 
         def run(args: list[Any]) -> Sequence[Any]:
             given = tuple(args)

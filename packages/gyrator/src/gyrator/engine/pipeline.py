@@ -250,7 +250,7 @@ class Stages:
         found = self.setting.targets.get(device.type)
         if found is None or not isinstance(found[0].kernels, TilingBackend):
             said = f"no kernel language of {device} prints tiled kernels"
-            raise UnsupportedError(Diagnostic("GY-OPT-003", said, help="see `gyrator doctor`"))
+            raise UnsupportedError.of("GY-OPT-003", said, help="see `gyrator doctor`")
         return found[0].kernels.emit_tiled(program, found[1])
 
     def _emit(
@@ -419,10 +419,8 @@ def _not_built(
 def _check_order(target: Target) -> None:
     """Raise UnsupportedError where the number of rows may change the order of a kernel's sums."""
     if not target.capabilities.ordered_reductions:
-        raise UnsupportedError(
-            Diagnostic(
-                "GY-OPTION-004",
-                f"kernels in {target.kernel_backend} do not keep numerics='batch_invariant'",
-                help="the mode needs a target that has `ordered_reductions`, as the CPU's has",
-            )
+        raise UnsupportedError.of(
+            "GY-OPTION-004",
+            f"kernels in {target.kernel_backend} do not keep numerics='batch_invariant'",
+            help="the mode needs a target that has `ordered_reductions`, as the CPU's has",
         )

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator.engine.context import CompilerContext
 from gyrator.targets import Building
-from gyrator_ir.diagnostics import Diagnostic, VerificationError
+from gyrator_ir.diagnostics import VerificationError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.host.print import show
 from gyrator_ir.host.walk import programs
@@ -59,8 +59,8 @@ def verified(
         from gyrator_testing.kernels.validate import Verdict, validate  # not in every installation
     except ImportError as error:
         why = f"the option 'verify' needs gyrator_testing, which cannot be imported: {error}"
-        raise VerificationError(
-            Diagnostic("GY-VERIFY-010", why, help="pip install 'gyrator[verify]'")
+        raise VerificationError.of(
+            "GY-VERIFY-010", why, help="pip install 'gyrator[verify]'"
         ) from error
     found: dict[str, str] = {}
     known: dict[Any, Verdict] = {}
@@ -159,17 +159,15 @@ def _different(built: Built, difference: str, folder: Path | None) -> Verificati
     text = folder / f"{kernel.name}.{built.language.replace('+', 'p')}"
     text.write_text(built.source.text)
     origins = [program.origins[o] for o in kernel.origins]
-    return VerificationError(
-        Diagnostic(
-            "GY-VERIFY-011",
-            f"kernel {kernel.name} does not do what its IR says: {difference}",
-            where=f"{path}, written as {text}",
-            provenance=tuple(
-                line
-                for o in origins
-                for line in (f"%{o.node} = {o.target}", f"{o.location}: {o.code}")
-                if line != ": "
-            ),
-            help=f"report it with both files; `gyrator verify {path}` runs the kernel again",
-        )
+    return VerificationError.of(
+        "GY-VERIFY-011",
+        f"kernel {kernel.name} does not do what its IR says: {difference}",
+        where=f"{path}, written as {text}",
+        provenance=tuple(
+            line
+            for o in origins
+            for line in (f"%{o.node} = {o.target}", f"{o.location}: {o.code}")
+            if line != ": "
+        ),
+        help=f"report it with both files; `gyrator verify {path}` runs the kernel again",
     )

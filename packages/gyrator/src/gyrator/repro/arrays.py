@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gyrator_ir.diagnostics import Diagnostic, VerificationError
+from gyrator_ir.diagnostics import VerificationError
 from gyrator_ir.loop.nodes import TypeArg
 from gyrator_lowering.torch_bridge.dtypes import FROM_TORCH, TO_TORCH, from_type_arg
 from gyrator_runtime.host.externs import overload
@@ -23,7 +23,7 @@ def check_interpreters(what: str) -> None:
     except ImportError as error:
         why = f"{what} needs gyrator_testing, which cannot be imported: {error}"
         help = "pip install 'gyrator[verify]'"
-        raise VerificationError(Diagnostic("GY-VERIFY-010", why, help=help)) from error
+        raise VerificationError.of("GY-VERIFY-010", why, help=help) from error
 
 
 def torch_externs() -> "Externs":

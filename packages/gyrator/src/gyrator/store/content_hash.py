@@ -11,7 +11,6 @@ import attrs
 
 from gyrator.options import OptionError
 from gyrator_ir.content import source_hash, value_hash
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.passes import PassError
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ def decompositions_hash(table: "Decompositions") -> str:
     except ValueError as error:
         said = f"a decomposition cannot be part of a cache key: {error}"
         help = "write it with `def`, and name what it uses at the top of the module"
-        raise OptionError(Diagnostic("GY-OPTION-005", said, help=help)) from error
+        raise OptionError.of("GY-OPTION-005", said, help=help) from error
 
 
 def passes_hash(edits: "PassEdits") -> str:
@@ -93,7 +92,7 @@ def _told_apart(value: Any, name: str) -> str:
     if _ADDRESS.search(text):
         said = f"the options of pass {name!r} cannot be part of a cache key: {text}"
         help = "give the pass a property `content_hash`, a text that tells it from others"
-        raise PassError(Diagnostic("GY-PASS-012", said, help=help))
+        raise PassError.of("GY-PASS-012", said, help=help)
     return text
 
 

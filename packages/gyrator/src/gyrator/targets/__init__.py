@@ -16,7 +16,6 @@ from attrs import field, frozen
 from gyrator.config import Config
 from gyrator.targets.vendor import TargetError, has, named, needs, probed_target
 from gyrator_ir.backend import KernelBackend
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.source import TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_runtime.artifact import Library, LibraryLoader
@@ -204,9 +203,7 @@ def installed(
             continue
         if definition.api != API:
             why = f"target {point.name!r} speaks API {definition.api}; this gyrator speaks {API}"
-            raise TargetError(
-                Diagnostic("GY-TARGET-001", why, point.value, help="upgrade the older")
-            )
+            raise TargetError.of("GY-TARGET-001", why, point.value, help="upgrade the older")
         loaded.append((point, definition))
     return tuple(loaded)
 
@@ -226,7 +223,7 @@ def _loaded(point: EntryPoint) -> TargetDefinition | None:
     if not isinstance(definition, TargetDefinition):
         said = f"the target {point.name!r} is a {type(definition).__name__}"
         help = "let the entry point name a `gyrator.targets.TargetDefinition`"
-        raise TargetError(Diagnostic("GY-TARGET-004", said, point.value, help=help))
+        raise TargetError.of("GY-TARGET-004", said, point.value, help=help)
     return definition
 
 
@@ -280,6 +277,6 @@ def probed(
             why = f"two targets claim device type {target.device!r}"
             both = (origin[target.device], point.value)
             help = "uninstall one, or name the one to use in GYRATOR_TARGETS"
-            raise TargetError(Diagnostic("GY-TARGET-002", why, provenance=both, help=help))
+            raise TargetError.of("GY-TARGET-002", why, provenance=both, help=help)
         table[target.device], origin[target.device] = (definition, target), point.value
     return MappingProxyType(table)

@@ -117,6 +117,10 @@ class CppLoader:
         """Start compiling."""
         return _Building(self.builder.submit(units))
 
+    def close(self) -> None:
+        """Wait for running compilers and end the threads that call them."""
+        self.builder.close()
+
 
 def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     """Find a compiler for the target's machine. ToolchainError (GY-BUILD-001): there is none."""

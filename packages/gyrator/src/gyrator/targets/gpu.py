@@ -17,7 +17,6 @@ from attrs import frozen
 from gyrator.config import Config
 from gyrator.engine.lazy import ShippedTemplates
 from gyrator.targets import API, LoaderContext, TargetDefinition
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.modes import StoreMode
 from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import BYTE_FLOATS, DType
@@ -137,7 +136,7 @@ class TritonDevice:
         if self.driver is None:
             said = f"no driver is known to launch kernels on {self.device}"
             help = "the model runs in eager mode; a vendor's target brings its own loader"
-            raise BuildError(Diagnostic("GY-BUILD-006", said, help=help))
+            raise BuildError.of("GY-BUILD-006", said, help=help)
         return open_driver(self.driver)
 
     def definition(self) -> TargetDefinition:
@@ -174,7 +173,7 @@ class TritonDevice:
         except importlib.metadata.PackageNotFoundError:
             said = f"Triton is not installed, and kernels for {self.device} are written in it"
             help = "`pip install triton`; the model runs in eager mode"
-            raise BuildError(Diagnostic("GY-BUILD-005", said, help=help)) from None
+            raise BuildError.of("GY-BUILD-005", said, help=help) from None
         later = target.arch.endswith(AND_LATER)
         language = Language(
             backend=self.backend,

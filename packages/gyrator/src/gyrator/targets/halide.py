@@ -17,7 +17,6 @@ from gyrator.engine.lazy import ShippedKernels
 from gyrator.targets import API, LoaderContext, TargetDefinition
 from gyrator.targets.cpu import CppLoader, make_device
 from gyrator.targets.cpu import probe as probe_cpu
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.target import Target
 from gyrator_runtime.build import Builder, BuildError
 from gyrator_runtime.toolchain import Toolchain, find_toolchain
@@ -67,7 +66,7 @@ def make_loader(target: Target, context: LoaderContext) -> CppLoader:
     except importlib.metadata.PackageNotFoundError:
         said = "Halide is not installed, and GYRATOR_TARGETS asks for its kernels"
         help = "`pip install gyrator[halide]`; the model runs in eager mode"
-        raise BuildError(Diagnostic("GY-HALIDE-005", said, help=help)) from None
+        raise BuildError.of("GY-HALIDE-005", said, help=help) from None
     found = find_toolchain(os.environ, context.cache)
     toolchain = HalideToolchain(
         found.command, found.version, found.family, found.openmp_link, found.machine,

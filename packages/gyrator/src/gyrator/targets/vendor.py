@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 
@@ -59,7 +59,7 @@ def needs(wanted: str, good: Callable[[Any], bool]) -> Callable[[Any, Any, Any],
             name = getattr(definition, "name", "")
             called = f"the target {name!r}" if isinstance(name, str) and name else "a target"
             said = f"`{attribute.name}` of {called} is {value!r}, and has to be {wanted}"
-            raise TargetError(Diagnostic("GY-TARGET-004", said, help=_HELP))
+            raise TargetError.of("GY-TARGET-004", said, help=_HELP)
 
     return check
 
@@ -82,7 +82,7 @@ def probed_target(definition: Definition, found: object) -> Target | None:
         return found
     said = f"`probe` of the target {definition.name!r} gave a {type(found).__name__}"
     help = "return a `gyrator_ir.target.Target`, or None where there is no such device"
-    raise TargetError(Diagnostic("GY-TARGET-004", said, help=help))
+    raise TargetError.of("GY-TARGET-004", said, help=help)
 
 
 @contextmanager
@@ -104,7 +104,7 @@ def named(definition: Definition, doing: str) -> Iterator[None]:
             f"the target {definition.name!r} failed in `{doing}`: {type(error).__name__}: {error}"
         )
         help = f"it is made by the package {package}: report it there"
-        raise TargetError(Diagnostic("GY-TARGET-006", said, help=help)) from error
+        raise TargetError.of("GY-TARGET-006", said, help=help) from error
 
 
 def made_by(definition: Definition) -> str:
@@ -138,7 +138,7 @@ class VendorBuilding:
 
 
 def checked_units(
-    units: object, kernels: Collection[str], language: str, complete: bool = True
+    units: object, kernels: Collection[str], language: str
 ) -> tuple[TranslationUnit, ...]:
     """Return what an emitter gave.
 
@@ -146,7 +146,6 @@ def checked_units(
         units: what `emit` returned.
         kernels: the names of the kernels that it was given.
         language: the name of the kernel language.
-        complete: whether each of them has to be there.
 
     Raises:
         TargetError: GY-TARGET-007 for anything but a tuple of units in which each of the kernels
@@ -155,7 +154,7 @@ def checked_units(
 
     def wrong(said: str, help: str) -> TargetError:
         said = f"`emit` of the kernel language {language!r} {said}"
-        return TargetError(Diagnostic("GY-TARGET-007", said, help=help))
+        return TargetError.of("GY-TARGET-007", said, help=help)
 
     if not isinstance(units, tuple):
         raise wrong(f"gave a {type(units).__name__}", "return a tuple of `TranslationUnit`s")
@@ -181,7 +180,7 @@ def checked_units(
         said = f"gave the kernel {strange[0]!r}, which it was not asked for"
         raise wrong(said, "set `KernelSource.kernel` to `Kernel.name`")
     lacking = sorted({*kernels} - {*written})
-    if complete and lacking:
+    if lacking:
         said = f"left out the kernel {lacking[0]!r}"
         raise wrong(said, "emit every kernel; what cannot be emitted, `refuses` has to refuse")
     return units
@@ -204,4 +203,4 @@ def checked_functions(
         said = f"is a {type(functions).__name__}"
     said = f"what the loader of the target {definition.name!r} gave as `addresses` {said}"
     help = "return a mapping from every symbol of the units to the address of its function"
-    raise TargetError(Diagnostic("GY-TARGET-007", said, help=help))
+    raise TargetError.of("GY-TARGET-007", said, help=help)

@@ -39,7 +39,7 @@ from gyrator_ir.body.nodes import (
 from gyrator_ir.body.ops import result_dtype
 from gyrator_ir.body.print import show_statement
 from gyrator_ir.body.rewrite import AnyStatement
-from gyrator_ir.diagnostics import Diagnostic, VerifyError
+from gyrator_ir.diagnostics import VerifyError
 from gyrator_ir.expr import Add, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.loop.nodes import Buffer
@@ -131,7 +131,7 @@ class Checker:
                 if origin.location or origin.code:
                     steps.append(": ".join(p for p in (origin.location, origin.code) if p))
         code = f"GY-{self.area}-{number:03}"
-        raise VerifyError(Diagnostic(code, message, line, tuple(steps), help))
+        raise VerifyError.of(code, message, line, tuple(steps), help)
 
     def statements(self, body: Iterable[AnyStatement], scope: Scope) -> None:
         """Check statements in order, adding what they define to `scope`."""

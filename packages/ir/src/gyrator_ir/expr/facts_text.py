@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from gyrator_ir.diagnostics import Diagnostic, ParseError
+from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.expr.facts import ShapeFacts
 from gyrator_ir.expr.nodes import Sym
 from gyrator_ir.expr.parse import parse_cond, parse_expr
@@ -62,11 +62,9 @@ def _with_item(facts: ShapeFacts, item: str) -> ShapeFacts:
         return facts.with_equal(Sym(found["sym"]), parse_expr(found["value"]))
     if found := _ASSUME.fullmatch(item):
         return facts.with_cond(parse_cond(found["cond"]))
-    raise ParseError(
-        Diagnostic(
-            "GY-EXPR-004",
-            f"{item!r} is not a fact",
-            where=item,
-            help="write `s0 in [lo, hi]`, `s0 multiple k`, `s0 = e`, `s0 ~ v` or `assume c`",
-        )
+    raise ParseError.of(
+        "GY-EXPR-004",
+        f"{item!r} is not a fact",
+        where=item,
+        help="write `s0 in [lo, hi]`, `s0 multiple k`, `s0 = e`, `s0 ~ v` or `assume c`",
     )

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.expr.intern import Interned, intern
 
 
@@ -30,7 +30,7 @@ class ExprError(GyratorError):
 
 def expr_error(code: str, message: str, where: str = "", help: str = "") -> ExprError:
     """Return (not raise) an `ExprError` with the given diagnostic."""
-    return ExprError(Diagnostic(code, message, where=where, help=help))
+    return ExprError.of(code, message, where=where, help=help)
 
 
 class SymKind(Enum):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from gyrator_ir.diagnostics import Diagnostic, ParseError
+from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.expr.build import absolute, maximum, minimum, product_of, sum_of, where
 from gyrator_ir.expr.conditions import all_of, any_of, negate, relation
 from gyrator_ir.expr.division import ceildiv, floordiv, mod
@@ -62,10 +62,8 @@ def _tree(text: str) -> ast.expr:
 
 
 def _error(message: str, text: str) -> ParseError:
-    return ParseError(
-        Diagnostic(
-            "GY-EXPR-004", message, where=text, help="see gyrator_ir.expr.parse for the grammar"
-        )
+    return ParseError.of(
+        "GY-EXPR-004", message, where=text, help="see gyrator_ir.expr.parse for the grammar"
     )
 
 

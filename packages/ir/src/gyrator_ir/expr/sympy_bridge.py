@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import sympy as _untyped_sympy
 
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr.build import (
     absolute,
     maximum,
@@ -65,8 +65,8 @@ _RELATIONS = {
 
 
 def _unsupported(value: object, why: str) -> UnsupportedError:
-    return UnsupportedError(
-        Diagnostic("GY-EXPR-006", f"sympy expression cannot be converted: {why}", where=str(value))
+    return UnsupportedError.of(
+        "GY-EXPR-006", f"sympy expression cannot be converted: {why}", where=str(value)
     )
 
 

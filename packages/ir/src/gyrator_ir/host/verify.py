@@ -30,7 +30,7 @@ from typing import Any, NoReturn
 
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, VerifyError
+from gyrator_ir.diagnostics import VerifyError
 from gyrator_ir.expr import Cond, Expr, Sym, SymKind
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.host.nodes import (
@@ -125,7 +125,7 @@ class _Scope:
     def fail(self, number: int, message: str) -> NoReturn:
         """Raise the error of invariant `number` at the current instruction."""
         where = "" if self.at is None else show_instruction(self.at)[0]
-        raise VerifyError(Diagnostic(f"GY-HOST-{number:03}", message, where))
+        raise VerifyError.of(f"GY-HOST-{number:03}", message, where)
 
     def run(self) -> None:
         """Check the whole program."""

@@ -4,7 +4,7 @@ from typing import NoReturn
 
 from attrs import field, frozen
 
-from gyrator_ir.diagnostics import Diagnostic, ParseError
+from gyrator_ir.diagnostics import ParseError
 
 INDENT = "  "
 
@@ -20,7 +20,7 @@ class Line:
 
     def fail(self, message: str, code: str = "GY-PARSE-001", help: str = "") -> NoReturn:
         """Raise a ParseError that quotes this line."""
-        raise ParseError(Diagnostic(code, message, f"line {self.number}: {self.text}", help=help))
+        raise ParseError.of(code, message, f"line {self.number}: {self.text}", help=help)
 
     def leaf(self) -> "Line":
         """Return the line itself, which must have nothing below it."""

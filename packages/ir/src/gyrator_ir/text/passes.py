@@ -112,8 +112,9 @@ def _as(value: Any, wanted: Any) -> Any:
             except ValueError:
                 continue
     elif origin in (tuple, frozenset) and isinstance(value, tuple):
-        items = [_as(item, args[0] if args else Any) for item in value]
-        return origin(items)
+        fixed = origin is tuple and args[-1:] != (...,)
+        kinds = args if fixed else args[:1] * len(value)
+        return origin([_as(item, kind) for item, kind in zip(value, kinds, strict=True)])
     elif origin is Literal and value in args:
         return value
     elif wanted in (NoneType, None) and value is None:

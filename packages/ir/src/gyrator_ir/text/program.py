@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from gyrator_ir.body.nodes import Axis
-from gyrator_ir.diagnostics import Diagnostic, GyratorError, ParseError
+from gyrator_ir.diagnostics import GyratorError, ParseError
 from gyrator_ir.expr import ShapeFacts, facts_to_text, parse_facts
 from gyrator_ir.loop.nodes import (
     Buffer,
@@ -40,7 +40,7 @@ def header_kind(text: str, kinds: Collection[str]) -> str:
     """
     lines = parse_lines(text)
     if not lines:
-        raise ParseError(Diagnostic("GY-PARSE-001", "expected a program, got an empty text"))
+        raise ParseError.of("GY-PARSE-001", "expected a program, got an empty text")
     kind = lines[0].text.partition(" ")[0]
     if kind not in kinds:
         lines[0].fail(f"expected one of {', '.join(kinds)}, got {kind!r}")
@@ -51,7 +51,7 @@ def sole(text: str, kind: str) -> Line:
     """Return the line of the only program of a text."""
     lines = parse_lines(text)
     if not lines:
-        raise ParseError(Diagnostic("GY-PARSE-001", f"expected a {kind}, got an empty text"))
+        raise ParseError.of("GY-PARSE-001", f"expected a {kind}, got an empty text")
     if len(lines) > 1:
         lines[1].fail(f"expected one {kind}, and everything else indented below it")
     return lines[0]

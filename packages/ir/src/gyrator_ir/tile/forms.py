@@ -166,6 +166,7 @@ SHARED = (
     Part("costs", INTEGERS, lead="costs", omit=()),
     Part("grain", INTEGER, lead="grain", omit=0),
     Part("programs", INTEGER, lead="programs", omit=0),
+    Part("selected", INTEGER, lead="selected", omit=1),
 )
 """How the work of a group is shared out: the end of its line."""
 

@@ -302,6 +302,9 @@ class TiledGroup:
     """A launch of fewer operations runs in one thread."""
     programs: int = field(default=0, validator=natural)
     """Most programs of a member, where each may take several blocks in turn; 0 for one a block."""
+    selected: int = field(default=1, validator=natural)
+    """Members among which a program selects its tensors without a branch, a power of two; it skips
+    the others."""
 
 
 @frozen

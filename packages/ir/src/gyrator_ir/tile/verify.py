@@ -20,7 +20,7 @@ GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by
              a quotient in `f32`; pairs are of two loads, or two plain stores, of neighbours without
              masks
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
-             are one for each kernel, or none
+             are one for each kernel, or none; a power of two is selected at a time
 GY-TILE-010  a repeat is of a kernel before it
 
 The kernel itself is checked as in a schedule (GY-KERNEL-001 to 024).
@@ -92,6 +92,8 @@ def verify_tiled(
     if len(tiled.costs) not in (0, len(tiled.kernels)):
         said = f"{len(tiled.costs)} costs, and {len(tiled.kernels)} kernels"
         checker.fail(9, said, where)
+    if tiled.selected.bit_count() != 1:
+        checker.fail(9, f"{tiled.selected} members are selected, which is no power of two", where)
     for kernel in tiled.kernels:
         if kernel.kernel.device != tiled.device:
             said = f"{kernel.kernel.name!r} is on {kernel.kernel.device}, not {tiled.device}"

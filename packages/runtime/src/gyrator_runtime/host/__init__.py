@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import torch
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.types import DType
 from gyrator_runtime.host.externs import extern
 from gyrator_runtime.host.outside import separate
@@ -149,12 +149,10 @@ def check_nan(tensor: torch.Tensor, name: str) -> None:
         return
     nans = int(torch.isnan(wide).sum())
     infinite = tensor.numel() - int(finite.sum()) - nans
-    raise NanError(
-        Diagnostic(
-            "GY-RUNTIME-003",
-            f"buffer {name} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
-            help="look at the operation that made it; the check is an option of the compile",
-        )
+    raise NanError.of(
+        "GY-RUNTIME-003",
+        f"buffer {name} holds {nans} NaN and {infinite} infinite of {tensor.numel()} elements",
+        help="look at the operation that made it; the check is an option of the compile",
     )
 
 

@@ -6,7 +6,12 @@ from typing import Any
 
 import torch
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
+
+_FUNCTIONS = """
+    acos acosh asin asinh atan atanh cos cosh digamma elu erf erfc erfinv exp exp2 expm1 gelu lgamma
+    log log10 log1p log2 mish rsqrt sigmoid silu sin sinh softplus sqrt tan tanh
+""".split()
 
 PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
     {
@@ -19,12 +24,21 @@ PUBLIC_ENTRY: Mapping[str, str] = MappingProxyType(
         "aten.baddbmm.default": "baddbmm",
         "aten.baddbmm.out": "baddbmm",
         "aten.convolution.default": "convolution",
+        "aten._softmax.out": "_softmax",
+        "aten._log_softmax.out": "_log_softmax",
+        "aten.sum.default": "sum",
+        "aten.sum.IntList_out": "sum",
+        "aten.mean.default": "mean",
+        "aten.mean.out": "mean",
+        "aten.native_layer_norm.default": "native_layer_norm",
+        "aten.native_group_norm.default": "native_group_norm",
+        **{f"aten.{name}.out": name for name in _FUNCTIONS},
     }
 )
-"""Overloads whose generated C binding does the same for 1 to 3 us less than `torch.ops` does.
+"""Overloads whose generated C binding does the same for 0.3 to 3 us less than `torch.ops` does.
 
 The binding picks the overload from the arguments, so only names belong here whose arguments
-(tensors, and `out=` given or not) leave it no other choice.
+(tensors, dimensions, and `out=` given or not) leave it no other choice.
 """
 
 
@@ -39,9 +53,10 @@ def extern(name: str) -> Callable[..., Any]:
     """
     public = PUBLIC_ENTRY.get(name)
     if public is not None:
-        quick: Callable[..., Any] | None = getattr(torch._C._VariableFunctions, public, None)
-        if quick is not None:
-            return quick
+        for bindings in (torch._C._VariableFunctions, torch._C._nn):
+            quick: Callable[..., Any] | None = getattr(bindings, public, None)
+            if quick is not None:
+                return quick
     return overload(name)
 
 
@@ -55,12 +70,10 @@ def overload(name: str) -> Callable[..., Any]:
         for part in parts:
             found = getattr(found, part)
     except AttributeError as error:
-        raise ExternError(
-            Diagnostic(
-                "GY-RUNTIME-002",
-                f"there is no operator {name}: {error}",
-                help="import the library that registers it before the compiled program is loaded",
-            )
+        raise ExternError.of(
+            "GY-RUNTIME-002",
+            f"there is no operator {name}: {error}",
+            help="import the library that registers it before the compiled program is loaded",
         ) from error
     result: Callable[..., Any] = found
     return result

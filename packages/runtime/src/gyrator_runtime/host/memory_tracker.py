@@ -14,7 +14,7 @@ import torch
 from attrs import define, field
 from torch.multiprocessing import reductions
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.host.debug import FILE, TextRuntime
 
 _WEAK: Any = reductions.StorageWeakRef
@@ -107,7 +107,7 @@ class TrackingRuntime(TextRuntime):
         if held:
             message = f"memory is still in use after the program ended, allocated by `{held[0]}`"
             help = "an op that was called keeps a tensor that it was given"
-            raise MemoryUseError(Diagnostic("GY-RUNTIME-006", message, help=help))
+            raise MemoryUseError.of("GY-RUNTIME-006", message, help=help)
 
     def _allocate(self, *layout: Any) -> torch.Tensor:
         made = super().allocate(*layout)
@@ -131,7 +131,7 @@ class TrackingRuntime(TextRuntime):
             if max(start, other.place[0]) < min(end, other.place[1]):
                 message = f"`{_line()}` takes memory that is in use since `{other.line}`"
                 help = "a bug of the compiler: please report it with the program's trace"
-                raise MemoryUseError(Diagnostic("GY-RUNTIME-005", message, help=help))
+                raise MemoryUseError.of("GY-RUNTIME-005", message, help=help)
 
 
 def _place(tensor: torch.Tensor) -> tuple[int, int]:

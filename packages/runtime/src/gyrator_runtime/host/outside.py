@@ -8,36 +8,10 @@ from typing import Any
 
 import torch
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import LayoutError
 
 ALL, PENDING, NOTHING = "all", "pending", "nothing"
 """What may be mended: the values of `gyrator_ir.host.nodes.Mend`."""
-
-
-class LayoutError(GyratorError, AssertionError):
-    """A tensor from outside of a program is not what the program takes it for."""
-
-
-def layout_error(name: str, what: str, found: str, expected: str) -> LayoutError:
-    """Return the error of a parameter `name` (GY-RUNTIME-090), or of a result of the op `what`
-    (GY-RUNTIME-091)."""
-    if what:
-        return LayoutError(
-            Diagnostic(
-                "GY-RUNTIME-091",
-                f"{what} returned {found} where its meta function says {expected}",
-                where=name,
-                help="correct the op's meta (fake) function, or what the op returns",
-            )
-        )
-    return LayoutError(
-        Diagnostic(
-            "GY-RUNTIME-090",
-            f"the input {name} is {found}; the program was compiled for {expected}",
-            where=name,
-            help="pass what the program was compiled for, or compile it for this",
-        )
-    )
 
 
 def conform(
@@ -68,7 +42,7 @@ def conform(
         if mend == ALL or (mend == PENDING and not other):
             return laid_out(given.detach(), strides, dtype, device)
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
-    raise layout_error(name, what, described(given), expected)
+    raise LayoutError.of_tensor(name, what, described(given), expected)
 
 
 def described(given: object) -> str:

@@ -11,7 +11,6 @@ from pathlib import Path
 import torch
 from attrs import field, frozen
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_runtime.build import BuildError
 
 INVALID_CONTEXT = 201
@@ -196,4 +195,4 @@ def _address(library: ctypes.CDLL, name: str) -> int:
 def _unloadable(reason: str, name: str) -> BuildError:
     said = f"a kernel cannot be loaded: {reason}"
     help = "check the device's driver; the model runs in eager mode"
-    return BuildError(Diagnostic("GY-BUILD-004", said, where=name, help=help))
+    return BuildError.of("GY-BUILD-004", said, where=name, help=help)

@@ -15,7 +15,6 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_runtime.build import BuildError, available_cores
 from gyrator_runtime.process import spawning
 from gyrator_runtime.triton.compile import Job
@@ -150,16 +149,16 @@ def _failed(job: Job, answer: str) -> BuildError:
     lines = tuple(answer.strip().splitlines()[-_TAIL_LINES:])
     said = f"Triton failed on kernel {job.symbol}: {lines[-1] if lines else 'no reason given'}"
     help = "run `gyrator doctor`; report the kernel as a bug"
-    return BuildError(Diagnostic("GY-BUILD-002", said, f"{job.backend} {job.arch}", lines, help))
+    return BuildError.of("GY-BUILD-002", said, f"{job.backend} {job.arch}", lines, help)
 
 
 def _killed(job: Job) -> BuildError:
     said = f"{_ATTEMPTS} compiler processes died on kernel {job.symbol}"
     help = "check that there is memory left; the model runs in eager mode"
-    return BuildError(Diagnostic("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help))
+    return BuildError.of("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help)
 
 
 def _timed_out(job: Job, seconds: float) -> BuildError:
     said = f"Triton took more than {seconds:.0f} s on kernel {job.symbol}"
     help = "the machine may be overloaded; the model runs in eager mode"
-    return BuildError(Diagnostic("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help))
+    return BuildError.of("GY-BUILD-003", said, f"{job.backend} {job.arch}", help=help)

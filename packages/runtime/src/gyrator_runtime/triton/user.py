@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from attrs import define, field
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.user_kernel import defined_last
 from gyrator_runtime.build import BuildError
 
@@ -57,7 +56,7 @@ def _defined(source: str) -> Any:
         triton = importlib.import_module("triton")
     except ImportError as error:
         said = "a program launches a Triton kernel that the user wrote, and Triton is not installed"
-        raise BuildError(Diagnostic("GY-BUILD-005", said, help="`pip install triton`")) from error
+        raise BuildError.of("GY-BUILD-005", said, help="`pip install triton`") from error
     return defined_last(source, {"triton": triton, "tl": triton.language})
 
 

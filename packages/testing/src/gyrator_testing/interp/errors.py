@@ -1,6 +1,6 @@
 """What the interpreters raise when a program does what no program may do."""
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 
 class InterpreterError(GyratorError):
@@ -9,4 +9,4 @@ class InterpreterError(GyratorError):
 
 def interpreter_error(code: str, message: str, where: str = "", help: str = "") -> InterpreterError:
     """Return (not raise) an `InterpreterError` with the given diagnostic."""
-    return InterpreterError(Diagnostic(code, message, where=where, help=help))
+    return InterpreterError.of(code, message, where=where, help=help)

@@ -13,7 +13,7 @@
 // A program is compiled in no time, without optimisation; what it calls for every instruction is
 // worth some. Other compilers take no notice.
 #pragma GCC push_options
-#pragma GCC optimize("O2")
+#pragma GCC optimize("Og")
 
 namespace gy {
 
