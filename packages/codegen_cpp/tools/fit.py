@@ -38,7 +38,7 @@ def _one(_: mp.mpf) -> mp.mpf:
     return mp.mpf(1)
 
 
-def _nodes(low: mp.mpf, high: mp.mpf, count: int) -> list[mp.mpf]:
+def nodes(low: mp.mpf, high: mp.mpf, count: int) -> list[mp.mpf]:
     """Chebyshev extremal points, ascending, in [low, high]."""
     mid, half = (low + high) / 2, (high - low) / 2
     return [mid - half * mp.cos(mp.pi * i / (count - 1)) for i in range(count)]
@@ -128,13 +128,13 @@ def lawson(
 def fit(target: Fit) -> tuple[list[float], float]:
     """Coefficients from the lowest power up, rounded to ``target.dtype``, and the error left."""
     count = 24 * (target.degree + 2)
-    grid = [x for x in _nodes(target.low, target.high, count) if x != 0]
+    grid = [x for x in nodes(target.low, target.high, count) if x != 0]
     weights = [target.weight(x) for x in grid]
     values = [target.f(x) for x in grid]
     if target.dtype is np.float64:
         coefficients = [float(c) for c in remez(values, grid, weights, 0, target.degree)[0]]
     else:
-        coefficients = _fit_rounded(values, grid, weights, target.degree)
+        coefficients = fit_rounded(values, grid, weights, target.degree)
     error = max(
         abs((v - _value([mp.mpf(c) for c in coefficients], x)) * w)
         for x, v, w in zip(grid, values, weights, strict=True)
@@ -142,7 +142,7 @@ def fit(target: Fit) -> tuple[list[float], float]:
     return coefficients, float(error)
 
 
-def _fit_rounded(
+def fit_rounded(
     values: list[mp.mpf], grid: list[mp.mpf], weights: list[mp.mpf], degree: int
 ) -> list[float]:
     """Round to float32 from the lowest power up, each time fitting the higher powers again."""
@@ -228,7 +228,7 @@ def targets() -> Iterator[Fit]:
     third = mp.mpf(1) / 3
     z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
     zero = mp.mpf("1e-12")
-    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 5, lambda r: r * r, f32)
+    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 4, lambda r: r * r, f32)
     yield Fit(
         "exp2_f32",
         lambda r: (mp.mpf(2) ** r - 1) / r,
@@ -236,6 +236,16 @@ def targets() -> Iterator[Fit]:
         mp.mpf("0.5"),
         5,
         abs,
+        f32,
+    )
+    near_1 = mp.mpf(1) / 64
+    yield Fit(
+        "log_table_f32",
+        _log_tail,
+        -near_1,
+        2 * near_1,
+        2,
+        lambda f: abs(f) ** 3 / abs(mp.log1p(f)),
         f32,
     )
     yield Fit("log_f32", _log_tail, -third, third, 8, lambda f: abs(f) ** 3 / abs(mp.log1p(f)), f32)

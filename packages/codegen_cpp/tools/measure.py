@@ -44,7 +44,7 @@ def worst(library: Library, references: Library, name: str, stride: int) -> tupl
 def nanoseconds(library: Library, symbol: str, x: np.ndarray) -> float:
     """Nanoseconds an element, the best of 30 runs of 50 passes in cache."""
     out = np.zeros_like(x)
-    function = getattr(library.handle, symbol)
+    function = getattr(ctypes.CDLL(str(library.path)), symbol)
     arguments = [ctypes.c_void_p(x.ctypes.data), ctypes.c_void_p(out.ctypes.data)]
     best = float("inf")
     for _ in range(30):

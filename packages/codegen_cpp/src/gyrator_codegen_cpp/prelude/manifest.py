@@ -8,7 +8,7 @@ from importlib import resources
 
 import attrs
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"(?:gy|GY|omp|GOMP)_\w+")
@@ -206,12 +206,10 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
     manifest = load_manifest(isa)
     unknown = sorted(set(names_used) - manifest.index.keys())
     if unknown:
-        raise UnknownPreludeName(
-            Diagnostic(
-                code="GY-CPP-101",
-                message=f"the C++ prelude has no {', '.join(unknown)}",
-                help="emit only names that prelude/README.md lists",
-            )
+        raise UnknownPreludeName.of(
+            code="GY-CPP-101",
+            message=f"the C++ prelude has no {', '.join(unknown)}",
+            help="emit only names that prelude/README.md lists",
         )
     wanted = sorted({manifest.index[n] for n in ("types", *names_used)})
     order = dict.fromkeys(k for number in wanted for k in manifest.closures[number])

@@ -5,27 +5,44 @@ template <class T, class I> GY_FN T gy_scale_f(T p, T, I i) {
   I h = i >> 1, g = i - h;
   return p * gy_float((h + 127) << 23) * gy_float((g + 127) << 23);
 }
-#if GY_ISA == 512 && !defined(__clang__)
+#if GY_ISA == 512
 GY_FN vf32 gy_scale_f(vf32 p, vf32 n, vi32) { return (vf32)__builtin_ia32_scalefps512_mask(p, n, p, (su16)-1, 4); }
 #endif
 #endif
+//% gy_exp_rest_f
+// x = n ln 2 + r, |x| small enough for n to be an exponent step; t = zero + n. The first difference is exact.
+template <class T> GY_FN T gy_exp_rest_f(T x, T &r, sf32 zero = 12582912.0f) {
+  T t = gy_mad(x, T{} + 1.44269502f, T{} + zero);
+  T n = t - zero;
+  r = gy_mad(n, T{} - 0.693138123f, x);
+  r = gy_mad(n, T{} - 9.05800061e-6f, r);
+  return t;
+}
 //% gy_exp_parts_f
-// exp(x) = 2^n (1 + p), |x| small enough for n to be an exponent step; t = 1.5 * 2^23 + n.
-template <class T> GY_FN T gy_exp_parts_f(T x, T &p) {
-  T t = gy_mad(x, T{} + 1.44269502f, T{} + 12582912.0f);
-  T n = t - 12582912.0f;
-  T r = gy_mad(n, T{} - 0.693147182f, x);
-  r = gy_mad(n, T{} + 1.90465430e-9f, r);
-  T q = gy_poly(r, 0.000199442729f, 0.00139359443f, 0.00833320804f, 0.0416664556f, 0.166666672f, 0.5f);
+// exp(x) = 2^n (1 + p); x and t as in gy_exp_rest_f.
+template <class T> GY_FN T gy_exp_parts_f(T x, T &p, sf32 zero = 12582912.0f) {
+  T r, t = gy_exp_rest_f(x, r, zero);
+  T q = gy_poly(r, 0.00139432622f, 0.00836939458f, 0.0416663736f, 0.166665152f, 0.5f);
   p = gy_mad(r * r, q, r);
   return t;
 }
 //% gy_exp : gy_exp_d
+template <class T> GY_FN T gy_exp_series_f(T r) {
+  return gy_poly(r, 0.00139432622f, 0.00836939458f, 0.0416663736f, 0.166665152f, 0.5f, 1.0f, 1.0f);
+}
 template <class T> GY_FN T gy_exp_f(T x) {
   x = gy_lower(gy_raise(x, T{} - 104.0f), T{} + 89.0f);
-  T p, t = gy_exp_parts_f(x, p);
-  return gy_scale_f(p + 1.0f, t - 12582912.0f, gy_bits(t) - 0x4b400000);
+  T r, t = gy_exp_rest_f(x, r);
+  return gy_scale_f(gy_exp_series_f(r), t - 12582912.0f, gy_bits(t) - 0x4b400000);
 }
+#if GY_ISA == 512
+// The scaling saturates at any n, infinite or NaN, so that r alone is held to where the series is positive.
+GY_FN vf32 gy_exp_f(vf32 x) {
+  vf32 r, t = gy_exp_rest_f(x, r);
+  r = (vf32)__builtin_ia32_rangeps512_mask(r, vf32{} + 0.5f, 6, r, (su16)-1, 4);
+  return gy_scale_f(gy_exp_series_f(r), t - 12582912.0f, gy_bits(t));
+}
+#endif
 GY_VIA_F32(gy_exp)
 sf64 gy_exp(sf64) = delete;
 //% gy_exp2 : gy_exp_d
@@ -67,4 +84,19 @@ template <class T> GY_FN T gy_sigmoid_f(T x) {
   q = gy_mad(q, e, q);
   return gy_scale_f(q, -gy_sel(n > 0.0f, n, n - n), -up);
 }
+#if GY_ISA == 512
+// The same quotient, scaled by 2^64, by an approximation to 14 bits and one step of Newton's; what it leaves is
+// summed from the denominator's parts, the largest first.
+GY_FN vf32 gy_sigmoid_f(vf32 x) {
+  vf32 y = -gy_lower(gy_raise(x, vf32{} - 105.0f), vf32{} + 40.0f), p;
+  vf32 s = gy_float(gy_bits(gy_exp_parts_f(y, p, 12582975.0f)) << 23), one = vf32{} + 5.42101086e-20f;
+  vf32 v = s * p, large = gy_raise(s, one), small = gy_lower(s, one);
+  vf32 q = (vf32)__builtin_ia32_rcp14ps512_mask(large + small + v, s, (su16)-1);
+  vf32 more = (vf32)__builtin_ia32_rangeps512_mask(v, small, 7, v, (su16)-1, 4);
+  vf32 less = (vf32)__builtin_ia32_rangeps512_mask(v, small, 6, v, (su16)-1, 4);
+  vf32 e = gy_less_mad(q, less, gy_less_mad(q, more, gy_less_mad(q, large, vf32{} + 1.0f)));
+  return gy_mad(q, e, q) * one;
+}
+GY_FN sf32 gy_sigmoid_f(sf32 x) { return gy_sigmoid_f(vf32{x})[0]; }
+#endif
 #endif

@@ -20,6 +20,17 @@ GY_FN gy_hf64 gy_mad(gy_hf64 a, gy_hf64 b, gy_hf64 c) { return __builtin_ia32_vf
 #endif
 GY_FN vf64 gy_mad(vf64 a, vf64 b, vf64 c) { return vf64{gy_mad(a.lo, b.lo, c.lo), gy_mad(a.hi, b.hi, c.hi)}; }
 #endif
+//% gy_less_mad
+// c - a * b with one rounding, which GCC does not make of a negated operand.
+#if GY_ISA == 512
+GY_FN vf32 gy_less_mad(vf32 a, vf32 b, vf32 c) {
+#if defined(__clang__)
+  return gy_mad(-a, b, c);
+#else
+  return (vf32)__builtin_ia32_vfnmaddps512_mask(a, b, c, (su16)-1, 4);
+#endif
+}
+#endif
 //% gy_fma
 GY_V(GY_FN vf32 gy_fma(vf32 a, vf32 b, vf32 c) { return gy_mad(a, b, c); })
 GY_V(GY_FN vf64 gy_fma(vf64 a, vf64 b, vf64 c) { return gy_mad(a, b, c); })

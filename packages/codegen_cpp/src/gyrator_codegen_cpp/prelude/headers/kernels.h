@@ -109,3 +109,26 @@ template <class T> GY_FN T gy_log_ends(T x, T r) {
   r = gy_sel(x < 0, T{} + GY_NAN, r);
   return gy_sel((x >= 0) & (x < GY_INF), r, gy_sel(x < 0, r, x + x));
 }
+//% gy_pick gy_by_table
+#if GY_ISA == 512
+// Of 32 floats, those at the places in the lowest five bits of i.
+GY_FN vf32 gy_pick(const sf32 (&table)[32], vi32 i) {
+  vf32 low = gy_ldu<vf32>(table), high = gy_ldu<vf32>(table + 16);
+#if defined(__clang__)
+  return __builtin_ia32_vpermi2varps512(low, i, high);
+#else
+  return __builtin_shuffle(low, high, i);
+#endif
+}
+// An odd function that reaches 1 at top, as f(b) + (x - b) (c1 + c2 (x - b) + ...) in quarters of the octaves from 1/16 to
+// 16; the first begins at 0 and adds to x. Rows of the table: b, f(b), c1, c2, ...
+template <si32 R> GY_FN vf32 gy_by_table(vf32 x, sf32 top, const sf32 (&table)[R][32]) {
+  vf32 a = gy_lower(gy_abs(x), vf32{} + top);
+  vi32 i = gy_bits(gy_raise(a, vf32{} + 0.0625f)) >> 21;
+  vf32 d = a - gy_pick(table[0], i);
+  vf32 base = gy_sel(a < 0.078125f, a, gy_pick(table[1], i));
+  vf32 p = gy_pick(table[R - 1], i);
+  _Pragma("GCC unroll 8") for (si32 k = R - 2; k > 1; k--) p = gy_mad(p, d, gy_pick(table[k], i));
+  return gy_copysign(gy_mad(p, d, base), x);
+}
+#endif

@@ -1,0 +1,132 @@
+"""Fit the tables of the prelude's AVX-512 functions: a polynomial for each of 32 intervals.
+
+A function of float32 is computed as ``f(b) + d (c1 + c2 d + ...)`` with ``d = x - b``, where ``b``
+and the coefficients come out of tables by the upper bits of ``x``. ``b`` lies near the middle of
+its interval, where ``f(b)`` is very near a float32 (Gal's accurate tables), so that the sum's one
+rounding is nearly all of the error. The interval at 0 has no ``b`` and adds its product to ``x``.
+
+Run ``python packages/codegen_cpp/tools/fit_tables.py [name ...]``; it prints the tables as they
+stand in the headers and the largest error of a polynomial, relative to the function.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+
+import attrs
+import mpmath as mp
+import numpy as np
+from fit import fit_rounded, nodes
+
+Function = Callable[[mp.mpf], mp.mpf]
+
+ENTRIES = 32
+POINTS = 64
+
+
+@attrs.frozen
+class Table:
+    """A function above 0, in intervals of ``steps`` an octave of which the first begins at 0."""
+
+    name: str
+    f: Function
+    low: float
+    """Where the first interval would begin if its octave were like the others."""
+    top: float
+    """Where the function is 1 to float32, and arguments are cut."""
+    steps: int
+    degree: int
+
+
+@attrs.frozen
+class Entry:
+    """What stands in the tables for one interval, and the relative error there."""
+
+    middle: float
+    value: float
+    coefficients: tuple[float, ...]
+    error: float
+
+
+def entry(table: Table, place: int) -> Entry:
+    """Fit the interval ``place`` of a table, counted from 0."""
+    octave, step = divmod(place, table.steps)
+    low = table.low * 2**octave * (1 + step / table.steps)
+    if low >= table.top:
+        return Entry(0.0, 0.0, (0.0,) * table.degree, 0.0)
+    high = low + table.low * 2**octave / table.steps
+    middle = _accurate(table.f, low, high) if place else 0.0
+    start = mp.mpf(low if place else 0)
+    grid = [x for x in nodes(start, mp.mpf(high), POINTS) if x not in (0, middle)]
+    steps = [x - middle for x in grid]
+    base = table.f(mp.mpf(middle))
+    values = [(table.f(x) - (base if place else x)) / d for x, d in zip(grid, steps, strict=True)]
+    weights = [abs(d) / table.f(x) for x, d in zip(grid, steps, strict=True)]
+    rounded = fit_rounded(values, steps, weights, table.degree - 1)
+    error = max(
+        abs(v - sum(c * d**k for k, c in enumerate(rounded))) * w
+        for v, d, w in zip(values, steps, weights, strict=True)
+    )
+    return Entry(middle, float(base) if place else 0.0, tuple(rounded), float(error))
+
+
+def _accurate(f: Function, low: float, high: float) -> float:
+    """A float32 near the middle of an interval at which ``f`` is nearly a float32."""
+    near = np.linspace(0.7 * low + 0.3 * high, 0.3 * low + 0.7 * high, 1001).astype(np.float32)
+    middle = (low + high) / 2
+    by_nearness = sorted(map(float, near), key=lambda b: abs(b - middle))
+    good = (b for b in by_nearness if _distance(f(mp.mpf(b))) < 1 / 32)
+    return next(good, by_nearness[0])
+
+
+def _distance(y: mp.mpf) -> float:
+    rounded = np.float32(float(y))
+    return float(abs(y - mp.mpf(float(rounded))) / abs(float(np.spacing(rounded))))
+
+
+def logarithms() -> Iterator[tuple[float, float]]:
+    """By the upper five bits of the mantissa m in [0.75, 1.5): about 1 / m, and minus its log."""
+    for k in range(ENTRIES):
+        low, unit = (1 + k / 32, 1 / 32) if k < 16 else (0.5 + k / 64, 1 / 64)
+        if k in {0, ENTRIES - 1}:
+            yield 1.0, 0.0
+            continue
+        near = np.float32(1 / (low + unit / 2))
+        candidates = (float(near) + j * float(np.spacing(near)) for j in range(-2000, 2001))
+        best = min(candidates, key=lambda c: _distance(-mp.log(mp.mpf(c))))
+        yield best, float(-mp.log(mp.mpf(best)))
+
+
+def tables() -> tuple[Table, ...]:
+    """All tables of polynomials."""
+    return (
+        Table("tanh", mp.tanh, 0.0625, 9.5, 4, 5),
+        Table("erf", mp.erf, 0.0625, 3.99, 4, 6),
+    )
+
+
+def _print(name: str, columns: list[tuple[float, ...]]) -> None:
+    sys.stdout.write(f"{name}\n")
+    for row in zip(*columns, strict=True):
+        texts = [f"{np.float32(c):.9g}" for c in row]
+        floats = [t if t in "01" else f"{t}f" for t in texts]
+        sys.stdout.write("  {" + ", ".join(floats) + "},\n")
+
+
+def main(names: list[str]) -> None:
+    """Print the tables called ``names``, or all of them."""
+    for table in tables():
+        if names and table.name not in names:
+            continue
+        entries = [entry(table, k) for k in range(ENTRIES)]
+        worst = max(e.error for e in entries)
+        sys.stdout.write(f"{table.name}: error 2^{float(mp.log(worst, 2)):.1f}\n")
+        # the upper bits of the first interval are not 0: a table begins where they are
+        first = int(np.float32(table.low).view(np.uint32)) >> (23 - table.steps.bit_length() + 1)
+        turned = [entries[(k - first) % ENTRIES] for k in range(ENTRIES)]
+        _print(table.name, [(e.middle, e.value, *e.coefficients) for e in turned])
+    if not names or "log" in names:
+        _print("log", list(logarithms()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
