@@ -1,7 +1,7 @@
 """Which tiled kernels Triton can express."""
 
 from gyrator_codegen.positions import unfit_blocks
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TiledTemplate
 
 TILING = "GY-TRITON-008"
@@ -23,4 +23,4 @@ def check_expressible(tiled: Tiled) -> None:
             return
     if said:
         help = "tile for this language with `gyrator_codegen.passes.block_pipeline`"
-        raise UnsupportedError(Diagnostic(TILING, said, where=f"kernel {name}", help=help))
+        raise UnsupportedError.of(TILING, said, where=f"kernel {name}", help=help)

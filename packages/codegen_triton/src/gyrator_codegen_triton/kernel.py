@@ -22,9 +22,6 @@ from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
-_SELECTED = 4
-"""Members among which a program selects where it does not skip."""
-
 
 def emit_kernel(
     tiled: TiledKernel,
@@ -34,11 +31,13 @@ def emit_kernel(
     symbol: str,
     group: KernelGroup | None = None,
     most: int = 0,
+    selected: int = 1,
 ) -> tuple[KernelSource, str]:
     """Return one kernel as a text that runs on its own, and the function alone.
 
     With a `group`, whose members all are this kernel, each has its share of the programs: `most`,
-    which then take several blocks in turn, or 0 for one a block.
+    which then take several blocks in turn, or 0 for one a block. A program selects its tensors
+    among those of `selected` members at a time.
     """
     kernel, blocks = tiled.kernel, blocks_of(tiled)
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
@@ -54,7 +53,7 @@ def emit_kernel(
     ahead = {p.stage: p.ahead for p in tiled.pipelined}
     with (
         function(launched, symbol, code, lengths, origins),
-        _work(code, total, extent, group, most) as block,
+        _work(code, total, extent, group, most, selected) as block,
     ):
         _spaces(code, total, extent, block)
         for n, stage in enumerate(kernel.stages):
@@ -66,7 +65,7 @@ def emit_kernel(
 
 @contextmanager
 def _work(
-    code: Code, total: Expr, extent: Expr, group: KernelGroup | None, most: int
+    code: Code, total: Expr, extent: Expr, group: KernelGroup | None, most: int, selected: int
 ) -> Iterator[str]:
     """Write which member and which blocks of it a program works on.
 
@@ -83,7 +82,7 @@ def _work(
     w.line(f"blocks = {blocks}")
     w.line(f"programs = tl.minimum(blocks, {most})" if most else "programs = blocks")
     w.line("member = tl.program_id(0) // programs")
-    _choose(code, group)
+    _choose(code, group, selected)
     first = "tl.program_id(0) % programs"
     if not most:
         yield wide.format(f"({first})")
@@ -92,7 +91,7 @@ def _work(
         yield wide.format("block")
 
 
-def _choose(code: Code, group: KernelGroup) -> None:
+def _choose(code: Code, group: KernelGroup, selected: int) -> None:
     """Write the selection of a member's buffers: of some members, by the bits of its place.
 
     What is skipped is not fetched either, which instructions that run once would mostly wait for.
@@ -100,14 +99,14 @@ def _choose(code: Code, group: KernelGroup) -> None:
     and load all buffers ahead of it.
     """
     w, count = code.writer, len(group.members)
-    for bit in range(_SELECTED.bit_length() - 1):
+    for bit in range(selected.bit_length() - 1):
         w.line(f"bit{bit} = (member >> {bit}) % 2 == 1")
-    for start in range(0, count, _SELECTED):
-        places = range(start, min(start + _SELECTED, count))
+    for start in range(0, count, selected):
+        places = range(start, min(start + selected, count))
         if start == 0:
             _select(code, group, places)
             continue
-        with w.block(f"if member // {_SELECTED} == {start // _SELECTED}:", end=""):
+        with w.block(f"if member // {selected} == {start // selected}:", end=""):
             _select(code, group, places)
 
 

@@ -88,17 +88,17 @@ def sort_block(code: Code, s: SortStep) -> None:
     key, at = take(f"{s.names[0]}_key"), take(s.names[1])
     w.line(f"{key} = {'~' if s.descending else ''}{_key(row, s.dtype)}")
     if s.dtype.size < 8:
-        w.line(f"{at} = {_order(code, key)}")
+        w.line(f"{at} = {_order(key)}")
     else:
         low = take(f"{s.names[0]}_low")
-        w.line(f"{low} = {_order(code, f'(({key} & 0xFFFFFFFF) - 0x80000000)')}")
-        w.line(f"{at} = {_order(code, f'tl.gather({key} >> 32, {low}, 1)')}")
+        w.line(f"{low} = {_order(f'(({key} & 0xFFFFFFFF) - 0x80000000)')}")
+        w.line(f"{at} = {_order(f'tl.gather({key} >> 32, {low}, 1)')}")
         w.line(f"{at} = tl.gather({low}, {at}, 1)")
     code.define(s.names[0], f"tl.gather({row}, {at}, 1)", s.dtype, True, True)
     code.values[s.names[1]] = Value(f"{at}.to(tl.int64)", DType.I64, True, True)
 
 
-def _order(code: Code, key: str) -> str:
+def _order(key: str) -> str:
     """Return the positions of 32-bit keys in order; what lies beyond the row comes last."""
     packed = f"(tl.where(r_mask, {key}, {_LAST}) << 32) | r.to(tl.int64)"
     return f"(tl.sort({packed}, 1) & 0xFFFFFFFF).to(tl.int32)"

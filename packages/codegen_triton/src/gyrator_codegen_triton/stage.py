@@ -122,5 +122,6 @@ def _group(tiled: TiledGroup, program: TileProgram, target: Target, symbol: str)
     (kernel,) = tiled.kernels
     group = KernelGroup(tiled.name, tiled.device, (kernel.kernel,), tiled.members)
     facts, origins = program.facts, program.origins
-    source, _ = emit_kernel(kernel, facts, origins, target, symbol, group, tiled.programs)
+    shared = group, tiled.programs, tiled.selected
+    source, _ = emit_kernel(kernel, facts, origins, target, symbol, *shared)
     return source
