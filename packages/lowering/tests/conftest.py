@@ -18,7 +18,14 @@ from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.types import DType
 from gyrator_lowering import LoweringOptions, lower
 from gyrator_lowering.decompositions import default_decompositions
-from gyrator_lowering.fx_passes import FX, ExpandForeach, fx_pipeline, joint_pipeline
+from gyrator_lowering.fx_passes import (
+    FX,
+    ExpandForeach,
+    LinearCalls,
+    RestrideOutputs,
+    fx_pipeline,
+    joint_pipeline,
+)
 from gyrator_testing.feeds import assert_same, feed
 from gyrator_testing.interp.loop import run_loop
 
@@ -95,8 +102,10 @@ def _lower(gm: torch.fx.GraphModule) -> LoopProgram:
     return lower(gm, LoweringOptions(), TARGETS)
 
 
-def assert_as_eager(graph: torch.fx.GraphModule, program: LoopProgram) -> None:
-    """Compare what PyTorch makes of a graph with what a program makes of equal arguments."""
+def assert_as_eager(graph: torch.fx.GraphModule, made: torch.fx.GraphModule | LoopProgram) -> None:
+    """Compare what PyTorch makes of a graph with what becomes of it: a program, or another graph,
+    which is lowered first."""
+    program = _lower(made) if isinstance(made, torch.fx.GraphModule) else made
     given = feed(program)
     mine, theirs = given.copy(), given.copy()
     for key, array in theirs.constants.items():
@@ -113,9 +122,14 @@ def pytest_configure(config: pytest.Config) -> None:
     from gyrator_testing.filetest.plugin import register
 
     passes = {**joint_pipeline(LoweringOptions()).table, **fx_pipeline().table}
+    # These have options that text can't give.
+    bound = (
+        LinearCalls(frozenset({"cpu"}), lambda product: product.rows >= 8),
+        RestrideOutputs({0: (1, 4)}),
+    )
     register(
         config,
-        passes={name: type(p) for name, p in passes.items()},
+        passes={name: type(p) for name, p in passes.items()} | {p.name: p for p in bound},
         stages={"lower": _lower},
         levels={FX: assert_as_eager},
     )

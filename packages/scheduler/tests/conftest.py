@@ -8,8 +8,10 @@ import pytest
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Schedule
 from gyrator_ir.loop.nodes import LoopProgram
+from gyrator_ir.target import Heuristics
 from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.passes import loop_pipeline
+from gyrator_scheduler.passes.split_scans import SplitScans
 from gyrator_scheduler.stage import plan_host, schedule
 from gyrator_testing.filetest.plugin import register
 
@@ -18,6 +20,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from scheduler_programs import target
 
 pytest_plugins = ["gyrator_testing.filetest.plugin"]
+
+_SPLIT_SCANS = SplitScans(
+    (("cpu", Heuristics(cores=8, split_reduction_points=16, split_scan_extent=512)),)
+)
+"""It has no options that text could give."""
 
 
 def _schedule(program: LoopProgram) -> Schedule:
@@ -47,4 +54,5 @@ def pytest_configure(config: pytest.Config) -> None:
         "schedule-with-device-graphs": _captured,
         "plan-host": _plan_host,
     }
-    register(config, passes={name: type(p) for name, p in passes.items()}, stages=stages)
+    known = {name: type(p) for name, p in passes.items()}
+    register(config, passes=known | {SplitScans.name: _SPLIT_SCANS}, stages=stages)
