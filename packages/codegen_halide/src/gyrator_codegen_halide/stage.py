@@ -114,20 +114,8 @@ def _prelude(name: str) -> str:
 def _reserved() -> frozenset[str]:
     text = _prelude("ops.txt") + _prelude("kernels.txt")
     words = re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)
-    return frozenset(
-        (
-            *words,
-            *kwlist,
-            "hl",
-            "os",
-            "resource",
-            "sys",
-            "traceback",
-            "codes",
-            "thread",
-            "autoscheduler",
-        )
-    )
+    given = "hl os resource sys traceback codes thread autoscheduler"
+    return frozenset((*words, *kwlist, *given.split()))
 
 
 def _unit(

@@ -6,15 +6,7 @@ from collections.abc import Iterable
 from attrs import evolve, frozen
 
 from gyrator_codegen import Names
-from gyrator_ir.body.nodes import (
-    Axis,
-    Bind,
-    Check,
-    Load,
-    Reduce,
-    ScanStep,
-    Store,
-)
+from gyrator_ir.body.nodes import Axis, Bind, Check, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, rewritten, used
 from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear, maximum, subs, sum_of
 from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level

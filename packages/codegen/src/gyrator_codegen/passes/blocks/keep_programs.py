@@ -1,4 +1,5 @@
-"""`keep-programs`: how many programs of a launch of several kernels stay for more than a block."""
+"""`keep-programs`: how many programs of a launch of several kernels stay for more than a block, and
+how they find their tensors."""
 
 from typing import ClassVar
 
@@ -13,15 +14,16 @@ class KeepPrograms:
     of one.
 
     A program first finds the tensors of its member, which takes time that grows with the number of
-    members: fewer programs do so less often.
+    members: fewer programs do so less often, and each selects among `selected` members at a time.
     """
 
     name: ClassVar[str] = "keep-programs"
     cores: int = 1
     each: int = 8
+    selected: int = 4
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program whose groups have bounds on programs."""
+        """Return the program whose groups say how their members are run."""
         kernels = tuple(map(self._bounded, program.kernels))
         if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
             return program
@@ -30,4 +32,5 @@ class KeepPrograms:
     def _bounded(self, tiled: Tiled) -> Tiled:
         if not isinstance(tiled, TiledGroup):
             return tiled
-        return evolve(tiled, programs=-(-self.cores * self.each // len(tiled.members)))
+        programs = -(-self.cores * self.each // len(tiled.members))
+        return evolve(tiled, programs=programs, selected=self.selected)

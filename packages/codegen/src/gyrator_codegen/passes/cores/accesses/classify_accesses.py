@@ -11,7 +11,7 @@ from gyrator_codegen.analysis import linear_position, ordered
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import Nest, nest
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, Store
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined, used
 from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import KernelStatement, Level, Stage
@@ -95,7 +95,7 @@ def _by_lane(
     """Say whether a statement's results differ from lane to lane."""
     if isinstance(s, Const):
         return False
-    if isinstance(s, Reduce):
+    if isinstance(s, Reduce | ScanStep):  # also of what is the same in all lanes
         return loops.across
     if not values.isdisjoint(used(s)) or not kept.isdisjoint(defined(s)):
         return True
