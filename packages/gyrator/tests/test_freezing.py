@@ -1,5 +1,6 @@
 """The option `freezing`: constants of parameters, folded norms, packed weights, against eager."""
 
+from collections import Counter
 from copy import deepcopy
 
 import pytest
@@ -8,7 +9,12 @@ from torch import nn
 from torch.nn import functional as F
 
 from gyrator import Session
+from gyrator.autotune import library as library_choice
 from gyrator.autotune.library import Measure
+from gyrator.config import Config
+from gyrator.targets import discover
+from gyrator_lowering.fx_passes import NOTHING, Activation, Product
+from gyrator_runtime.profile import Timing
 
 CONVOLUTIONS = {
     "plain": lambda: nn.Conv2d(8, 12, 3, padding=1),
@@ -279,7 +285,7 @@ def test_functions_in_each_host_language(tmp_path, monkeypatch, wrapper):
 
 
 def test_training_and_autocast_are_as_without(tmp_path, monkeypatch):
-    """Neither gradients nor products of 16 bits get a function from the library."""
+    """Training packs nothing; a product of 16 bits is packed, and gets no function."""
     whole_products(monkeypatch)
     linear, x = nn.Linear(8, 16), torch.randn(4, 8)
     records = []
@@ -289,10 +295,12 @@ def test_training_and_autocast_are_as_without(tmp_path, monkeypatch):
         found, linear.weight.grad = linear.weight.grad, None
         F.gelu(linear(x)).neg().sum().backward()
         agree(found, linear.weight.grad)
+        assert not any("_linear_pointwise" in calls(r) for r in records)
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             close = {"rtol": 2e-2, "atol": 2e-2}
             torch.testing.assert_close(run(x), F.gelu(linear(x)).neg(), **close)
-    assert not any("_linear_pointwise" in calls(r) for r in records)
+    assert "_linear_pointwise" in calls(records[-1])
+    assert "aten.gelu.default" in made(records[-1])
 
 
 @torch.no_grad()
@@ -362,3 +370,117 @@ def test_weights_in_each_layout(tmp_path, monkeypatch, best):
         assert (ours.constant_bytes >= straight) == bool(best)
     wanted = {"mkl": {"_mkl_linear"}, "onednn": {"_linear_pointwise"}}
     assert {*calls(records[-1])} == wanted.get(best, {"mm", "addmm"})
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("best", ["aten", "onednn", "onednn, whole", ""])
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_weights_of_16_bits(tmp_path, monkeypatch, best, dynamic):
+    """Packed weights of `bfloat16` give a layer's result, and follow the weight."""
+    asked = []
+
+    def packed(_, product, after, biased, exact):
+        asked.append((product.dtype, after.attr))
+        return best
+
+    monkeypatch.setattr(Measure, "packed", packed)
+    records = []
+    with session(tmp_path, records) as ours:
+        for bias in (False, True):
+            torch._dynamo.reset()
+            model = nn.Sequential(nn.Linear(12, 40, bias=bias), nn.Tanh(), nn.Linear(40, 7))
+            model = model.to(torch.bfloat16).eval()
+            run = torch.compile(model, backend=ours.backend, dynamic=dynamic)
+            for x in (torch.randn(5, 12), torch.randn(2, 5, 12), torch.randn(1, 12)):
+                x = x.bfloat16()
+                torch.testing.assert_close(run(x), model(x))
+            model[0].weight.mul_(2)
+            torch.testing.assert_close(run(x), model(x))
+    assert set(asked) == {(torch.bfloat16, "none")}
+    wanted = {"_linear_pointwise"} if "onednn" in best else {"mm", "addmm"}
+    if dynamic:  # small products of sizes that change stay ATen's
+        wanted |= {"mm", "addmm"}
+    assert {op for r in records for op in calls(r)} == wanted
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("turned", [False, True])
+def test_16_bits_are_measured_in_16_bits(tmp_path, turned):
+    """What is quickest is found among calls that take `bfloat16`."""
+    definition, target = discover(Config(tmp_path, 1 << 20, ""))["cpu"]
+    measure = Measure(definition.device(target), torch.Generator().manual_seed(0))
+    product = Product("cpu", 4, 48, 32, turned=turned, dtype=torch.bfloat16)
+    assert measure.packed(product, NOTHING, True, True) in ("", "aten", "onednn")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_are_measured_as_they_are_called(tmp_path, monkeypatch, dtype):
+    """With a bias if the library adds it: not where kernels do, or a layer has none."""
+    asked = {}
+
+    def packed(_, product, after, biased, exact):
+        asked[product.columns] = biased
+        return ""
+
+    monkeypatch.setattr(Measure, "packed", packed)
+    read, kept, bare, last = (
+        nn.Linear(i, o, bias=o != 24).to(dtype) for i, o in ((12, 40), (40, 7), (7, 24), (24, 9))
+    )
+
+    def run(x):
+        return last(bare(kept(read(x).sin())))
+
+    x = torch.randn(5, 12, dtype=dtype)
+    records = []
+    with session(tmp_path, records) as ours:
+        torch.testing.assert_close(torch.compile(run, backend=ours.backend)(x), run(x))
+    rounds = dtype is torch.bfloat16  # before the bias is added, in a kernel
+    assert asked == {40: rounds, 7: True, 24: False, 9: True}
+    assert Counter(calls(records[0])) == {"addmm": 3 if rounds else 2, "mm": 1 if rounds else 2}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("seconds", "best"),
+    [
+        ((10, 9.9, 9.8, 9.7), ""),  # noise
+        ((10, 8, 7.9, 7.8), "aten"),  # the weight is kept once
+        ((10, 9.7, 9, 8.9), "onednn"),
+        ((10, 9, 8, 7), "mkl"),
+    ],
+)
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch has no MKL")
+def test_the_simpler_layout_is_kept_unless_another_gains(tmp_path, monkeypatch, seconds, best):
+    """Ways to compute a product that take as long are decided by what they need."""
+    definition, target = discover(Config(tmp_path, 1 << 20, ""))["cpu"]
+    measure = Measure(definition.device(target), torch.Generator().manual_seed(0))
+
+    def compare(runs, *_, **__):
+        return {n: Timing(s, s) for n, s in zip(runs, seconds, strict=True)}
+
+    monkeypatch.setattr(library_choice, "compare", compare)
+    product = Product("cpu", 4, 48, 32, turned=True)
+    assert measure.packed(product, NOTHING, True, False) == best
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("biased", [False, True])
+def test_what_is_measured_computes_the_same(tmp_path, monkeypatch, biased):
+    """Every way to compute a product gives one result, with a bias if that is asked for."""
+    definition, target = discover(Config(tmp_path, 1 << 20, ""))["cpu"]
+    measure = Measure(definition.device(target), torch.Generator().manual_seed(0))
+    found = {}
+
+    def compare(runs, *_, **__):
+        found.update({name: run() for name, run in runs.items()})
+        return {name: Timing(1.0, 1.0) for name in runs}
+
+    monkeypatch.setattr(library_choice, "compare", compare)
+    relu = Activation("relu")
+    assert measure.packed(Product("cpu", 4, 48, 32, turned=True), relu, biased, False) == ""
+    whole, plain = found.pop("onednn, whole"), found.pop("")
+    assert {"aten", "onednn"} <= found.keys()
+    for other in found.values():
+        torch.testing.assert_close(other, plain)
+    assert torch.allclose(whole, plain, atol=1e-5) == biased

@@ -8,7 +8,7 @@ of constant sizes instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
@@ -38,7 +38,7 @@ _ROWS = 128
 _GAIN = 1.1
 """How much quicker oneDNN must be to be taken."""
 _PACKED_GAIN = 1.05
-"""How much quicker a packed weight must make a product."""
+"""How much quicker a layout of a weight must make a product than a simpler one."""
 _WHOLE = "onednn, whole"
 _PACKINGS = MappingProxyType({
     "": Packed(), "aten": Packed("aten"), "onednn": Packed("onednn"), "mkl": Packed("mkl"),
@@ -52,6 +52,7 @@ _SPREAD = 3.0
 """Of the numbers at which the error of a function is measured."""
 _COUNT, _COLUMNS = 1 << 12, 32
 _SAMPLES = 8
+_PACKED_SAMPLES = 24
 _SAMPLE_SECONDS = 3e-4
 _WORSE = 1.05
 """How much larger an error may be measured to be where both round alike."""
@@ -130,17 +131,17 @@ class LibraryChoice:
             self._known[product.device] = self._of_machine(product.device)
         return self._known[product.device].takes(product, self._exact)
 
-    def packed(self, product: Product, after: Activation) -> Packed:
+    def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
         """Return how a product with a packed weight, and what follows it, is computed best.
 
-        What is quickest is measured for each product, once a machine.
+        What is quickest is measured for each product, with a bias and without, once a machine.
         """
-        asked = (*_PACKINGS, _COLD_BYTES, product, after, self._exact)
+        asked = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
         key = self._key(repr(asked), product.device)
         best = remembered(self.setting.cache, key)
         if best is None:
             with self._alone(product.device) as measure:
-                best = measure.packed(product, after, self._exact)
+                best = measure.packed(product, after, biased, self._exact)
             remember(self.setting.cache, key, best)
         return _PACKINGS[best]
 
@@ -218,13 +219,17 @@ class Measure:
         times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
         return times["aten"].least >= _GAIN * times["onednn"].least
 
-    def packed(self, product: Product, after: Activation, exact: bool) -> str:
-        """Return which of `_PACKINGS`, if it is `exact` enough, is quickest with a bias and what
-        follows; empty for ATen's calls."""
+    def packed(self, product: Product, after: Activation, biased: bool, exact: bool) -> str:
+        """Return which of `_PACKINGS`, if it is `exact` enough, is quickest with what follows, in
+        doubt the simpler; empty for ATen's calls. All have a bias if the product is `biased`; a
+        call that computes what follows too always has one, since no kernel is left to add it."""
         x, y = self._matrices(product)
-        bias = self._drawn(1, product.columns, False)[0]
-        count = max(1, min(_MOST_COPIES, _COLD_BYTES // (4 * product.depth * product.columns)))
+        bias = self._drawn(1, product.columns, False)[0].to(product.dtype)
+        added = bias if biased else None
+        each_bytes = product.dtype.itemsize * product.depth * product.columns
+        count = max(1, min(_MOST_COPIES, _COLD_BYTES // each_bytes))
         weights = [y.t().clone() for _ in range(count)]
+        out = x.new_empty(product.rows, product.columns)  # ATen's calls write into planned memory
 
         def each(
             pack: Callable[[torch.Tensor], Any], run: Callable[[Any, torch.Tensor], torch.Tensor]
@@ -232,27 +237,30 @@ class Measure:
             packed = cycle([(pack(weight), weight) for weight in weights])
             return lambda: run(*next(packed))
 
-        runs = {"": each(torch.t, lambda w, _: after.in_aten(torch.addmm(bias, x, w)))}
+        def in_aten(w: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+            if added is None:
+                return after.in_aten(torch.mm(x, w, out=out))
+            return after.in_aten(torch.addmm(added, x, w, out=out))
+
+        runs = {"": each(torch.t, in_aten)}
         if product.turned:
-            runs["aten"] = each(
-                lambda w: w.t().contiguous(), lambda w, _: after.in_aten(torch.addmm(bias, x, w))
-            )
-        if not exact or self.as_exact(product.depth):
+            runs["aten"] = each(lambda w: w.t().contiguous(), in_aten)
+        if not exact or self.as_exact(product.depth, product.dtype):
             pack = torch.ops.mkldnn._reorder_linear_weight
             for_onednn = partial(pack, batch_size=product.rows)
-            runs["onednn"] = each(for_onednn, lambda w, _: after.in_aten(_onednn(x, w, bias)))
+            runs["onednn"] = each(for_onednn, lambda w, _: after.in_aten(_onednn(x, w, added)))
             if after != NOTHING:
                 runs[_WHOLE] = each(for_onednn, lambda w, _: _onednn(x, w, bias, after))
-        if torch._C.has_mkl:
+        if torch._C.has_mkl and product.dtype == torch.float32:
             mkl: Any = torch.ops.mkl
             rows = product.rows
             runs["mkl"] = each(
                 lambda w: mkl._mkl_reorder_linear_weight(w, rows),
-                lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, bias, rows)),
+                lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, added, rows)),
             )
-        times = compare(runs, self.device, samples=_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS)
-        best = min(times, key=lambda name: times[name].least)
-        return best if times[""].least >= _PACKED_GAIN * times[best].least else ""
+        seconds = _SAMPLE_SECONDS
+        times = compare(runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=seconds)
+        return _first_quick({name: time.least for name, time in times.items()})
 
     def keeps(self, after: Activation) -> bool:
         """Return whether oneDNN gives NaN and infinities where ATen does, and has no larger an
@@ -268,10 +276,10 @@ class Measure:
         mine, others = ((r[count:] - exact).square().mean() for r in (ours, theirs))
         return bool(mine <= _WORSE**2 * others)
 
-    def as_exact(self, depth: int) -> bool:
+    def as_exact(self, depth: int, dtype: torch.dtype = torch.float32) -> bool:
         """Return whether sums of so many products have no larger an error in oneDNN."""
         depth = min(depth, _DEPTHS[-1])
-        x, y = self._matrices(Product(self.device.type, _ROWS, depth, _ROWS))
+        x, y = self._matrices(Product(self.device.type, _ROWS, depth, _ROWS, dtype=dtype))
         exact = x.double() @ y.double()
         ours, theirs = ((r - exact).square().mean() for r in (_linear(x, y), x @ y))
         return bool(ours <= _WORSE**2 * theirs)
@@ -287,12 +295,22 @@ class Measure:
 
     def _matrices(self, product: Product) -> tuple[torch.Tensor, torch.Tensor]:
         left = self._drawn(product.rows, product.depth, product.copied)
-        return left, self._drawn(product.depth, product.columns, product.turned)
+        right = self._drawn(product.depth, product.columns, product.turned)
+        return left.to(product.dtype), right.to(product.dtype)
 
     def _drawn(self, rows: int, columns: int, turned: bool) -> torch.Tensor:
         shape = (columns, rows) if turned else (rows, columns)
         drawn = torch.randn(shape, generator=self.generator, device=self.generator.device)
         return drawn.t() if turned else drawn
+
+
+def _first_quick(seconds: Mapping[str, float]) -> str:
+    """Return the quickest of ways in order, each later one only where it gains enough."""
+    best, *others = seconds
+    for name in others:
+        if seconds[best] >= _PACKED_GAIN * seconds[name]:
+            best = name
+    return best
 
 
 def _linear(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ ATen sends them to the library that it was built with, which on some processors 
 oneDNN does. `mkldnn::_linear_pointwise` computes `x @ w.T + bias` and is reached like any op.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -27,7 +27,7 @@ sizes that it has not met."""
 
 @frozen
 class Product:
-    """A product of matrices in `float32`, as a library sees it. Sizes that change count as in the
+    """A product of matrices, as a library sees it. Sizes that change count as in the
     example that was traced."""
 
     device: str
@@ -38,6 +38,7 @@ class Product:
     """The left matrix's elements are not in the order that oneDNN takes: it makes a copy."""
     turned: bool = False
     """In memory, the right matrix is one of `columns` rows."""
+    dtype: torch.dtype = torch.float32
 
 
 Quicker = Callable[[Product], bool]
@@ -79,7 +80,9 @@ class LinearCalls:
         return changed
 
 
-def product_of(node: Node, devices: frozenset[str]) -> Product | None:
+def product_of(
+    node: Node, devices: frozenset[str], dtypes: Collection[torch.dtype] = (torch.float32,)
+) -> Product | None:
     """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
     right matrix with gaps in memory."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
@@ -90,7 +93,9 @@ def product_of(node: Node, devices: frozenset[str]) -> Product | None:
     *bias, x, y = tensors
     if x.device.type not in devices:
         return None
-    if any(t.dtype != torch.float32 or t.layout != torch.strided for t in tensors):
+    if x.dtype not in dtypes:
+        return None
+    if any(t.dtype != x.dtype or t.layout != torch.strided for t in tensors):
         return None
     rows, depth, columns = *x.shape, y.shape[1]
     if bias and not _known_equal((*bias[0].shape, *bias[0].stride()), (columns, 1)):
@@ -102,7 +107,9 @@ def product_of(node: Node, devices: frozenset[str]) -> Product | None:
     if not straight and not turned:
         return None
     copied = not _known_equal(x.stride(), (depth, 1))
-    found = Product(x.device.type, _hint(rows), _hint(depth), _hint(columns), copied, turned)
+    found = Product(
+        x.device.type, _hint(rows), _hint(depth), _hint(columns), copied, turned, x.dtype
+    )
     changing = not all(isinstance(n, int) for n in (rows, depth, columns))
     if changing and found.rows * found.depth * found.columns < _LEAST_CHANGING:
         return None

@@ -1,8 +1,9 @@
 """`pack-weights`: weights that are known are brought into the layout that a library computes in.
 
-Convolutions and products of `float32` on a CPU then read a packed weight, which is a constant,
-where the library would bring it into its layout in each call. What follows them element by element
-is computed by the library before it stores a result, where that is as exact.
+Convolutions of `float32` and products of it or of `bfloat16` on a CPU then read a packed weight,
+which is a constant, where the library would bring it into its layout in each call. What follows
+those of `float32` element by element is computed by the library before it stores a result, where
+that is as exact.
 """
 
 from collections.abc import Mapping
@@ -25,10 +26,13 @@ from gyrator_lowering.fx_passes.products.activations import (
     readers,
 )
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, product_of
+from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
 
 aten = torch.ops.aten
 
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
+_DTYPES = (torch.float32, torch.bfloat16)
+"""Of products."""
 _CALLS = (*_PRODUCTS, aten.bmm.default, aten.convolution.default, "output")
 """What reads a tensor as it is in memory, beside the results of a graph."""
 
@@ -46,8 +50,9 @@ class Packed:
 class Packing(Protocol):
     """What knows the libraries of a machine."""
 
-    def packed(self, product: Product, after: Activation) -> Packed:
-        """Return how a product, and what follows it, is computed best."""
+    def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
+        """Return how a product, and what follows it, is computed best. `biased` says that the
+        library adds a bias, where it computes the product alone."""
         ...
 
     def allows(self, device: str, after: Activation) -> bool:
@@ -59,7 +64,7 @@ class Packing(Protocol):
 class NotPacked:
     """No library gains by packing."""
 
-    def packed(self, product: Product, after: Activation) -> Packed:
+    def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
         """Return that it is not packed."""
         return Packed()
 
@@ -115,13 +120,16 @@ class PackWeights:
         return bool(fake.is_contiguous(memory_format=torch.channels_last))
 
     def _product(self, gm: GraphModule, node: Any) -> bool:
-        product = product_of(node, self.devices)
+        product = product_of(node, self.devices, _DTYPES)
         if product is None:
             return False
         end, after = self._after(node)
+        if product.dtype != torch.float32:
+            end, after = node, NOTHING  # eager rounds the product before what follows
         if not all(user.target in _CALLS for user in readers(end)):
             end, after = node, NOTHING  # a kernel reads it, and can as well compute it
-        how = self.packing.packed(evolve(product, turned=True), after)
+        biased = node.target is aten.addmm.default and not kernels_may_add(node)
+        how = self.packing.packed(evolve(product, turned=True), after, biased)
         if not how.library:
             return False
         *bias, x, y = node.args

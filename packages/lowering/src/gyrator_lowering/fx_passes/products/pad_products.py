@@ -123,12 +123,12 @@ def _padded(gm: GraphModule, node: Any, high: int, deep: int, wide: int) -> bool
     if wide:
         result = insert(gm, node, aten.slice.Tensor, result, 1, 0, columns)
         result = insert(gm, node, aten.clone.default, result)
-        result = _like(gm, node, result)
+        result = _like(node, result)
     replace(gm, node, result)
     return True
 
 
-def _like(gm: GraphModule, node: Any, result: Any) -> Any:
+def _like(node: Any, result: Any) -> Any:
     """Give a copy the strides that eager gives the result: those of a dense matrix."""
     result.kwargs = {"memory_format": torch.contiguous_format}
     result.meta["val"] = node.meta["val"]

@@ -78,9 +78,12 @@ class SplitProductBias:
         return changed
 
     def _gains(self, node: Any) -> bool:
-        fake = node.meta["val"]
-        known = fake.device.type in self.devices and fake.dtype in _EXACT
-        return known and _only_kernels_read(node)
+        return node.meta["val"].device.type in self.devices and kernels_may_add(node)
+
+
+def kernels_may_add(node: Node) -> bool:
+    """Return whether kernels alone read a product, and may as well add its bias."""
+    return node.meta["val"].dtype in _EXACT and _only_kernels_read(node)
 
 
 def _only_kernels_read(node: Node) -> bool:
