@@ -117,6 +117,14 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
     ),
     "normal": (lambda x: torch.normal(x * 0, x * 0), lambda: (turned(4, 5).abs(),)),
     "normal_deviation": (lambda x: torch.normal(0.0, x * 0), lambda: (turned(4, 5).abs(),)),
+    "fourier_of_shared_places": (
+        lambda x: torch.fft.fft(x.as_strided((1, 2, 4, 3), (1, 1, 1, 1)), dim=0),
+        lambda: (torch.randn(10),),
+    ),
+    "real_of_shared_places": (
+        lambda x: torch.fft.irfft(x.as_strided((3, 2, 4), (1, 1, 1)), dim=0, n=4),
+        lambda: (torch.randn(10, dtype=torch.complex64),),
+    ),
     "read_on": (
         lambda x, i: (x[i] * 2).tanh().square() + 1,
         lambda: (torch.randn(6), places(4, 5)),
@@ -125,7 +133,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]
 
 SEVERAL = {
     "log_sigmoid", "batch_norm_training", "unpool", "rrelu", "rrelu_training", "index_fill",
-    "one_hot", "poisson", "scattered", "scattered_columns", "normal", "normal_deviation",
+    "one_hot", "poisson", "fourier_of_shared_places", "real_of_shared_places",
+    "scattered", "scattered_columns", "normal", "normal_deviation",
 }  # fmt: skip
 """What takes calls, or more than one kernel."""
 

@@ -206,6 +206,24 @@ def test_different_rows_lie_as_eager_mode_lays_them(
             assert records[-1].fallback == ""
 
 
+@pytest.mark.parametrize("sizes", [(1,), (3,), (2, 1), (2, 3)])
+def test_norms_along_axes_counted_from_the_end_have_gradients(
+    session: Session, sizes: tuple[int, ...]
+) -> None:
+    programs: list[Callable[[torch.Tensor], torch.Tensor]] = [
+        lambda x: x.norm(3, -1),
+        lambda x: torch.norm(x, 3, dim=[-1], keepdim=True),
+        lambda x: torch.linalg.vector_norm(x, 3, dim=(-1,)),
+        lambda x: torch.linalg.norm(x, 3, -1),
+    ]
+    for f in programs:
+        x = torch.randn(sizes, requires_grad=True)
+        got = torch.compile(f, backend=session.backend)(x)
+        torch.testing.assert_close(got, f(x))
+        (mine,) = torch.autograd.grad(got.sum(), x)
+        torch.testing.assert_close(mine, torch.autograd.grad(f(x).sum(), x)[0])
+
+
 @pytest.mark.parametrize("op", [torch.masked.var, torch.masked.std])
 def test_masked_variances_of_integers_are_compiled(
     session: Session, records: list[GraphRecord], op: Callable[..., torch.Tensor]

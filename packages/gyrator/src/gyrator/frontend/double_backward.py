@@ -17,7 +17,7 @@ from torch.autograd import forward_ad
 
 from gyrator.engine.compiled import untraced
 from gyrator.frontend.gradients import compiles_autograd
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 
 Held = Sequence[tuple[Any, int | None]]
 """A graph's inputs and their versions: tensors weakly, anything else as it is."""
@@ -212,11 +212,9 @@ def _error(
     help: str = "run the function with `torch.compiler.disable`",
     provenance: tuple[str, ...] = (),
 ) -> Exception:
-    return DoubleBackwardError(
-        Diagnostic(
-            "GY-COMPILE-010",
-            f"gradients of gradients of a compiled graph cannot be computed: {why}",
-            provenance=provenance,
-            help=help,
-        )
+    return DoubleBackwardError.of(
+        "GY-COMPILE-010",
+        f"gradients of gradients of a compiled graph cannot be computed: {why}",
+        provenance=provenance,
+        help=help,
     )

@@ -38,7 +38,7 @@ _NAMES = frozenset(
         "floor_divide", "getitem", "heaviside", "index_fill", "isin", "log_sigmoid", "logaddexp",
         "logaddexp2", "logical_and", "logical_or", "logical_xor", "logsigmoid", "max_pool1d",
         "max_unpool2d", "native_dropout_backward", "normal", "one_hot", "pad", "poisson", "pow",
-        "roll", "rpow", "rrelu", "__rpow__",
+        "roll", "rpow", "rrelu", "_foreach_div", "__rpow__",
     }
 )  # fmt: skip
 """The functions of torch, and methods, that reach the ops below."""
@@ -98,6 +98,9 @@ class _EagerStrides(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        if func is aten._foreach_div.Scalar:
+            pairs = zip(result, args[0], strict=True)
+            return [_like(r, _divided(r, (x, args[1]))) for r, x in pairs]
         rule = _RULES.get(func)
         if rule is None:
             return result
@@ -114,6 +117,14 @@ Rule = Callable[[torch.Tensor, Sequence[Any]], Strides]
 def _elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     tensors = [a.expand(result.shape) for a in args if isinstance(a, torch.Tensor)]
     return tuple(compute_elementwise_output_strides(*tensors))
+
+
+def _divided(result: torch.Tensor, args: Sequence[Any]) -> Strides:
+    """A number is an operand like others, without strides: it decides about axes of one element."""
+    x, y = args[:2]
+    if not isinstance(x, torch.Tensor) or (isinstance(y, torch.Tensor) and y.dim()):
+        return result.stride()
+    return tuple(compute_elementwise_output_strides(x, x.new_empty(()).expand(x.shape)))
 
 
 def _host_elementwise(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -162,12 +173,19 @@ def _elsewhere(result: torch.Tensor) -> bool:
     return accelerator is not None and accelerator.type == result.device.type
 
 
-def _transformed(
-    result: torch.Tensor, strides: Sequence[Any], batch: Sequence[int], order: Sequence[int]
-) -> Strides:
+def _transformed(result: torch.Tensor, strides: Sequence[Any], order: Sequence[int]) -> Strides:
     """The strides of a Fourier transform of MKL's along the axes `order`: what it transforms lies
-    innermost, in that order, and the others around it, in the order of the argument's `strides`."""
-    outer = sorted(batch, key=lambda d: strides[d], reverse=True)
+    innermost, in that order, and the others around it, in the order of the argument's `strides`.
+
+    Of axes with equal strides the order is what `std::partition` leaves: each transformed axis has
+    changed places with the last other one.
+    """
+    outer = [d for d in range(result.dim()) if d not in order]
+    kept, moved = [d for d in outer if d < len(outer)], [d for d in outer if d >= len(outer)]
+    for d in range(len(outer)):
+        if d in order:
+            kept.insert(d, moved.pop())
+    outer = sorted(kept, key=lambda d: strides[d], reverse=True)
     return _nested(result.shape, (*outer, *order))
 
 
@@ -188,8 +206,7 @@ def _fourier(result: torch.Tensor, args: Sequence[Any]) -> Strides:
         return contiguous(result.shape)
     last = [] if x.is_complex() else dims[-1:]
     first = sorted(dims[: len(dims) - len(last)], key=lambda d: x.stride(d), reverse=True)
-    batch = [d for d in range(x.dim()) if d not in dims]
-    return _transformed(result, x.stride(), batch, [*first, *last])
+    return _transformed(result, x.stride(), [*first, *last])
 
 
 def _to_real(result: torch.Tensor, args: Sequence[Any]) -> Strides:
@@ -200,7 +217,7 @@ def _to_real(result: torch.Tensor, args: Sequence[Any]) -> Strides:
     if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
         return contiguous(result.shape)
     strides = x.stride() if len(dims) == 1 else _fourier(x, (x, dims[:-1]))
-    return _transformed(result, strides, [d for d in range(x.dim()) if d != dims[-1]], dims[-1:])
+    return _transformed(result, strides, dims[-1:])
 
 
 def _unique(result: torch.Tensor, dim: int | None) -> Strides:
@@ -264,6 +281,7 @@ _RULES: dict[Any, Rule] = {
     aten.logical_and.default: _elementwise,
     aten.logical_or.default: _elementwise,
     aten.logical_xor.default: _elementwise,
+    aten.div.Tensor: _divided,
     aten.div.Tensor_mode: _elementwise,
     aten.floor_divide.default: _elementwise,
     aten.index.Tensor: _index,

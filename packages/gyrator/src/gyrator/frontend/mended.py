@@ -7,24 +7,32 @@ from torch.fx import GraphModule
 
 from gyrator.frontend.dynamo_graph import fake_of, name_of
 
+_AXES = {"unique_consecutive": 3, "norm": 2, "linalg_norm": 2, "linalg_vector_norm": 2}
+"""At which place among the arguments each function takes `dim`."""
+
 
 def mend(gm: GraphModule) -> None:
-    """Let `unique_consecutive` count its last axis from the first one on, in place.
+    """Count axes from the first one on, in place, where fake kernels misread others.
 
-    Given the last axis as -1, its fake kernel has a result of more axes than the op's.
+    Of the last axis as -1, that of `unique_consecutive` has a result of more axes than the op's,
+    and those of norms in torch 2.11 keep an axis of one element.
     """
     for node in gm.graph.nodes:
-        if not node.op.startswith("call_") or name_of(node) != "unique_consecutive":
+        place = _AXES.get(name_of(node)) if node.op.startswith("call_") else None
+        if place is None:
             continue
-        given = node.args[3] if len(node.args) > 3 else node.kwargs.get("dim")
-        x, dim = fake_of(node.args[0]) if node.args else None, fake_of(given)
+        positional = len(node.args) > place
+        given = node.args[place] if positional else node.kwargs.get("dim")
+        x = fake_of(node.args[0]) if node.args else None
+        if not isinstance(x, torch.Tensor) or given is None or not x.dim():
+            continue
         # What the fake kernel makes of a number known at run time alone is guarded by its value.
-        if not isinstance(x, torch.Tensor) or dim is None or int(dim) != -1 or not x.dim():
-            continue
-        if len(node.args) > 3:
-            node.update_arg(3, x.dim() - 1)
+        several = isinstance(given, list | tuple)
+        dims = [int(fake_of(d)) % x.dim() for d in (given if several else (given,))]
+        if positional:
+            node.update_arg(place, dims if several else dims[0])
         else:
-            node.update_kwarg("dim", x.dim() - 1)
+            node.update_kwarg("dim", dims if several else dims[0])
 
 
 def mend_types(joint: GraphModule) -> None:

@@ -16,7 +16,7 @@ from gyrator.engine.compiled import untraced
 from gyrator.frontend.aot import Frontend, Kept
 from gyrator.options import Options, make_options
 from gyrator.session import Session, default_session
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.cache import CacheError, CacheKey
 from gyrator_runtime.transfer import packed, unpack
 
@@ -82,34 +82,28 @@ def _found(session: Session, head: Mapping[str, Any], key: CacheKey) -> Callable
     frontend = Frontend(session.engine(options), options, session.cache)
     found = frontend.loaded(key, _gone, _LOADED)
     if found is None:
-        raise CacheError(
-            Diagnostic(
-                "GY-CACHE-004",
-                "a saved function does not fit this machine, this torch or this version",
-                help="call `aot_compile` again",
-            )
+        raise CacheError.of(
+            "GY-CACHE-004",
+            "a saved function does not fit this machine, this torch or this version",
+            help="call `aot_compile` again",
         )
     return found
 
 
 def _gone(*_: Any) -> Any:
-    raise UnsupportedError(
-        Diagnostic(
-            "GY-AOT-006",
-            f"forward-mode derivatives of a saved function cannot be computed: {_LOADED}",
-            help="call the function itself, or compile it here",
-        )
+    raise UnsupportedError.of(
+        "GY-AOT-006",
+        f"forward-mode derivatives of a saved function cannot be computed: {_LOADED}",
+        help="call the function itself, or compile it here",
     )
 
 
 def _unsaved(why: str) -> UnsupportedError:
-    return UnsupportedError(
-        Diagnostic(
-            "GY-AOT-006",
-            f"a graph cannot be saved by `aot_compile`: {why}",
-            help="`gyrator explain` shows what runs eagerly; graphs that return views of their "
-            "inputs, and options `cache=False` and `trace_dir`, are left out of the cache",
-        )
+    return UnsupportedError.of(
+        "GY-AOT-006",
+        f"a graph cannot be saved by `aot_compile`: {why}",
+        help="`gyrator explain` shows what runs eagerly; graphs that return views of their "
+        "inputs, and options `cache=False` and `trace_dir`, are left out of the cache",
     )
 
 
