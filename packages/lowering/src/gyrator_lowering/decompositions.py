@@ -11,7 +11,7 @@ from torch._decomp import _core_aten_decompositions_post_autograd as core_decomp
 from torch._decomp import decomposition_table
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.foreach import element_of
 from gyrator_lowering.table import LoweringTable
@@ -64,7 +64,7 @@ def edited(
         else:
             said = f"{key!r}, of a table of decompositions, is no op"
             help = "give `torch.ops.aten.softplus.default`, or `torch.ops.aten.softplus`"
-            raise DecompositionError(Diagnostic("GY-LOWER-040", said, help=help))
+            raise DecompositionError.of("GY-LOWER-040", said, help=help)
         for overload in overloads:
             if function is None:
                 table.pop(overload, None)
@@ -81,6 +81,7 @@ _SLOPES = (
 _SHUFFLE = aten.channel_shuffle.default
 _NORM = aten.linalg_vector_norm.default
 _AMONG = aten.isin.Tensor_Tensor
+_UNSEARCHED = frozenset({torch.uint16, torch.uint32, torch.uint64})
 
 
 def _of_nothing(grad: torch.Tensor, x: torch.Tensor, *_: Any) -> Any:
@@ -108,8 +109,10 @@ def _among(
     x: torch.Tensor, tests: torch.Tensor, *, assume_unique: bool = False, invert: bool = False
 ) -> torch.Tensor:
     """Which elements are among others: torch's decomposition searches a row that ends with NaN,
-    where a search goes astray."""
+    where a search goes astray, and one of a type that ATen does not search."""
     wide = torch.promote_types(x.dtype, tests.dtype)
+    if wide in _UNSEARCHED:
+        x, tests = x.to(wide).to(torch.int64), tests.to(wide).to(torch.int64)
     few = guard_or_false(tests.numel() < 10.0 * pow(x.numel(), 0.145))
     if few or not wide.is_floating_point:
         found: torch.Tensor = decomposition_table[_AMONG](x, tests, invert=invert)

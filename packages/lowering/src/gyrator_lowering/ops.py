@@ -1,6 +1,7 @@
 """One call of an op: by a rule, as a view, or as a call of ATen."""
 
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -109,7 +110,8 @@ class Ops:
         if not poor:
             return ""
         buffers, operations = mark
-        created = {b.name: b.device.type for b in self.b.buffers[buffers:]}
+        made = islice(self.b.buffers.values(), buffers, None)
+        created = {b.name: b.device.type for b in made}
 
         def offered(name: str) -> Capabilities | None:
             given = self.b.given.get(name)

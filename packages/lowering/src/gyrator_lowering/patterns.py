@@ -25,7 +25,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gyrator_ir.content import value_hash
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.builder.program import each
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
@@ -151,7 +151,7 @@ class Rewrite:
                 said, help = f"writes, by {node.target}", "return a new tensor"
             if said:
                 said = f"the replacement of {self.name!r} {said}"
-                raise PatternError(Diagnostic("GY-PATTERN-003", said, help=help))
+                raise PatternError.of("GY-PATTERN-003", said, help=help)
         new = [n.meta["val"] if isinstance(n, Node) else n for n in _results(made)]
         old = [n.meta["val"] for n in found.results]
         if len(new) != len(old) or not all(map(_same, new, old)):
@@ -161,7 +161,7 @@ class Rewrite:
             )
             provenance = (f"%{found.anchor.name} = {found.anchor.target}",)
             help = "return the same shapes, dtypes and strides, or narrow `where`"
-            raise PatternError(Diagnostic("GY-PATTERN-002", said, provenance=provenance, help=help))
+            raise PatternError.of("GY-PATTERN-002", said, provenance=provenance, help=help)
         return made
 
     def _digest(self) -> str:
@@ -171,7 +171,7 @@ class Rewrite:
         except ValueError as error:
             said = f"the pattern {self.name!r} cannot be part of a cache key: {error}"
             help = "write functions with `def`, and name what they use at the top of the module"
-            raise PatternError(Diagnostic("GY-PATTERN-001", said, help=help)) from error
+            raise PatternError.of("GY-PATTERN-001", said, help=help) from error
 
 
 # Patterns ---------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ class _Pattern:
 
 def _unusable(name: str, why: str) -> PatternError:
     help = "see docs/how-to/custom-passes.md"
-    return PatternError(Diagnostic("GY-PATTERN-001", f"the pattern {name!r} {why}", help=help))
+    return PatternError.of("GY-PATTERN-001", f"the pattern {name!r} {why}", help=help)
 
 
 def _calls(results: Sequence[Node]) -> bool:

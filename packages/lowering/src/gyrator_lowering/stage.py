@@ -168,7 +168,7 @@ class _Lowering:
             name=b.options.name,
             inputs=tuple(self.inputs),
             constants=tuple(constant for constant, _ in self.constants.values()),
-            buffers=tuple(b.buffers),
+            buffers=tuple(b.buffers.values()),
             operations=tuple(b.operations),
             outputs=outputs,
             facts=facts,

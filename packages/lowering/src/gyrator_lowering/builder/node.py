@@ -8,7 +8,7 @@ import torch
 from attrs import define, field
 from torch.fx import Node
 
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.expr import ONE, ZERO, Const, Expr
 from gyrator_ir.provenance import Origin
 from gyrator_ir.types import DType
@@ -98,8 +98,8 @@ class CurrentNode:
         """Return an error that names the current node and the user's line."""
         origin = self._locate(self.node)
         where = (f"%{origin.node} = {origin.target}", origin.location)
-        return UnsupportedError(
-            Diagnostic(code, message, provenance=tuple(w for w in where if w), help=help)
+        return UnsupportedError.of(
+            code, message, provenance=tuple(w for w in where if w), help=help
         )
 
     @property

@@ -49,7 +49,8 @@ class LoopBuilder(CurrentNode):
     """Grows one program. Names are numbered per builder, so output never depends on history."""
 
     targets: dict[str, Target]
-    buffers: list[Buffer] = field(factory=list)
+    buffers: dict[str, Buffer] = field(factory=dict)
+    """What the program creates, by name and in order."""
     operations: list[Operation] = field(factory=list)
     given: dict[str, TensorValue] = field(factory=dict)
     """Tensors that exist before the program runs, by the names of their buffers."""
@@ -75,9 +76,10 @@ class LoopBuilder(CurrentNode):
     def rewind(self, mark: tuple[int, int]) -> None:
         """Forget what was emitted since `mark`."""
         buffers, operations = mark
-        for dropped in self.buffers[buffers:]:
-            self._taken.discard(dropped.name)
-        del self.buffers[buffers:], self.operations[operations:]
+        for name in list(self.buffers)[buffers:]:
+            self._taken.discard(name)
+            del self.buffers[name]
+        del self.operations[operations:]
 
     # Buffers ------------------------------------------------------------------------------
 
@@ -96,7 +98,7 @@ class LoopBuilder(CurrentNode):
         self._count += 1
         if name in self._taken:
             name = self.reserve(name)
-        self.buffers.append(Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides))
+        self.buffers[name] = Buffer(name, spec.dtype, spec.device, spec.shape, spec.strides)
         self.devices[name] = spec.device
         return TensorValue(
             name, spec.dtype, spec.device, spec.shape, spec.strides, ZERO, spec.dtype.part
@@ -125,7 +127,7 @@ class LoopBuilder(CurrentNode):
         del self.operations[begin:]
         for whole in found:
             spec = Spec(whole.dtype, whole.device, whole.shape, whole.strides)
-            self.buffers.append(Buffer(whole.buffer, *astuple(spec, recurse=False)))
+            self.buffers[whole.buffer] = Buffer(whole.buffer, *astuple(spec, recurse=False))
             self.copy_into(whole.in_memory, whole)
         for operation in later:
             self.operations.append(evolve(operation, name=self.op_name()))

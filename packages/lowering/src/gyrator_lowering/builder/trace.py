@@ -18,7 +18,7 @@ from gyrator_ir.body.nodes import (
     StoreMode,
 )
 from gyrator_ir.body.ops import OPS, Typing
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_ir.expr import ZERO, Expr, Sym, SymKind, floordiv, mod, sum_of
 from gyrator_ir.expr import Const as ConstExpr
 from gyrator_ir.types import DType
@@ -35,8 +35,8 @@ class TraceError(GyratorError):
 
 
 def _wrong(message: str) -> TraceError:
-    return TraceError(
-        Diagnostic("GY-LOWER-003", message, help="correct the lowering rule that is named above")
+    return TraceError.of(
+        "GY-LOWER-003", message, help="correct the lowering rule that is named above"
     )
 
 

@@ -401,7 +401,7 @@ def slice_scatter(
     d = dim % x.ndim
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask, at = _in_slice(b, ops, source.shape, index, d, x.shape[d], start, end, step)
+        mask, at = _in_slice(b, ops, index, d, x.shape[d], start, end, step)
         if mask is None:
             return ops.cast(ops.get(source, at), out.dtype)
         value = ops.cast(ops.load(source, _broadcast(source, at), mask), out.dtype)
@@ -417,7 +417,6 @@ def _broadcast(value: TensorValue, index: Sequence[Expr]) -> tuple[Expr, ...]:
 def _in_slice(
     b: LoopBuilder,
     ops: Tracer,
-    shape: Sequence[Expr],
     index: Sequence[Expr],
     d: int,
     size: Expr,
@@ -457,7 +456,7 @@ def slice_backward(
     size = b.symbols.size(sizes[d])
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> Value:
-        mask, at = _in_slice(b, ops, grad.shape, index, d, size, start, end, step)
+        mask, at = _in_slice(b, ops, index, d, size, start, end, step)
         return ops.load(grad, at, mask)
 
     return b.pointwise(body)
@@ -498,7 +497,7 @@ def select_backward(
     return b.pointwise(body)
 
 
-def _replaced(b: LoopBuilder, x: TensorValue, source: TensorValue, part: TensorValue) -> None:
+def _replaced(b: LoopBuilder, source: TensorValue, part: TensorValue) -> None:
     """Write `source` over a part of a buffer that already holds the rest."""
 
     def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
@@ -531,7 +530,7 @@ def diagonal_scatter(
         result.offset + start,
         result.stored,
     )
-    _replaced(b, x, source, part)
+    _replaced(b, source, part)
     return result
 
 
@@ -578,7 +577,7 @@ def as_strided_scatter(
     if not lies_within(part, whole, facts_of(b.symbols)):
         raise FallbackToAten  # for ATen copies the storage, which may hold more elements
     result = b.copy(x, out)
-    _replaced(b, x, source, evolve(part, buffer=result.buffer, stored=result.stored))
+    _replaced(b, source, evolve(part, buffer=result.buffer, stored=result.stored))
     return result
 
 

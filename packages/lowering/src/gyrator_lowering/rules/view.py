@@ -66,7 +66,7 @@ def as_strided(
 
 def _made(b: LoopBuilder, name: str) -> TensorValue | None:
     """Return the whole of a buffer of the program, if that has been made already."""
-    found = next((buffer for buffer in reversed(b.buffers) if buffer.name == name), None)
+    found = b.buffers.get(name)
     if found is None:
         return None
     dtype, device = found.dtype, found.device

@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import define, field, frozen
 
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 
 _WRITERS = frozenset({"extern_elementwise", "scatter", "store_tensor_descriptor"})
 """Names of what may write memory where PyTorch's analysis of a kernel does not look."""
@@ -276,6 +276,6 @@ def _doubtful(tree: ast.Module, known: Mapping[str, Any]) -> bool:
 
 def _refused(why: str) -> UnsupportedError:
     help = "PyTorch runs the op; write it in the kernel, or pass it as an argument"
-    return UnsupportedError(
-        Diagnostic("GY-LOWER-012", f"a Triton kernel cannot be written down: {why}", help=help)
+    return UnsupportedError.of(
+        "GY-LOWER-012", f"a Triton kernel cannot be written down: {why}", help=help
     )

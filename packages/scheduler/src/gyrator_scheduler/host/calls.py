@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Const, Sym
 from gyrator_ir.host.nodes import (
     AssertTrue,
@@ -182,12 +181,10 @@ def _initial(node: WhileOp | RepeatOp, names: Names, before: list[Instruction]) 
     found: list[str] = []
     for arg in node.carried:
         if not isinstance(arg, TensorRef):
-            raise SchedulerError(
-                Diagnostic(
-                    "GY-SCHED-002",
-                    f"the loop {node.name} carries {arg!r}, which is not a tensor",
-                    help="lower carried integers to one-element tensors",
-                )
+            raise SchedulerError.of(
+                "GY-SCHED-002",
+                f"the loop {node.name} carries {arg!r}, which is not a tensor",
+                help="lower carried integers to one-element tensors",
             )
         found.append(names.tensor(arg, before))
     return tuple(found)

@@ -61,15 +61,6 @@ def gather(b: LoopBuilder, x: TensorValue, dim: int, places: TensorValue, **_: A
     return b.pointwise(body)
 
 
-def advanced(
-    x: TensorValue, places: Sequence[TensorValue | None], rank: int
-) -> tuple[int, bool, list[int]]:
-    """Return where indexed dimensions go in the result, whether they are adjacent, and which."""
-    dims = [d for d, p in enumerate(places) if p is not None]
-    adjacent = dims == list(range(dims[0], dims[-1] + 1))
-    return (dims[0] if adjacent else 0), adjacent, dims
-
-
 def indexed(
     ops: Tracer,
     x: TensorValue,
@@ -79,7 +70,9 @@ def indexed(
 ) -> tuple[Expr, ...]:
     """Return the index into `x` for a point of `x[places]`, as NumPy's advanced indexing."""
     rank = max(p.ndim for p in places if p is not None)
-    start, _, dims = advanced(x, places, rank)
+    dims = [d for d, p in enumerate(places) if p is not None]
+    adjacent = dims == list(range(dims[0], dims[-1] + 1))
+    start = dims[0] if adjacent else 0
     block = index[start : start + rank]
     rest = iter((*index[:start], *index[start + rank :]))
     result: list[Expr] = []

@@ -142,9 +142,7 @@ def _added(
 # Resizing -------------------------------------------------------------------------------------
 
 
-def _scaled_place(
-    ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool, b: LoopBuilder
-) -> Expr:
+def _scaled_place(ops: Tracer, i: Expr, scale: float | None, n: Expr, m: Expr, exact: bool) -> Expr:
     """Return the nearest source place, floor(i * scale) in `f32` as eager, at most n - 1."""
     simple = scale is None and not exact
     if simple and type(n) is Const and type(m) is Const:
@@ -177,7 +175,7 @@ def nearest(rank: int, exact: bool) -> Rule:
 
         def body(ops: Tracer, index: Sequence[Expr]) -> Value:
             places = [
-                _scaled_place(ops, i, s, n, m, exact, b)
+                _scaled_place(ops, i, s, n, m, exact)
                 for i, s, n, m in zip(index[2:], given, x.shape[2:], out.shape[2:], strict=True)
             ]
             return ops.load(x, (*index[:2], *places))
@@ -203,7 +201,7 @@ def nearest_backward(rank: int, exact: bool) -> Rule:
 
         def body(ops: Tracer, index: tuple[Expr, ...]) -> None:
             places = [
-                _scaled_place(ops, i, s, n, m, exact, b)
+                _scaled_place(ops, i, s, n, m, exact)
                 for i, s, n, m in zip(index[2:], given, out.shape[2:], grad.shape[2:], strict=True)
             ]
             value = ops.cast(ops.load(grad, index), dtype)
