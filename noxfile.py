@@ -338,10 +338,11 @@ ENDS = {"2.11": "3.11", "2.15": "3.13"}
 """The oldest and the newest PyTorch that are supported, each with a Python of its time."""
 ENDS_FILES = (
     "packages/gyrator/tests/test_autograd.py",
+    "packages/gyrator/tests/test_libtorch_packages.py",
     "packages/gyrator/tests/test_logs.py",
     "packages/gyrator/tests/test_semantics.py",
 )
-"""What touches PyTorch in most places: tracing, AOTAutograd, guards, logs."""
+"""What touches PyTorch in most places: tracing, AOTAutograd, guards, logs, libtorch's C ABI."""
 
 
 @nox.session(venv_backend="none", default=False)
@@ -361,6 +362,12 @@ def ends(session: nox.Session, torch: str) -> None:
     )  # fmt: skip
     command = (python, "-m", "pytest", "-n", "auto", *ENDS_FILES, *session.posargs)
     session.run(*command, external=True)
+    # A library and packages that are made by the usual version, loaded with this one.
+    where = "import pathlib, torch; print(pathlib.Path(torch.__file__).with_name('lib'))"
+    libtorch = str(session.run(python, "-c", where, silent=True, external=True)).strip()
+    one = ("packages/gyrator/tests/test_libtorch_packages.py", "-k", "in_c or kept")
+    usual = (everything(session), "-m", "pytest", "-n", "0", *one, "--libtorch", libtorch)
+    session.run(*usual, external=True)
 
 
 def _interpreter(session: nox.Session, version: str) -> str:

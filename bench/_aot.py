@@ -43,14 +43,23 @@ def models() -> dict[str, Peer]:
     }
 
 
+def exported(peer: Peer) -> tuple[ExportedProgram, int, tuple[nn.Module, tuple[Tensor, ...]]]:
+    """Return a model as it is exported, the bytes of its weights, and the model with inputs."""
+    torch.manual_seed(0)
+    module, inputs = peer.build().eval(), peer.inputs()
+    held = {t.data_ptr(): t.nbytes for t in (*module.parameters(), *module.buffers())}
+    with torch.no_grad():
+        return export(module, inputs), sum(held.values()), (module, inputs)
+
+
 def build_package(arguments: dict[str, Any]) -> dict[str, Any]:
     """Build a model's package in a process with empty caches, after that of something trivial."""
     side, path = arguments["side"], Path(arguments["path"])
     torch.set_num_threads(arguments["threads"])
-    warm, _, _ = _exported(Peer(lambda: nn.Softmax(-1), lambda: (torch.randn(4, 4),)))
+    warm, _, _ = exported(Peer(lambda: nn.Softmax(-1), lambda: (torch.randn(4, 4),)))
     _build(side, warm, path)
     path.unlink()
-    program, weights, _ = _exported(models()[arguments["model"]])
+    program, weights, _ = exported(models()[arguments["model"]])
     wall, cpu = time.perf_counter(), tree_cpu_seconds()
     _build(side, program, path)
     wall, cpu = time.perf_counter() - wall, tree_cpu_seconds() - cpu
@@ -61,7 +70,7 @@ def build_package(arguments: dict[str, Any]) -> dict[str, Any]:
 def use_packages(arguments: dict[str, Any]) -> dict[str, Any]:
     """Load both packages of a model and call them, in turns."""
     torch.set_num_threads(arguments["threads"])
-    _, _, (module, inputs) = _exported(models()[arguments["model"]])
+    _, _, (module, inputs) = exported(models()[arguments["model"]])
     loads = {side: _loader(side, arguments["paths"][side]) for side in SIDES}
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     walls: dict[str, list[float]] = {side: [] for side in SIDES}
@@ -88,15 +97,8 @@ def use_packages(arguments: dict[str, Any]) -> dict[str, Any]:
         "load": {side: min(found) for side, found in seconds.items()},
         "load_wall": {side: median(found) for side, found in walls.items()},
         "times": times,
+        "batch": batch,
     }
-
-
-def _exported(peer: Peer) -> tuple[ExportedProgram, int, tuple[nn.Module, tuple[Tensor, ...]]]:
-    torch.manual_seed(0)
-    module, inputs = peer.build().eval(), peer.inputs()
-    held = {t.data_ptr(): t.nbytes for t in (*module.parameters(), *module.buffers())}
-    with torch.no_grad():
-        return export(module, inputs), sum(held.values()), (module, inputs)
 
 
 def _build(side: str, program: ExportedProgram, path: Path) -> None:

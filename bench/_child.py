@@ -50,6 +50,7 @@ def measure(task: str, arguments: Mapping[str, Any], caches: Path) -> dict[str, 
 def main(task: str, arguments: str, result: str) -> None:
     """Run one task and write what it gives."""
     from _aot import build_package, use_packages
+    from _aot_native import build_native, use_native
     from _first_compile import first_call
     from _kernels import time_kernel
     from _memory import peak_memory
@@ -57,9 +58,11 @@ def main(task: str, arguments: str, result: str) -> None:
     from _run import run_time
 
     tasks: Mapping[str, Task] = MappingProxyType({
+        "build_native": build_native,
         "build_package": build_package,
         "first_call": first_call,
         "run_time": run_time,
+        "use_native": use_native,
         "use_packages": use_packages,
         "peak_memory": peak_memory,
         "call_overhead": call_overhead,

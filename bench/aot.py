@@ -25,25 +25,31 @@ _COLUMNS = (
     "model", "build s", "AOTI s", "build CPU", "size KB", "AOTI KB", "size", "load ms", "AOTI ms",
     "load", "call us", "AOTI us", "speed",
 )  # fmt: skip
+_NATIVE_COLUMNS = ("model", "load ms", "AOTI ms", "load", "call us", "AOTI us", "speed")
 
 
 def main(arguments: list[str]) -> int:
     """Measure the chosen models; 1 if one failed."""
     chosen = parse(arguments)
     found: dict[str, Any] = {}
-    sheet = table(found)
-    for name in chosen.models:
-        print(name, file=sys.stderr, flush=True)
-        found[name] = one(name, chosen.rounds, chosen.threads)
-        sheet = table(found)
-        report = {"environment": environment(), "arguments": arguments,
-                  "table": sheet.markdown(), "models": found}  # fmt: skip
-        chosen.json.parent.mkdir(parents=True, exist_ok=True)
-        chosen.json.write_text(json.dumps(report, indent=1) + "\n")
+    sheets = (table(found), native_table(found))
+    with tempfile.TemporaryDirectory(prefix="gyrator-bench-") as folder:
+        native = measure("build_native", {"folder": folder}, Path(folder))
+        for name in chosen.models:
+            print(name, file=sys.stderr, flush=True)
+            found[name] = one(name, chosen.rounds, chosen.threads, native)
+            sheets = (table(found), native_table(found))
+            text = "\n".join(sheet.markdown() for sheet in sheets)
+            report = {"environment": environment(), "arguments": arguments, "table": text,
+                      "models": found}  # fmt: skip
+            chosen.json.parent.mkdir(parents=True, exist_ok=True)
+            chosen.json.write_text(json.dumps(report, indent=1) + "\n")
     console = Console(width=160)
-    sheet.print(console)
+    for sheet in sheets:
+        sheet.print(console)
     console.print(f"written: {chosen.json}")
-    return int(any("error" in made for made in found.values()))
+    failed = ("error" in made or "error" in made["native"] for made in found.values())
+    return int(any(failed))
 
 
 def table(found: dict[str, Any]) -> Sheet:
@@ -59,8 +65,25 @@ def table(found: dict[str, Any]) -> Sheet:
     return sheet
 
 
-def one(name: str, rounds: int, threads: int) -> dict[str, Any]:
-    """Return what is measured of a model: each build in a process of its own, with empty caches."""
+def native_table(found: dict[str, Any]) -> Sheet:
+    """Return what a program without Python takes for the models that are measured."""
+    sheet = Sheet("the same without Python: libgyrator_torch, AOTInductor in C++", _NATIVE_COLUMNS)
+    for name, made in found.items():
+        native = made if "error" in made else made["native"]
+        if "error" in native:
+            sheet.rows.append(tuple(failed_row(name, native, len(_NATIVE_COLUMNS))))
+            continue
+        load = [1e3 * native["load"][side] for side in SIDES]
+        call = [1e6 * native["call"][side] for side in SIDES]
+        sheet.rows.append((name, *load, load[0] / load[1], *call, call[1] / call[0]))
+    return sheet
+
+
+def one(name: str, rounds: int, threads: int, native: dict[str, Any]) -> dict[str, Any]:
+    """Return what is measured of a model: each build in a process of its own, with empty caches.
+
+    `native` has the program that calls packages without Python, or why there is none.
+    """
     with tempfile.TemporaryDirectory(prefix="gyrator-bench-") as folder:
         caches = Path(folder)
         paths = {"gyrator": str(caches / "model.gya"), "inductor": str(caches / "model.pt2")}
@@ -72,7 +95,12 @@ def one(name: str, rounds: int, threads: int) -> dict[str, Any]:
                 return {"error": f"{side}: {built[side]['error']}"}
         given = {"model": name, "paths": paths, "threads": threads, "rounds": rounds}
         used = measure("use_packages", given, caches / "use")
-        return used if "error" in used else {"built": built, **used}
+        if "error" in used:
+            return used
+        if "error" not in native:
+            given |= {"batch": used["batch"], **native}
+            native = measure("use_native", given, caches / "native")
+        return {"built": built, "native": native, **used}
 
 
 def row(name: str, made: dict[str, Any], ratios: dict[str, list[float]]) -> tuple[Any, ...]:

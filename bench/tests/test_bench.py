@@ -47,6 +47,7 @@ def test_packages_of_both_compilers(tmp_path):
     for side in ("gyrator", "inductor"):
         assert found["built"][side]["cpu"] > 0 and found["built"][side]["code"] > 0
         assert found["load"][side] > 0 and found["times"][side]["thread_min"] > 0
+        assert found["native"]["load"][side] > 0 and found["native"]["call"][side] > 0
 
 
 def test_an_unknown_model_is_refused():

@@ -165,10 +165,11 @@ def _parser() -> argparse.ArgumentParser:
     graphs = "replay graphs of the device: off, on, or both; default off"
     add("--graphs", type=_names(whether), default=("off",), help=graphs)
     packaged = (
-        "run the model from a package, in a process of its own: off, on, standalone (by the C "
-        "library, without torch), or several; default off"
+        "run the model from a package, in a process of its own: off, on, standalone (by C, "
+        "without torch), libtorch (by C, with libtorch), or several; default off"
     )
-    add("--package", type=_names((*whether, "standalone")), default=("off",), help=packaged)
+    ways = (*whether, "standalone", "libtorch")
+    add("--package", type=_names(ways), default=("off",), help=packaged)
     verify = "run every kernel beside the interpreter of its IR, too"
     add(VERIFY, action="store_true", help=verify)
     add("--json", type=Path, help="write results, scores and versions here")

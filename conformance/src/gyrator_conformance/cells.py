@@ -15,7 +15,7 @@ from gyrator_conformance.models import Model
 Shapes = Literal["static", "dynamic"]
 Mode = Literal["inference", "training"]
 Graphs = Literal["off", "on"]
-Packages = Literal["off", "on", "standalone"]
+Packages = Literal["off", "on", "standalone", "libtorch"]
 
 DTYPES: Mapping[str, torch.dtype] = MappingProxyType({
     "float32": torch.float32,
@@ -126,7 +126,8 @@ class Cell:
     """Whether work is captured as graphs of the device and replayed."""
     package: Packages = "off"
     """Whether the model is exported, put into a package, and run by a process that loads it;
-    `standalone`: by the C library, in a process without torch."""
+    `standalone`: by the C library without libtorch, `libtorch`: by the one with it, both in a
+    process that does not import torch."""
 
     @property
     def column(self) -> tuple[str, ...]:
@@ -136,10 +137,11 @@ class Cell:
 
     @property
     def host(self) -> str:
-        """`python`, `python+graphs`, `python+package`, `python+standalone`: the host language,
-        whether graphs are replayed, and whether it is a package that runs."""
+        """`python`, `python+graphs`, `python+package`, `python+standalone`, `python+libtorch`: the
+        host language, whether graphs are replayed, and whether it is a package that runs."""
         graphs = ("graphs",) if self.graphs == "on" else ()
-        package = {"off": (), "on": ("package",), "standalone": ("standalone",)}[self.package]
+        named = "package" if self.package == "on" else self.package
+        package = () if self.package == "off" else (named,)
         return "+".join((self.wrapper, *graphs, *package))
 
     @property

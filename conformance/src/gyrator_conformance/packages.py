@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from attrs import define, field
@@ -25,12 +25,14 @@ from gyrator_conformance.standalone_child import read_arrays, write_arrays
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_runtime.standalone import shared_runtime
 from gyrator_runtime.standalone.ffi import Array
+from gyrator_runtime.standalone.library import LIBTORCH
 from gyrator_runtime.toolchain import find_toolchain
 
 CHILD = Path(__file__).with_name("package_child.py")
 """What the process runs that has torch."""
 STANDALONE_CHILD = Path(__file__).with_name("standalone_child.py")
-"""What the one runs that has only the C library."""
+"""What the one runs that has only the C library, and libtorch where that calls it."""
+_LIBTORCH = Path(torch.__file__).parent / "lib" / LIBTORCH
 _REFUSED = ("GY-AOT-005", "GY-LOWER-031")
 """Codes of models that call operators for which there are no kernels."""
 _LIMIT = 120.0
@@ -43,7 +45,7 @@ class ExportError(Exception):
 
 
 class NoKernelsError(Exception):
-    """A model calls operators, which a standalone package cannot."""
+    """A model calls operators that a package which C runs cannot."""
 
 
 @define(eq=False)
@@ -64,15 +66,15 @@ class Packager:
 
         Raises:
             ExportError: the model cannot be exported.
-            NoKernelsError: it cannot be standalone.
+            NoKernelsError: C cannot run it.
         """
         folder = Path(self._folder.name)
         package = folder / "model.gya"
         options = {k: v for k, v in model.options.items() if k not in _ELSEWHERE}
         exported = _exported(module, model, cell, dtype, device)
-        if cell.package == "standalone":
-            _compile_standalone(exported, package, options)
-            return self._standalone_call(module, package)
+        if cell.package in ("standalone", "libtorch"):
+            _compile_for_c(exported, package, options, cell.package)
+            return self._call_by_c(module, package, cell.package)
         aot.compile(exported, package=package, options=options)
         self._ask(self._child, {"load": str(package)})
 
@@ -87,10 +89,13 @@ class Packager:
 
         return call
 
-    def _standalone_call(self, module: nn.Module, package: Path) -> Callable[..., Any]:
-        cache = default_session().cache
-        library = shared_runtime(cache, find_toolchain(os.environ, cache))
-        self._ask(self._standalone, {"load": str(package), "library": str(library)})
+    def _call_by_c(
+        self, module: nn.Module, package: Path, runtime: Literal["standalone", "libtorch"]
+    ) -> Callable[..., Any]:
+        cache, calls = default_session().cache, runtime == "libtorch"
+        library = shared_runtime(cache, find_toolchain(os.environ, cache), torch=calls)
+        first = str(_LIBTORCH) if calls else ""
+        self._ask(self._standalone, {"load": str(package), "library": str(library), "first": first})
         manifest = aot.inspect(package)
         kinds = [output.kind for output in manifest.entries[0].outputs]
         written = [w.name for w in manifest.weights if w.written]
@@ -113,11 +118,14 @@ class Packager:
             raise RuntimeError(answer["error"])
 
 
-def _compile_standalone(
-    program: ExportedProgram, package: Path, options: Mapping[str, Any]
+def _compile_for_c(
+    program: ExportedProgram,
+    package: Path,
+    options: Mapping[str, Any],
+    runtime: Literal["standalone", "libtorch"],
 ) -> None:
     try:
-        aot.compile(program, package=package, options=options, runtime="standalone")
+        aot.compile(program, package=package, options=options, runtime=runtime)
     except UnsupportedError as error:
         if error.diagnostic.code not in _REFUSED:
             raise

@@ -67,16 +67,20 @@ class Chosen:
         if not self.target.capabilities.graphs:
             note = "the target declares no graphs"
             found.append(Excuse(Reason.GRAPHS, note, graphs=frozenset({"on"})))
-        packaged = frozenset({"on", "standalone"})
+        by_c = frozenset({"standalone", "libtorch"})
+        packaged = by_c | {"on"}
         if self.definition.elsewhere(self.target.arch) is None:
             note = f"packages do not hold kernels of the target {self.definition.name}"
             found.append(Excuse(Reason.EXPORT, note, package=packaged))
         elif not Device(self.target.device).is_host:
-            note = "standalone packages run on the host"
-            found.append(Excuse(Reason.EXPORT, note, package=frozenset({"standalone"})))
+            note = "packages that C runs are for the host"
+            found.append(Excuse(Reason.EXPORT, note, package=by_c))
         alone = "a process that loads a package is in no process group"
         collective = frozenset({"collective"})
         found.append(Excuse(Reason.LIBRARY, alone, families=collective, package=packaged))
+        alone = "libtorch's C ABI does not set the state of random numbers to that of eager mode"
+        drawn = frozenset({"vae"})
+        found.append(Excuse(Reason.LIBRARY, alone, models=drawn, package=frozenset({"libtorch"})))
         alone = "the operator is the suite's own, which imports the compiler"
         found.append(
             Excuse(Reason.LIBRARY, alone, models=frozenset({"custom-op"}), package=packaged)

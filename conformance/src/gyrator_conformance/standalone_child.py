@@ -1,8 +1,9 @@
-"""The process that runs standalone packages: it answers a request a line, and has no torch.
+"""The process that runs packages by C: it answers a request a line, and does not import torch.
 
 Run as a file, for its own package imports the compiler.
 """
 
+import ctypes
 import json
 import os
 import sys
@@ -35,7 +36,7 @@ def run(package: Package, instance: Instance, given: str, to: str) -> None:
     results = instance.run(read_arrays(given))
     written = [instance.read(w.name) for w in package.weights if w.written]
     if "torch" in sys.modules:
-        raise ImportError("a standalone package imports torch")
+        raise ImportError("a package that C runs imports torch")
     write_arrays(to, [*results, *written])
 
 
@@ -52,6 +53,8 @@ def serve() -> None:
                 if package is not None and instance is not None:
                     instance.close()
                     package.close()
+                if request["first"]:  # found by its name from then on
+                    ctypes.CDLL(request["first"])
                 package = Package.open(request["load"], request["library"], verify=True)
                 instance = package.instance()
             elif package is not None and instance is not None:

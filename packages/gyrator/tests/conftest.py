@@ -37,9 +37,11 @@ def records() -> list[GraphRecord]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the form of the host programs that the suite compiles, and how long leaks are sought."""
+    """Add the form of the host programs that the suite compiles, how long leaks are sought, and
+    which libtorch C programs load."""
     parser.addoption("--wrapper", default="python", choices=("python", "cpp", "fx"))
     parser.addoption("--calls", type=int, help="calls of each kind in the search for leaks")
+    parser.addoption("--libtorch", type=Path, help="a folder of libraries, this torch's by default")
 
 
 @pytest.fixture

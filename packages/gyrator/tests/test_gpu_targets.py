@@ -16,7 +16,7 @@ from gyrator.targets import GROUP, LoaderContext
 from gyrator.targets.cpu import CPU
 from gyrator.targets.cpu import probe as probe_cpu
 from gyrator.targets.gpu import AMD_GPU, INTEL_GPU, MTIA, NVIDIA_GPU, TritonDevice
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.default import default_table
 from gyrator_lowering.fx_passes import fx_pipeline
 from gyrator_lowering.options import LoweringOptions
@@ -95,7 +95,7 @@ def test_compilers_start_before_the_graph_is_traced():
 
 def test_a_compiler_that_is_missing_is_told_of_when_it_is_needed():
     def nothing(target, context):
-        raise GyratorError(Diagnostic("GY-BUILD-005", "no compiler"))
+        raise GyratorError.of("GY-BUILD-005", "no compiler")
 
     own = evolve(MTIA.definition(), loader=nothing)
     session = Session(targets={"mtia": (own, MTIA.target("mtia2", 1))})

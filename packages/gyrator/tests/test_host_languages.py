@@ -15,7 +15,6 @@ from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 from gyrator.targets.cpu import CPU
 from gyrator.wrappers import cpp
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.host import nodes as h
 from gyrator_ir.host.parse import parse
 from gyrator_ir.host.verify import verify
@@ -483,7 +482,7 @@ def test_without_a_compiler_host_programs_are_in_python(
     """One warning; kernels that another way provides still run."""
 
     def find(*_: Any) -> None:
-        raise ToolchainError(Diagnostic("GY-BUILD-001", "no compiler"))
+        raise ToolchainError.of("GY-BUILD-001", "no compiler")
 
     monkeypatch.setattr(cpp, "find_toolchain", find)
     torch._dynamo.reset()

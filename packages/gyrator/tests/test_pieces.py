@@ -356,7 +356,7 @@ class Particular:
     def emit(self, kernels: Any, facts: Any, origins: Any, target: Any) -> Any:
         """Write kernels without sines."""
         if any(map(_sines, kernels)):
-            raise UnsupportedError(Diagnostic("GY-CPP-002", "no sines"))
+            raise UnsupportedError.of("GY-CPP-002", "no sines")
         return self.ours.emit(kernels, facts, origins, target)
 
 

@@ -81,7 +81,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def runtime(prefix: Path) -> Path:
     """The library's file."""
-    return prefix / "lib" / library.SONAME
+    return prefix / "lib" / library.soname(library.LIBRARY)
 
 
 @pytest.fixture(scope="module")
@@ -597,7 +597,7 @@ def test_a_compiler_that_fails(tmp_path: Path) -> None:
 
 def _sanitized(folder: Path, *flags: str) -> str:
     built = SharedRuntime(_toolchain(), ("-g", "-O1", *flags)).build(default_session().cache)
-    place = folder / library.SONAME
+    place = folder / library.soname(library.LIBRARY)
     shutil.copyfile(built, place)
     return _driver(folder, place, *flags)
 

@@ -32,7 +32,7 @@ def compile(  # `aot.compile` is what it is
     dynamic_shapes: Any = None,
     target: str | Sequence[str] | None = None,
     options: Mapping[str, Any] | None = None,
-    runtime: Literal["python", "standalone"] = "python",
+    runtime: Literal["python", "standalone", "libtorch"] = "python",
 ) -> Path:
     """Compile a model for the CPU into one file, and return its path.
 
@@ -51,11 +51,12 @@ def compile(  # `aot.compile` is what it is
             compiling process do not go into packages.
         runtime: `"standalone"` makes a package that the C library (`gyrator.h`) runs, too, in a
             process without Python and libtorch. Kernels then compute matrix products, convolutions
-            and attention, as with the option `extern_kernels="none"`.
+            and attention, as with the option `extern_kernels="none"`. `"libtorch"` makes one for
+            the C library with libtorch, in a process without Python: it calls operators by name.
 
     Raises:
-        UnsupportedError: GY-AOT-001 for what a package cannot do; GY-AOT-005 for what a standalone
-            one cannot, with all calls that prevent it; what the compiler refuses.
+        UnsupportedError: GY-AOT-001 for what a package cannot do; GY-AOT-005 for what one that
+            C runs cannot, with all calls that prevent it; what the compiler refuses.
         OptionError: GY-AOT-002 for a target that there is not, GY-AOT-003 for an option that does
             not go into packages, and those of `torch.compile`.
         ToolchainError: GY-BUILD-001 where there is no compiler for a target.

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import torch
 from attrs import define, evolve, field
 
+from gyrator.aot.operators import called_operators, unpassed
 from gyrator.aot.targets import PackageTarget, package_targets
 from gyrator.aot.trace import device_of, least_of, signature, trace, unpackable
 from gyrator.options import OptionError, Options, make_options
 from gyrator.session import default_session
 from gyrator.store.content_hash import product_hash
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.native import runner_extension
@@ -57,7 +58,7 @@ _STANDALONE: Mapping[str, Any] = {"extern_kernels": "none"}
 """The options that standalone packages have unless others are given."""
 
 
-Runtime = Literal["python", "standalone"]
+Runtime = Literal["python", "standalone", "libtorch"]
 
 
 def build(
@@ -79,8 +80,8 @@ def build(
     kind = targets[0].device or HOST
     if device.type not in (kind, HOST):
         raise unpackable(f"the program works on {device}", f"export it with tensors of {kind}")
-    if kind != HOST and runtime == "standalone":
-        raise unpackable(f"a standalone package does not run on {kind}", "take runtime='python'")
+    if kind != HOST and runtime != "python":
+        raise unpackable(f"a {runtime} package does not run on {kind}", "take runtime='python'")
     machines, here = [t.machine for t in targets], platform.machine()
     machine = here if here in machines else machines[0]
     place = device if device.type == kind else torch.device(kind, 0)
@@ -112,14 +113,14 @@ def _options(given: Mapping[str, Any] | None, runtime: Runtime) -> Options:
     if runtime not in get_args(Runtime):
         said = f"there is no runtime {runtime!r} for packages"
         help = f"take one of {', '.join(get_args(Runtime))}"
-        raise OptionError(Diagnostic("GY-AOT-002", said, help=help))
+        raise OptionError.of("GY-AOT-002", said, help=help)
     own = _STANDALONE if runtime == "standalone" else {}
     wanted = make_options(options={**own, **(given or {})})
     for name, value in _FIXED.items():
         if given is not None and name in given and given[name] != value:
             said = f"option {name!r} does not go into packages as {given[name]!r}"
             help = f"leave it out: it is {value!r} there"
-            raise OptionError(Diagnostic("GY-AOT-003", said, help=help))
+            raise OptionError.of("GY-AOT-003", said, help=help)
     return evolve(wanted, **_FIXED)
 
 
@@ -157,8 +158,8 @@ class _Package:
         entry, tensors, weights = signature(name, program, first, self.place)
         for weight in weights:
             self._add_weight(weight, tensors[weight.name])
-        if self.runtime == "standalone":
-            _check_standalone(name, [found.made for found in traced.values()])
+        if self.runtime != "python":
+            _check_runtime(name, self.runtime, [found.made for found in traced.values()])
         programs = tuple(
             self._program(name, target, found.made, moves) for target, found in traced.items()
         )
@@ -221,7 +222,7 @@ class _Package:
         """Write the file."""
         runners = self._runners()
         members: dict[str, bytes | Raw] = dict(sorted(self.members.items()))
-        if self.runtime == "standalone":
+        if self.runtime != "python":
             members = {name: Raw.of(data) for name, data in sorted(self.members.items())}
         if self.tensors:
             members[WEIGHTS] = packed(self.tensors)
@@ -235,11 +236,15 @@ class _Package:
             runners=runners,
             provenance=self._provenance(),
             runtime=self.runtime,
+            operators=called_operators(self._calls()) if self.runtime == "libtorch" else (),
             device="" if self.place.type == HOST else self.place.type,
         )
         text = manifest.to_json().encode()
-        first = Raw.of(text) if self.runtime == "standalone" else text
+        first = Raw.of(text) if self.runtime != "python" else text
         write_archive(path, {MANIFEST: first, **members})
+
+    def _calls(self) -> set[str]:
+        return {name for e in self.entries for p in e.programs for name in p.calls}
 
     def _runners(self) -> tuple[StoredRunner, ...]:
         """Add the native runner for this Python; none where it cannot be built, which warns."""
@@ -270,13 +275,17 @@ class _Package:
         )
 
 
-def _check_standalone(entry: str, programs: Sequence[Made]) -> None:
-    """Refuse an entry point that takes more than its own kernels (GY-AOT-005)."""
-    lacking = sorted({name for made in programs for name in takes_python(made.product.plan)})
+def _check_runtime(entry: str, runtime: Runtime, programs: Sequence[Made]) -> None:
+    """Refuse an entry point that takes more than the C library has (GY-AOT-005)."""
+    by_name = runtime == "libtorch"
+    lacking = {n for made in programs for n in takes_python(made.product.plan, torch=by_name)}
+    if by_name:
+        calls = {e.target for made in programs for e in made.manifest.externs}
+        lacking |= {f"{name} ({why})" for name in calls if (why := unpassed(name))}
     if lacking:
-        what = f"{entry} cannot run without Python: it calls {', '.join(lacking)}"
-        help = 'leave out runtime="standalone", or what calls them'
-        raise UnsupportedError(Diagnostic("GY-AOT-005", what, help=help))
+        what = f"{entry} cannot run without Python: it calls {', '.join(sorted(lacking))}"
+        help = f'leave out runtime="{runtime}", or what calls them'
+        raise UnsupportedError.of("GY-AOT-005", what, help=help)
 
 
 def _described(name: str, data: bytes | Raw) -> Member:

@@ -11,7 +11,6 @@ from gyrator.options import OptionError, Options
 from gyrator.session import Session, default_session
 from gyrator.targets import TargetDefinition, installed
 from gyrator.targets.cpu import CPU, cpu_target
-from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.target import Target
 from gyrator_ir.types import HOST
 from gyrator_runtime.build import available_cores
@@ -94,4 +93,4 @@ def _own(device: str) -> PackageTarget:
 
 def _wrong(said: str, more: str = "") -> OptionError:
     help = f"take some of {', '.join(ISA_LEVELS)}{more}"
-    return OptionError(Diagnostic("GY-AOT-002", said, help=help))
+    return OptionError.of("GY-AOT-002", said, help=help)

@@ -23,7 +23,7 @@ from gyrator.frontend.boundary import plain_boundary
 from gyrator.reports.records import Stopwatch
 from gyrator.store.manifest import ProgramManifest
 from gyrator.store.programs import Product, attribute
-from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
+from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.types import HOST
 from gyrator_runtime.artifact import Library
 from gyrator_runtime.package.manifest import Dim, Entry, Input, Output, Symbol, Weight
@@ -43,7 +43,7 @@ _UNBOUNDED = 1 << 62
 
 def unpackable(what: str, help: str = "") -> UnsupportedError:
     """Return the error of what a package cannot do (GY-AOT-001)."""
-    return UnsupportedError(Diagnostic("GY-AOT-001", what, help=help))
+    return UnsupportedError.of("GY-AOT-001", what, help=help)
 
 
 @frozen(eq=False)

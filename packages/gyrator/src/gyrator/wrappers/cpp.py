@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from gyrator.store.manifest import CompiledHost
 from gyrator_ir.content import content_hash
-from gyrator_ir.diagnostics import Diagnostic
+from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.host.nodes import (
     CallPartition,
     CallProgram,
@@ -38,7 +38,7 @@ from gyrator_runtime.artifact import Library, libraries_of
 from gyrator_runtime.build import Builder, BuildHandle
 from gyrator_runtime.cache import Cache, CacheError
 from gyrator_runtime.host.externs import overload
-from gyrator_runtime.host.outside import LayoutError, conform
+from gyrator_runtime.host.outside import conform
 from gyrator_runtime.native import LoadedKernel
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.native.kernels import check_handler
@@ -146,7 +146,12 @@ def _shape(values: Sequence[Value]) -> Iterator[int]:
 
 
 class HostToolchain(Toolchain):
-    """Compiles host programs: exceptions, the C++ library, libtorch by name."""
+    """Compiles host programs: exceptions, libtorch by name.
+
+    g++ does not link the C and the C++ library, which takes longer than to write a small program's
+    code: they are found among what libtorch needs. `libgcc`, whose functions stand for instructions
+    that a processor lacks, is linked all the same: they are hidden in each library.
+    """
 
     def compile_flags(self, isa: str) -> tuple[str, ...]:
         """Flags for any processor of the machine's architecture."""
@@ -155,11 +160,12 @@ class HostToolchain(Toolchain):
     def build_commands(self, isa: str, source: str, library: str) -> tuple[tuple[str, ...], ...]:
         """Commands, run in order, that make the shared `library` from the C++ file `source`."""
         stand_in = f"{source}.o"  # the builder removes a file of that name
+        bare, own = (("-nostdlib",), ("-lgcc",)) if self.family == "gcc" else ((), ())
         return (
             stand_in_command(self, LIBTORCH, stand_in),
             (
-                *(*self.command, *FLAGS, "-shared", "-Wl,--no-as-needed"),
-                *("-o", library, source, stand_in),
+                *(*self.command, *FLAGS, *bare, "-shared", "-Wl,--no-as-needed"),
+                *("-o", library, source, stand_in, *own),
             ),
         )
 
@@ -371,7 +377,7 @@ def call_op(op: str, name: str, arguments: list[Any], wanted: str) -> list[Any]:
 def layout_error(code: str, text: str) -> None:
     """Raise the error of an input or of an op's result that a program does not take."""
     help = "pass what the program was compiled for, or correct the op's meta (fake) function"
-    raise LayoutError(Diagnostic(code, text, help=help))
+    raise LayoutError.of(code, text, help=help)
 
 
 def typed(text: str) -> Any:

@@ -134,6 +134,28 @@ class PackedProgram:
 
 
 @frozen
+class OperatorArgument:
+    """An argument of an operator, in the order of its schema."""
+
+    name: str
+    kind: str
+    """`Tensor`, `int`, `bool`, `float`, `str`, `ScalarType`, `Layout`, `MemoryFormat`, `Device` and
+    others, with `?` behind what may be None, `[]` behind lists, and `[2]` where one may stand for
+    two."""
+    default: Scalar | tuple[Scalar, ...] = None
+
+
+@frozen
+class CalledOperator:
+    """An operator that plans call."""
+
+    name: str
+    """`aten.mm.out`"""
+    arguments: tuple[OperatorArgument, ...]
+    returns: tuple[str, ...]
+
+
+@frozen
 class Entry:
     """A function that the package holds."""
 
@@ -204,8 +226,11 @@ class PackageManifest:
     members: tuple[Member, ...]
     runners: tuple[Runner, ...]
     provenance: Provenance
-    runtime: Literal["python", "standalone"] = "python"
-    """`standalone`: the C library runs it, too, and no member is deflated."""
+    runtime: Literal["python", "standalone", "libtorch"] = "python"
+    """Which C library runs it, too: `standalone` the one without libtorch, and the one with it;
+    `libtorch` the latter. No member of theirs is deflated."""
+    operators: tuple[CalledOperator, ...] = ()
+    """What `libtorch` calls."""
     device: str = ""
     """The type of the devices that it runs on; empty for the CPU."""
     format: int = FORMAT

@@ -1,11 +1,14 @@
-"""The C library that runs packages without Python and without libtorch: its sources, built here.
+"""The C libraries that run packages without Python: their sources, built here.
+
+`libgyrator_runtime` needs no libtorch; `libgyrator_torch` calls operators by libtorch's C ABI.
 
 - `include`: `gyrator.h`, the interface, and `gyrator.hpp`, the same for C++.
 - `src`: `archive`, `json`: the file; `package`: what is in it, linked; `program`: plans, looked
-  through word by word; `executor`: a call; `api`: the interface.
-- `library`: builds it; says which plans it runs.
+  through word by word; `executor`: a call; `api`: the interface. `operators` is all that differs:
+  in `src/torch`, and in `src/alone`, which has none.
+- `library`: builds them; says which plans they run.
 
-It runs the words of plans by the same text as the runner for Python, `native/plan.h`.
+They run the words of plans by the same text as the runner for Python, `native/plan.h`.
 """
 
 from gyrator_runtime.standalone.library import (

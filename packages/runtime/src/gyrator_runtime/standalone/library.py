@@ -9,18 +9,21 @@ from typing import Any
 
 from attrs import frozen
 
-from gyrator_ir.diagnostics import Diagnostic, GyratorError
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.process import Limited
-from gyrator_runtime.toolchain import Toolchain
+from gyrator_runtime.toolchain import Toolchain, stand_in_command
 
 LIBRARY = "libgyrator_runtime.so"
-SONAME = f"{LIBRARY}.1"
-"""With GYR_ABI_VERSION of gyrator.h."""
+"""The library that needs no libtorch."""
+TORCH_LIBRARY = "libgyrator_torch.so"
+"""The library that calls operators by libtorch's C ABI."""
+LIBTORCH = "libtorch_cpu.so"
+"""What exports that ABI."""
 FUNCTIONS = frozenset(
     {
         "size_of", "stride_of", "integer", "identity", "reinterpret", "over_storage", "separate",
-        "assert_true", "read_scalar",
+        "assert_true", "read_scalar", "pack",
     }
 )  # fmt: skip
 """Functions of `gyrator_runtime.host` that the library has."""
@@ -28,18 +31,15 @@ REFERENCES = frozenset(
     {"Allocator", "Conforming", "Within", "Branching", "Looping", "Repeating", "Calling"}
 )
 """Other references of plans that it has."""
+_OPERATORS = frozenset({"Operator", "Operating"})
 _DATA = frozenset({"tuple", "list", "TorchObject", "TorchDevice", "Carried"})
 
 _HERE = Path(__file__).parent
-_INCLUDE = (_HERE / "include", _HERE.parent / "native")
+_INCLUDE = (_HERE / "include", _HERE / "src", _HERE.parent / "native")
 _FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
-_LINK = (
-    "-shared",
-    f"-Wl,-soname,{SONAME}",
-    "-Wl,-z,defs",
-    f"-Wl,--version-script={_HERE / 'exports.map'}",
-)
+_LINK = ("-shared", f"-Wl,--version-script={_HERE / 'exports.map'}")
 _LIBRARIES = ("-lgomp", "-ldl", "-lpthread")
+_STAND_IN = "stand-in.o"
 _SECONDS = 600.0
 
 
@@ -47,11 +47,17 @@ class LibraryError(GyratorError):
     """The C library cannot be built here."""
 
 
-def takes_python(plan: str) -> tuple[str, ...]:
+def soname(library: str) -> str:
+    """Return a library's name with GYR_ABI_VERSION of gyrator.h."""
+    return f"{library}.1"
+
+
+def takes_python(plan: str, *, torch: bool = False) -> tuple[str, ...]:
     """Return what the library lacks of a stored plan, by name: operators that it calls, above all.
 
     Args:
         plan: the text of a `StoredPlan`.
+        torch: of the library with libtorch, which calls operators.
     """
     found: set[str] = set()
 
@@ -62,8 +68,11 @@ def takes_python(plan: str) -> tuple[str, ...]:
         if kind in _DATA:
             for item in fields:
                 look(item)
-        elif kind in ("HostFunction", "Operator", "Operating"):
-            if kind != "HostFunction" or fields[0] not in FUNCTIONS:
+        elif kind in _OPERATORS:
+            if not torch:
+                found.add(fields[0])
+        elif kind == "HostFunction":
+            if fields[0] not in FUNCTIONS:
                 found.add(fields[0])
         elif kind == "Looping" and fields[3]:
             found.add("a loop that stacks its values")
@@ -83,11 +92,18 @@ class SharedRuntime:
     toolchain: Toolchain
     more: Sequence[str] = ()
     """Flags behind the usual ones: those of a sanitizer, say."""
+    torch: bool = False
+    """With libtorch, which need not be there to build it."""
+
+    @property
+    def library(self) -> str:
+        """Its name."""
+        return TORCH_LIBRARY if self.torch else LIBRARY
 
     def key(self) -> CacheKey:
         """Return its key."""
-        texts = b"".join(f.name.encode() + f.read_bytes() for f in _sources())
-        flags = " ".join((*_FLAGS, *self.more, *_LIBRARIES))
+        texts = b"".join(f.name.encode() + f.read_bytes() for f in self._sources())
+        flags = " ".join((*_FLAGS, *self.more, self.library, *_LIBRARIES))
         fields = {"text": texts, "flags": flags.encode(), "compiler": self.toolchain.identity}
         return make_key("library", fields)
 
@@ -96,31 +112,49 @@ class SharedRuntime:
 
         def write(folder: Path) -> None:
             include = tuple(f"-I{path}" for path in _INCLUDE)
-            units = tuple(str(f) for f in _sources() if f.suffix == ".cpp")
-            command = (
-                *self.toolchain.command, *_FLAGS, *(self.more or ("-s",)), *include, *_LINK,
-                "-o", LIBRARY, *units, *_LIBRARIES,
+            units = tuple(str(f) for f in self._sources() if f.suffix == ".cpp")
+            named = f"-Wl,-soname,{soname(self.library)}"
+            wholly: tuple[str, ...] = ("-Wl,-z,defs",)
+            if self.torch:
+                _run(stand_in_command(self.toolchain, LIBTORCH, _STAND_IN), folder)
+                wholly = ("-Wl,--no-as-needed", _STAND_IN)
+            _run(
+                (
+                    *self.toolchain.command, *_FLAGS, *(self.more or ("-s",)), *include, *_LINK,
+                    named, "-o", self.library, *units, *wholly, *_LIBRARIES,
+                ),
+                folder,
             )  # fmt: skip
-            child = Limited(command, _SECONDS, folder)
-            status, output = child.wait()
-            if status:
-                raise subprocess.SubprocessError(output.strip()[-2000:] or f"status {status}")
+            (folder / _STAND_IN).unlink(missing_ok=True)
 
         try:
-            return cache.get_or_build(self.key(), write).file(LIBRARY)
+            return cache.get_or_build(self.key(), write).file(self.library)
         except (OSError, subprocess.SubprocessError) as error:
             said = f"the C library cannot be built: {error}"
             help = "install g++, whose libgomp it needs (Debian: apt-get install g++)"
-            raise LibraryError(Diagnostic("GY-BUILD-011", said, help=help)) from error
+            raise LibraryError.of("GY-BUILD-011", said, help=help) from error
+
+    def _sources(self) -> list[Path]:
+        own = _HERE / "src" / ("torch" if self.torch else "alone")
+        shared = [_HERE.parent / "native" / name for name in ("forks.h", "plan.h")]
+        files = [f for f in (_HERE / "src").iterdir() if f.is_file()]
+        public = [*(_HERE / "include").iterdir(), _HERE / "exports.map"]
+        return sorted((*files, *own.iterdir(), *public, *shared))
 
 
-def shared_runtime(cache: Cache, toolchain: Toolchain) -> Path:
+def _run(command: Sequence[str], folder: Path) -> None:
+    status, output = Limited(command, _SECONDS, folder).wait()
+    if status:
+        raise subprocess.SubprocessError(output.strip()[-2000:] or f"status {status}")
+
+
+def shared_runtime(cache: Cache, toolchain: Toolchain, *, torch: bool = False) -> Path:
     """Return the library's file, built where the cache has none. LibraryError (GY-BUILD-011)."""
-    return SharedRuntime(toolchain).build(cache)
+    return SharedRuntime(toolchain, torch=torch).build(cache)
 
 
-def install(folder: Path, library: Path) -> None:
-    """Put the library, its headers and what CMake needs to find them below a folder."""
+def install(folder: Path, *libraries: Path) -> None:
+    """Put libraries, their headers and what CMake needs to find them below a folder."""
     targets = {
         "include": sorted((_HERE / "include").iterdir()),
         "lib/cmake/gyrator": sorted((_HERE / "cmake").iterdir()),
@@ -129,17 +163,13 @@ def install(folder: Path, library: Path) -> None:
         (folder / name).mkdir(parents=True, exist_ok=True)
         for file in files:
             shutil.copyfile(file, folder / name / file.name)
-    # Beside what is there first: a process may have the old one mapped.
-    fresh = folder / "lib" / f".{SONAME}.new"
-    shutil.copyfile(library, fresh)
-    fresh.chmod(0o755)
-    fresh.replace(folder / "lib" / SONAME)
-    link = folder / "lib" / LIBRARY
-    link.unlink(missing_ok=True)
-    link.symlink_to(SONAME)
-
-
-def _sources() -> list[Path]:
-    shared = [_HERE.parent / "native" / name for name in ("forks.h", "plan.h")]
-    own = [*(_HERE / "src").iterdir(), *(_HERE / "include").iterdir(), _HERE / "exports.map"]
-    return sorted((*own, *shared))
+    for library in libraries:
+        link = folder / "lib" / library.name
+        name = soname(library.name)
+        # Beside what is there first: a process may have the old one mapped.
+        fresh = link.with_name(f".{name}.new")
+        shutil.copyfile(library, fresh)
+        fresh.chmod(0o755)
+        fresh.replace(link.with_name(name))
+        link.unlink(missing_ok=True)
+        link.symlink_to(name)

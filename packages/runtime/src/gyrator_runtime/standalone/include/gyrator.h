@@ -1,7 +1,9 @@
-/* Packages of compiled models from C: no Python, no libtorch.
+/* Packages of compiled models from C, without Python.
  *
- * A package is a file that `gyrator.aot.compile(..., runtime="standalone")` wrote. It holds native
- * code: open only files of those whom you would let run programs as you.
+ * A package is a file that `gyrator.aot.compile` wrote. libgyrator_runtime runs those with
+ * runtime="standalone", and needs no libtorch; libgyrator_torch runs them and those with
+ * runtime="libtorch", which call operators of ATen. They hold native code: open only files of those
+ * whom you would let run programs as you.
  *
  *   gyr_package *package;
  *   gyr_instance *model;
@@ -53,7 +55,8 @@ enum {
   GYR_ERROR_WEIGHT = 9,   /* a weight that does not fit (-008) */
   GYR_ERROR_MEMORY = 10,  /* an allocator has no memory */
   GYR_ERROR_CHECK = 11,   /* a check of the program failed: an index is out of range, ... */
-  GYR_ERROR_INTERNAL = 12 /* none of these: a bug */
+  GYR_ERROR_INTERNAL = 12, /* none of these: a bug */
+  GYR_ERROR_OPERATOR = 13  /* an operator of ATen, or of the caller's, failed */
 };
 
 /* Element types. A complex number is two floats, real part first. */

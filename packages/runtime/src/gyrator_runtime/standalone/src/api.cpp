@@ -10,6 +10,7 @@
 #include "error.h"
 #include "executor.h"
 #include "forks.h"
+#include "operators.h"
 #include "package.h"
 
 extern "C" void omp_set_num_threads(int);
@@ -326,6 +327,7 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   if (n_inputs) need(inputs, "inputs");
   if (n_outputs) need(outputs, "outputs");
   run_in_fork();
+  const Ungraded ungraded;
   const std::shared_ptr<const State> state = instance.now();
   Symbols symbols(entry);
   Values given;
@@ -406,8 +408,8 @@ const char* gyr_status_name(gyr_status status) {
       "GYR_OK",           "GYR_ERROR_ARGUMENT", "GYR_ERROR_FILE",  "GYR_ERROR_FORMAT",
       "GYR_ERROR_ALTERED", "GYR_ERROR_MISFIT",   "GYR_ERROR_CALL",  "GYR_ERROR_INPUT",
       "GYR_ERROR_OUTPUT", "GYR_ERROR_WEIGHT",   "GYR_ERROR_MEMORY", "GYR_ERROR_CHECK",
-      "GYR_ERROR_INTERNAL"};
-  return status < 0 || status > GYR_ERROR_INTERNAL ? "?" : names[status];
+      "GYR_ERROR_INTERNAL", "GYR_ERROR_OPERATOR"};
+  return status < 0 || status > GYR_ERROR_OPERATOR ? "?" : names[status];
 }
 
 void gyr_set_threads(int32_t count) { omp_set_num_threads(std::max(count, 1)); }

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "error.h"
+#include "operators.h"
 
 namespace gyr {
 
@@ -85,30 +86,30 @@ struct Numbers {
   int n;
 };
 
-// An argument of a call: a value, a constant, or sizes.
-struct Given {
-  Value value;
-  const Const* constant = nullptr;
-  std::vector<int64_t> computed;
-
-  Numbers numbers() const {
-    const std::vector<int64_t>& from = constant ? constant->integers : computed;
-    if (from.size() > GYR_MAX_NDIM || (constant && constant->items.size() != from.size()))
-      unexpected("sizes");
-    return {from.data(), int(from.size())};
-  }
-  gyr_dtype dtype() const {
-    if (!constant || constant->kind != Const::Kind::kType || !constant->dtype)
-      unexpected("an element type");
-    return constant->dtype;
-  }
-  Value take() { return constant ? Value::of(*constant) : std::move(value); }
-  int64_t integer() const { return integer_of(constant ? Value::of(*constant) : value); }
-  Tensor* tensor() const {
-    if (constant) return constant->tensor ? constant->tensor : (unexpected("a tensor"), nullptr);
-    return tensor_of(value);
-  }
-};
+Numbers numbers(const Given& given) {
+  const Const* constant = given.constant;
+  const std::vector<int64_t>& from = constant ? constant->integers : given.computed;
+  if (from.size() > GYR_MAX_NDIM || (constant && constant->items.size() != from.size()))
+    unexpected("sizes");
+  return {from.data(), int(from.size())};
+}
+gyr_dtype dtype(const Given& given) {
+  const Const* constant = given.constant;
+  if (!constant || constant->kind != Const::Kind::kType || !constant->dtype)
+    unexpected("an element type");
+  return constant->dtype;
+}
+Value held(Given& given) {
+  return given.constant ? Value::of(*given.constant) : std::move(given.value);
+}
+int64_t integer(const Given& given) {
+  return integer_of(given.constant ? Value::of(*given.constant) : given.value);
+}
+Tensor* tensor(const Given& given) {
+  if (!given.constant) return tensor_of(given.value);
+  if (!given.constant->tensor) unexpected("a tensor");
+  return given.constant->tensor;
+}
 
 // One run of a plan: what plan.h asks for.
 class Frame {
@@ -161,18 +162,42 @@ class Frame {
     const Const& given = constant(args);
     std::vector<Given> all(given.items.size());
     for (size_t k = 0; k < all.size(); k++) all[k].constant = &given.items[k];
-    return keep(dst, called(constant(function), all));
+    return keep(dst, called(constant(function), all, nullptr));
   }
   const int64_t* call(const int64_t* pc, const int64_t* ints) {
     const int64_t dst = pc[0];
     const Const& function = constant(pc[1]);
+    const Const* names = pc[2] < 0 ? nullptr : &constant(pc[2]);
     std::vector<Given> all(static_cast<size_t>(pc[3]));
     pc += 4;
     for (Given& given : all) pc = argument(given, pc, ints);
-    keep(dst, called(function, all));
+    keep(dst, called(function, all, names));
     return pc;
   }
-  const int64_t* operate(const int64_t*, const int64_t*) { unexpected("no operator"); }
+  const int64_t* operate(const int64_t* pc, const int64_t* ints) {
+    const Const& function = constant(pc[1]);
+    const int64_t n = pc[2], n_numbers = pc[3];
+    Values held;
+    std::vector<Tensor*> tensors;
+    pc += 4;
+    for (int64_t k = 0; k < n; k++) {
+      Tensor* tensor = tensor_of(at(pc[0]));
+      const int64_t ndim = pc[1];
+      if (ndim >= 0) {
+        int64_t layout[2 * GYR_MAX_NDIM];
+        for (int64_t d = 0; d < 2 * ndim; d++) layout[d] = ints[pc[5 + d]];
+        const gyr_dtype dtype = dtype_of(function.items[size_t(k)].items[1].text);
+        tensor = within(tensor, dtype, int(ndim), layout, layout + ndim, ints[pc[4]]);
+        held.push_back(Value::of(tensor));
+      }
+      tensors.push_back(tensor);
+      pc += ndim < 0 ? 2 : 5 + 2 * ndim;
+    }
+    std::vector<double> numbers(static_cast<size_t>(n_numbers));
+    if (n_numbers) memcpy(numbers.data(), pc, sizeof(double) * size_t(n_numbers));
+    watched(function, [&] { function.op->operate(tensors, numbers); });
+    return pc + n_numbers;
+  }
 
   const int64_t* conform(const int64_t* pc, const int64_t* ints) {
     const int ndim = int(pc[5]);
@@ -221,7 +246,7 @@ class Frame {
     for (; n > 0; n--) {
       Given given;
       pc = argument(given, pc, ints);
-      results_.push_back(given.take());
+      results_.push_back(held(given));
     }
     return true;
   }
@@ -275,11 +300,15 @@ class Frame {
       value = Value::of(laid_out(given, layout + ndim));
       return;
     }
-    fail(GYR_ERROR_INPUT,
-         gyr::words("the input ", wanted.text, " is ",
-                    described(given->dtype, given->ndim, given->sizes(), given->strides()),
-                    "; the program was compiled for ",
-                    described(wanted.dtype, ndim, layout, layout + ndim)));
+    const std::string& op = wanted.items[0].text;
+    const std::string found =
+        described(given->dtype, given->ndim, given->sizes(), given->strides());
+    const std::string expected = described(wanted.dtype, ndim, layout, layout + ndim);
+    if (!op.empty())
+      fail(GYR_ERROR_CHECK,
+           gyr::words(op, " returned ", found, " where its meta function says ", expected));
+    fail(GYR_ERROR_INPUT, gyr::words("the input ", wanted.text, " is ", found,
+                                     "; the program was compiled for ", expected));
   }
 
   Tensor* allocated(const Const& allocator, const Numbers& sizes, const Numbers& strides,
@@ -299,51 +328,66 @@ class Frame {
     return Tensor::allocated(context_.allocator, dtype, sizes.n, sizes.data, strides.data);
   }
 
+  // Calls a function, of whose time the profiler is told.
+  template <class F>
+  void watched(const Const& f, F&& function) {
+    const int64_t begin = context_.profiler ? now() : 0;
+    function();
+    if (context_.profiler) context_.profiler(context_.profiled, f.text.c_str(), now() - begin);
+  }
+
   // What a call gives; the number of arguments has been checked.
-  Value called(const Const& f, std::vector<Given>& given) {
+  Value called(const Const& f, std::vector<Given>& given, const Const* names) {
     switch (f.call) {
+      case Call::kOperator: {
+        Value found;
+        watched(f, [&] { found = f.op->call(given, names); });
+        return found;
+      }
+      case Call::kPack:
+        return Value::of(taken(given, 0));
       case Call::kSizeOf:
       case Call::kStrideOf: {
-        Tensor* of = given[0].tensor();
-        const int64_t dim = given[1].integer();
+        Tensor* of = tensor(given[0]);
+        const int64_t dim = integer(given[1]);
         if (dim < 0 || dim >= of->ndim) unexpected("a dimension");
         return Value::of((f.call == Call::kSizeOf ? of->sizes() : of->strides())[dim]);
       }
       case Call::kInteger:
       case Call::kIdentity:
-        return given[0].take();
+        return held(given[0]);
       case Call::kReinterpret: {
-        Tensor* base = given[0].tensor();
-        const Numbers sizes = given[1].numbers(), strides = given[2].numbers();
+        Tensor* base = tensor(given[0]);
+        const Numbers sizes = numbers(given[1]), strides = numbers(given[2]);
         if (sizes.n != strides.n) unexpected("as many strides as sizes");
         return Value::of(within(base, base->dtype, sizes.n, sizes.data, strides.data,
-                                given[3].integer() * int64_t(base->item)));
+                                integer(given[3]) * int64_t(base->item)));
       }
       case Call::kOverStorage: {
-        const Numbers sizes = given[1].numbers(), strides = given[2].numbers();
+        const Numbers sizes = numbers(given[1]), strides = numbers(given[2]);
         if (sizes.n != strides.n) unexpected("as many strides as sizes");
-        return Value::of(within(given[0].tensor(), given[3].dtype(), sizes.n, sizes.data,
-                                strides.data, given[4].integer()));
+        return Value::of(within(tensor(given[0]), dtype(given[3]), sizes.n, sizes.data,
+                                strides.data, integer(given[4])));
       }
       case Call::kAssertTrue:
-        if (!given[0].integer())
+        if (!integer(given[0]))
           fail(GYR_ERROR_CHECK, given[1].constant ? given[1].constant->text : "a check failed");
         return Value::none();
       case Call::kReadScalar:
-        return scalar_of(given[0].tensor());
+        return scalar_of(tensor(given[0]));
       case Call::kAllocator:
-        return Value::of(allocated(f, given[0].numbers(), given[1].numbers(), given[2].dtype()));
+        return Value::of(allocated(f, numbers(given[0]), numbers(given[1]), dtype(given[2])));
       case Call::kWithin:
       case Call::kCalling:
         return Value::of(run_plan(context_, context_.plans[size_t(f.plan)], taken(given, 0)));
       case Call::kBranching: {
-        const int64_t chosen = holds(given[0].take()) ? f.plan : f.other;
+        const int64_t chosen = holds(held(given[0])) ? f.plan : f.other;
         return Value::of(run_plan(context_, context_.plans[size_t(chosen)], taken(given, 1)));
       }
       case Call::kLooping:
         return Value::of(looped(f, taken(given, 0)));
       case Call::kRepeating:
-        return Value::of(repeated(f, given[0].integer(), taken(given, 1)));
+        return Value::of(repeated(f, integer(given[0]), taken(given, 1)));
       default:
         unexpected("a function that is called");
     }
@@ -352,7 +396,7 @@ class Frame {
   static Values taken(std::vector<Given>& given, size_t from) {
     Values out;
     out.reserve(given.size() - from);
-    for (size_t k = from; k < given.size(); k++) out.push_back(given[k].take());
+    for (size_t k = from; k < given.size(); k++) out.push_back(held(given[k]));
     return out;
   }
 

@@ -58,6 +58,13 @@ struct Value {
   void leave_list();
 };
 
+// An argument of a call: a value, a constant, or sizes.
+struct Given {
+  Value value;
+  const Const* constant = nullptr;
+  std::vector<int64_t> computed;
+};
+
 // What all plans of one call of gyr_run have in common.
 struct Context {
   const std::vector<Plan>& plans;

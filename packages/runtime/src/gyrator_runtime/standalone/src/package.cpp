@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "error.h"
+#include "operators.h"
 
 namespace gyr {
 
@@ -236,8 +237,11 @@ Package::Package(const char* path, const gyr_open_options& options)
   const int64_t format = manifest["format"].integer();
   if (format != kFormat)
     fail(GYR_ERROR_FORMAT, words("it has format ", format, "; this library reads ", kFormat));
-  if (manifest["runtime"].text() != "standalone")
-    fail(GYR_ERROR_MISFIT, "it needs Python: make it with runtime=\"standalone\"");
+  const std::string& runtime = manifest["runtime"].text();
+  if (runtime == "libtorch" && !has_operators())
+    fail(GYR_ERROR_MISFIT, "it needs libtorch: open it with libgyrator_torch");
+  if (runtime != "standalone" && runtime != "libtorch")
+    fail(GYR_ERROR_MISFIT, "it needs Python: make it with runtime=\"standalone\" or \"libtorch\"");
   const int64_t plans = manifest["plan_format"].integer();
   if (plans != kPlanFormat)
     fail(GYR_ERROR_FORMAT, words("its plans have format ", plans, ", not ", kPlanFormat));
@@ -245,6 +249,9 @@ Package::Package(const char* path, const gyr_open_options& options)
   for (const Json& row : manifest["members"].list())
     members_[row["name"].text()] = {row["size"].integer(), row["sha256"].text()};
   read_weights(manifest, options.verify);
+  for (const auto& [key, rows] : manifest.object())
+    for (size_t k = 0; key == "operators" && k < rows.list().size(); k++)
+      operators_[rows.list()[k]["name"].text()] = operator_of(rows.list()[k]);
   for (const Json& row : manifest["entries"].list()) read_entry(row);
   if (entries.empty()) fail(GYR_ERROR_FILE, "it has no entry points");
 }
@@ -402,6 +409,7 @@ void Package::link(Entry& entry, const Json& row) {
                                  kLevels[level_]));
   isa = kLevels[std::max(level, level_of(isa))];
   Links links;
+  links.operators = operators_;
   std::map<std::string, Library*> owners;
   for (const Json& library : (*best)["libraries"].list()) {
     const std::string& name = library["member"].text();

@@ -96,6 +96,7 @@ struct Package {
   std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
   std::vector<Own> aligned_;  // copies of those that lie at odd addresses
   std::map<std::string, std::unique_ptr<Library>> libraries_;
+  std::map<std::string, std::shared_ptr<const Operator>> operators_;
   std::string here_, built_;  // this machine, and the one whose code programs are by default
   int level_;
 };

@@ -19,13 +19,14 @@ constexpr Named kHost[] = {
     {"integer", Call::kInteger, 1},          {"identity", Call::kIdentity, 1},
     {"reinterpret", Call::kReinterpret, 4},  {"over_storage", Call::kOverStorage, 5},
     {"separate", Call::kSeparate, 0},        {"assert_true", Call::kAssertTrue, 2},
-    {"read_scalar", Call::kReadScalar, 1},
+    {"read_scalar", Call::kReadScalar, 1},   {"pack", Call::kPack, 0},
 };
 constexpr Named kReferences[] = {
     {"Allocator", Call::kAllocator, 3}, {"Conforming", Call::kConforming, 0},
     {"Within", Call::kWithin, 0},       {"Branching", Call::kBranching, 1},
     {"Looping", Call::kLooping, 0},     {"Repeating", Call::kRepeating, 1},
-    {"Calling", Call::kCalling, 0},
+    {"Calling", Call::kCalling, 0},     {"Operator", Call::kOperator, 0},
+    {"Operating", Call::kOperating, 0},
 };
 
 [[noreturn]] void malformed() { fail(GYR_ERROR_FILE, "a plan is malformed"); }
@@ -36,7 +37,7 @@ void need(bool holds) {
 
 [[noreturn]] void unknown(const std::string& what) {
   fail(GYR_ERROR_MISFIT,
-       words("it calls ", what, ", which takes Python: make it with runtime=\"standalone\""));
+       words("it calls ", what, ", which this library does not have"));
 }
 
 size_t least_arguments(Call call) {
@@ -94,11 +95,13 @@ class Linker {
     need(row.size() > 1);
     if (kind == "TorchObject") {
       out.kind = Const::Kind::kType;
-      out.dtype = dtype_of(row[1].text());
+      out.text = row[1].text();
+      out.dtype = dtype_of(out.text);
       return out;
     }
     if (kind == "TorchDevice") {
       out.kind = Const::Kind::kOther;
+      out.text = row[1].text();
       return out;
     }
     if (kind == "Carried") {
@@ -139,11 +142,21 @@ class Linker {
         out.integer = at(1).integer();
         out.truth = at(4).text() == "all";
         out.text = at(5).text();
+        out.items.push_back(constant(at(6)));
         if (at(3).text() != "cpu") unknown(words("a tensor on ", at(3).text()));
         break;
       case Call::kAllocator:
         if (at(1).text() != "cpu") unknown(words("a tensor on ", at(1).text()));
         break;
+      case Call::kOperator:
+      case Call::kOperating: {
+        const auto found = links_.operators.find(at(1).text());
+        if (found == links_.operators.end()) unknown(at(1).text());
+        out.op = found->second;
+        out.text = at(1).text();
+        if (out.call == Call::kOperating) out.items = constant(at(2)).items;
+        break;
+      }
       case Call::kWithin:
         out.plan = earlier(at(3));
         break;
@@ -231,12 +244,17 @@ class Checker {
       case OP_CALL: {
         target();
         const Call called = function();
-        need(word() == -1);  // nothing that is called here has arguments by name
+        const size_t names = named();
+        need(!names || called == Call::kOperator);  // nothing else has arguments by name
         const int64_t n = count();
+        need(names <= size_t(n));
         need(size_t(n) >= least_arguments(called));
         for (int64_t k = 0; k < n; k++) argument();
         return true;
       }
+      case OP_OPERATE:
+        operate();
+        return true;
       case OP_DROP:
         reg();
         return true;
@@ -275,6 +293,35 @@ class Checker {
   void target() {
     const int64_t k = word();
     if (k != -1) below(k, plan_.n_regs);
+  }
+
+  size_t named() {
+    if (word() == -1) return 0;
+    at_--;
+    const Const& names = constant();
+    need(names.kind == Const::Kind::kSequence);
+    for (const Const& name : names.items) need(name.kind == Const::Kind::kText);
+    return names.items.size();
+  }
+
+  void operate() {
+    word();
+    const Const& function = constant();
+    need(function.call == Call::kOperating);
+    const int64_t n = count(), numbers = count();
+    need(size_t(n) == function.items.size());
+    for (int64_t k = 0; k < n; k++) {
+      reg();
+      const Const& layout = function.items[size_t(k)];
+      const int64_t ndim = word();
+      if (ndim == -1) continue;
+      need(ndim >= 0 && ndim <= GYR_MAX_NDIM && layout.items.size() == 2 &&
+           dtype_of(layout.items[1].text));
+      word();
+      word();
+      for (int64_t slots = 1 + 2 * ndim; slots > 0; slots--) slot();
+    }
+    for (int64_t k = 0; k < numbers; k++) word();
   }
 
   void argument() {
@@ -420,6 +467,13 @@ void Plan::bind_outputs(int64_t skipped) {
         const int64_t n = pc[3];
         pc += 4;
         for (int64_t k = 0; k < n; k++) pc = argument(pc);
+        break;
+      }
+      case OP_OPERATE: {
+        const int64_t n = pc[2], numbers = pc[3];
+        pc += 4;
+        for (int64_t k = 0; k < n; k++) pc += pc[1] < 0 ? 2 : 5 + 2 * pc[1];
+        pc += numbers;
         break;
       }
       case OP_DROP:

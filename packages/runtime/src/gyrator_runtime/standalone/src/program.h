@@ -15,7 +15,7 @@
 namespace gyr {
 
 // What a plan may call. Those of native/references.py, and of `gyrator_runtime.host`, that need
-// nothing of Python; STANDALONE in library.py has the same names.
+// nothing of Python; library.py has the same names.
 enum class Call {
   kNothing,
   kSizeOf,
@@ -27,6 +27,7 @@ enum class Call {
   kSeparate,
   kAssertTrue,
   kReadScalar,
+  kPack,
   kAllocator,
   kConforming,
   kWithin,
@@ -34,7 +35,11 @@ enum class Call {
   kLooping,
   kRepeating,
   kCalling,
+  kOperator,
+  kOperating,
 };
+
+class Operator;
 
 struct Const {
   enum class Kind { kNone, kInteger, kReal, kText, kSequence, kType, kTensor, kFunction, kOther };
@@ -50,6 +55,7 @@ struct Const {
   Call call = Call::kNothing;
   int64_t plan = 0, other = 0, carried = 0;  // fields of functions that run plans
   int32_t place = -1;  // of the caller's output that an allocator makes
+  std::shared_ptr<const Operator> op;
 };
 
 struct Launched {
@@ -72,6 +78,7 @@ struct Plan {
 struct Links {
   std::map<std::string, Launched> kernels;
   std::map<std::string, Tensor*> constants;
+  std::map<std::string, std::shared_ptr<const Operator>> operators;
 };
 
 // Returns the plans of a text (plan/stored.py). Error: GYR_ERROR_FILE where they are malformed,

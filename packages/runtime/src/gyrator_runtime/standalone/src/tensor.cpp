@@ -146,8 +146,17 @@ Storage* Storage::make(const gyr_allocator& allocator, size_t bytes) {
   return made;
 }
 
+Storage* Storage::of_owner(void* owner, void (*release)(void* owner)) {
+  gyr_allocator by = default_allocator();
+  Storage* made = make(by, 0);
+  made->allocator.context = owner;
+  made->release_owner = release;
+  return made;
+}
+
 void Storage::leave() {
   if (users.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+  if (release_owner) release_owner(allocator.context);
   const gyr_allocator by = allocator;
   by.release(by.context, this, bytes);
 }

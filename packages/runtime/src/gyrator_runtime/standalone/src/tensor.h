@@ -38,9 +38,12 @@ struct alignas(kAlignment) Storage {
   std::atomic<int64_t> users{1};
   size_t bytes;
   gyr_allocator allocator;
+  void (*release_owner)(void* owner) = nullptr;
 
   // Error (GYR_ERROR_MEMORY) where there is none.
   static Storage* make(const gyr_allocator& allocator, size_t bytes);
+  // One that stands for memory of another's: `release` gets the owner when nobody has it any more.
+  static Storage* of_owner(void* owner, void (*release)(void* owner));
   char* data() { return reinterpret_cast<char*>(this + 1); }
   Storage* share() {
     users.fetch_add(1, std::memory_order_relaxed);

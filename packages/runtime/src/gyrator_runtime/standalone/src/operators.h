@@ -1,0 +1,41 @@
+// Operators of ATen, called by name: torch/operators.cpp calls them, alone/operators.cpp has none.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "executor.h"
+#include "json.h"
+
+namespace gyr {
+
+class Operator {
+ public:
+  virtual ~Operator() = default;
+  // Calls it with arguments as plans give them, the last ones by `names` (null: none of them). A list
+  // where it has several results, or none. Error for what it raises.
+  virtual Value call(const std::vector<Given>& given, const Const* names) const = 0;
+  // Calls one that writes a product of matrices into the first of tensors.
+  virtual void operate(const std::vector<Tensor*>& tensors,
+                       const std::vector<double>& numbers) const = 0;
+};
+
+// Whether the library calls operators.
+bool has_operators();
+// An operator by what the manifest says of it. Error (GYR_ERROR_MISFIT) where it cannot be called.
+std::shared_ptr<const Operator> operator_of(const Json& row);
+
+// No gradients are recorded while one lives.
+class Ungraded {
+ public:
+  Ungraded();
+  ~Ungraded();
+  Ungraded(const Ungraded&) = delete;
+  Ungraded& operator=(const Ungraded&) = delete;
+
+ private:
+  bool recorded_ = false;
+};
+
+}  // namespace gyr

@@ -1,0 +1,563 @@
+#include "operators.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "error.h"
+#include "shim.h"
+
+namespace gyr {
+
+namespace {
+
+void check(AOTITorchError code, const std::string& what) {
+  if (!code) return;
+  const char* said = torch_exception_get_what_without_backtrace
+                         ? torch_exception_get_what_without_backtrace()
+                         : nullptr;
+  if (said && *said) fail(GYR_ERROR_OPERATOR, words(what, ": ", said));
+  fail(GYR_ERROR_OPERATOR, words(what, " failed; before 2.13 torch writes why to stderr"));
+}
+
+// Element types as libtorch numbers them, in the order of ours.
+using Code = int32_t (*)();
+constexpr Code kCodes[] = {
+    aoti_torch_dtype_float64,         aoti_torch_dtype_float32,
+    aoti_torch_dtype_float16,         aoti_torch_dtype_bfloat16,
+    aoti_torch_dtype_float8_e4m3fn,   aoti_torch_dtype_float8_e5m2,
+    aoti_torch_dtype_float8_e4m3fnuz, aoti_torch_dtype_float8_e5m2fnuz,
+    aoti_torch_dtype_int64,           aoti_torch_dtype_int32,
+    aoti_torch_dtype_int16,           aoti_torch_dtype_int8,
+    aoti_torch_dtype_uint64,          aoti_torch_dtype_uint32,
+    aoti_torch_dtype_uint16,          aoti_torch_dtype_uint8,
+    aoti_torch_dtype_bool,            aoti_torch_dtype_complex64,
+    aoti_torch_dtype_complex128,
+};
+
+gyr_dtype dtype_of_code(int32_t code) {
+  for (size_t k = 0; k < sizeof kCodes / sizeof *kCodes; k++)
+    if (kCodes[k]() == code) return gyr_dtype(k + 1);
+  return GYR_NONE;
+}
+
+bool is_complex(gyr_dtype dtype) { return dtype == GYR_COMPLEX64 || dtype == GYR_COMPLEX128; }
+
+struct Word {
+  const char* name;
+  Code code;
+};
+constexpr Word kLayouts[] = {{"strided", aoti_torch_layout_strided}};
+constexpr Word kFormats[] = {
+    {"contiguous_format", aoti_torch_memory_format_contiguous_format},
+    {"channels_last", aoti_torch_memory_format_channels_last},
+    {"channels_last_3d", aoti_torch_memory_format_channels_last_3d},
+    {"preserve_format", aoti_torch_memory_format_preserve_format},
+};
+
+// A tensor of libtorch's; released where nobody took it.
+class Handle {
+ public:
+  Handle() = default;
+  explicit Handle(AtenTensorHandle owned) : at_(owned) {}
+  Handle(Handle&& other) noexcept : at_(other.release()) {}
+  Handle& operator=(Handle&& other) noexcept {
+    std::swap(at_, other.at_);
+    return *this;
+  }
+  ~Handle() {
+    if (at_) aoti_torch_delete_tensor_object(at_);
+  }
+  AtenTensorHandle get() const { return at_; }
+  AtenTensorHandle* out() { return &at_; }
+  AtenTensorHandle release() { return std::exchange(at_, nullptr); }
+
+ private:
+  AtenTensorHandle at_ = nullptr;
+};
+
+// A tensor in the memory of one of ours.
+Handle lent(Tensor* of) {
+  Handle made;
+  check(aoti_torch_create_tensor_from_blob(of->data, of->ndim, of->sizes(), of->strides(), 0,
+                                           kCodes[of->dtype - 1](), aoti_torch_device_type_cpu(),
+                                           -1, made.out()),
+        "a tensor of libtorch");
+  return made;
+}
+
+void release_tensor(void* owner) {
+  aoti_torch_delete_tensor_object(static_cast<AtenTensorHandle>(owner));
+}
+
+// One of libtorch's as one of ours. Where it lies in the memory of an argument it shares that.
+Value taken_over(Handle handle, const std::vector<Tensor*>& arguments, const std::string& op) {
+  bool defined = false;
+  check(aoti_torch_is_defined(handle.get(), &defined), op);
+  if (!defined) return Value::none();
+  int32_t code = 0, device = 0, layout = 0;
+  int64_t ndim = 0, *sizes = nullptr, *strides = nullptr;
+  void* data = nullptr;
+  check(aoti_torch_get_dtype(handle.get(), &code), op);
+  check(aoti_torch_get_device_type(handle.get(), &device), op);
+  check(aoti_torch_get_layout(handle.get(), &layout), op);
+  const gyr_dtype dtype = dtype_of_code(code);
+  if (!dtype || device != aoti_torch_device_type_cpu() || layout != aoti_torch_layout_strided())
+    fail(GYR_ERROR_OPERATOR, words(op, " gives a tensor that is not dense, or not on the CPU"));
+  check(aoti_torch_get_dim(handle.get(), &ndim), op);
+  check(aoti_torch_get_sizes(handle.get(), &sizes), op);
+  check(aoti_torch_get_strides(handle.get(), &strides), op);
+  check(aoti_torch_get_data_ptr(handle.get(), &data), op);
+  if (ndim > GYR_MAX_NDIM) fail(GYR_ERROR_OPERATOR, words(op, " gives many dimensions"));
+  Own made(Tensor::make(dtype, int(ndim), sizes, strides));
+  made->data = static_cast<char*>(data);
+  for (Tensor* argument : arguments) {
+    const auto range = argument->range();
+    if (range.first > data || data >= range.second) continue;
+    made->storage = argument->storage ? argument->storage->share() : nullptr;
+    return Value::of(made.release());
+  }
+  made->storage = Storage::of_owner(handle.get(), release_tensor);
+  handle.release();
+  return Value::of(made.release());
+}
+
+enum class Base { kTensor, kInteger, kReal, kText, kType, kLayout, kFormat, kDevice, kOther };
+
+// The type of an argument or a result: `Tensor?[]`, `int[2]`.
+struct Kind {
+  std::string name;
+  Base base = Base::kOther;
+  // What is around it, outermost last: -1 for `?`, the number in brackets for a list, 0 for any.
+  std::vector<int64_t> around;
+
+  static Kind read(const std::string& text) {
+    static constexpr std::pair<const char*, Base> kBases[] = {
+        {"Tensor", Base::kTensor}, {"int", Base::kInteger},    {"bool", Base::kInteger},
+        {"float", Base::kReal},    {"str", Base::kText},       {"ScalarType", Base::kType},
+        {"Layout", Base::kLayout}, {"MemoryFormat", Base::kFormat}, {"Device", Base::kDevice},
+    };
+    Kind made;
+    made.name = text;
+    const size_t end = text.find_first_of("?[");
+    for (const auto& [name, base] : kBases)
+      if (text.compare(0, end, name) == 0) made.base = base;
+    for (size_t at = end; at < text.size(); at++) {
+      if (text[at] == '?') made.around.push_back(-1);
+      else if (text[at] == '[') made.around.push_back(atoll(text.c_str() + at + 1));
+    }
+    return made;
+  }
+
+  void drop(StableIValue value, size_t level) const {
+    if (level == 0) {
+      if (base == Base::kTensor) Handle gone(reinterpret_cast<AtenTensorHandle>(value));
+      else if (base == Base::kText) torch_delete_string(reinterpret_cast<StringHandle>(value));
+    } else if (around[level - 1] < 0) {
+      auto* box = reinterpret_cast<StableIValue*>(value);
+      if (!box) return;
+      drop(*box, level - 1);
+      delete box;
+    } else {
+      auto* list = reinterpret_cast<StableListHandle>(value);
+      size_t size = 0;
+      torch_list_size(list, &size);
+      for (size_t k = 0; k < size; k++) {
+        StableIValue item = 0;
+        if (!torch_list_get_item(list, k, &item)) drop(item, level - 1);
+      }
+      torch_delete_list(list);
+    }
+  }
+};
+
+// An encoded value, which is released unless it is taken.
+class Slot {
+ public:
+  Slot(const Kind& kind, size_t level, StableIValue value)
+      : kind_(&kind), level_(level), value_(value) {}
+  Slot(Slot&& other) noexcept
+      : kind_(std::exchange(other.kind_, nullptr)), level_(other.level_), value_(other.value_) {}
+  Slot& operator=(Slot&&) = delete;
+  ~Slot() {
+    if (kind_) kind_->drop(value_, level_);
+  }
+  StableIValue peek() const { return value_; }
+  StableIValue take() {
+    kind_ = nullptr;
+    return value_;
+  }
+
+ private:
+  const Kind* kind_;
+  size_t level_;
+  StableIValue value_;
+};
+
+// What an argument is made of: exactly one is set, or none of them for None.
+struct Item {
+  const Const* constant = nullptr;
+  const Value* value = nullptr;
+  const std::vector<int64_t>* sizes = nullptr;
+  const int64_t* number = nullptr;
+
+  static Item of(const Const& constant) {
+    Item made;
+    if (constant.kind != Const::Kind::kNone) made.constant = &constant;
+    return made;
+  }
+  static Item of(const Value& value) {
+    Item made;
+    if (value.kind != Value::Kind::kNone) made.value = &value;
+    return made;
+  }
+  static Item of(const int64_t& number) {
+    Item made;
+    made.number = &number;
+    return made;
+  }
+  static Item of(const Given& given) {
+    if (given.constant) return of(*given.constant);
+    if (given.value.kind != Value::Kind::kEmpty) return of(given.value);
+    Item made;
+    made.sizes = &given.computed;
+    return made;
+  }
+
+  bool none() const { return !constant && !value && !sizes && !number; }
+  bool listed() const {
+    return sizes || (value && value->kind == Value::Kind::kList) ||
+           (constant && constant->kind == Const::Kind::kSequence);
+  }
+  size_t count() const {
+    return sizes ? sizes->size() : value ? value->list->size() : constant->items.size();
+  }
+  Item operator[](size_t k) const {
+    return sizes ? of((*sizes)[k]) : value ? of((*value->list)[k]) : of(constant->items[k]);
+  }
+  Tensor* tensor() const {
+    if (value && value->kind == Value::Kind::kTensor) return value->tensor;
+    return constant ? constant->tensor : nullptr;
+  }
+  bool integer(int64_t* out) const {
+    if (number) *out = *number;
+    else if (constant && constant->kind == Const::Kind::kInteger) *out = constant->integer;
+    else if (value && (value->kind == Value::Kind::kInteger || value->kind == Value::Kind::kBool))
+      *out = value->integer;
+    else return false;
+    return true;
+  }
+  bool real(double* out) const {
+    int64_t whole;
+    if (integer(&whole)) *out = double(whole);
+    else if (constant && constant->kind == Const::Kind::kReal) *out = constant->real;
+    else if (value && value->kind == Value::Kind::kReal) *out = value->real;
+    else return false;
+    return true;
+  }
+};
+
+// The arguments of one call, encoded.
+class Encoder {
+ public:
+  explicit Encoder(const std::string& op) : op_(op) {}
+  std::vector<Tensor*> tensors;  // those that are lent
+
+  Slot encode(const Kind& kind, const Item& item, size_t level) {
+    if (level == 0) return Slot(kind, 0, plain(kind, item));
+    if (kind.around[level - 1] < 0) {
+      if (item.none()) return Slot(kind, level, 0);
+      Slot inner = encode(kind, item, level - 1);
+      auto* box = new StableIValue(inner.peek());  // libtorch frees it likewise
+      inner.take();
+      return Slot(kind, level, reinterpret_cast<StableIValue>(box));
+    }
+    return list(kind, item, level);
+  }
+
+ private:
+  [[noreturn]] void wrong(const Kind& kind) const {
+    fail(GYR_ERROR_INTERNAL, words("a plan gives ", op_, " no ", kind.name));
+  }
+
+  Slot list(const Kind& kind, const Item& item, size_t level) {
+    if (!item.listed() && (item.none() || kind.around[level - 1] == 0)) wrong(kind);
+    const size_t n = item.listed() ? item.count() : size_t(kind.around[level - 1]);
+    StableListHandle made = nullptr;
+    check(torch_new_list_reserve_size(n, &made), op_);
+    Slot whole(kind, level, reinterpret_cast<StableIValue>(made));
+    for (size_t k = 0; k < n; k++) {
+      Slot part = encode(kind, item.listed() ? item[k] : item, level - 1);
+      check(torch_list_push_back(made, part.peek()), op_);
+      part.take();
+    }
+    return whole;
+  }
+
+  StableIValue plain(const Kind& kind, const Item& item) {
+    int64_t integer = 0;
+    switch (kind.base) {
+      case Base::kTensor:
+        return tensor(kind, item);
+      case Base::kInteger:
+        if (item.integer(&integer)) return StableIValue(integer);
+        wrong(kind);
+      case Base::kReal: {
+        double real;
+        StableIValue bits;
+        if (!item.real(&real)) wrong(kind);
+        memcpy(&bits, &real, sizeof bits);
+        return bits;
+      }
+      case Base::kText: {
+        StringHandle made = nullptr;
+        if (!item.constant || item.constant->kind != Const::Kind::kText) wrong(kind);
+        const std::string& text = item.constant->text;
+        check(torch_new_string_handle(text.data(), text.size(), &made), op_);
+        return reinterpret_cast<StableIValue>(made);
+      }
+      case Base::kType:
+        if (item.integer(&integer)) return StableIValue(integer);
+        if (!item.constant || !item.constant->dtype) wrong(kind);
+        return StableIValue(kCodes[item.constant->dtype - 1]());
+      case Base::kLayout:
+        return word(kind, item, std::begin(kLayouts), std::end(kLayouts));
+      case Base::kFormat:
+        return word(kind, item, std::begin(kFormats), std::end(kFormats));
+      case Base::kDevice:
+        if (!item.constant || item.constant->text != "cpu") wrong(kind);
+        return StableIValue(uint32_t(aoti_torch_device_type_cpu())) << 32 | uint32_t(-1);
+      default:
+        fail(GYR_ERROR_MISFIT,
+             words(op_, " takes a ", kind.name, ", which libtorch's C ABI does not pass"));
+    }
+  }
+
+  StableIValue tensor(const Kind& kind, const Item& item) {
+    Handle made;
+    if (item.none()) {
+      check(aoti_torch_new_uninitialized_tensor(made.out()), op_);
+    } else {
+      Tensor* given = item.tensor();
+      if (!given) wrong(kind);
+      tensors.push_back(given);
+      made = lent(given);
+    }
+    return reinterpret_cast<StableIValue>(made.release());
+  }
+
+  StableIValue word(const Kind& kind, const Item& item, const Word* begin, const Word* end) const {
+    int64_t integer;
+    if (item.integer(&integer)) return StableIValue(integer);
+    for (; item.constant && begin != end; begin++)
+      if (item.constant->text == begin->name) return StableIValue(begin->code());
+    wrong(kind);
+  }
+
+  const std::string& op_;
+};
+
+// Products of matrices that libtorch's C ABI has without the dispatcher, which passes no `Scalar`.
+struct Product {
+  const char* name;
+  AOTITorchError (*plain)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
+  AOTITorchError (*scaled)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle,
+                           double, double);
+};
+constexpr Product kProducts[] = {
+    {"aten.mm.out", aoti_torch_cpu_mm_out, nullptr},
+    {"aten.bmm.out", aoti_torch_cpu_bmm_out, nullptr},
+    {"aten.addmm.out", nullptr, aoti_torch_cpu_addmm_out},
+    {"aten.baddbmm.out", nullptr, aoti_torch_cpu_baddbmm_out},
+};
+
+struct Parameter {
+  std::string name;
+  Kind kind;
+  Const otherwise;
+};
+
+Const constant_of(const Json& data) {
+  Const made;
+  switch (data.kind()) {
+    case Json::Kind::kNull:
+      break;
+    case Json::Kind::kBool:
+    case Json::Kind::kInteger:
+      made.kind = Const::Kind::kInteger;
+      made.truth = data.is(Json::Kind::kBool);
+      made.integer = made.truth ? data.truth() : data.integer();
+      break;
+    case Json::Kind::kReal:
+      made.kind = Const::Kind::kReal;
+      made.real = data.real();
+      break;
+    case Json::Kind::kText:
+      made.kind = Const::Kind::kText;
+      made.text = data.text();
+      break;
+    default:
+      made.kind = Const::Kind::kSequence;
+      for (const Json& item : data.list()) made.items.push_back(constant_of(item));
+  }
+  return made;
+}
+
+class TorchOperator final : public Operator {
+ public:
+  explicit TorchOperator(const Json& row) : name_(row["name"].text()) {
+    const size_t first = name_.find('.'), second = name_.find('.', first + 1);
+    if (second == std::string::npos) fail(GYR_ERROR_FILE, words(name_, " names no operator"));
+    op_ = words(name_.substr(0, first), "::", name_.substr(first + 1, second - first - 1));
+    overload_ = name_.substr(second + 1);
+    if (overload_ == "default") overload_.clear();
+    for (const Json& a : row["arguments"].list())
+      parameters_.push_back(
+          {a["name"].text(), Kind::read(a["kind"].text()), constant_of(a["default"])});
+    for (const Json& r : row["returns"].list()) {
+      returns_.push_back(Kind::read(r.text()));
+      const Kind& kind = returns_.back();
+      const bool plain = kind.base == Base::kTensor || kind.base == Base::kInteger;
+      const bool known = kind.around.empty() || (kind.around.size() == 1 && kind.around[0] == 0);
+      if (!plain || !known)
+        fail(GYR_ERROR_MISFIT, words("it calls ", name_, ", which gives a ", kind.name));
+    }
+    for (const Product& p : kProducts)
+      if (name_ == p.name) product_ = &p;
+  }
+
+  Value call(const std::vector<Given>& given, const Const* names) const override {
+    const std::vector<Item> items = matched(given, names);
+    if (product_) return product_of(items);
+    Encoder encoder(name_);
+    std::vector<Slot> slots;
+    slots.reserve(items.size());
+    for (size_t k = 0; k < items.size(); k++) {
+      const Kind& kind = parameters_[k].kind;
+      slots.push_back(encoder.encode(kind, items[k], kind.around.size()));
+    }
+    std::vector<StableIValue> stack(std::max<size_t>({slots.size(), returns_.size(), 1}));
+    for (size_t k = 0; k < slots.size(); k++) stack[k] = slots[k].take();
+    check(aoti_torch_call_dispatcher(op_.c_str(), overload_.c_str(), stack.data()), name_);
+    return results(stack, encoder.tensors);
+  }
+
+  void operate(const std::vector<Tensor*>& t, const std::vector<double>& numbers) const override {
+    std::vector<Handle> h;
+    for (Tensor* tensor : t) h.push_back(lent(tensor));
+    if (product_ && product_->plain && h.size() == 3)
+      return check(product_->plain(h[0].get(), h[1].get(), h[2].get()), name_);
+    if (!product_ || !product_->scaled || h.size() != 4 || numbers.size() != 2)
+      fail(GYR_ERROR_FILE, words("a plan has no product ", name_));
+    check(product_->scaled(h[0].get(), h[1].get(), h[2].get(), h[3].get(), numbers[0], numbers[1]),
+          name_);
+  }
+
+ private:
+  // What each argument is made of.
+  std::vector<Item> matched(const std::vector<Given>& given, const Const* names) const {
+    const size_t n_named = names ? names->items.size() : 0, placed = given.size() - n_named;
+    if (placed > parameters_.size())
+      fail(GYR_ERROR_FILE, words("a plan gives ", name_, " too many arguments"));
+    std::vector<Item> items;
+    for (const Parameter& p : parameters_) items.push_back(Item::of(p.otherwise));
+    for (size_t k = 0; k < placed; k++) items[k] = Item::of(given[k]);
+    for (size_t n = 0; n < n_named; n++) {
+      size_t k = 0;
+      while (k < parameters_.size() && parameters_[k].name != names->items[n].text) k++;
+      if (k == parameters_.size())
+        fail(GYR_ERROR_FILE, words(name_, " has no argument ", names->items[n].text));
+      items[k] = Item::of(given[placed + n]);
+    }
+    return items;
+  }
+
+  Value product_of(const std::vector<Item>& items) const {
+    std::vector<Tensor*> tensors;
+    std::vector<double> numbers;
+    for (const Item& item : items) {
+      double number;
+      if (Tensor* tensor = item.tensor()) tensors.push_back(tensor);
+      else if (item.real(&number)) numbers.push_back(number);
+    }
+    if (tensors.empty()) fail(GYR_ERROR_FILE, words("a plan gives ", name_, " no tensors"));
+    std::rotate(tensors.begin(), tensors.end() - 1, tensors.end());  // the result comes last
+    operate(tensors, numbers);
+    return Value::of(tensors[0]->share());
+  }
+
+  Value results(const std::vector<StableIValue>& stack, const std::vector<Tensor*>& given) const {
+    std::vector<Slot> slots;
+    slots.reserve(returns_.size());
+    for (size_t k = 0; k < returns_.size(); k++)
+      slots.emplace_back(returns_[k], returns_[k].around.size(), stack[k]);
+    Values made;
+    for (size_t k = 0; k < slots.size(); k++) made.push_back(result(returns_[k], slots[k], given));
+    if (made.size() == 1) return std::move(made[0]);
+    return Value::of(std::move(made));
+  }
+
+  Value result(const Kind& kind, Slot& slot, const std::vector<Tensor*>& given) const {
+    if (kind.base == Base::kInteger) return Value::of(int64_t(slot.take()));
+    if (kind.around.empty()) return tensor(slot.take(), given);
+    auto* list = reinterpret_cast<StableListHandle>(slot.take());
+    size_t size = 0;
+    std::vector<Handle> handles;
+    AOTITorchError code = torch_list_size(list, &size);
+    for (size_t k = 0; !code && k < size; k++) {
+      StableIValue item = 0;
+      code = torch_list_get_item(list, k, &item);
+      if (!code) handles.emplace_back(reinterpret_cast<AtenTensorHandle>(item));
+    }
+    torch_delete_list(list);
+    check(code, name_);
+    Values made;
+    for (Handle& h : handles)
+      made.push_back(tensor(reinterpret_cast<StableIValue>(h.release()), given));
+    return Value::of(std::move(made));
+  }
+
+  // Conjugation and negation that are still to be done come from complex tensors alone.
+  Value tensor(StableIValue value, const std::vector<Tensor*>& given) const {
+    Handle handle(reinterpret_cast<AtenTensorHandle>(value));
+    int32_t code = 0;
+    bool lazy = false, defined = false;
+    check(aoti_torch_is_defined(handle.get(), &defined), name_);
+    if (defined) {
+      check(aoti_torch_get_dtype(handle.get(), &code), name_);
+      lazy = is_complex(dtype_of_code(code));
+      for (Tensor* t : given) lazy = lazy || is_complex(t->dtype);
+    }
+    for (const char* op : {"aten::resolve_conj", "aten::resolve_neg"}) {
+      if (!lazy) break;
+      auto one = reinterpret_cast<StableIValue>(handle.release());
+      check(aoti_torch_call_dispatcher(op, "", &one), op);
+      handle = Handle(reinterpret_cast<AtenTensorHandle>(one));
+    }
+    return taken_over(std::move(handle), given, name_);
+  }
+
+  std::string name_, op_, overload_;
+  std::vector<Parameter> parameters_;
+  std::vector<Kind> returns_;
+  const Product* product_ = nullptr;
+};
+
+}  // namespace
+
+bool has_operators() { return true; }
+
+std::shared_ptr<const Operator> operator_of(const Json& row) {
+  return std::make_shared<TorchOperator>(row);
+}
+
+Ungraded::Ungraded() : recorded_(aoti_torch_grad_mode_is_enabled()) {
+  if (recorded_) aoti_torch_grad_mode_set_enabled(false);
+}
+Ungraded::~Ungraded() {
+  if (recorded_) aoti_torch_grad_mode_set_enabled(true);
+}
+
+}  // namespace gyr
