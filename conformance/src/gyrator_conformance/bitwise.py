@@ -1,7 +1,8 @@
 """`python -m gyrator_conformance.bitwise`: which models have eager's bits, with that numerics.
 
 Each model runs on fresh inputs in inference and in training; results, buffers and gradients must
-equal eager's bit for bit. Calls are timed in turns with the default numerics and with eager mode.
+equal eager's bit for bit. Calls are timed in turns with the default numerics and with eager mode;
+on a CPU it is the processor time of one thread, which other work on the machine changes little.
 """
 
 import argparse
@@ -93,11 +94,17 @@ class Run:
         return [t.detach().clone() for t in (*results, *self.module.buffers(), *gradients)]
 
     def once(self) -> float:
-        """Return the seconds that a call takes."""
+        """Return the seconds of a call: of this thread's work, or until a device is done."""
         given = [self._leaf(t) for t in self.inputs]
         self.module.zero_grad(set_to_none=True)
+        if all(t.is_cpu for t in given):
+            start = time.thread_time()
+            self._call(given)
+            return time.thread_time() - start
+        torch.accelerator.synchronize()
         start = time.perf_counter()
         self._call(given)
+        torch.accelerator.synchronize()
         return time.perf_counter() - start
 
     def _leaf(self, tensor: Tensor) -> Tensor:
@@ -120,8 +127,13 @@ def same(a: Tensor, b: Tensor) -> bool:
 
 
 def _least(calls: Sequence[Callable[[], float]], rounds: int) -> list[float]:
-    """Return the least time of each, called in turns."""
-    times = [[call() for call in calls] for _ in range(max(rounds, 1))]
+    """Return the least time of each, called in turns on one thread."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        times = [[call() for call in calls] for _ in range(max(rounds, 1))]
+    finally:
+        torch.set_num_threads(threads)
     return [min(column) for column in zip(*times, strict=True)]
 
 

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 
 from attrs import define, evolve, field, frozen
 
@@ -76,19 +77,21 @@ class Jury:
     def shrink(self, finding: Finding, end: float = math.inf) -> Finding:
         """Return the simplest program found, until a time of `time.monotonic`, that fails in the
         same way."""
-        best, steps = finding, 0
-        improved = True
-        while improved:
-            improved = False
-            for program in smaller(best.program):
+        best, steps, place = finding, 0, 0
+        changed = True
+        while changed:
+            changed = place > 0  # what failed before is tried again with what is left, once
+            for program in islice(smaller(best.program), place, None):
                 steps += 1
                 if steps > _STEPS or time.monotonic() >= end:
                     return best
                 verdict = self.judge(program)
-                same = (verdict.kind, verdict.explained) == (best.verdict.kind, "")
-                if same:
-                    best, improved = Finding(best.seed, program, verdict), True
+                if (verdict.kind, verdict.explained) == (best.verdict.kind, ""):
+                    best, changed = Finding(best.seed, program, verdict), True
                     break
+                place += 1
+            else:
+                place = 0
         return best
 
     def kill(self) -> None:

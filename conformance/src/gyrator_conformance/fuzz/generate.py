@@ -188,6 +188,8 @@ def _kind(t: Tensor) -> str:
 
 def smaller(program: Program) -> Iterator[Program]:
     """Return programs that are simpler in one respect each, the boldest steps first."""
+    if len(program.results) > 1:
+        yield from (_needed(program, result) for result in program.results)
     count = len(program.statements)
     for size in (s for s in (8, 4, 2, 1) if s <= count):
         for start in range(0, count, size):
@@ -203,6 +205,18 @@ def smaller(program: Program) -> Iterator[Program]:
             yield evolve(program, inputs=inputs)
         if not re.search(rf"\b{given.name}\b", " ".join((*program.statements, *program.results))):
             yield evolve(program, inputs=(*program.inputs[:k], *program.inputs[k + 1 :]))
+
+
+def _needed(program: Program, result: str) -> Program:
+    """Return what one result is made of, and what is done with it."""
+    names = {result}
+    kept: list[str] = []
+    for statement in reversed(program.statements):
+        named = set(re.findall(r"\b[vx]\d+\b", statement))
+        if named & names:
+            names |= named
+            kept.insert(0, statement)
+    return evolve(program, statements=tuple(kept), results=(result,))
 
 
 def _plainer(program: Program) -> Iterator[Program]:

@@ -218,7 +218,7 @@ class Judge:
         first_state = len(names) - len(program.inputs)
         pairs = zip(names, ours.values, theirs.values, strict=True)
         for k, (name, a, b) in enumerate(pairs):
-            if found := form(a, b, strides=k < len(program.results)):
+            if found := form(a, b, result=k < len(program.results)):
                 if found.kind == "shape" and self._has_exact_size(program, call, k, a):
                     found = evolve(found, explained="unstable")
                 gradient = k >= len(program.results) and k < first_state
@@ -313,8 +313,9 @@ def nudged_up(t: Tensor) -> Tensor:
     return moved.requires_grad_(t.requires_grad)
 
 
-def form(a: Any, b: Any, strides: bool) -> Verdict | None:
-    """Return how two values differ in anything but their elements."""
+def form(a: Any, b: Any, result: bool) -> Verdict | None:
+    """Return how two values differ in anything but their elements; strides and pending bits count
+    of a program's results alone."""
     if not isinstance(a, Tensor) or not isinstance(b, Tensor):
         if isinstance(b, Tensor) or isinstance(a, Tensor):
             return Verdict("shape", f"{type(a).__name__}, eager {type(b).__name__}")
@@ -324,10 +325,10 @@ def form(a: Any, b: Any, strides: bool) -> Verdict | None:
     if a.shape != b.shape:
         return Verdict("shape", f"{tuple(a.shape)}, eager {tuple(b.shape)}")
     moving = [k for k in range(a.dim()) if a.shape[k] > 1] if a.numel() else []
-    if strides and any(a.stride(k) != b.stride(k) for k in moving):
+    if result and any(a.stride(k) != b.stride(k) for k in moving):
         return Verdict("stride", f"{a.stride()}, eager {b.stride()} of {tuple(a.shape)}")
     mine, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
-    if mine != other:
+    if result and mine != other:
         return Verdict("bits", f"conj and neg bits {mine}, eager {other}")
     if a.requires_grad != b.requires_grad:
         return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")

@@ -118,7 +118,7 @@ class OpJudge:
         exact: list[Any] | None = None
         written = len(want) - len(tensors) * (1 + case.gradients)
         for k, (a, b) in enumerate(zip(got, want, strict=True)):
-            if found := form(a, b, strides=k < written):
+            if found := form(a, b, result=k < written):
                 return found
             if isinstance(b, Tensor) and not is_close(a, b):
                 if exact is None:
@@ -206,4 +206,4 @@ def _leaf(made: Tensor, like: Tensor) -> Tensor:
 
 
 def _differ(a: Any, b: Any) -> bool:
-    return isinstance(b, Tensor) and (form(a, b, strides=False) is not None or not is_close(a, b))
+    return isinstance(b, Tensor) and (form(a, b, result=False) is not None or not is_close(a, b))
