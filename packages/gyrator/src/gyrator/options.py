@@ -128,6 +128,12 @@ class Options:
         code=False,
     )
     cache: bool = _option(True, "Keep compiled programs on disk, and look there first.", code=False)
+    build_in_background: bool = _option(
+        False,
+        "Do not wait for compilers of kernels: until they are done, PyTorch runs the graph op by "
+        "op, whose results may be rounded in other places.",
+        code=False,
+    )
     threads: int = _option(
         0, "Compiler processes that run at once; 0 means one a core.", code=False
     )

@@ -17,6 +17,7 @@ from torch._dynamo.utils import (
 from torch._guards import CompileContext, TracingContext, compile_context
 
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, GraphCompiler, Phase, untraced
+from gyrator.frontend.background import in_background
 from gyrator.frontend.direct import GraphFacts, callable_for, facts_of
 from gyrator.frontend.double_backward import Replay, forward_mode, watched
 from gyrator.frontend.dynamo_graph import unwrapped
@@ -349,17 +350,26 @@ class Tracing:
             self.finish()  # the forward graph, whose kernels were asked for before
             self.graphs[phase] = begun.finish()
         elif found is None:
-            self.graphs[phase] = self.compile_graph.compile(graph, phase, watch)
+            self.graphs[phase] = self._compiled(graph, phase, watch)
         else:
             self.folding, rest = found
-            compiled = self.compile_graph.compile(rest, phase, watch)
+            compiled = self._compiled(rest, phase, watch)
             call = with_constants(self.folding, compiled.call, self.constants)
             self.graphs[phase] = evolve(compiled, call=call)
         return self.graphs[phase]
 
+    def _compiled(
+        self, graph: torch.fx.GraphModule, phase: Phase, watch: Stopwatch | None
+    ) -> CompiledGraph:
+        if not self.in_background:
+            return self.compile_graph.compile(graph, phase, watch)
+        return in_background(graph, lambda gm: self.compile_graph.begin(gm, phase, watch))
+
     def begin_forward(self, graph: torch.fx.GraphModule) -> Boxed:
         """Compile the forward graph but for waiting for its kernels: `finish` does that."""
         self.modules["forward"] = graph
+        if self.in_background:
+            return self.compile("forward", graph).call
         watch, self.watch = self.watch, None
         self.begun = self.compile_graph.begin(graph, "forward", watch)
 
@@ -452,6 +462,11 @@ class Tracing:
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
             self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)
+
+    @property
+    def in_background(self) -> bool:
+        """Whether nothing waits for kernels; what is saved has to be whole."""
+        return self.options.build_in_background and not _saving()
 
     @property
     def front(self) -> CompiledGraph:

@@ -210,7 +210,7 @@ def explain(
     cache, and `fn` is called so often again, which the times of kernels are of; then it is compiled
     with the option `profile`, and called so often under PyTorch's profiler.
     """
-    chosen = make_options(options=options)
+    chosen = evolve(make_options(options=options), build_in_background=False)
     if runs:
         chosen = evolve(chosen, cache=False)
     seen = _breaks()

@@ -177,6 +177,10 @@ class HostBuilding:
     builder: Builder
     handle: BuildHandle
 
+    def done(self) -> bool:
+        """Whether `libraries` would return at once."""
+        return self.handle.done()
+
     def libraries(self) -> tuple[Library, ...]:
         """Wait, and return what a cache entry needs to hold."""
         return libraries_of(self.handle.built())

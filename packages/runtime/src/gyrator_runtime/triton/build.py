@@ -55,6 +55,11 @@ class TritonBuild:
         self._others = others
         self._pid = os.getpid()
 
+    def done(self) -> bool:
+        """Whether `binaries` would return at once."""
+        built = (*self._sources, *self._others.values())
+        return os.getpid() == self._pid and all(f.done() for f in built)
+
     def binaries(self) -> tuple[Binary, ...]:
         """Wait; BuildError for the first kernel that failed."""
         self._wait()
