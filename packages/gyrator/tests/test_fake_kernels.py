@@ -10,6 +10,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 
 from gyrator.config import Config
+from gyrator.frontend.eager_only import eager_only
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
 
@@ -165,6 +166,21 @@ def test_counts_are_no_values(config: Config, older: Callable[..., None], name: 
             got = torch.compile(function, backend=session.backend)(x)
             torch.testing.assert_close(got, function(x), rtol=0, atol=0)
             assert why in records[-1].fallback and bool(why) == bool(records[-1].fallback)
+
+
+def test_losses_of_logits_have_the_type_of_their_targets() -> None:
+    def traced(*types: torch.dtype) -> Any:
+        graph = torch.fx.Graph()
+        logits, target = graph.placeholder("logits"), graph.placeholder("target")
+        loss = F.binary_cross_entropy_with_logits
+        made = graph.call_function(loss, (logits, target))
+        for node, dtype in zip((logits, target, made), types, strict=True):
+            node.meta["example_value"] = torch.empty(3, dtype=dtype)
+        return eager_only(torch.fx.GraphModule({}, graph))
+
+    wide, narrow = torch.float64, torch.bfloat16
+    assert traced(wide, narrow, narrow) is None
+    assert "another element type" in traced(wide, narrow, wide).message  # as torch 2.11 has it
 
 
 @pytest.mark.parametrize("wrapper", ["python", "cpp"])

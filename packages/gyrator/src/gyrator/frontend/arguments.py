@@ -17,6 +17,8 @@ def refused(node: Node, name: str) -> str:
     """
     if name in _COUNTING:
         return _counts(node, name)
+    if name == _LOGITS:
+        return _loss_of_logits(node)
     check = _CHECKS.get(name)
     if check is None or not node.args or getattr(node.target, "__module__", "") == _MASKED:
         return ""
@@ -40,6 +42,20 @@ def _counts(node: Node, name: str) -> str:
         numbers = list(made or ())[1:]
     wrong = any(n.dtype is not torch.int64 for n in numbers)
     return "is traced with counts of another element type" if wrong else ""
+
+
+_LOGITS = "binary_cross_entropy_with_logits"
+
+
+def _loss_of_logits(node: Node) -> str:
+    """Find a loss that torch before 2.12 traces in the logits' element type, not the target's."""
+    target = node.args[1] if len(node.args) > 1 else node.kwargs.get("target")
+    given = target.meta.get("example_value") if isinstance(target, Node) else None
+    made = node.meta.get("example_value")
+    if not isinstance(given, torch.Tensor) or not isinstance(made, torch.Tensor):
+        return ""
+    wrong = made.dtype is not given.dtype
+    return "is traced with a result of another element type" if wrong else ""
 
 
 _MASKED = "torch.masked._ops"

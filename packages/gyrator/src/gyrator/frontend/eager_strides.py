@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._prims_common import compute_elementwise_output_strides, suggest_memory_format
 from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -70,7 +71,8 @@ def _corrected(gm: GraphModule) -> list[Any]:
     try:
         with mode, mode.shape_env.ignore_fresh_unbacked_symbols(), torch.no_grad():
             fresh = [_like(f, f.stride()) if _strided(f) else f for f in inputs]
-            with _EagerStrides():  # type: ignore[no-untyped-call]
+            # Without Python's dispatcher, fake kernels that call other ops take no symbolic sizes.
+            with enable_python_dispatcher(), _EagerStrides():  # type: ignore[no-untyped-call]
                 return list(_Run(gm).run(*fresh))
     except Exception:  # a call that wants the very tensors that Dynamo saw
         return []
