@@ -8,6 +8,7 @@ import torch
 from attrs import evolve
 
 from gyrator.config import Config
+from gyrator_conformance.fuzz.altered import RESTRIDED
 from gyrator_conformance.fuzz.campaign import Finding, Jury, run_campaign
 from gyrator_conformance.fuzz.generate import generate, smaller
 from gyrator_conformance.fuzz.judge import Judge, Verdict
@@ -107,6 +108,11 @@ def test_unstable_results_and_what_torch_does_are_explained(judge):
             ),
         ),
         (
+            "layout", "v = torch.as_strided(torch.poisson(x.abs()), (5,), (2,))",
+            Input("x", (3, 4), "f32", "T"),
+            lambda x: torch.as_strided(torch.poisson(x.abs()).t().contiguous(), (5,), (2,)),
+        ),
+        (
             "unstable", "v = torch.cosh(x).view(i32)", Input("x", (40,), "f32"),
             lambda x: torch.cosh(x).view(torch.int32) + 1,
         ),
@@ -120,6 +126,29 @@ def test_what_nothing_promises_is_explained_and_nothing_else(
     assert known == reason
     found = judge._unpromised(p, p.function(), lambda x: (wrong(x) * 0 + 77,), 0)
     assert (found == reason) is (reason == "unstable")
+
+
+def test_strides_are_explained_by_axes_of_one_element_alone(judge):
+    def laid(x, order):
+        got = torch.cat([x.sqrt(), x.sqrt()], 1)
+        return (torch.empty(got.shape, dtype=got.dtype).to(memory_format=order).copy_(got),)
+
+    given = Input("x", (7, 2, 4, 1), "bf16", "over", 5)
+    p = program("u = x.sqrt()", "v = torch.cat([u, u], 1)", inputs=(given,))
+    rows, last = torch.contiguous_format, torch.channels_last
+    assert not judge._compare(p, p.function(), lambda x: laid(x, rows)).kind
+    assert judge._compare(p, p.function(), lambda x: laid(x, last)).kind == "stride"
+    for wrong, reason in [
+        (lambda x: laid(x, last), "layout"),
+        (lambda x: (laid(x, last)[0] + 1,), ""),
+        (lambda x: (laid(x, rows)[0].transpose(0, 2).contiguous().transpose(0, 2),), ""),
+    ]:
+        assert judge._unpromised(p, p.function(), wrong, 0, RESTRIDED) == reason
+    moved = program("v = torch.poisson(x.abs())", inputs=(Input("x", (3, 4), "f32", "T"),))
+    assert not judge._unpromised(
+        moved, moved.function(), lambda x: (torch.poisson(x.abs()).t().contiguous().t(),), 0,
+        RESTRIDED,
+    )  # fmt: skip
 
 
 def test_the_exact_result_is_in_double_precision_whatever_a_program_names(judge):

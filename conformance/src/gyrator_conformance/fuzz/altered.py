@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -188,6 +189,54 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
 
+class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lays results of ops out as torch's fake kernels say.
+
+    Args:
+        single: leave results alone of which another axis than those of one element would move.
+    """
+
+    def __init__(self, single: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.single = single
+        self.fakes = FakeTensorMode()
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run an op."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        returned = func._schema.returns
+        if not returned or any(r.alias_info is not None for r in returned):
+            return out
+        try:
+            with self.fakes:
+                fake_args, fake_kwargs = tree_map(_without_values, (args, kwargs))
+                fakes = func(*fake_args, **fake_kwargs)
+        except Exception:  # sizes that values decide, or an op without a fake kernel
+            return out
+        return tree_map(self._laid, out, fakes)
+
+    def _laid(self, t: Any, fake: Any) -> Any:
+        if not isinstance(t, Tensor) or t.shape != fake.shape or t.stride() == fake.stride():
+            return t
+        axes = zip(t.shape, t.stride(), fake.stride(), strict=True)
+        moves = any(n > 1 and mine != said for n, mine, said in axes)
+        if t.layout is not torch.strided or (self.single and moves):
+            return t
+        made = torch.empty_strided(t.shape, fake.stride(), dtype=t.dtype, device=t.device)
+        return made.copy_(t)
+
+
+def _without_values(value: Any) -> Any:
+    if not isinstance(value, Tensor):
+        return value
+    made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    made = torch._conj(made) if value.is_conj() else made
+    return torch._neg_view(made) if value.is_neg() else made
+
+
 _UNTAGGED = frozenset({
     f"{name}_backward" for name in (
         "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logit",
@@ -196,11 +245,14 @@ _UNTAGGED = frozenset({
 })  # fmt: skip
 """Functions of each element alone that do not say so."""
 _SQUARES = frozenset({"var", "std", "var_mean", "std_mean", "_cdist_forward", "renorm"})
-ALTERATIONS: Sequence[tuple[str, Callable[[], TorchDispatchMode]]] = (
-    ("conversion", Converted), ("ties", Stable), ("overflow", Widened),
+Alteration = tuple[str, Callable[[], TorchDispatchMode]]
+ALTERATIONS: Sequence[Alteration] = (
+    ("conversion", Converted), ("ties", Stable), ("overflow", Widened), ("layout", Laid),
     *(("unstable", partial(Rounded, seed)) for seed in range(4)),
 )  # fmt: skip
 """What each mode shows to be unpromised, and the mode."""
+RESTRIDED: Sequence[Alteration] = (("layout", partial(Laid, single=True)),)
+"""The same of strides, of which less is unpromised."""
 
 
 def _copy_of_vectors(out: Tensor, func: OpOverload, args: Any, kwargs: Any) -> None:

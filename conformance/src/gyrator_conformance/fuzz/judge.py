@@ -20,7 +20,7 @@ from gyrator.frontend.double_backward import DoubleBackwardError
 from gyrator.reports.accuracy import differs, is_as_near, is_close, worst_place
 from gyrator.reports.records import GraphRecord
 from gyrator.session import Session
-from gyrator_conformance.fuzz.altered import ALTERATIONS, Drawn
+from gyrator_conformance.fuzz.altered import ALTERATIONS, RESTRIDED, Alteration, Drawn
 from gyrator_conformance.fuzz.program import PROGRAM_FILE, Program
 from gyrator_ir.types import HOST
 
@@ -52,7 +52,8 @@ class Verdict:
     when its inputs, or what its functions and folds return, change in the last place, or a size
     that values decide is the exact one. `overflow`: the elements that differ are other ones in
     eager mode too where norms are taken in float64. `conversion`: they depend on integers made of
-    floats that no integer of the type is. `ties`: on the order of equal elements. `wider`: eager
+    floats that no integer of the type is. `ties`: on the order of equal elements. `layout`: on how
+    a value inside the program lies, which is as torch's fake kernels say. `wider`: eager
     lacks an op for an element type or a layout, fails by an assertion of its own, or has
     overwritten what a gradient needs. `refused`: what the manual says is left to PyTorch, or
     gradients of gradients that the compiler says it cannot compute."""
@@ -240,31 +241,34 @@ class Judge:
         plain = torch.compile(function, backend="aot_eager", dynamic=program.dynamic)
         if self._compare(program, function, plain).kind:
             return "torch"
-        if found.kind not in ("value", "shape"):
+        if found.kind not in ("value", "shape", "stride"):
             return ""
         torch._dynamo.reset()
         backend = self._session(program).backend
         compiled = torch.compile(function, backend=backend, dynamic=program.dynamic)
         for call in range(program.calls):
-            if reason := self._unpromised(program, function, compiled, call):
+            altered = RESTRIDED if found.kind == "stride" else ALTERATIONS
+            if reason := self._unpromised(program, function, compiled, call, altered):
                 return reason
         return ""
 
     def _unpromised(
         self, program: Program, function: Callable[..., Any], compiled: Callable[..., Any],
-        call: int,
+        call: int, alterations: Sequence[Alteration] = ALTERATIONS,
     ) -> str:  # fmt: skip
         """Return why nothing promises what differs in a call; empty where something does."""
         theirs, ours = self._run(program, function, call), self._run(program, compiled, call)
         if theirs.error is not None or ours.error is not None:
             return ""
         places = [k for _, k in self._differences(program, ours, theirs, call)]
-        for reason, mode in ALTERATIONS:
+        for reason, mode in alterations:
             with mode():
                 altered = self._run(program, function, call)
             whole = reason == "unstable"
             if places and changes_alike(ours, theirs, altered, places, whole):
                 return reason
+        if alterations is RESTRIDED:
+            return ""
         nudged = self._run(program, function, call, nudged=True)
         return "unstable" if changes(nudged, theirs) else ""
 
@@ -324,8 +328,7 @@ def form(a: Any, b: Any, result: bool) -> Verdict | None:
         return Verdict("dtype", f"{a.dtype}, eager {b.dtype}")
     if a.shape != b.shape:
         return Verdict("shape", f"{tuple(a.shape)}, eager {tuple(b.shape)}")
-    moving = [k for k in range(a.dim()) if a.shape[k] > 1] if a.numel() else []
-    if result and any(a.stride(k) != b.stride(k) for k in moving):
+    if result and strides_differ(a, b):
         return Verdict("stride", f"{a.stride()}, eager {b.stride()} of {tuple(a.shape)}")
     mine, other = (a.is_conj(), a.is_neg()), (b.is_conj(), b.is_neg())
     if result and mine != other:
@@ -333,6 +336,12 @@ def form(a: Any, b: Any, result: bool) -> Verdict | None:
     if a.requires_grad != b.requires_grad:
         return Verdict("gradient", f"requires_grad {a.requires_grad}, eager {b.requires_grad}")
     return None
+
+
+def strides_differ(a: Tensor, b: Tensor) -> bool:
+    """Whether strides of two tensors of one shape differ along an axis of more than one element."""
+    moving = [k for k in range(a.dim()) if a.shape[k] > 1] if a.numel() else []
+    return any(a.stride(k) != b.stride(k) for k in moving)
 
 
 def _wider(program: Program, theirs: _Outcome) -> str:
@@ -377,6 +386,9 @@ def changes_alike(
     for k in places:
         mine, other, changed = ours.values[k], theirs.values[k], altered.values[k]
         if not isinstance(other, Tensor) or not isinstance(mine, Tensor):
+            return False
+        laid = k < len(ours.results) and mine.shape == other.shape == changed.shape
+        if laid and strides_differ(mine, other) and strides_differ(mine, changed):
             return False
         if form(changed, other, False) is not None:
             continue
