@@ -91,7 +91,7 @@ class TritonDevice:
             capabilities=Capabilities(
                 dtypes=_ALL,
                 atomics=_ATOMICS,
-                sort_extent=256,
+                sort_extent=512,
                 scan_extent=4096,
                 unchecked_division=True,
                 graphs=self.graphs,

@@ -2,8 +2,9 @@
 
 A device wants some accesses of 16 bytes in flight a thread, and enough warps a core to wait for
 them; more elements a thread than registers hold leave fewer warps; warps that fold one row must
-exchange what they found. The model multiplies what is lost to each. Its numbers were fitted to the
-times of 12,000 shapes of 470 kernels on an H100.
+exchange what they found; and programs are launched one after another, each in the time that its
+core moves some kilobytes. The model multiplies what is lost to each. Its numbers were fitted to the
+times of 12,000 shapes of 470 kernels on an H100, and of 2,500 shapes of 218 kernels on an H200.
 """
 
 import math
@@ -17,8 +18,8 @@ from gyrator_codegen.extents import guess, power_of_two
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
-from gyrator_ir.body.nodes import Bind, Load
-from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.body.nodes import Bind, Load, Store
+from gyrator_ir.expr import Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
@@ -32,9 +33,11 @@ _POINTS = 1 << 20  # what an unknown number of points is taken for
 _LENGTH = 1024  # what an unknown number of inner elements is taken for
 
 _ACCESS = 16  # bytes that a thread reads at once
-_MANY = 40  # statements whose values fill the registers...
-_APART = 4  # ... and loads, if they are of elements apart from one another ...
-_LEAST_ELEMENTS = 2  # ... if a thread computes more elements than these
+_STRIDED = 4  # elements that a thread computes where loads skip some...
+_MANY_STRIDED = 4  # ... unless more loads do
+_HELD = 64  # bytes of a row that a thread holds for one of two loads
+_LAUNCH = 4096  # bytes that a core moves while a program is launched
+_UNNOTICED = 22  # programs a core that are launched while nothing else could be done
 
 _Shape = tuple[int, int, int]
 """Points, elements of each, and warps."""
@@ -54,8 +57,12 @@ class _Space:
     """Inner elements lie side by side rather than points."""
     folds: bool
     """There are inner elements."""
-    fills: bool
-    """What one element takes fills registers."""
+    loads: int
+    """Different loads."""
+    strided: int
+    """Those of them that skip elements from point to point."""
+    traffic: int
+    """Bytes that are read and written."""
     cores: int
 
 
@@ -71,12 +78,12 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     values = {c.name: c.values for c in tiled.choices}
     whole = in_one_step(tiled)
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
-    # What a program of a group does first is worth more elements than else fit in its registers.
-    fills = members == 1 and _fills_registers(kernel)
+    traffic = _traffic(kernel, facts, count * length)
+    loads, strided = _loads(kernel)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
-        space = _Space(count, length, width, True, False, fills, cores)
+        space = _Space(count, length, width, True, False, loads, strided, traffic, cores)
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif whole and sorts(kernel):
@@ -85,7 +92,8 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         shapes = best = list(_steps(count, cores))
     else:
         along = consecutive_inside(kernel)
-        space = _Space(count, length, width, along, bool(kernel.inner), fills, cores)
+        folds = bool(kernel.inner)
+        space = _Space(count, length, width, along, folds, loads, strided, traffic, cores)
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], whole, count, length))
         else:
@@ -102,25 +110,46 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
 
 
 def _width(kernel: Kernel, facts: ShapeFacts) -> int:
-    """Return the bytes of an element of the largest buffer, the wider one of equal ones."""
+    """Return the bytes of an element of the largest buffer, the widest of equal ones; of points
+    alone, those of the widest elements that lie side by side."""
 
     def size(b: Buffer) -> tuple[int, int]:
         return math.prod(guess(e, facts) for e in b.shape), b.dtype.size
 
-    return max(map(size, kernel.parameters), default=(0, 4))[1]
+    found = max(map(size, kernel.parameters), default=(0, 4))[1]
+    if kernel.inner:
+        return found
+    widths = {b.name: b.dtype.size for b in kernel.parameters}
+    accesses = (s for stage in kernel.stages for s in stage.body if isinstance(s, Load | Store))
+    beside = (widths[s.buffer] for s in accesses if _step(kernel, s.index) == 1)
+    return max(found, *beside, 0)
 
 
-def _fills_registers(kernel: Kernel) -> bool:
-    """Whether a point has many statements, or loads many elements that do not lie beside those of
-    the next point."""
-    body = [s for stage in kernel.stages for s in stage.body]
-    if len(body) > _MANY or not kernel.axes:
-        return len(body) > _MANY
-    last = kernel.axes[-1].symbol
-    bound = frozenset(s.symbol for s in body if isinstance(s, Bind))
-    loads = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
-    beside = (Access.UNIT, Access.UNIFORM)
-    return sum(lane_access(i, last, VECTOR, bound).kind not in beside for _, i in loads) > _APART
+def _step(kernel: Kernel, index: Expr) -> int:
+    """Return how many elements further the next point is; 0 where that is none or varies."""
+    if not kernel.axes:
+        return 0
+    bound = frozenset(
+        s.symbol for stage in kernel.stages for s in stage.body if isinstance(s, Bind)
+    )
+    access = lane_access(index, kernel.axes[-1].symbol, VECTOR, bound)
+    if access.kind is Access.STRIDED and isinstance(access.stride, Const):
+        return access.stride.value
+    return int(access.kind is Access.UNIT)
+
+
+def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
+    """Return the bytes of the buffers, of each not more than an element a point."""
+    sizes = (math.prod(max(guess(e, facts), 0) for e in b.shape) for b in kernel.parameters)
+    moved = zip(sizes, kernel.parameters, strict=True)
+    return sum(min(size, points) * b.dtype.size for size, b in moved)
+
+
+def _loads(kernel: Kernel) -> tuple[int, int]:
+    """Return how many different loads there are, and how many of them skip elements."""
+    body = (s for stage in kernel.stages for s in stage.body)
+    found = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
+    return len(found), sum(abs(_step(kernel, index)) > 1 for _, index in found)
 
 
 def _steps(count: int, cores: int) -> Iterator[_Shape]:
@@ -131,8 +160,11 @@ def _steps(count: int, cores: int) -> Iterator[_Shape]:
 
 
 def _sorting(block: int, most: int) -> Iterator[_Shape]:
-    """Yield shapes with few elements a thread in few warps: exchanges among these are the cost."""
-    for each in (8, 4, 16):
+    """Yield shapes with few elements a thread in few warps: exchanges among these are the cost.
+
+    Exchanges among warps cost more than those among a thread's 16 elements.
+    """
+    for each in (16, 8, 4) if block > 8 * _LANES else (8, 4, 16):
         xblock = min(max(_LANES * each // block, 1), most)
         yield xblock, block, min(max(xblock * block // (_LANES * each), 1), 16)
 
@@ -220,7 +252,7 @@ class _Weights:
 
 
 _POINTWISE = _Weights(narrow=0.7, crowded=0.4, programs=0.5, few=0.4)
-_ROWS_AT_ONCE = _Weights(narrow=0.7, most=32, warps=4, programs=0.5, few=0.2, apart=0.25)
+_ROWS_AT_ONCE = _Weights(narrow=0.5, crowded=0.8, warps=4, programs=0.5, few=0.2, apart=0.25)
 _ROWS_IN_STEPS = _Weights(warps=19, programs=4.5)
 _ACROSS_AT_ONCE = _Weights(crowded=0.95, scattered=0.63, uneven=0.8, apart=0.5)
 _ACROSS_IN_STEPS = _Weights(
@@ -230,10 +262,15 @@ _ACROSS_IN_STEPS = _Weights(
 
 def _weights(space: _Space, whole: bool) -> _Weights:
     if not space.folds:
-        wanted = _LEAST_ELEMENTS if space.fills else max(_ACCESS // space.width, 1)
+        wanted = max(_ACCESS // space.width, 1)
+        if space.strided:
+            wanted = min(wanted, _STRIDED if space.strided <= _MANY_STRIDED else _STRIDED // 2)
         return evolve(_POINTWISE, elements=wanted, most=wanted)
+    if space.along_inner and whole:
+        held = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
+        return evolve(_ROWS_AT_ONCE, most=held)
     if space.along_inner:
-        return _ROWS_AT_ONCE if whole else _ROWS_IN_STEPS
+        return _ROWS_IN_STEPS
     return _ACROSS_AT_ONCE if whole else _ACROSS_IN_STEPS
 
 
@@ -256,7 +293,9 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
         sharing = min(warps, block * width / (_LANES * _ACCESS))
     elif space.folds:
         sharing = threads * _ACCESS / width / xblock
+    moved = max(space.traffic, _UNNOTICED * _LAUNCH * cores)
     lost = (
+        (programs * _LAUNCH / moved, 1.0),
         (wanted / each, weights.narrow),
         (each / max(weights.most, 1.0), weights.crowded),
         (128 / run, weights.scattered),
