@@ -149,13 +149,15 @@ class Contest:
     """Ways to run one model: compiled one after the other, then timed in turns.
 
     Its `row` gets, for each way, `compile_s`, `difference` (of the logits from eager's, relative),
-    `ms`, `kernels_ms` (what the profiler saw on the device) and `longest`: kernels by their time.
+    `ms`, `kernels_ms` (what the profiler saw on the device), `longest` (kernels by their time) and
+    `peak_mb`, the most memory of a step beyond weights and inputs.
     """
 
     def __init__(self, name: str, training: bool) -> None:
         self.model, self.inputs, self.row = prepared(name, training)
         self.training = training
         self.runs = {"eager": step_of(self.model, self.model, training)}
+        self.models = {"eager": self.model}
         self._exact = self.runs["eager"](self.inputs).double()
 
     def compile(self, way: str, backend: Any) -> None:
@@ -170,6 +172,7 @@ class Contest:
         off = (result.double() - self._exact).norm() / self._exact.norm()
         self.row[f"{way}_difference"] = float(off)
         self.runs[way] = run
+        self.models[way] = twin
 
     def time(self, longest: int = 16) -> dict[str, "Events"]:
         """Time all ways; return what each but eager did on the device."""
@@ -177,12 +180,22 @@ class Contest:
         found: dict[str, Events] = {}
         for way, taken in times.items():
             self.row[f"{way}_ms"] = round(1e3 * taken["wall_median"], 3)
+            self.row[f"{way}_peak_mb"] = round(self._peak(way) / 1e6, 1)
             if way != "eager":
                 events = found[way] = device_events(self.runs[way], self.inputs)
                 self.row[f"{way}_kernels_ms"] = round(sum(us for _, _, us in events) / 1e3, 3)
                 rows = [[key[:60], count, round(us)] for key, count, us in events[:longest]]
                 self.row[f"{way}_longest"] = rows
         return found
+
+    def _peak(self, way: str) -> int:
+        """Return the most bytes of a step beyond what there is between steps, without gradients."""
+        self.models[way].zero_grad(set_to_none=True)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        self._once(way)
+        return torch.cuda.max_memory_allocated() - before
 
     def _once(self, way: str) -> None:
         self.runs[way](self.inputs)
@@ -290,7 +303,7 @@ def main() -> int:
     one = partial(measure, copied=copied)
     rows = collect(cases, one, head, args.out / "bench_gpu.json", args.seconds)
     good = [r for r in rows if "wrong" not in r]
-    for what in ("ms", "kernels_ms", "compile_s"):
+    for what in ("ms", "kernels_ms", "peak_mb", "compile_s"):
         if good:
             ratio = geometric_mean(r[f"inductor_{what}"] / r[f"gyrator_{what}"] for r in good)
             print(f"TorchInductor's {what} over Gyrator's, geometric mean: {ratio:.2f}")

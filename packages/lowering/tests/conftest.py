@@ -1,6 +1,8 @@
 """Trace a function, lower it, verify, interpret, and compare with eager."""
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -28,6 +30,8 @@ from gyrator_lowering.fx_passes import (
 )
 from gyrator_testing.feeds import assert_same, feed
 from gyrator_testing.interp.loop import run_loop
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = ["gyrator_testing.filetest.plugin"]
 

@@ -158,17 +158,23 @@ class Maker:
 
     def mm(self, a: str, b: str, shape: Sequence[Expr | int]) -> str:
         """Append a matrix product of two buffers as they are."""
+        return self._call("mm", (a, b), tuple(expr(n) for n in shape))
+
+    def addmm(self, c: str, a: str, b: str) -> str:
+        """Append the sum of a buffer and a matrix product of two as they are."""
+        return self._call("addmm", (c, a, b), self.buffers[c].shape)
+
+    def _call(self, op: str, operands: Sequence[str], shape: Shape) -> str:
         out = f"b{len(self.operations)}"
-        self.buffer(out, tuple(expr(n) for n in shape))
-        refs = tuple(self.ref(x) for x in (a, b))
+        self.buffer(out, shape)
         self.operations.append(
             Extern(
                 f"op{len(self.operations)}",
-                "aten.mm.default",
-                refs,
+                f"aten.{op}.default",
+                tuple(map(self.ref, operands)),
                 (),
                 (out,),
-                "aten.mm.out",
+                f"aten.{op}.out",
                 ("out",),
             )
         )

@@ -17,6 +17,7 @@ from gyrator_ir.host.nodes import (
     ExternCall,
     Free,
     Launch,
+    Ref,
     Reuse,
 )
 from gyrator_ir.host.verify import verify
@@ -185,3 +186,17 @@ def test_a_pool_waits_for_sizes_that_a_call_finds_out() -> None:
     pools = [i for i in host.instructions if isinstance(i, AllocatePool)]
     assert any(p.bytes.free_symbols == {u0} for p in pools)
     assert kinds.index(ExternCall) < kinds.index(AllocatePool)
+
+
+def test_a_product_adds_to_a_dying_operand_in_place() -> None:
+    m = Maker()
+    a, w = m.input("a", 64, 64), m.input("w", 64, 64)
+    first = m.mm(a, w, (64, 64))
+    second = m.addmm(first, a, w)
+    third = m.addmm(second, a, second)
+    host = plan_host(schedule(m.program(third), OPTIONS, target()), OPTIONS, target())
+    (reuse,) = [i for i in host.instructions if isinstance(i, Reuse)]
+    assert (reuse.name, reuse.source) == (second, first)
+    _, added, alone = [i for i in host.instructions if isinstance(i, ExternCall)]
+    assert added.args[0] == Ref(second)
+    assert alone.args[0] == alone.args[2] == Ref(second) != Ref(*alone.results)

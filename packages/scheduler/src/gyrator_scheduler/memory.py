@@ -179,6 +179,8 @@ def with_reuse(
             source = None
             if isinstance(node, Kernel):
                 source = _in_place(node, buffer, dying, buffers, sizes)
+            elif isinstance(node, Extern):
+                source = _added_to(node, buffer, dying, buffers)
             if source is not None:
                 dying.remove(source)
             else:
@@ -193,6 +195,21 @@ def with_reuse(
             if lives[d].first == n and allocated(node, name):
                 places.give(buffers[name], sizes[name])
     return tuple(result)
+
+
+def _added_to(
+    call: Extern, buffer: Buffer, dying: Sequence[str], buffers: Mapping[str, Buffer]
+) -> str | None:
+    """Return a dying buffer that a call only adds to."""
+    name = call.accumulator
+    if name is None or name not in dying:
+        return None
+    first, old = call.args[0], buffers[name]
+    whole = TensorRef(name, buffer.dtype, buffer.shape, buffer.strides, ZERO)
+    same = first == whole and (old.dtype, old.shape, old.strides, old.device) == (
+        buffer.dtype, buffer.shape, buffer.strides, buffer.device,
+    )  # fmt: skip
+    return name if same else None
 
 
 def _in_place(

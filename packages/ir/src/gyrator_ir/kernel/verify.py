@@ -10,7 +10,8 @@ GY-KERNEL-023  collectives stand in inner stages (whose axes no outer stage sees
 GY-KERNEL-024  a local is stored to before it is loaded from; it is not a parameter too
 GY-KERNEL-025  parameters agree with the buffers of the schedule, on the kernel's device
 GY-KERNEL-026  lifetimes name each created buffer once and cover its uses
-GY-KERNEL-027  a buffer takes over a storage that is dead by then, large enough, and once
+GY-KERNEL-027  a buffer takes over a storage that is dead by then, or that its call adds to, large
+               enough, and once
 GY-KERNEL-028  partitions follow one another inside the schedule; what a graph captures lies on its
                device, and no call among it says that none can hold it
 GY-KERNEL-029  kernels that are launched together are of one device, none writes what another
@@ -54,6 +55,7 @@ from gyrator_ir.loop.formulas import check_formulas, sizes_in
 from gyrator_ir.loop.nodes import (
     Buffer,
     Constant,
+    Extern,
     TensorInput,
     TensorRef,
 )
@@ -358,8 +360,9 @@ class _Verifier:
             heirs[life.reuses] = life.buffer
             if source is life or source.last > life.first:
                 self.checker.fail(27, f"{life.reuses!r} lives until {source.last}", where)
-            in_place = source.last == life.first
-            if in_place and not isinstance(self.schedule.nodes[life.first], Kernel):
+            node = self.schedule.nodes[life.first]
+            adds = isinstance(node, Extern) and node.accumulator == life.reuses
+            if source.last == life.first and not adds and not isinstance(node, Kernel):
                 self.checker.fail(27, f"{life.reuses!r} is in use by the call that writes", where)
             self._fits(self.buffers[life.buffer], self.buffers[life.reuses], where)
 

@@ -203,6 +203,9 @@ class Sort:
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
 
 
+_ACCUMULATING = frozenset({"aten.addmm.default", "aten.baddbmm.default"})
+
+
 @frozen
 class Extern:
     """A call of any dispatcher op by its schema.
@@ -231,6 +234,15 @@ class Extern:
     origins: tuple[int, ...] = field(default=(), validator=a_tuple)
     uncaptured: str = field(default="", validator=exactly(str))
     """Why no device graph can hold the call; empty where one can."""
+
+    @property
+    def accumulator(self) -> str | None:
+        """The buffer whose storage the result may take over: ATen adds to it in place."""
+        first = self.args[0] if self.args else None
+        if self.target not in _ACCUMULATING or self.out is None or type(first) is not TensorRef:
+            return None
+        again = any(type(a) is TensorRef and a.buffer == first.buffer for a in self.args[1:])
+        return None if again else first.buffer
 
 
 class TemplateKind(StrEnum):

@@ -13,6 +13,7 @@ from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.call_attention import CallAttention
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
+from gyrator_lowering.fx_passes.chunks import ChunkLosses
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
 from gyrator_lowering.fx_passes.fold_norms import FoldNorms
@@ -84,6 +85,7 @@ def joint_pipeline(
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitCrossEntropy()),
+        when(not exact and recomputing, ChunkLosses()),
         when(recomputing, Cse(joint=True)),
     )
     return Pipeline(JOINT, passes)
@@ -123,6 +125,7 @@ __all__ = [
     "Activation",
     "CallAttention",
     "ChannelsLast",
+    "ChunkLosses",
     "Cse",
     "ExpandForeach",
     "FoldNorms",

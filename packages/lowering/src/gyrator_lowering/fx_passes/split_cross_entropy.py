@@ -26,6 +26,10 @@ from gyrator_lowering.fx_passes.insert import (
 from gyrator_lowering.rules.loss import MEAN, NONE
 
 aten = torch.ops.aten
+_CONVERT = torch.ops.prims.convert_element_type.default
+_SINGLE = "gyrator_single"
+"""In a node's `meta`: each row has one number at most that is not 0, and is where its `slope` is
+selected."""
 
 
 @frozen
@@ -81,10 +85,23 @@ def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
     grad, result, dim, dtype = node.args
     call = partial(insert, gm, node)
     wide = computing(result.meta["val"].dtype)
+    total = _total(call, grad, dim, wide)
     grad = converted(call, grad, wide)
     share = call(aten.exp.default, converted(call, result, wide))
-    share = call(aten.mul.Tensor, share, call(aten.sum.dim_IntList, grad, [dim], True))
+    share = call(aten.mul.Tensor, share, total)
     replace(gm, node, converted(call, call(aten.sub.Tensor, grad, share), dtype))
+
+
+def _total(call: Insert, grad: Node, dim: int, wide: torch.dtype) -> Node:
+    """Return the sum of each row of a gradient; a loss gives rows of one number and zeros."""
+    rounded = grad.target is _CONVERT
+    one = grad.args[0] if rounded else grad
+    if isinstance(one, Node) and one.meta.get(_SINGLE) and dim in (1, -1):
+        slope: Any = one.args[1]
+        if rounded:
+            slope = converted(call, slope, grad.meta["val"].dtype)
+        return converted(call, slope, wide)
+    return call(aten.sum.dim_IntList, converted(call, grad, wide), [dim], True)
 
 
 def _counted(call: Insert, target: Node, ignored: int) -> tuple[Node, Node]:
@@ -139,7 +156,9 @@ def _loss_backward(gm: GraphModule, node: Any) -> None:
     slope = call(aten.unsqueeze.default, call(aten.where.ScalarOther, counted, slope, 0), 1)
     classes = call(aten.arange.default, sizes(call, rows)[1], device=fake.device)
     hit = call(aten.eq.Tensor, call(aten.unsqueeze.default, at, 1), classes)
-    replace(gm, node, converted(call, call(aten.where.ScalarOther, hit, slope, 0), fake.dtype))
+    found = call(aten.where.ScalarOther, hit, slope, 0)
+    found.meta[_SINGLE] = True
+    replace(gm, node, converted(call, found, fake.dtype))
 
 
 def _by_rows(rows: Node, reduction: int) -> bool:

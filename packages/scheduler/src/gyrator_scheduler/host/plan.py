@@ -29,7 +29,14 @@ from gyrator_ir.kernel.nodes import (
     Schedule,
     ScheduleNode,
 )
-from gyrator_ir.loop.nodes import Buffer, Template, TensorInput, TensorRef
+from gyrator_ir.loop.nodes import (
+    Buffer,
+    CallOperation,
+    Extern,
+    Template,
+    TensorInput,
+    TensorRef,
+)
 from gyrator_ir.target import Target
 from gyrator_ir.types import Device
 from gyrator_scheduler.access import defined_symbols
@@ -217,7 +224,7 @@ class _Planner:
         elif isinstance(node, Template):
             work.append(self._template(n, node))
         else:
-            calls(node, self.names, out, work)
+            calls(_in_place(node, births), self.names, out, work)
             self.bound.update(defined_symbols(node))
         after: list[Instruction] = bind_results(given, self.bound)
         if not isinstance(node, Kernel | Template):
@@ -326,3 +333,15 @@ class _Planner:
         more = ", ..." if len(node.origins) > 8 else ""
         where = f" ({'; '.join(list(places)[:2])})" if places else ""
         return f"{nodes}{more}{where}" if nodes else ""
+
+
+def _in_place(node: CallOperation, births: Sequence[Lifetime]) -> CallOperation:
+    """Return a call that adds to a buffer whose storage its result has, as adding to the result."""
+    if not isinstance(node, Extern):
+        return node
+    heir = next((x for x in births if x.reuses is not None and x.reuses == node.accumulator), None)
+    if heir is None:
+        return node
+    first, *rest = node.args
+    assert isinstance(first, TensorRef)
+    return evolve(node, args=(evolve(first, buffer=heir.buffer), *rest))
