@@ -82,6 +82,40 @@ def test_what_eager_raises_must_raise_and_gradients_and_inputs_are_compared(judg
     )
 
 
+def raising(kind, said):
+    def wrong(x):
+        raise kind(said)
+
+    return wrong
+
+
+def test_errors_that_the_manual_names_are_explained_and_no_others(judge):
+    spread = program("v = x[torch.tensor([0, 1]), torch.tensor([0, 1, 2])]")
+    read = program("i = torch.tensor(9)", "v = x[i.item()]")
+    outside = program("v = x.select(0, 9)")
+    for p, kind, reason in [
+        (spread, RuntimeError, "manual"), (spread, ValueError, ""), (read, RuntimeError, "manual"),
+        (outside, RuntimeError, ""),
+    ]:  # fmt: skip
+        found = judge._compare(p, p.function(), raising(kind, "no"))
+        assert (found.kind, found.explained) == ("exception", reason), found
+    drawn = program("v = torch.bernoulli(x * 0 + 2)")
+    assert judge._compare(drawn, drawn.function(), lambda x: (x,)).explained == "manual"
+    lost = program("v = torch.cholesky_solve(x, x)")
+    assert judge._compare(lost, lost.function(), lambda x: (x,)).explained == ""
+
+
+def test_hosts_in_cpp_alone_may_lose_the_type_of_an_exception(judge):
+    said = "index 9 is out of bounds for dimension 0 with size 3"
+    for wrapper, kind, text, reason in [
+        ("cpp", RuntimeError, said, "untyped"), ("cpp", RuntimeError, "index 9", ""),
+        ("cpp", ValueError, said, ""), ("python", RuntimeError, said, ""),
+    ]:  # fmt: skip
+        p = program("v = x[torch.tensor([9])]", wrapper=wrapper)
+        found = judge._compare(p, p.function(), raising(kind, text))
+        assert (found.kind, found.explained) == ("exception", reason), found
+
+
 def test_unstable_results_and_what_torch_does_are_explained(judge):
     steep = program("v = torch.sin(x * 1e8)")
     assert judge._explained(steep, steep.function(), Verdict("value")) == "unstable"
@@ -111,6 +145,10 @@ def test_unstable_results_and_what_torch_does_are_explained(judge):
             "layout", "v = torch.as_strided(torch.poisson(x.abs()), (5,), (2,))",
             Input("x", (3, 4), "f32", "T"),
             lambda x: torch.as_strided(torch.poisson(x.abs()).t().contiguous(), (5,), (2,)),
+        ),
+        (
+            "layout", "v = x.clone().bernoulli_(0.5)", Input("x", (30, 40), "f32", "T"),
+            lambda x: torch.empty(30, 40).bernoulli_(0.5).t().contiguous().t(),
         ),
         (
             "unstable", "v = torch.cosh(x).view(i32)", Input("x", (40,), "f32"),

@@ -190,7 +190,7 @@ class Widened(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Lays results of ops out as torch's fake kernels say.
+    """Lays results of ops out as torch's fake kernels say, and draws random numbers row by row.
 
     Args:
         single: leave results alone of which another axis than those of one element would move.
@@ -206,6 +206,8 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Run an op."""
         kwargs = kwargs or {}
+        if not self.single and _draws_in_place(func) and not args[0].is_contiguous():
+            return args[0].copy_(func(args[0].contiguous(), *args[1:], **kwargs))
         out = func(*args, **kwargs)
         returned = func._schema.returns
         if not returned or any(r.alias_info is not None for r in returned):
@@ -227,6 +229,10 @@ class Laid(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return t
         made = torch.empty_strided(t.shape, fake.stride(), dtype=t.dtype, device=t.device)
         return made.copy_(t)
+
+
+def _draws_in_place(func: OpOverload) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags and func._schema.is_mutable
 
 
 def _without_values(value: Any) -> Any:

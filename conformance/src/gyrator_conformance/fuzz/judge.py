@@ -36,6 +36,10 @@ _LACKS = re.compile("INTERNAL ASSERT FAILED|grad_input must be contiguous")
 """What eager says where an op, or its gradient, expects a layout that nobody promised it."""
 _VIEW = "view size is not compatible with input tensor's size and stride"
 """The same, of ops that are no views themselves."""
+_UNCHECKED = re.compile("Expected p_in >= 0 && p_in <= 1")
+"""What eager says of values that kernels do not look at."""
+_UNMATCHED = re.compile("indexing tensors could not be broadcast together")
+"""What eager says, as IndexError, of shapes that are looked at when a compiled program runs."""
 _MODIFIED = "has been modified by an inplace operation"
 """What eager says of a gradient that needs a value which is no more; compiled programs keep it."""
 GRADIENTS = "its gradients"
@@ -55,7 +59,9 @@ class Verdict:
     floats that no integer of the type is. `ties`: on the order of equal elements. `layout`: on how
     a value inside the program lies, which is as torch's fake kernels say. `wider`: eager
     lacks an op for an element type or a layout, fails by an assertion of its own, or has
-    overwritten what a gradient needs. `refused`: what the manual says is left to PyTorch, or
+    overwritten what a gradient needs. `untyped`: an op called by a host program in C++ says what it
+    says in eager mode, as RuntimeError. `manual`: the manual says which error is raised instead, or
+    that none is. `refused`: what the manual says is left to PyTorch, or
     gradients of gradients that the compiler says it cannot compute."""
     graphs: int = 0
 
@@ -141,14 +147,14 @@ class Judge:
             ours = self._run(program, compiled, call)
             if theirs.error is not None and ours.error is None:
                 where = f"{type(theirs.error).__name__}: {first_line(theirs.error)}"
-                return Verdict(
-                    "silent", f"call {call}: eager raises {where}", _wider(program, theirs)
-                )
+                why = "manual" if _UNCHECKED.search(where) else _wider(program, theirs)
+                return Verdict("silent", f"call {call}: eager raises {where}", why)
             if ours.error is not None:
                 if theirs.error is None or not is_alike(ours.error, theirs.error):
                     detail = f"call {call}: {_shown(ours)}, eager {_shown(theirs)}"
                     refused = isinstance(ours.error, DoubleBackwardError)
-                    return Verdict("exception", detail, "refused" if refused else "")
+                    why = "refused" if refused else _other_type(program, ours, theirs)
+                    return Verdict("exception", detail, why)
                 continue
             found = self._difference(program, ours, theirs, call)
             if found.kind:
@@ -352,6 +358,18 @@ def _wider(program: Program, theirs: _Outcome) -> str:
     if theirs.raised_in == GRADIENTS:
         return "wider" if _MODIFIED in str(error) else ""
     return "wider" if _VIEW in str(error) and ".view(" not in _failing(program, error) else ""
+
+
+def _other_type(program: Program, ours: _Outcome, theirs: _Outcome) -> str:
+    """Return which promise is kept by a RuntimeError in place of another exception of eager's."""
+    if type(ours.error) is not RuntimeError or theirs.error is None:
+        return ""
+    mine, other = first_line(ours.error), first_line(theirs.error)
+    if program.wrapper == "cpp" and mine == other:
+        return "untyped"
+    read = ".item()" in _failing(program, theirs.error)
+    places = isinstance(theirs.error, IndexError) and (read or _UNMATCHED.search(other))
+    return "manual" if places else ""
 
 
 def _failing(program: Program, error: Exception | None) -> str:
