@@ -60,6 +60,10 @@ def kernels():
     for name, (place, dtype, mode, masked) in FOLDS.items():
         m, n, address, size = SCATTERS[place]
         yield scattered(name, m, n, address, size, dtype, mode, masked)
+    cast = [Load("a", "x", I0), Let("b", "cast", ("a",), DType.BF16)]
+    add = Store("z", I0, "b", StoreMode.ADD)
+    types = {"x": F32, "z": DType.BF16}
+    yield kernel("rounded", [(I0, ROWS)], [], [outer(*cast, add)], types)
     for name, (value, dtype, size) in FILLS.items():
         yield filled(name, *((S0, S1) if size == "any" else (ROWS, WIDTH)), value, dtype)
 
@@ -89,6 +93,15 @@ def test_fold_into_memory(library, name):
     assert library(name, {"at": at, "x": x, "z": z}, s0=ROWS, s1=WIDTH) == 0
 
     np.testing.assert_array_equal(z.astype(want.dtype), want)
+
+
+def test_what_is_combined_is_rounded_first(library):
+    x = np.full(ROWS, 1 + 2**-8, "f4")  # rounds to 1
+    z = np.full(ROWS, 2**-8, NUMPY[DType.BF16])
+
+    assert library("rounded", {"x": x, "z": z}) == 0
+
+    np.testing.assert_array_equal(z.astype("f4"), 1)
 
 
 @pytest.mark.parametrize("name", FOLDS)

@@ -3,8 +3,6 @@ one, and single elements."""
 
 from collections.abc import Iterable
 
-from attrs import evolve
-
 from gyrator_codegen_cpp.dtypes import STORAGE, lane_type
 from gyrator_codegen_cpp.loops import Span
 from gyrator_codegen_cpp.scope import Scope
@@ -159,46 +157,36 @@ def _vector_index(scope: Scope, access: IndexAccess) -> str:
 def store(scope: Scope, s: Store) -> None:
     """Write a store, or a store that combines with what is there."""
     dtype, combines = scope.frame.storage[s.buffer], s.mode is not StoreMode.SET
-    scope = unrounded(scope, s.value, dtype)
+    given = scope.frame.stored.get(id(s), s.value)
     if s.buffer in scope.frame.local_rows:
-        pointer, value = _local_row(scope, s), scope.operand(s.value, varying=True)
+        pointer, value = _local_row(scope, s), scope.operand(given, varying=True)
         if s.mask is not None:
             mask = scope.operand(s.mask, varying=True)
             value = f"gy_select({mask}, {value}, gy_vload({pointer}))"
         scope.line(f"gy_store({pointer}, {value});")
     elif scope.lanes is None:
-        scope.line(_store_one(scope, s, address(scope, s.buffer, s.index)))
+        scope.line(_store_one(scope, s, given, address(scope, s.buffer, s.index)))
     elif scope.access(s.index).kind is not Access.UNIT or (combines and dtype is DType.BOOL):
-        _store_lanes(scope, s)
+        _store_lanes(scope, s, given)
     elif combines and s.buffer in scope.frame.tiled.atomic:
         with scope.block("if (shared) {"):
-            _store_lanes(scope.nested(), s)
+            _store_lanes(scope.nested(), s, given)
         with scope.block("else {"):
-            _store_run(scope.nested(), s)
+            _store_run(scope.nested(), s, given)
     else:
-        _store_run(scope, s)
+        _store_run(scope, s, given)
 
 
-def unrounded(scope: Scope, value: str, dtype: DType) -> Scope:
-    """Return the place where a value is what a store to `dtype` rounds by itself."""
-    stored = scope.value(value)
-    if stored.exact is None or stored.dtype is not dtype:
-        return scope
-    scope = scope.nested()
-    scope.env[value] = evolve(stored, text=stored.exact)
-    return scope
-
-
-def _store_run(scope: Scope, s: Store) -> None:
-    value, test = scope.operand(s.value, varying=True), _test(scope, s.mask)
+def _store_run(scope: Scope, s: Store, given: str) -> None:
+    value, test = scope.operand(given, varying=True), _test(scope, s.mask)
     if s.mode is not StoreMode.SET:
         zero = scope.zero(scope.frame.storage[s.buffer], varying=True)
         value = f"{_COMBINE[s.mode]}({_run(scope, s, 'gy_vload', zero=f', {zero}')}, {value})"
     scope.line(f"{f'if ({test}) ' if test else ''}{_run(scope, s, 'gy_store', f', {value}')};")
 
 
-def _store_lanes(scope: Scope, s: Store) -> None:
-    text = _store_one(scope, s, _of_lane(scope, s.buffer, s.index))
+def _store_lanes(scope: Scope, s: Store, given: str) -> None:
+    text = _store_one(scope, s, given, _of_lane(scope, s.buffer, s.index))
     scope.line(f"{scope.each_lane} {{ {text} }}")
 
 
@@ -206,8 +194,8 @@ def _lane_test(scope: Scope, mask: str | None) -> str:
     return "" if mask is None else f"if ({scope.one_lane(mask)}) "
 
 
-def _store_one(scope: Scope, s: Store, pointer: str) -> str:
-    value, test = scope.one_lane(s.value), _lane_test(scope, s.mask)
+def _store_one(scope: Scope, s: Store, given: str, pointer: str) -> str:
+    value, test = scope.one_lane(given), _lane_test(scope, s.mask)
     if s.mode is StoreMode.SET:
         return f"{test}gy_store({pointer}, {value});"
     plain = f"gy_store({pointer}, {_COMBINE[s.mode]}(gy_sload({pointer}), {value}));"
@@ -230,8 +218,8 @@ def load_pair(scope: Scope, one: Load, other: Load) -> None:
 def store_pair(scope: Scope, one: Store, other: Store) -> None:
     """Write two stores, of neighbours."""
     pointer = address(scope, one.buffer, one.index)
-    dtype = scope.frame.storage[one.buffer]
-    even, odd = (unrounded(scope, s.value, dtype).operand(s.value, True) for s in (one, other))
+    given = (scope.frame.stored.get(id(s), s.value) for s in (one, other))
+    even, odd = (scope.operand(value, True) for value in given)
     scope.line(f"gy_store_pairs({pointer}, {even}, {odd});")
 
 

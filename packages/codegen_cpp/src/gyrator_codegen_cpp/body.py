@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from attrs import evolve
-
 from gyrator_codegen_cpp.accesses import at_lane, load, load_pair, store, store_pair
 from gyrator_codegen_cpp.dtypes import literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
@@ -71,8 +69,6 @@ def _let(scope: Scope, s: Let) -> None:
     else:
         text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     scope.define(s.name, text, s.dtype, varying)
-    if s.op == "cast" and s.dtype.is_narrow_float and types[0] is DType.F32:
-        scope.env[s.name] = evolve(scope.env[s.name], exact=values[0].text)
 
 
 def index_text(scope: Scope, e: Expr, varying: bool) -> str:

@@ -27,8 +27,6 @@ class Value:
     text: str
     dtype: DType
     varying: bool
-    exact: str | None = None
-    """Of a narrow float: text of the `f32` value that it was rounded from, as stores round too."""
 
 
 @frozen
@@ -97,6 +95,10 @@ class Frame:
         self._accesses = {a.index: a for a in tiled.accesses}
         self.pairs: dict[int, tuple[KernelStatement, KernelStatement]] = {}
         """Two statements that are one access, by the identity of either."""
+        self.stored: dict[int, str] = {}
+        """What stores are given in the place of their values, by the identity of the store."""
+        for u in tiled.unrounded:
+            self.stored[id(kernel.stages[u.stage].body[u.statement])] = u.value
         for pair in tiled.pairs:
             body = kernel.stages[pair.stage].body
             both = body[pair.first], body[pair.second]

@@ -1,18 +1,40 @@
 """Straight-line statements: loads, values of the op table, checked indices and stores."""
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 from gyrator_codegen.positions import pair_offset
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES, cast, literal
 from gyrator_codegen_triton.ops import APPROXIMATE, EMITTERS
-from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Statement, Store, StoreMode
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
 from gyrator_ir.expr import Expr
+from gyrator_ir.kernel.nodes import KernelStatement
 from gyrator_ir.types import DType
 
 
-def statement(code: Code, s: Statement) -> None:
-    """Write one statement."""
+def statements(code: Code, number: int, write: Callable[[int, KernelStatement], None]) -> None:
+    """Write those of stage `number` by `write`, which is told their places, between barriers; a
+    load that reuses what an earlier one has read takes its value."""
+    for place, s in enumerate(code.kernel.stages[number].body):
+        if place:
+            barrier(code, number, place)
+        first = code.reuses.get((number, place))
+        if isinstance(s, Load) and first is not None:
+            code.values[s.name] = code.read[first]
+            continue
+        write(place, s)
+        if isinstance(s, Load):
+            code.read[number, place] = code.values[s.name]
+
+
+def barrier(code: Code, number: int, place: int = 0) -> None:
+    """Write the barrier ahead of a statement, or of a stage, if there is one."""
+    if (number, place) in code.barriers:
+        code.writer.line("tl.debug_barrier()")
+
+
+def statement(code: Code, s: KernelStatement) -> None:
+    """Write one statement, which is no collective."""
     match s:
         case Load():
             _load(code, s)
@@ -68,12 +90,6 @@ def _load(code: Code, s: Load) -> None:
         return
     at = code.index(s.index)
     mask = None if s.mask is None else code.values[s.mask]
-    key = (s.buffer, at.text, None if mask is None else mask.text)
-    barrier(code, (s.buffer,))
-    found = code.loaded.get(key)
-    if found is not None:
-        code.values[s.name] = found
-        return
     x, r = at.x, at.r
     if mask is not None:
         x, r = x or mask.x, r or mask.r
@@ -88,13 +104,10 @@ def _load(code: Code, s: Load) -> None:
     else:
         text = f"tl.load({pointer})"
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
-    if code.blocks.whole or not code.inner:
-        code.loaded[key] = code.values[s.name]
 
 
 def load_pair(code: Code, one: Load, other: Load) -> None:
     """Write the loads of neighbours at twice the position of each point as one."""
-    barrier(code, (one.buffer,))
     dtype = _dtype(code, one.buffer)
     zero = "False" if dtype is DType.BOOL else "0"
     text = f"tl.load({_pair_pointer(code, one)}, mask=pair_mask, other={zero})"
@@ -110,26 +123,12 @@ def store_pair(code: Code, one: Store, other: Store) -> None:
     texts = (v.text if v.x else code.full(v.text) for v in values)
     text = f"tl.interleave({', '.join(texts)})"
     code.writer.line(f"tl.store({_pair_pointer(code, one)}, {text}, mask=pair_mask)")
-    _stored(code, one.buffer)
 
 
 def _pair_pointer(code: Code, first: Load | Store) -> str:
     offset = pair_offset(code.tiled, code.form(first.index))
     at = f"({offset} + pair)" if offset else "pair"
     return f"{code.names.stable(first.buffer)} + {at}"
-
-
-def _stored(code: Code, buffer: str) -> None:
-    code.dirty.add(buffer)
-    for key in [k for k in code.loaded if k[0] == buffer]:
-        del code.loaded[key]
-
-
-def barrier(code: Code, buffers: Iterable[str]) -> None:
-    """Make what this program has stored to any of some buffers visible to all of its threads."""
-    if not code.dirty.isdisjoint(buffers):
-        code.writer.line("tl.debug_barrier()")
-        code.dirty.clear()
 
 
 def _has_elements(code: Code) -> bool:
@@ -201,7 +200,6 @@ def _store(code: Code, s: Store) -> None:
         if value.dtype.is_float and s.mode is not StoreMode.ADD:
             text = _sticky(s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text)
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
-    _stored(code, s.buffer)
 
 
 def _sticky(mode: StoreMode, dtype: DType, old: str, new: str) -> str:

@@ -44,20 +44,26 @@ class Code:
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
-    loaded: dict[tuple[object, ...], Value] = field(factory=dict)
-    """What was loaded in this or an earlier stage, by address and mask."""
+    read: dict[tuple[int, int], Value] = field(factory=dict)
+    """What was loaded so far, by stage and statement."""
     rows: dict[str, Value] = field(factory=dict)
     """Locals, which are blocks in registers."""
-    dirty: set[str] = field(factory=set)
-    """Buffers stored to since the last barrier."""
     inner: bool = False
     """What is written has both dimensions: an inner stage, or a tile."""
+    reuses: dict[tuple[int, int], tuple[int, int]] = field(init=False)
+    """Which load gives what another one, by stage and statement, has read."""
+    barriers: frozenset[tuple[int, int]] = field(init=False)
+    """The stages and statements that barriers stand ahead of."""
     _forms: dict[Expr, Expr] = field(init=False)
     _plain: frozenset[Expr] = field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self._forms = {f.index: f.written for f in self.tiled.forms}
         self._plain = frozenset(self.tiled.plain)
+        self.barriers = frozenset((b.stage, b.statement) for b in self.tiled.barriers)
+        self.reuses = {
+            (r.stage, r.statement): (r.first_stage, r.first_statement) for r in self.tiled.reuses
+        }
 
     @property
     def kernel(self) -> Kernel:

@@ -5,16 +5,15 @@ from contextlib import contextmanager
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Flat, blocks_of
-from gyrator_codegen_triton.body import barrier, load_pair, statement, store_pair
+from gyrator_codegen_triton.body import barrier, load_pair, statement, statements, store_pair
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
 from gyrator_codegen_triton.source import blocks_over, function, options, source_of
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.body.rewrite import reads
 from gyrator_ir.expr import Const, Expr, ShapeFacts, minimum
-from gyrator_ir.kernel.nodes import KernelGroup, Level, Stage
+from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
 from gyrator_ir.target import Target
@@ -156,11 +155,11 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
 
 
 def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
-    barrier(code, reads(stage.body))
+    barrier(code, number)
     inner = stage.level is Level.INNER and bool(code.kernel.inner)
     code.inner = inner or code.blocks.tiles
     if inner and not code.blocks.whole:
-        _loop(code, stage, ahead)
+        _loop(code, stage, number, ahead)
     else:
         outside = dict(code.values)
         _block(code, stage, number)
@@ -181,28 +180,28 @@ def _block(code: Code, stage: Stage, number: int) -> None:
     pairs = [p for p in code.tiled.pairs if p.stage == number]
     loads = {p.first: stage.body[p.second] for p in pairs}
     stores = {p.second: stage.body[p.first] for p in pairs}
-    for place, s in enumerate(stage.body):
+
+    def write(place: int, s: KernelStatement) -> None:
         match s, loads.get(place), stores.get(place):
             case Load(), Load() as other, _:
                 load_pair(code, s, other)
-                continue
             case Store(), _, Store() as other:
                 store_pair(code, other, s)
-                continue
             case (Load(), _, Load()) | (Store(), Store(), _):
-                continue  # done with the other one
-        match s:
-            case Reduce():
+                pass  # done with the other one
+            case Reduce(), _, _:
                 reduce_block(code, s)
-            case ScanStep():
+            case ScanStep(), _, _:
                 scan_block(code, s)
-            case SortStep():
+            case SortStep(), _, _:
                 sort_block(code, s)
             case _:
                 statement(code, s)
 
+    statements(code, number, write)
 
-def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
+
+def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
     """Write an inner stage as a loop over blocks of the inner elements."""
     w = code.writer
     loops = {
@@ -213,7 +212,13 @@ def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
     for loop in loops.values():
         loop.start(code)
     outside = dict(code.values)
-    loaded = dict(code.loaded)
+
+    def write(place: int, s: KernelStatement) -> None:
+        if isinstance(s, Reduce | ScanStep):
+            loops[s.names[0]].step(code)
+        elif not isinstance(s, SortStep):
+            statement(code, s)
+
     backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
     steps = "range(0, extent, RBLOCK)"
     if ahead != 1:
@@ -224,13 +229,8 @@ def _loop(code: Code, stage: Stage, ahead: int | str) -> None:
         w.line(f"r = {start} + tl.arange(0, RBLOCK)[None, :]{wide}")
         w.line("r_mask = r < extent")
         code.digits(code.flats[1], code.used(stage.body))
-        for s in stage.body:
-            if isinstance(s, Reduce | ScanStep):
-                loops[s.names[0]].step(code)
-            elif not isinstance(s, SortStep):
-                statement(code, s)
+        statements(code, number, write)
     code.values = outside
-    code.loaded = loaded
     for loop in loops.values():
         if isinstance(loop, LoopReduction):
             loop.end(code)

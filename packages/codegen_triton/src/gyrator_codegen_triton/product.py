@@ -12,15 +12,15 @@ from attrs import frozen
 
 from gyrator_codegen import Names, Writer
 from gyrator_codegen.positions import Blocks, Flat, Places, ProductAxes, places_of, product_axes
-from gyrator_codegen_triton.body import atom, barrier, statement
+from gyrator_codegen_triton.body import atom, barrier, statement, statements
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.source import blocks_over, function, options, source_of
 from gyrator_codegen_triton.support import RESERVED
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep, Store
-from gyrator_ir.body.rewrite import AnyStatement, reads, renamed
+from gyrator_ir.body.rewrite import AnyStatement, renamed
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
-from gyrator_ir.kernel.nodes import Kernel, Level, Stage
+from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelSource
@@ -115,9 +115,10 @@ def emit_product(
     with function(kernel, symbol, result, "XBLOCK RBLOCK KBLOCK", origins):
         _space(text)
         _walk(text, target)
-        for stage in kernel.stages:
+        for number, stage in enumerate(kernel.stages):
             if stage.level is not Level.INNER:
-                _stage(text.result, stage)
+                barrier(result, number)
+                statements(result, number, lambda place, s: statement(result, s))
     tiles = blocks_over(extent_of(axes.rows), "XBLOCK")
     tiles = tiles * blocks_over(extent_of(axes.columns), "RBLOCK")
     programs = extent_of(axes.batches) * tiles
@@ -221,10 +222,3 @@ def _block(factor: _Factor) -> str:
     if factor.loaded and deep:
         return text
     return f"tl.where({factor.letter}_mask, {text}, 0).to({TYPES[factor.dtype]})"
-
-
-def _stage(code: Code, stage: Stage) -> None:
-    barrier(code, reads(stage.body))
-    for s in stage.body:
-        assert not isinstance(s, Reduce | ScanStep | SortStep)
-        statement(code, s)

@@ -12,8 +12,10 @@ from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.narrow_integers import NarrowIntegers
 from gyrator_codegen.passes.blocks.pair_points import PairPoints
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
+from gyrator_codegen.passes.blocks.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
 from gyrator_codegen.passes.blocks.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.reuse_loads import ReuseLoads
 from gyrator_codegen.passes.blocks.settle_conditions import SettleConditions
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
@@ -35,6 +37,7 @@ from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnRedu
 from gyrator_codegen.passes.cores.reductions.reuse_exponentials import ReuseExponentials
 from gyrator_codegen.passes.cores.reductions.two_pass_reductions import TwoPassReductions
 from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
+from gyrator_codegen.passes.cores.round_in_stores import RoundInStores
 from gyrator_codegen.passes.cores.share_threads import ShareThreads
 from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
 from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, Vectorize
@@ -74,6 +77,7 @@ def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]
         NonemptyRows(symbolic=False),
         HoistValues(),
         ExactCasts(),
+        RoundInStores(),
         ClassifyAccesses(),
         PairAccesses(),
         HoistAddresses(),
@@ -99,6 +103,8 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         NonemptyRows(),
         FlattenIndices(),
         PairPoints(),
+        ReuseLoads(),
+        PlaceBarriers(),
         ApproximateQuotients(),
         RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
         KeepPrograms(numbers.cores),

@@ -157,7 +157,7 @@ class FlexText(AttentionText):
     def apply(self, code: Code, name: str, moving: Sym, given: Sequence[str]) -> str:
         """Write what is left of a formula after `still`; return its result, a whole block."""
         f = self.formula(name)
-        inside = evolve(code, values=dict(code.values), bound=dict(code.bound), loaded={})
+        inside = evolve(code, values=dict(code.values), bound=dict(code.bound))
         for value, text in zip(f.given, given, strict=True):
             inside.values[value] = Value(text, DType.F32, True, True)
         for s in _parted(f, moving)[1]:

@@ -23,6 +23,7 @@ from gyrator_ir.text.forms import (
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.tile.nodes import (
     Access,
+    Barrier,
     Choice,
     Contraction,
     IndexAccess,
@@ -35,8 +36,10 @@ from gyrator_ir.tile.nodes import (
     Product,
     Reduction,
     Repeat,
+    Reuse,
     Threads,
     Transposed,
+    Unrounded,
 )
 from gyrator_ir.tile.nodes import Form as IndexForm
 
@@ -155,6 +158,30 @@ FORMS = FormTable(
                 Part("second", INTEGER, lead="and"),
             ),
         ),
+        Form(
+            Unrounded,
+            "unrounded",
+            (
+                Part("stage", INTEGER),
+                Part("statement", INTEGER, lead="statement"),
+                Part("value", NAME, lead="of"),
+            ),
+        ),
+        Form(
+            Reuse,
+            "reuse",
+            (
+                Part("stage", INTEGER),
+                Part("statement", INTEGER, lead="statement"),
+                Part("first_stage", INTEGER, lead="of"),
+                Part("first_statement", INTEGER, lead="statement"),
+            ),
+        ),
+        Form(
+            Barrier,
+            "barrier",
+            (Part("stage", INTEGER), Part("statement", INTEGER, lead="statement")),
+        ),
         Form(Choice, "choice", (Part("name", NAME), Part("values", INTEGERS, lead="of"))),
         Form(Configuration, "candidate", (Part("values", pairs(INTEGER)),)),
     )
@@ -171,8 +198,8 @@ SHARED = (
 """How the work of a group is shared out: the end of its line."""
 
 LISTS = (
-    "reductions", "transposed", "pipelined", "prefetches", "forms", "accesses", "pairs", "choices",
-    "candidates",
+    "reductions", "transposed", "pipelined", "prefetches", "forms", "accesses", "pairs",
+    "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
 """Fields of a tiled kernel that are written an item a line."""
 NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "replicated")

@@ -225,6 +225,36 @@ class Pair:
 
 
 @frozen
+class Unrounded:
+    """`unrounded 0 statement 5 of a`: the store that is statement 5 of stage 0 is of a cast of `a`,
+    an `f32`, to its buffer's type. It is given `a`, and rounds it."""
+
+    stage: int = field(validator=natural)
+    statement: int = field(validator=natural)
+    value: str = field(validator=identifier)
+
+
+@frozen
+class Reuse:
+    """`reuse 1 statement 0 of 0 statement 2`: the load that is statement 0 of stage 1 gives what
+    statement 2 of stage 0 has read, and reads nothing."""
+
+    stage: int = field(validator=natural)
+    statement: int = field(validator=natural)
+    first_stage: int = field(validator=natural)
+    first_statement: int = field(validator=natural)
+
+
+@frozen
+class Barrier:
+    """`barrier 1 statement 3`: ahead of statement 3 of stage 1, a unit's threads wait until all of
+    them see what any has stored; of statement 0, ahead of the stage's loops."""
+
+    stage: int = field(validator=natural)
+    statement: int = field(validator=natural)
+
+
+@frozen
 class Choice:
     """`choice XBLOCK of (128, 256)`: a number to be tuned, and its finite set."""
 
@@ -267,6 +297,9 @@ class TiledKernel:
     accesses: tuple[IndexAccess, ...] = field(default=(), validator=a_tuple)
     """What indices are for vectors; one that is not among them is computed by each lane."""
     pairs: tuple[Pair, ...] = field(default=(), validator=a_tuple)
+    unrounded: tuple[Unrounded, ...] = field(default=(), validator=a_tuple)
+    reuses: tuple[Reuse, ...] = field(default=(), validator=a_tuple)
+    barriers: tuple[Barrier, ...] = field(default=(), validator=a_tuple)
     nonempty: bool = field(default=False, validator=exactly(bool))
     """Points surely have inner elements: what does not depend on them may be loaded ahead."""
     ahead: tuple[str, ...] = field(default=(), validator=a_tuple)

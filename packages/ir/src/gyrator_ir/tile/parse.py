@@ -33,6 +33,9 @@ _WORDS = (
         "form": "forms",
         "access": "accesses",
         "pair": "pairs",
+        "unrounded": "unrounded",
+        "reuse": "reuses",
+        "barrier": "barriers",
         "choice": "choices",
     }
     | {"candidate": "candidates"}

@@ -18,7 +18,8 @@ GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by
              has one form, and is one access, a strided one with a stride and a gathered one with
              terms; what is computed ahead is defined, what is exact is a cast, what is approximate
              a quotient in `f32`; pairs are of two loads, or two plain stores, of neighbours without
-             masks
+             masks; an unrounded store is of a cast of its value to its buffer's type; a load reuses
+             an earlier one of its buffer; barriers stand ahead of statements
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none; a power of two is selected at a time
 GY-TILE-010  a repeat is of a kernel before it
@@ -315,9 +316,36 @@ class _Kernel:
                 self._fail(8, f"access [{a.index!r}]: a stride is what strided accesses have")
             if (a.kind is Access.GATHERED) != bool(a.terms):
                 self._fail(8, f"access [{a.index!r}]: terms are what gathered accesses have")
+        self._places()
+
+    def _places(self) -> None:
+        bodies = {n: stage.body for n, stage in enumerate(self._t.kernel.stages)}
+        places = {(n, k): s for n, body in bodies.items() for k, s in enumerate(body)}
+        for x in self._t.barriers:
+            if (x.stage, x.statement) not in places:
+                self._fail(8, f"stage {x.stage} has no statement {x.statement} for a barrier")
+        casts = {
+            (s.name, *s.args, s.dtype)
+            for s in places.values()
+            if isinstance(s, Let) and s.op == "cast"
+        }
+        for u in self._t.unrounded:
+            match places.get((u.stage, u.statement)):
+                case Store(value=name, buffer=buffer, mode=StoreMode.SET) if (
+                    name, u.value, self._t.kernel.storage[buffer]
+                ) in casts:  # fmt: skip
+                    continue
+            said = f"statement {u.statement} of stage {u.stage}"
+            self._fail(8, f"{said} stores no cast of {u.value!r} to the type of its buffer")
+        for r in self._t.reuses:
+            here, first = (r.stage, r.statement), (r.first_stage, r.first_statement)
+            match places.get(first), places.get(here):
+                case Load(buffer=a), Load(buffer=b) if a == b and first < here:
+                    continue
+            said = f"statement {r.statement} of stage {r.stage}"
+            self._fail(8, f"{said} is no load that an earlier one may stand for")
         for pair in self._t.pairs:
-            stages = self._t.kernel.stages
-            body = stages[pair.stage].body if pair.stage < len(stages) else ()
+            body = bodies.get(pair.stage, ())
             if not pair.first < pair.second < len(body):
                 self._fail(8, f"stage {pair.stage} has no such pair of statements")
             one, other = body[pair.first], body[pair.second]

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from attrs import define, evolve, field, frozen
+from attrs import define, field, frozen
 
 from gyrator_ir.body.nodes import Bind, Load, Reduce, ScanStep, SortStep, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
@@ -201,10 +201,15 @@ class _Run:
         self._own = tiled.loops[shared:]
         self._methods = {r.result: r for r in tiled.reductions}
         self._accesses = {a.index: a for a in tiled.accesses if a.kind in _STEPS}
-        self._bodies = [
+        self._orders = [
             _together(stage, [p for p in tiled.pairs if p.stage == number])
             for number, stage in enumerate(tiled.kernel.stages)
         ]
+        self._reuses = {
+            (r.stage, r.statement): (r.first_stage, r.first_statement) for r in tiled.reuses
+        }
+        self._read: dict[tuple[int, int], Array] = {}
+        """What the loads that others reuse have read, by stage and statement."""
         stored = {
             s.buffer for g in tiled.kernel.stages for s in g.body if isinstance(s, Store)
         } & cells.keys()
@@ -252,8 +257,8 @@ class _Run:
             base = np.arange(points.count, dtype=np.int64)[:, None] * extent
             memory[local.name] = Cell(poisoned(local.dtype, points.count * extent), extent, base)
         kept = self._frame((points.count, 1), memory, self._env | points.symbols, {}, who)
-        for stage in self._bodies:
-            self._stage(stage, region, points, kept)
+        for number, stage in enumerate(self._kernel.stages):
+            self._stage(number, stage, region, points, kept)
 
     def _frame(
         self, space: tuple[int, ...], memory: Memory, symbols: dict[Sym, Number],
@@ -282,7 +287,9 @@ class _Run:
             positions = positions // extent
         return found
 
-    def _stage(self, stage: Stage, region: Region, points: _Points, kept: Frame) -> None:
+    def _stage(
+        self, number: int, stage: Stage, region: Region, points: _Points, kept: Frame
+    ) -> None:
         inside = stage.level is Level.INNER and bool(self._inner)
         ordered = any(isinstance(s, ScanStep | SortStep) for s in stage.body)
         loops = tuple(
@@ -298,15 +305,16 @@ class _Run:
                 seen = np.zeros((points.count, size), np.bool_)
                 gathered[s.names[0]] = _Gathered(rows, seen)
         for _, part in self._cut(loops, region):
-            self._part(stage, part, points, kept, gathered, inside)
+            self._part(number, part, points, kept, gathered, inside)
         for s in stage.body:
             if isinstance(s, Reduce):
                 self._reduce(s, gathered[s.names[0]], kept)
 
     def _part(
-        self, stage: Stage, part: Region, points: _Points, kept: Frame,
+        self, number: int, part: Region, points: _Points, kept: Frame,
         gathered: Mapping[str, _Gathered], inside: bool,
     ) -> None:  # fmt: skip
+        stage = self._kernel.stages[number]
         chosen = np.ones(points.count, np.bool_)
         for group, positions in points.positions.items():
             low, high = part[group]
@@ -322,7 +330,8 @@ class _Run:
         frame = self._frame(
             (len(here), len(where)), memory, symbols | elements, values, kept.unit  # type: ignore[attr-defined]
         )  # fmt: skip
-        for s in stage.body:
+        for place in self._orders[number]:
+            s = stage.body[place]
             if isinstance(s, Reduce):
                 found = gathered[s.names[0]]
                 for row, name in zip(found.rows, s.args, strict=True):
@@ -332,8 +341,12 @@ class _Run:
                 found.seen[np.ix_(here, where)] = True
             elif isinstance(s, ScanStep | SortStep):
                 frame.collect(s, 1)
+            elif isinstance(s, Load) and (first := self._reuses.get((number, place))):
+                frame.values[s.name] = self._read[first]
             else:
                 frame.run((s,))
+            if isinstance(s, Load) and (number, place) in self._reuses.values():
+                self._read[number, place] = frame.values[s.name]
         if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
             self._check_accesses(stage, frame)
         if not inside:
@@ -401,16 +414,16 @@ _STEPS = {Access.UNIFORM: 0, Access.UNIT: 1, Access.STRIDED: 0, Access.GATHERED:
 """What an index grows by from lane to lane, without its access's stride or terms."""
 
 
-def _together(stage: Stage, pairs: Sequence[Pair]) -> Stage:
-    """Return a stage whose pairs are next to each other: loads where the first stands, stores where
-    the second does."""
+def _together(stage: Stage, pairs: Sequence[Pair]) -> list[int]:
+    """Return the places of a stage's statements so that pairs are next to each other: loads where
+    the first stands, stores where the second does."""
     places = {n: float(n) for n in range(len(stage.body))}
     for p in pairs:
         if isinstance(stage.body[p.first], Store):
             places[p.first] = p.second - 0.5
         else:
             places[p.second] = p.first + 0.5
-    return evolve(stage, body=tuple(stage.body[n] for n in sorted(places, key=places.__getitem__)))
+    return sorted(places, key=places.__getitem__)
 
 
 def _at(value: Number, here: Array, count: int) -> Any:

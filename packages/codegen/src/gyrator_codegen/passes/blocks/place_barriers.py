@@ -1,0 +1,38 @@
+"""`place-barriers`: the threads of a program wait where one may load what another has stored."""
+
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_ir.body.nodes import Load, Store
+from gyrator_ir.body.rewrite import reads
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.kernel.nodes import Level
+from gyrator_ir.tile.nodes import Barrier, TiledKernel
+
+
+@frozen
+class PlaceBarriers(KernelPass):
+    """Place barriers ahead of stages, and of loads in them, from buffers that the program has
+    stored to since the last one."""
+
+    name: ClassVar[str] = "place-barriers"
+
+    def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        local = {t.name for t in tiled.kernel.locals}
+        stored: set[str] = set()
+        found: list[Barrier] = []
+        for number, stage in enumerate(tiled.kernel.stages):
+            if tiled.contraction is not None and stage.level is Level.INNER:
+                continue  # factors are of buffers that the kernel only reads
+            if not stored.isdisjoint(reads(stage.body)):
+                found.append(Barrier(number, 0))
+                stored.clear()
+            for place, s in enumerate(stage.body):
+                if isinstance(s, Load) and s.buffer in stored:
+                    found.append(Barrier(number, place))
+                    stored.clear()
+                elif isinstance(s, Store) and s.buffer not in local:
+                    stored.add(s.buffer)
+        return evolve(tiled, barriers=tuple(found)) if found else tiled
