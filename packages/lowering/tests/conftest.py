@@ -22,8 +22,12 @@ from gyrator_lowering import LoweringOptions, lower
 from gyrator_lowering.decompositions import default_decompositions
 from gyrator_lowering.fx_passes import (
     FX,
+    Activation,
     ExpandForeach,
     LinearCalls,
+    Packed,
+    PackWeights,
+    Product,
     RestrideOutputs,
     fx_pipeline,
     joint_pipeline,
@@ -120,6 +124,17 @@ def assert_as_eager(graph: torch.fx.GraphModule, made: torch.fx.GraphModule | Lo
     assert_same(mine.inputs, theirs.inputs, "argument")
 
 
+class PacksDeepProducts:
+    """Has oneDNN compute products of 16 rows of a weight and more, with what follows them, and
+    shallower ones by rows."""
+
+    def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
+        return Packed("onednn", whole=True) if product.depth >= 16 else Packed("aten")
+
+    def allows(self, device: str, after: Activation) -> bool:
+        return after.attr == "relu"
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Register what this package offers to its `.gy` files."""
     # pytest rewrites the assertions of a plugin only if nothing has imported it before.
@@ -130,6 +145,7 @@ def pytest_configure(config: pytest.Config) -> None:
     bound = (
         LinearCalls(frozenset({"cpu"}), lambda product: product.rows >= 8),
         RestrideOutputs({0: (1, 4)}),
+        PackWeights(frozenset({"cpu"}), PacksDeepProducts()),
     )
     register(
         config,

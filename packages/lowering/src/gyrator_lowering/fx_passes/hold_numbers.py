@@ -84,7 +84,8 @@ def _hold_assertion(graph: Graph, node: Node) -> bool:
     if not isinstance(fake, torch.SymBool) or _on_integers(fake.node.expr):
         return False
     with graph.inserting_before(node):
-        graph.call_function(aten._assert_async.msg, (_held(graph, condition), message))
+        held = graph.call_function(aten._assert_async.msg, (_held(graph, condition), message))
+    held.meta["val"] = None
     graph.erase_node(node)
     return True
 
