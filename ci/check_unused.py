@@ -4,7 +4,8 @@
   hashing are no reads, and neither is a test;
 - an option of a stage that its own package does not read outside the class;
 - an instruction of the Wrapper IR that no stage and no customer makes;
-- a function, class or method that tests alone use.
+- a function, class, constant or method that tests alone use;
+- a parameter with a default that no call gives another value, tests included.
 
 Names are compared, not types: a field called as another one that is read passes. What is used from
 outside is named in prose (the manual, the READMEs), in metadata (entry points) or in `KEPT`.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = "packages/*/src/**/*.py"
+TESTS = "packages/*/tests/**/*.py"
 USERS = ("conformance/**/*.py", "bench/*.py", "packages/*/tools/*.py")
 PROSE = ("README.md", "docs/**/*.md", "packages/*/README.md", "**/pyproject.toml", "ci/*.py")
 TOOLS = "packages/testing/"
@@ -28,6 +30,8 @@ FORMS = re.compile(r"gyrator_ir/((loop|kernel|host)/(print|parse|forms)|text/pro
 INSTRUCTIONS = "packages/ir/src/gyrator_ir/host/nodes.py"
 TRANSLATORS = ("packages/ir/", "packages/wrapper_", TOOLS)
 """Who translates instructions, and so makes none that a stage has not made."""
+ALL = "*"
+"""Any arguments, where a call has `*` or `**`."""
 KEPT: Mapping[str, str] = {
     "gyrator_ir.expr.sympy_bridge.to_sympy": "the oracle that tests compare expressions with",
     "gyrator_runtime.native.references.UserLaunch.grids": "the linker takes a reference's fields",
@@ -45,6 +49,8 @@ class Declared:
     path: str
     line: int
     kind: str
+    place: int | None = None
+    """Of a parameter: where it stands in a call, if it may be given by position."""
 
     @property
     def full(self) -> str:
@@ -63,12 +69,31 @@ class Used:
     """The files that read an attribute of the name."""
     made: dict[str, set[str]] = field(default_factory=dict)
     """The files that call the name."""
+    given: dict[str, set[str | int]] = field(default_factory=dict)
+    """By name of what is called: the keywords and places of arguments."""
+    values: set[str] = field(default_factory=set)
+    """Names that stand elsewhere than in calls: who calls them gives what it likes."""
 
     def see(self, path: str, tree: ast.AST, positions: Mapping[str, list[str]]) -> None:
         """Add what one file uses; `positions` has the fields of each class in order."""
         for node in ast.walk(tree):
             for name, table in self._uses(node, positions):
                 table.setdefault(name, set()).add(path)
+
+    def see_calls(self, tree: ast.AST) -> None:
+        """Add the arguments that one file gives, and the functions that it passes on."""
+        called: set[int] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                called.add(id(node.func))
+                given = self.given.setdefault(last_name(node.func), set())
+                given.update(k.arg or ALL for k in node.keywords)
+                given.update(range(len(node.args)))
+                if any(isinstance(a, ast.Starred) for a in node.args):
+                    given.add(ALL)
+        for node in ast.walk(tree):
+            if id(node) not in called and isinstance(node, ast.Name | ast.Attribute):
+                self.values.add(last_name(node))
 
     def _uses(
         self, node: ast.AST, positions: Mapping[str, list[str]]
@@ -109,6 +134,19 @@ def wild(pattern: ast.pattern) -> bool:
     return isinstance(pattern, ast.MatchAs) and pattern.pattern is None and pattern.name is None
 
 
+def parameters(path: str, owner: str, function: ast.FunctionDef) -> Iterator[Declared]:
+    """Yield the parameters of a function that have defaults; `owner` is its class, if any."""
+    args, skipped = function.args, 1 if owner else 0
+    called = owner if function.name == "__init__" else function.name
+    by_place = [*args.posonlyargs, *args.args]
+    first = len(by_place) - len(args.defaults)
+    for n, a in enumerate(by_place[first:], first - skipped):
+        yield Declared(a.arg, called, path, a.lineno, "parameter", n)
+    for a, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        if default is not None:
+            yield Declared(a.arg, called, path, a.lineno, "parameter")
+
+
 def is_data(node: ast.ClassDef) -> bool:
     """Tell whether a class is one of attrs' or a dataclass."""
     decorators = (d.func if isinstance(d, ast.Call) else d for d in node.decorator_list)
@@ -137,8 +175,17 @@ def declared(path: str, tree: ast.Module) -> Iterator[Declared]:
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef) and not overrides(node, inner):
                     yield Declared(inner.name, node.name, path, inner.lineno, "method")
+                    yield from parameters(path, node.name, inner)
+                elif isinstance(inner, ast.FunctionDef) and inner.name == "__init__":
+                    yield from parameters(path, node.name, inner)
         elif isinstance(node, ast.FunctionDef) and not overrides(None, node):
             yield Declared(node.name, "", path, node.lineno, "function")
+            yield from parameters(path, "", node)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                if isinstance(target, ast.Name) and not target.id.startswith("__"):
+                    yield Declared(target.id, "", path, node.lineno, "constant")
 
 
 def overrides(owner: ast.ClassDef | None, function: ast.FunctionDef) -> bool:
@@ -172,8 +219,11 @@ def problems(root: Path, kept: Mapping[str, str]) -> list[str]:
     }
     used = Used()
     for path, tree in trees.items():
+        used.see_calls(tree)
         if "/tests/" not in path:
             used.see(path, tree, positions)
+    for path in root.glob(TESTS):
+        used.see_calls(ast.parse(path.read_text()))
     for path in root.glob("packages/*/src/**/*.jinja"):
         for name in re.findall(r"\.(\w+)", path.read_text()):
             used.attributes.setdefault(name, set()).add(path.relative_to(root).as_posix())
@@ -202,6 +252,12 @@ def problems(root: Path, kept: Mapping[str, str]) -> list[str]:
 def problem(d: Declared, used: Used, prose: Set[str], root: Path) -> str:
     """Return what is wrong with a declaration, or nothing."""
     where = f"{d.path}:{d.line}"
+    if d.kind == "parameter":
+        given = used.given.get(d.owner, set())
+        unknown = d.owner in used.values or d.owner in prose or d.path.startswith(TOOLS)
+        if unknown or not given.isdisjoint((d.name, d.place, ALL)):
+            return ""
+        return f"{where}: no call gives the parameter {d.name} of {d.owner}"
     if d.kind != "field":
         outside = d.path.startswith((TOOLS, "conformance/"))
         return (

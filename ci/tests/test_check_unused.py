@@ -12,7 +12,10 @@ class Wait:
     event: str
 Instruction = Launch | Wait
 """
-MAKES = "from gyrator_ir.host.nodes import Launch, Wait\nprint(Launch('k').name, Wait('e').event)\n"
+MAKES = """
+from gyrator_ir.host.nodes import Instruction, Launch, Wait
+print(Launch("k").name, Wait("e").event)
+"""
 DATA = "@frozen\nclass Data:\n    a: int\n    b: int\n"
 USES = "from gyrator_x.m import Data\n"
 
@@ -81,12 +84,39 @@ def test_an_instruction_that_no_stage_makes(problems):
     assert problems({**files, "scheduler/src/gyrator_scheduler/m.py": MAKES}) == []
 
 
-@pytest.mark.parametrize("text", ["def f():\n    pass\n", "class f:\n    pass\n"])
+@pytest.mark.parametrize("text", ["def f():\n    pass\n", "class f:\n    pass\n", "f = 1\n"])
 def test_what_tests_alone_use(problems, text):
     files = {"x/src/gyrator_x/m.py": text, "x/tests/test_m.py": "from gyrator_x.m import f\n"}
     (found,) = problems(files)
     assert "only tests use the" in found and found.endswith("gyrator_x.m.f")
     assert problems({**files, "x/README.md": "Call `f`."}) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "gives"),
+    [
+        ("def f(x, y=1):\n    return x, y\n", "print(f(1{}))\n"),
+        ("def f(x, *, y=1):\n    return x, y\n", "print(f(1{}))\n"),
+        ("class f:\n    def __init__(self, x, y=1):\n        pass\n", "print(f(1{}))\n"),
+        ("class C:\n    def f(self, x, y=1):\n        pass\n", "print(C().f(1{}))\n"),
+    ],
+)
+def test_a_parameter_that_no_call_gives(problems, text, gives):
+    def found(more, place="y/src/gyrator_y/n.py"):
+        files = {"x/src/gyrator_x/m.py": text, "y/src/gyrator_y/n.py": gives.format("")}
+        return problems({**files, place: gives.format("") + more})
+
+    (line,) = found("")
+    assert line.endswith(": no call gives the parameter y of f")
+    assert found(gives.format(", y=2")) == []
+    assert found(gives.format(", y=2"), "x/tests/test_m.py") == []
+    assert found(gives.format(", **more")) == []
+    assert found("print(f, C.f)\n") == []
+
+
+def test_a_parameter_that_is_given_by_place(problems):
+    files = {"x/src/gyrator_x/m.py": "def f(x, y=1):\n    return x, y\n"}
+    assert problems({**files, "y/src/gyrator_y/n.py": "print(f(1, 2))\n"}) == []
 
 
 def test_exceptions_that_are_none(problems):

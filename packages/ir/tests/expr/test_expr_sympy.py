@@ -73,14 +73,6 @@ def test_rounded_products_are_those_of_doubles(factor, size):
             assert evaluate(found, {Sym("s0"): n}) == rounded(factor * n)
 
 
-def test_symbols_are_matched_by_object_name_or_function():
-    i0, i1 = Sym("i0"), Sym("i1")
-
-    assert from_sympy(x + y, {x: i0, "s1": i1}) is i0 + i1
-    assert from_sympy(x + y, lambda s: i0 if s.name == "s0" else i1) is i0 + i1
-    assert from_sympy(positive) is Sym("s0")
-
-
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -28,7 +28,6 @@ from gyrator_lowering.rules.extern import argument
 
 STEP = Sym("s_step")
 """The number of the step, in the subprogram."""
-LOOPS = ("scan", "map_impl")
 
 
 @frozen

@@ -120,12 +120,12 @@ class BuildHandle:
         """Whether `result` would return at once."""
         return os.getpid() == self._pid and all(f.done() for f in self._futures)
 
-    def built(self, progress: ProgressReporter | None = None) -> tuple[BuiltUnit, ...]:
+    def built(self) -> tuple[BuiltUnit, ...]:
         """Wait for the libraries; BuildError for the first unit that failed.
 
         KeyboardInterrupt ends the compilers of this builder before it is passed on.
         """
-        self._wait(progress)
+        self._wait()
         return tuple(f.result() for f in self._futures)
 
     def within(self, seconds: float) -> dict[str, int]:
@@ -133,7 +133,7 @@ class BuildHandle:
 
         KeyboardInterrupt does as in `built`.
         """
-        self._wait(seconds=seconds)
+        self._wait(seconds)
         done = set(finished(self._futures))
         return self._load([n for n, f in enumerate(self._futures) if f in done])
 
@@ -144,9 +144,9 @@ class BuildHandle:
         chosen = [(u, f) for u, f in pairs if not set(symbols).isdisjoint(u.symbols)]
         return BuildHandle(self._builder, tuple(u for u, _ in chosen), [f for _, f in chosen])
 
-    def result(self, progress: ProgressReporter | None = None) -> dict[str, int]:
+    def result(self) -> dict[str, int]:
         """Wait, load, and return the address of each kernel by its symbol."""
-        self.built(progress)
+        self.built()
         return self._load(range(len(self._futures)))
 
     def _load(self, numbers: Iterable[int]) -> dict[str, int]:
@@ -164,10 +164,10 @@ class BuildHandle:
                 found |= load_library(built.library, built.unit.symbols)
         return found
 
-    def _wait(self, progress: ProgressReporter | None = None, seconds: float = math.inf) -> None:
+    def _wait(self, seconds: float = math.inf) -> None:
         self._after_fork()
         try:
-            wait_for(self._futures, progress or self._builder.progress, seconds)
+            wait_for(self._futures, self._builder.progress, seconds)
         except BaseException:
             self._builder.cancel()
             raise

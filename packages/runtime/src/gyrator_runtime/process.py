@@ -7,7 +7,7 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 _MOST_OUTPUT = 64 << 10
@@ -39,7 +39,6 @@ class Limited:
         seconds: float,
         folder: Path | None = None,
         given: bytes = b"",
-        more: Mapping[str, str] | None = None,
     ) -> None:
         """Start it. OSError where that fails.
 
@@ -48,7 +47,6 @@ class Limited:
             seconds: how long it may take.
             folder: where it runs, and keeps its own temporary files; None for where we are.
             given: its input.
-            more: what it finds in its environment beside ours.
         """
         self.late = False
         """Whether it took too long."""
@@ -65,7 +63,7 @@ class Limited:
                     self._child = subprocess.Popen(
                         command,
                         cwd=folder,
-                        env={**os.environ, "LC_ALL": "C", **own, **(more or {})},
+                        env={**os.environ, "LC_ALL": "C", **own},
                         stdin=source,
                         stdout=self._output,
                         stderr=subprocess.STDOUT,

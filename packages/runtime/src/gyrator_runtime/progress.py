@@ -119,10 +119,10 @@ def _bar(stream: TextIO) -> "Progress":
     )
 
 
-def make_progress(stream: TextIO, delay: float = 1.0) -> ProgressReporter:
+def make_progress(stream: TextIO) -> ProgressReporter:
     """Return a bar where `stream` is a terminal, else something silent."""
     try:
         terminal = stream.isatty()
     except (AttributeError, ValueError):  # closed, or replaced by something odd
         terminal = False
-    return TerminalProgress(stream, delay) if terminal else SilentProgress()
+    return TerminalProgress(stream) if terminal else SilentProgress()

@@ -43,6 +43,9 @@ _INSTALL = (
     "pip install 'gyrator[compiler]') or set CXX to one"
 )
 
+_SECONDS = 10.0
+"""How long a compiler may take to say what it is."""
+
 BASE_FLAGS = (
     "-std=c++17",
     "-fPIC",
@@ -139,7 +142,7 @@ class Toolchain:
 def find_toolchain(
     env: Mapping[str, str],
     cache: Cache | None = None,
-    seconds: float = 10.0,
+    seconds: float = _SECONDS,
 ) -> Toolchain:
     """Return the first C++ compiler of $CXX, g++, clang++, c++ that answers to `--version`, or that
     of the Python package `ziglang`.
@@ -170,7 +173,7 @@ def find_toolchain(
 
 
 def find_cross_toolchain(
-    machine: str, env: Mapping[str, str], cache: Cache | None = None, seconds: float = 10.0
+    machine: str, env: Mapping[str, str], cache: Cache | None = None
 ) -> Toolchain:
     """Return a compiler of another machine's code: `$GYRATOR_CXX_AARCH64`, or the one that
     distributions call `aarch64-linux-gnu-g++`; on that machine itself what `find_toolchain` finds.
@@ -178,11 +181,11 @@ def find_cross_toolchain(
     Raises ToolchainError (GY-BUILD-001) where there is none.
     """
     if machine == platform.machine():
-        return find_toolchain(env, cache, seconds=seconds)
+        return find_toolchain(env, cache)
     variable = f"GYRATOR_CXX_{machine.upper()}"
     words = _explicit(env.get(variable, "")) or [f"{machine}-linux-gnu-g++"]
     found = shutil.which(words[0], path=env.get("PATH", os.defpath))
-    version = None if found is None else _version((found,), cache, seconds)
+    version = None if found is None else _version((found,), cache, _SECONDS)
     if found is None or version is None:
         debian = machine.replace("_", "-")
         raise _no_compiler(

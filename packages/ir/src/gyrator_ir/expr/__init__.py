@@ -78,10 +78,8 @@ from gyrator_ir.expr.printer import (
 from gyrator_ir.expr.prover import Range
 from gyrator_ir.expr.walk import (
     children,
-    degree,
     evaluate,
     holds,
-    is_affine,
     iter_nodes,
     linear,
     rebuild,
@@ -133,7 +131,6 @@ __all__ = [
     "ceildiv",
     "children",
     "compile_python",
-    "degree",
     "either",
     "eq",
     "evaluate",
@@ -144,7 +141,6 @@ __all__ = [
     "ge",
     "gt",
     "holds",
-    "is_affine",
     "iter_nodes",
     "le",
     "linear",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from math import lcm
-from typing import Any, TypeAlias
+from typing import Any
 
 import sympy as _untyped_sympy
 
@@ -50,7 +50,6 @@ from gyrator_ir.expr.nodes import (
 
 sympy: Any = _untyped_sympy  # its functions carry no annotations
 
-Symbols: TypeAlias = "Mapping[Any, Expr] | Callable[[Any], Expr] | None"
 
 _RELATIONS = {
     "Equality": "==",
@@ -70,31 +69,26 @@ def _unsupported(value: object, why: str) -> UnsupportedError:
     )
 
 
-def from_sympy(value: Any, symbols: Symbols = None) -> Expr:
-    """Return the integer expression that the sympy expression `value` denotes.
-
-    Args:
-        value: a sympy expression over integers, or an `int`.
-        symbols: what stands for each sympy symbol: a mapping from symbol or name, or a function of
-            the symbol. By default the symbol of the same name (`s0`, `u0`, ...).
+def from_sympy(value: Any) -> Expr:
+    """Return the integer expression that the sympy expression `value`, or an `int`, denotes, over
+    symbols of the same names (`s0`, `u0`, ...).
 
     Raises:
         UnsupportedError: GY-EXPR-006, for what is not integer arithmetic (floats, true division).
-        ExprError: GY-EXPR-001, when a symbol has no entry and its name is not one of ours.
+        ExprError: GY-EXPR-001, when the name of a symbol is not one of ours.
     """
-    return _Importer(symbols).expr(value)
+    return _Importer().expr(value)
 
 
-def cond_from_sympy(value: Any, symbols: Symbols = None) -> Cond:
+def cond_from_sympy(value: Any) -> Cond:
     """Return the condition that the sympy boolean `value` denotes; errors as for `from_sympy`."""
-    return _Importer(symbols).cond(value)
+    return _Importer().cond(value)
 
 
 class _Importer:
     """One conversion; sub-expressions are converted once."""
 
-    def __init__(self, symbols: Symbols) -> None:
-        self._symbols = symbols
+    def __init__(self) -> None:
         self._memo: dict[Any, Expr] = {}
 
     def expr(self, value: Any) -> Expr:
@@ -105,20 +99,9 @@ class _Importer:
             done = self._memo[value] = self._convert(value)
         return done
 
-    def _symbol(self, symbol: Any) -> Expr:
-        symbols = self._symbols
-        if symbols is None:
-            return Sym(symbol.name)
-        if isinstance(symbols, Mapping):
-            known = symbols.get(symbol)
-            if known is None:
-                known = symbols.get(symbol.name)
-            return Sym(symbol.name) if known is None else known
-        return symbols(symbol)
-
     def _convert(self, value: Any) -> Expr:
         if isinstance(value, sympy.Symbol):
-            return self._symbol(value)
+            return Sym(value.name)
         if isinstance(value, sympy.Integer):
             return Const(int(value))
         if isinstance(value, sympy.Add):

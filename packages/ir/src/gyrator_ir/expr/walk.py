@@ -304,19 +304,3 @@ def stride_of(node: Expr, sym: Sym) -> Expr | None:
         return ONE
     split = linear(node, (sym,))
     return None if split is None else split[0][sym]
-
-
-def is_affine(node: Expr, syms: Iterable[Sym]) -> bool:
-    """Return whether `node` is linear in `syms` with integer coefficients."""
-    split = linear(node, syms)
-    return split is not None and all(isinstance(c, Const) for c in split[0].values())
-
-
-def degree(node: Expr) -> int:
-    """Return the degree as a polynomial in its atoms; 0 for constants (and for zero)."""
-    terms, _ = terms_of(node)
-    return max((_monomial_degree(term) for term, _ in terms), default=0)
-
-
-def _monomial_degree(monomial: Expr) -> int:
-    return sum(p for _, p in monomial.factors) if isinstance(monomial, Mul) else 1

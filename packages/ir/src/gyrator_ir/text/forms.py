@@ -228,12 +228,11 @@ WORDS = sequence(WORD, "()")
 INTEGERS = sequence(INTEGER, "()")
 SYMBOL = Codec(lambda value, _: value.name, read_symbol)
 TRUE = Codec(lambda *_: "", lambda _: True)
-FALSE = Codec(lambda *_: "", lambda _: False)
 
 
-def flag(attribute: str, word: str, default: bool = False) -> Part:
-    """Return the part that is `word` where the attribute is not its default."""
-    return Part(attribute, FALSE if default else TRUE, lead=word, omit=default)
+def flag(attribute: str, word: str) -> Part:
+    """Return the part that is `word` where the attribute is true."""
+    return Part(attribute, TRUE, lead=word, omit=False)
 
 
 def _show_origins(rows: tuple[int, ...], _: Writer) -> str:

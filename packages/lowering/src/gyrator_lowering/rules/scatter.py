@@ -226,7 +226,6 @@ def scatter_into(
     source: Any,
     mode: StoreMode,
     first: Any = None,
-    wrap: bool = False,
 ) -> TensorValue:
     """Store `source` at `places` along `dim` of a copy of `x`.
 
@@ -242,7 +241,7 @@ def scatter_into(
     d = dim % x.ndim
 
     def at(ops: Tracer, index: Sequence[Expr]) -> tuple[Expr, ...]:
-        row = ops.bind(ops.load(places, index), x.shape[d], wrap=wrap, check=Check.RUNTIME)
+        row = ops.bind(ops.load(places, index), x.shape[d], wrap=False, check=Check.RUNTIME)
         return (*index[:d], row, *index[d + 1 :])
 
     def start(ops: Tracer, index: tuple[Expr, ...]) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 LIBRARY = "gyrator"
-KINDS = ("rand", "randn", "randint")
 
 _SEED = "philox_seed(int count, *, Device device) -> Tensor"
 _PHILOX = (

@@ -1,7 +1,5 @@
 """What statements cost, by the op table: for choosing between computing again and keeping."""
 
-from collections.abc import Iterable
-
 from gyrator_ir.body.nodes import Bind, Let, Load, ScanStep, SortStep
 from gyrator_ir.body.ops import OPS
 from gyrator_ir.kernel.nodes import KernelStatement
@@ -26,8 +24,3 @@ def statement_cost(s: KernelStatement) -> int:
             return NEVER
         case _:
             return 0
-
-
-def cost(body: Iterable[KernelStatement]) -> int:
-    """Return the cost of running a body once."""
-    return sum(statement_cost(s) for s in body)

@@ -269,9 +269,6 @@ def _scatter_gradient(
     return settled(b, total, out)
 
 
-Bounds = Callable[[Expr, int], tuple[Expr, Expr]]
-
-
 def avg_pool(rank: int) -> Rule:
     """Return the rule of `avg_pool<rank>d`."""
 
