@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from attrs import define
 
-from gyrator_codegen_triton.templates.attention_text import additive, scores, vector_of
+from gyrator_codegen_triton.templates.attention_text import additive, scores
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
-from gyrator_ir.expr import ONE
 from gyrator_ir.loop.nodes import TensorRef
 
 _LOG2E = math.log2(math.e)
@@ -33,14 +32,16 @@ class GradientsKernel(GradientsText):
         """Whether rows may look nowhere."""
         return self.mask is not None
 
+    @property
+    def last_first(self) -> bool:
+        """Whether the last rows are begun first."""
+        return self.causal
+
     def heads_of_rows(self, head: str) -> None:
         """Write where what goes with the rows of a head begins."""
-        tensors = [("query", self.q), ("grad", self.grad), ("sums", self.kernel.inputs[4])]
-        tensors.append(("mean", self.kernel.inputs[5]))
+        super().heads_of_rows(head)
         if self.mask is not None:
-            tensors.append(("mask", self.mask))
-        for name, t in tensors:
-            self.begin(name, t, head)
+            self.begin("mask", self.mask, head)
 
     def weigh(self, along: str) -> None:
         """Write the weights of scores."""
@@ -52,41 +53,10 @@ class GradientsKernel(GradientsText):
 
     # Keys and values ------------------------------------------------------------------------
 
-    def of_keys(self) -> None:
-        """Write the gradients of a block of keys and values."""
-        w = self.writer
-        count = self.factor(self.k.shape[1])
-        w.line(f"tiles = ({self.columns} + RBLOCK - 1) // RBLOCK")
-        w.line(f"group = program // tiles % {count}")
-        w.line(f"batch = program // (tiles * {count})")
-        w.line("first = program % tiles * RBLOCK")
-        w.line("r = first + tl.arange(0, RBLOCK)")
-        w.line(f"r_mask = r < {self.columns}")
-        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
-        self.begin("key", self.k, "group")
-        self.begin("value", self.v, "group")
-        columns = ["r_mask[:, None]"]
-        w.line(f"key = {self.block('key', self.k, 'r', 'e', [*columns, *e])}")
-        w.line(f"value = {self.block('value', self.v, 'r', 'f', [*columns, *f])}")
-        w.line(f"key_sum = tl.zeros([RBLOCK, {vector_of(self.k)}], tl.float32)")
-        w.line(f"value_sum = tl.zeros([RBLOCK, {vector_of(self.v)}], tl.float32)")
-        if self.heads_a_group is ONE:
-            self.heads_of_rows("group")
-            self.walk_rows(e, f)
-        else:
-            ratio = self.factor(self.heads_a_group)
-            with w.block(f"for member in range(0, {ratio}):", end=""):
-                w.line(f"head = group * {ratio} + member")
-                self.heads_of_rows("head")
-                self.walk_rows(e, f)
-        self.begin("key_out", self.kernel.outputs[1], "group")
-        self.begin("value_out", self.kernel.outputs[2], "group")
-        self.store("key_out", 1, f"key_sum * {self.scale!r}", "r", "e", [*columns, *e])
-        self.store("value_out", 2, "value_sum", "r", "f", [*columns, *f])
-
-    def walk_rows(self, e: Sequence[str], f: Sequence[str]) -> None:
+    def walk_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
         """Write the walk over the rows of a head that see the block."""
         w = self.writer
+        self.heads_of_rows(head)
         if not self.causal:
             with w.block(f"for start in range(0, {self.rows}, XBLOCK):", end=""):
                 self.step_of_keys(e, f, edge=False)
@@ -113,28 +83,6 @@ class GradientsKernel(GradientsText):
         w.line(f"key_sum = tl.dot(slopes.to(query.dtype), query, key_sum{exact})")
 
     # Queries --------------------------------------------------------------------------------
-
-    def of_queries(self) -> None:
-        """Write the gradients of a block of queries."""
-        w = self.writer
-        count = self.factor(self.q.shape[1])
-        w.line(f"tiles = ({self.rows} + XBLOCK - 1) // XBLOCK")
-        w.line(f"head = program // tiles % {count}")
-        w.line(f"batch = program // (tiles * {count})")
-        tile = "(tiles - 1 - program % tiles)" if self.causal else "program % tiles"
-        w.line(f"first = {tile} * XBLOCK")
-        w.line("x = first + tl.arange(0, XBLOCK)")
-        w.line(f"x_mask = x < {self.rows}")
-        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
-        self.begin("key", self.k, self.group("head"))
-        self.begin("value", self.v, self.group("head"))
-        self.heads_of_rows("head")
-        self.rows_of(e, f)
-        w.line(f"query_sum = tl.zeros([XBLOCK, {vector_of(self.q)}], tl.float32)")
-        self.walk_columns(e, f)
-        self.begin("query_out", self.kernel.outputs[0], "head")
-        masks = ["x_mask[:, None]", *e]
-        self.store("query_out", 0, f"query_sum * {self.scale!r}", "x", "e", masks)
 
     def walk_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
         """Write the walk over the columns that the rows see."""

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen_triton.code import Code
-from gyrator_codegen_triton.templates.attention_text import vector_of
 from gyrator_codegen_triton.templates.flex_text import FlexText, Walk
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
-from gyrator_ir.expr import ONE
 from gyrator_ir.loop.formulas import COLUMN, ROW
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.loop.templates import first_captured
@@ -29,57 +27,35 @@ class FlexGradientsKernel(GradientsText, FlexText):
         """Whether rows may look nowhere."""
         return True
 
+    @property
+    def last_first(self) -> bool:
+        """Whether the last rows are begun first."""
+        return True
+
     def _walks(self, *, turned: bool) -> list[Walk]:
         kind = TemplateKind.FLEX_ATTENTION_GRADIENTS
         last = first_captured(kind, self.kernel.attributes)
         half = 6 + (last - 6) // 2
         return self.walks(self.kernel.inputs[half:last] if turned else self.kernel.inputs[6:half])
 
-    def heads_of_rows(self) -> None:
+    def heads_of_rows(self, head: str) -> None:
         """Write where what goes with the rows of a head begins."""
-        self.writer.line("i1 = head")
-        for name, t in (("query", self.q), ("grad", self.grad)):
-            self.begin(name, t, "head")
-        for name, t in zip(("sums", "mean"), self.kernel.inputs[4:6], strict=True):
-            self.begin(name, t, "head")
+        self.writer.line(f"i1 = {head}")
+        super().heads_of_rows(head)
 
     # Keys and values ------------------------------------------------------------------------
 
-    def of_keys(self) -> None:
-        """Write the gradients of a block of keys and values."""
-        w = self.writer
-        count = self.factor(self.k.shape[1])
-        w.line(f"tiles = ({self.columns} + RBLOCK - 1) // RBLOCK")
-        w.line(f"group = program // tiles % {count}")
-        w.line(f"batch = program // (tiles * {count})")
-        w.line("first = program % tiles * RBLOCK")
-        w.line("r = first + tl.arange(0, RBLOCK)")
-        w.line(f"r_mask = r < {self.columns}")
-        w.lines("column = r[:, None]", "column_mask = r_mask[:, None]", "i3 = column", "i0 = batch")
-        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
-        self.begin("key", self.k, "group")
-        self.begin("value", self.v, "group")
-        w.line(f"key = {self.block('key', self.k, 'r', 'e', ['column_mask', *e])}")
-        w.line(f"value = {self.block('value', self.v, 'r', 'f', ['column_mask', *f])}")
-        w.line(f"key_sum = tl.zeros([RBLOCK, {vector_of(self.q)}], tl.float32)")
-        w.line(f"value_sum = tl.zeros([RBLOCK, {vector_of(self.v)}], tl.float32)")
-        several = self.heads_a_group
-        if several is ONE:
-            w.line("head = group")
-            self.walk_rows(e, f)
-        else:
-            each = self.factor(several)
-            with w.block(f"for member in range(0, {each}):", end=""):
-                w.line(f"head = group * {each} + member")
-                self.walk_rows(e, f)
-        self.begin("key_out", self.kernel.outputs[1], "group")
-        self.begin("value_out", self.kernel.outputs[2], "group")
-        self.store("key_out", 1, f"key_sum * {self.scale!r}", "r", "e", ["column_mask", *e])
-        self.store("value_out", 2, "value_sum", "r", "f", ["column_mask", *f])
+    def place_columns(self) -> str:
+        """Write what formulas call a block of columns `r`; return its mask."""
+        lines = ("column = r[:, None]", "column_mask = r_mask[:, None]", "i3 = column")
+        self.writer.lines(*lines, "i0 = batch")
+        return "column_mask"
 
-    def walk_rows(self, e: Sequence[str], f: Sequence[str]) -> None:
+    def walk_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
         """Write the walks over the rows of a head."""
-        self.heads_of_rows()
+        if head != "head":
+            self.writer.line(f"head = {head}")
+        self.heads_of_rows("head")
         code = self.code(turned=True)
         self.still(code, _FORMULAS, ROW)
         walks, length = self._walks(turned=True), self.number("row_block")
@@ -108,23 +84,14 @@ class FlexGradientsKernel(GradientsText, FlexText):
 
     # Queries --------------------------------------------------------------------------------
 
-    def of_queries(self) -> None:
-        """Write the gradients of a block of queries."""
-        w = self.writer
-        count = self.factor(self.q.shape[1])
-        w.line(f"tiles = ({self.rows} + XBLOCK - 1) // XBLOCK")
-        w.line(f"head = program // tiles % {count}")
-        w.line(f"batch = program // (tiles * {count})")
-        w.line("first = (tiles - 1 - program % tiles) * XBLOCK")
-        w.line("x = first + tl.arange(0, XBLOCK)")
-        w.line(f"x_mask = x < {self.rows}")
-        w.lines("row = x[:, None]", "row_mask = x_mask[:, None]", "i2 = row", "i0 = batch")
-        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
-        self.begin("key", self.k, self.group("head"))
-        self.begin("value", self.v, self.group("head"))
-        self.heads_of_rows()
-        self.rows_of(e, f)
-        w.line(f"query_sum = tl.zeros([XBLOCK, {vector_of(self.q)}], tl.float32)")
+    def place_rows(self) -> str:
+        """Write what formulas call a block of rows `x`; return its mask."""
+        lines = ("row = x[:, None]", "row_mask = x_mask[:, None]", "i2 = row", "i0 = batch")
+        self.writer.lines(*lines)
+        return "row_mask"
+
+    def walk_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
+        """Write the walks over the columns that the rows look at."""
         code = self.code(turned=False)
         self.still(code, _FORMULAS, COLUMN)
         walks, length = self._walks(turned=False), self.number("column_block")
@@ -133,8 +100,6 @@ class FlexGradientsKernel(GradientsText, FlexText):
         for walk in walks:
             with self.walk(walk, block, length, "RBLOCK", self.columns):
                 self.step_of_queries(code, walk, e, f)
-        self.begin("query_out", self.kernel.outputs[0], "head")
-        self.store("query_out", 0, f"query_sum * {self.scale!r}", "x", "e", ["row_mask", *e])
 
     def step_of_queries(self, code: Code, walk: Walk, e: Sequence[str], f: Sequence[str]) -> None:
         """Write what a block of columns adds."""

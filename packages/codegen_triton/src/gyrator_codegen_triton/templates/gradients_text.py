@@ -6,8 +6,8 @@ from attrs import define
 
 from gyrator_codegen import write_origins
 from gyrator_codegen_triton.source import blocks_over
-from gyrator_codegen_triton.templates.attention_text import AttentionText
-from gyrator_ir.expr import Expr
+from gyrator_codegen_triton.templates.attention_text import AttentionText, vector_of
+from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.provenance import Origin
 
@@ -21,13 +21,84 @@ class GradientsText(AttentionText):
         """Whether rows may look nowhere."""
         raise NotImplementedError
 
+    def heads_of_rows(self, head: str) -> None:
+        """Write where what goes with the rows of a head begins."""
+        tensors = (self.q, self.grad, *self.kernel.inputs[4:6])
+        for name, t in zip(("query", "grad", "sums", "mean"), tensors, strict=True):
+            self.begin(name, t, head)
+
+    def walk_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
+        """Write the walk over the rows of a head that see a block of columns."""
+        raise NotImplementedError
+
+    def walk_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
+        """Write the walk over the columns that a block of rows sees."""
+        raise NotImplementedError
+
+    def place_columns(self) -> str:
+        """Write what formulas call a block of columns `r`; return its mask."""
+        return "r_mask[:, None]"
+
+    def place_rows(self) -> str:
+        """Write what formulas call a block of rows `x`; return its mask."""
+        return "x_mask[:, None]"
+
+    @property
+    def last_first(self) -> bool:
+        """Whether the last rows are begun first, since they look at most columns."""
+        raise NotImplementedError
+
     def of_keys(self) -> None:
         """Write the gradients of a block of keys and values."""
-        raise NotImplementedError
+        w = self.writer
+        count = self.factor(self.k.shape[1])
+        w.line(f"tiles = ({self.columns} + RBLOCK - 1) // RBLOCK")
+        w.line(f"group = program // tiles % {count}")
+        w.line(f"batch = program // (tiles * {count})")
+        w.line("first = program % tiles * RBLOCK")
+        w.line("r = first + tl.arange(0, RBLOCK)")
+        w.line(f"r_mask = r < {self.columns}")
+        mask = self.place_columns()
+        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
+        self.begin("key", self.k, "group")
+        self.begin("value", self.v, "group")
+        w.line(f"key = {self.block('key', self.k, 'r', 'e', [mask, *e])}")
+        w.line(f"value = {self.block('value', self.v, 'r', 'f', [mask, *f])}")
+        w.line(f"key_sum = tl.zeros([RBLOCK, {vector_of(self.k)}], tl.float32)")
+        w.line(f"value_sum = tl.zeros([RBLOCK, {vector_of(self.v)}], tl.float32)")
+        if self.heads_a_group is ONE:
+            self.walk_rows("group", e, f)
+        else:
+            ratio = self.factor(self.heads_a_group)
+            with w.block(f"for member in range(0, {ratio}):", end=""):
+                w.line(f"head = group * {ratio} + member")
+                self.walk_rows("head", e, f)
+        self.begin("key_out", self.kernel.outputs[1], "group")
+        self.begin("value_out", self.kernel.outputs[2], "group")
+        self.store("key_out", 1, f"key_sum * {self.scale!r}", "r", "e", [mask, *e])
+        self.store("value_out", 2, "value_sum", "r", "f", [mask, *f])
 
     def of_queries(self) -> None:
         """Write the gradients of a block of queries."""
-        raise NotImplementedError
+        w = self.writer
+        count = self.factor(self.q.shape[1])
+        w.line(f"tiles = ({self.rows} + XBLOCK - 1) // XBLOCK")
+        w.line(f"head = program // tiles % {count}")
+        w.line(f"batch = program // (tiles * {count})")
+        tile = "(tiles - 1 - program % tiles)" if self.last_first else "program % tiles"
+        w.line(f"first = {tile} * XBLOCK")
+        w.line("x = first + tl.arange(0, XBLOCK)")
+        w.line(f"x_mask = x < {self.rows}")
+        mask = self.place_rows()
+        e, f = ([f"{m}[None, :]" for m in masks] for masks in self.vectors())
+        self.begin("key", self.k, self.group("head"))
+        self.begin("value", self.v, self.group("head"))
+        self.heads_of_rows("head")
+        self.rows_of(e, f)
+        w.line(f"query_sum = tl.zeros([XBLOCK, {vector_of(self.q)}], tl.float32)")
+        self.walk_columns(e, f)
+        self.begin("query_out", self.kernel.outputs[0], "head")
+        self.store("query_out", 0, f"query_sum * {self.scale!r}", "x", "e", [mask, *e])
 
     @property
     def grad(self) -> TensorRef:
