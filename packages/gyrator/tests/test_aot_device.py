@@ -164,8 +164,6 @@ def test_what_does_not_go_together(tmp_path: Path) -> None:
     given = {"inputs": (torch.randn(2, 8),), "package": tmp_path / "model.gya"}
     with pytest.raises(OptionError, match=r"GY-AOT-002.*several types of devices"):
         aot.compile(nn.GELU(), target=("avx2", "sm_90"), **given)
-    with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*standalone package does not run on"):
-        aot.compile(nn.GELU(), target="sm_90", runtime="standalone", **given)
     lstm = nn.LSTM(8, 8).eval()
     with pytest.raises(UnsupportedError, match=r"GY-AOT-001.*of the CPU calls aten.mkldnn_rnn"):
         aot.compile(lstm, target="sm_90", **given | {"inputs": (torch.randn(3, 2, 8),)})
@@ -249,6 +247,27 @@ def test_the_command_draws_inputs_on_the_devices_of_a_model(package: Path) -> No
     assert (made.device.type, made.shape[1:]) == ("meta", (8, 32))
     own = evolve(entry, inputs=(evolve(entry.inputs[0], device="cpu"),))
     assert draw(own, torch.Generator(), torch.device("meta"))[0].device.type == "cpu"
+
+
+class Widened(nn.Module):
+    """What kernels compute, and a sort, which they do not."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.topk(x, 3).values * 2
+
+
+def test_packages_for_c(tmp_path: Path) -> None:
+    given = {"target": "sm_90", "package": tmp_path / "model.gya"}
+    x = torch.randn(2, 8)
+    aot.compile(nn.Sequential(nn.Linear(8, 8), nn.GELU()), (x,), runtime="standalone", **given)
+    manifest = aot.inspect(tmp_path / "model.gya")
+    assert (manifest.runtime, manifest.device, manifest.entries[0].programs[0].calls) == (
+        "standalone", "cuda", ()
+    )  # fmt: skip
+    with pytest.raises(UnsupportedError, match=r"GY-AOT-005.*aten\.topk"):
+        aot.compile(Widened(), (x,), runtime="standalone", **given)
+    aot.compile(Widened(), (x,), runtime="libtorch", **given)
+    assert [o.name for o in aot.inspect(tmp_path / "model.gya").operators] == ["aten.topk.default"]
 
 
 def test_the_manifest_can_be_read_back(package: Path) -> None:

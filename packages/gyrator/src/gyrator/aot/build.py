@@ -80,8 +80,6 @@ def build(
     kind = targets[0].device or HOST
     if device.type not in (kind, HOST):
         raise unpackable(f"the program works on {device}", f"export it with tensors of {kind}")
-    if kind != HOST and runtime != "python":
-        raise unpackable(f"a {runtime} package does not run on {kind}", "take runtime='python'")
     machines, here = [t.machine for t in targets], platform.machine()
     machine = here if here in machines else machines[0]
     place = device if device.type == kind else torch.device(kind, 0)

@@ -38,26 +38,6 @@ struct Shim {
 };
 constexpr Py_ssize_t kHelpers = sizeof(Shim) / sizeof(void*);
 
-// How a kernel gets onto a device's queue; triton/launch.py writes it. Sizes are passed by address,
-// as the driver wants them: the low bytes of a 64-bit size are the 32-bit one.
-using DriverLaunch = int32_t (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                                 unsigned, void*, void**, void**);
-struct DeviceLaunch {
-  DriverLaunch launch;
-  int32_t (*stream)(int32_t device, void** stream);
-  int64_t (*prepare)(int64_t what);  // calls Python, with the interpreter's lock
-  void* functions[2];  // for arguments that `divisors` divide, and for all others; null until built
-  int64_t shared[2];
-  int64_t threads;
-  const int64_t* divisors;  // of buffers' addresses, then of sizes
-  int64_t dimensions;
-  const int64_t* grid[3];
-  int64_t grid_length[3];
-};
-constexpr int64_t kEnterContext = 2;
-constexpr int32_t kInvalidContext = 201;
-constexpr int kMoreParameters = 4;  // null pointers: scratch memory that Triton's kernels take
-
 struct Plan {
   PyObject_HEAD
   vectorcallfunc call;
@@ -221,50 +201,6 @@ void raise_check(Plan* plan, const int64_t* launch, int64_t status, PyObject** r
   else
     PyErr_Format(PyExc_RuntimeError, "gyrator: check %lld of a kernel failed", (long long)status);
   Py_DECREF(error);
-}
-
-// Queues a kernel on the current stream: 0, the driver's error, or -1 with an exception set or kept
-// by `prepare`.
-int64_t launch_device(const DeviceLaunch* d, void** buffers, int64_t n_buffers, int64_t* sizes,
-                      int64_t n_sizes) {
-  int64_t grid[3] = {1, 1, 1};
-  for (int64_t k = 0; k < d->dimensions; k++) {
-    const Number found = evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k]);
-    if (found != Number::kFine) {
-      raise_number(found);
-      return -1;
-    }
-    if (grid[k] <= 0) return 0;
-  }
-  Scratch<void*> parameters(n_buffers + n_sizes + kMoreParameters);
-  if (!parameters.data) return -1;
-  void* none = nullptr;
-  void** p = parameters.data;
-  const int64_t* divisor = d->divisors;
-  bool divided = true;
-  for (int64_t k = 0; k < n_buffers; k++, divisor++) {
-    divided &= reinterpret_cast<uintptr_t>(buffers[k]) % uintptr_t(*divisor) == 0;
-    *p++ = &buffers[k];
-  }
-  for (int64_t k = 0; k < n_sizes; k++, divisor++) {
-    divided &= sizes[k] % *divisor == 0;
-    *p++ = &sizes[k];
-  }
-  for (int k = 0; k < kMoreParameters; k++) *p++ = &none;
-  const int which = !divided;
-  if (!d->functions[which]) {
-    const int64_t status = d->prepare(which);
-    if (status) return status;
-  }
-  void* stream = nullptr;
-  d->stream(-1, &stream);
-  for (bool again = false;; again = true) {
-    const int32_t status = d->launch(d->functions[which], unsigned(grid[0]), unsigned(grid[1]),
-                                     unsigned(grid[2]), unsigned(d->threads), 1, 1,
-                                     unsigned(d->shared[which]), stream, parameters.data, nullptr);
-    if (status != kInvalidContext || again) return status;
-    if (const int64_t failed = d->prepare(kEnterContext)) return failed;
-  }
 }
 
 PyObject* call_tuple(PyObject* fn, PyObject* args) {
@@ -626,7 +562,7 @@ struct Run {
   }
   int64_t launch_now(const int64_t* at, void** buffers, int64_t* sizes) {
     const DeviceLaunch* device = reinterpret_cast<const DeviceLaunch*>(at[4]);
-    if (device) return launch_device(device, buffers, at[2], sizes, at[3]);
+    if (device) return launch_device(*this, device, buffers, at[2], sizes, at[3]);
     return reinterpret_cast<Kernel>(at[0])(buffers, sizes);
   }
   void failed(const int64_t* at, int64_t status, const int64_t* sizes) {

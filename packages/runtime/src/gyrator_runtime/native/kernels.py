@@ -16,7 +16,7 @@ class DeviceLaunch(Protocol):
 
     @property
     def address(self) -> int:
-        """Of the `DeviceLaunch` block that gyrunner.cpp reads; valid as long as this object."""
+        """Of the `DeviceLaunch` block that plan.h reads; valid as long as this object."""
         ...
 
     def launch(self, addresses: Sequence[int | None], sizes: Sequence[int]) -> int:

@@ -56,6 +56,28 @@ constexpr int kExprDepth = 64;  // encode.py refuses deeper programs
 
 using Kernel = int64_t (*)(void* const*, const int64_t*);
 
+// How a kernel gets onto a device's queue; triton/launch.py and standalone/device.cpp write it. Sizes
+// are passed by address, as the driver wants them: the low bytes of a 64-bit size are the 32-bit one.
+using DriverLaunch = int32_t (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                                 unsigned, void*, void**, void**);
+struct DeviceLaunch {
+  DriverLaunch launch;
+  int32_t (*stream)(int32_t device, void** stream);
+  // Builds a function, or enters the device's context; 0, or -1 where that failed. Of a plan in
+  // Python it is Python's, and wants the interpreter's lock.
+  int64_t (*prepare)(const DeviceLaunch*, int64_t what);
+  void* functions[2];  // for arguments that `divisors` divide, and for all others; null until built
+  int64_t shared[2];
+  int64_t threads;
+  const int64_t* divisors;  // of buffers' addresses, then of sizes
+  int64_t dimensions;
+  const int64_t* grid[3];
+  int64_t grid_length[3];
+};
+constexpr int64_t kEnterContext = 2;
+constexpr int32_t kInvalidContext = 201;
+constexpr int kMoreParameters = 4;  // null pointers: scratch memory that Triton's kernels take
+
 enum class Number { kFine, kBeyondRange, kZeroDivisor };
 
 inline Number apply(int64_t code, int64_t a, int64_t b, int64_t* out) {
@@ -118,6 +140,51 @@ inline Number evaluate(const int64_t* pc, int64_t n, const int64_t* ints, int64_
   }
   *out = stack[0];
   return Number::kFine;
+}
+
+// Queues a kernel; returns 0, the driver's error, or -1 after a failure that `on` or `prepare` has kept.
+template <class On>
+int64_t launch_device(On& on, const DeviceLaunch* d, void** buffers, int64_t n_buffers,
+                      int64_t* sizes, int64_t n_sizes) {
+  int64_t grid[3] = {1, 1, 1};
+  for (int64_t k = 0; k < d->dimensions; k++) {
+    const Number found = evaluate(d->grid[k], d->grid_length[k], sizes, &grid[k]);
+    if (found != Number::kFine) {
+      on.no_number(found);
+      return -1;
+    }
+    if (grid[k] <= 0) return 0;
+  }
+  typename On::template Array<void*> parameters(n_buffers + n_sizes + kMoreParameters);
+  if (!parameters.data) return -1;
+  void* none = nullptr;
+  void** p = parameters.data;
+  const int64_t* divisor = d->divisors;
+  bool divided = true;
+  for (int64_t k = 0; k < n_buffers; k++, divisor++) {
+    divided &= reinterpret_cast<uintptr_t>(buffers[k]) % uintptr_t(*divisor) == 0;
+    *p++ = &buffers[k];
+  }
+  for (int64_t k = 0; k < n_sizes; k++, divisor++) {
+    divided &= sizes[k] % *divisor == 0;
+    *p++ = &sizes[k];
+  }
+  for (int k = 0; k < kMoreParameters; k++) *p++ = &none;
+  const int which = !divided;
+  void* function = __atomic_load_n(&d->functions[which], __ATOMIC_ACQUIRE);
+  if (!function) {
+    if (const int64_t failed = d->prepare(d, which)) return failed;
+    function = __atomic_load_n(&d->functions[which], __ATOMIC_ACQUIRE);
+  }
+  void* stream = nullptr;
+  d->stream(-1, &stream);
+  for (bool again = false;; again = true) {
+    const int32_t status = d->launch(function, unsigned(grid[0]), unsigned(grid[1]),
+                                     unsigned(grid[2]), unsigned(d->threads), 1, 1,
+                                     unsigned(d->shared[which]), stream, parameters.data, nullptr);
+    if (status != kInvalidContext || again) return status;
+    if (const int64_t failed = d->prepare(d, kEnterContext)) return failed;
+  }
 }
 
 // Runs one group of launches; returns the word after it, or null after a failure.

@@ -115,13 +115,16 @@ class Package:
         expected_sha256: str | None = None,
         isa: str | None = None,
         verify: bool = False,
+        device: int = -1,
     ) -> Self:
-        """Open a package with the library in a file. StandaloneError where that fails, OSError
-        where there is no such library."""
+        """Open a package with the library in a file, one for GPUs on the device of a number (-1:
+        the current one). StandaloneError where that fails, OSError where there is no such
+        library."""
         loaded = _loaded(library)
         texts = (t.encode() if t is not None else None for t in (expected_sha256, isa))
         options, handle = _OpenOptions(*texts, int(verify)), c.c_void_p()
-        found = loaded.gyr_package_open(_encoded(path), c.byref(options), c.byref(handle))
+        given = (_encoded(path), c.byref(options), device, c.byref(handle))
+        found = loaded.gyr_package_open_on(*given)
         _check(loaded, found)
         return cls(loaded, handle)
 
@@ -279,12 +282,16 @@ _TEXTS = ("gyr_last_error", "gyr_status_name", "gyr_package_isa")
 _ARGUMENTS: Mapping[str, tuple[Any, ...]] = MappingProxyType({
     "gyr_status_name": (c.c_int32,), "gyr_dtype_size": (c.c_int32,),
     "gyr_package_open": (c.c_char_p, c.c_void_p, c.c_void_p), "gyr_package_close": (c.c_void_p,),
+    "gyr_package_open_on": (c.c_char_p, c.c_void_p, c.c_int32, c.c_void_p),
     "gyr_package_isa": (c.c_void_p,), "gyr_package_entries": (c.c_void_p,),
     "gyr_package_entry": (c.c_void_p, c.c_size_t, c.c_void_p), "gyr_package_weights": (c.c_void_p,),
     "gyr_package_weight": (c.c_void_p, c.c_size_t, c.c_void_p),
     "gyr_instance_create": (c.c_void_p, c.c_void_p, c.c_void_p),
     "gyr_instance_close": (c.c_void_p,),
     "gyr_run": (c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t),
+    "gyr_run_on": (
+        c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t, c.c_void_p, c.c_size_t, c.c_void_p
+    ),
     "gyr_tensor_release": (c.c_void_p,), "gyr_instance_read": (c.c_void_p, c.c_char_p, c.c_void_p),
     "gyr_instance_update": (c.c_void_p, c.c_void_p, c.c_void_p, c.c_size_t),
     "gyr_instance_profile": (c.c_void_p, c.c_void_p, c.c_void_p),

@@ -1,6 +1,6 @@
 """What a plan launches: a kernel's builds, and the block of memory that the native runner reads.
 
-The block mirrors `DeviceLaunch` of gyrunner.cpp. A kernel is built for aligned addresses and for
+The block mirrors `DeviceLaunch` of plan.h. A kernel is built for aligned addresses and for
 sizes that are multiples of what they were at compile time; where a call's are not, a build that
 assumes nothing is made, once, and launched instead.
 """
@@ -41,7 +41,7 @@ class _Block(ctypes.Structure):
     ]
 
 
-_Prepare = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)
+_Prepare = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 class DeviceKernel:
@@ -56,7 +56,7 @@ class DeviceKernel:
         self._divisors = tuple(d for _, _, d in binary.job.arguments)
         # The callback must not keep this object alive, or it would never go.
         me = weakref.ref(self)
-        self._prepare = _Prepare(lambda what: _prepared(me, what))
+        self._prepare = _Prepare(lambda _, what: _prepared(me, what))
         self._divisor_words = (ctypes.c_int64 * max(len(self._divisors), 1))(*self._divisors)
         self._grid_words = [_words(e) for e in binary.grid]
         self._block = _Block(

@@ -56,7 +56,8 @@ enum {
   GYR_ERROR_MEMORY = 10,  /* an allocator has no memory */
   GYR_ERROR_CHECK = 11,   /* a check of the program failed: an index is out of range, ... */
   GYR_ERROR_INTERNAL = 12, /* none of these: a bug */
-  GYR_ERROR_OPERATOR = 13  /* an operator of ATen, or of the caller's, failed */
+  GYR_ERROR_OPERATOR = 13, /* an operator of ATen, or of the caller's, failed */
+  GYR_ERROR_DEVICE = 14    /* the device's driver failed; it may be of no more use to the process */
 };
 
 /* Element types. A complex number is two floats, real part first. */
@@ -84,7 +85,7 @@ enum {
   GYR_COMPLEX128 = 19
 };
 
-enum { GYR_CPU = 1 }; /* the only type of device yet; 0 stands for it, too */
+enum { GYR_CPU = 1, GYR_CUDA = 2 }; /* types of devices; 0 stands for GYR_CPU, too */
 
 /* A strided tensor in memory. Numbers that a program takes or gives are tensors of no dimensions:
  * int64 for integers, float64, bool.
@@ -99,14 +100,15 @@ typedef struct gyr_tensor {
   int32_t ndim;
   const int64_t *sizes;   /* `ndim` of them; may be null for none */
   const int64_t *strides; /* in elements; null: contiguous, the last dimension first */
-  int32_t device_type;    /* 0 or GYR_CPU */
-  int32_t device_index;   /* 0 */
+  int32_t device_type;    /* 0 or GYR_CPU; GYR_CUDA: `data` are on that device */
+  int32_t device_index;   /* 0 on the CPU */
   void *owner;            /* the library's; null in what a caller fills in */
 } gyr_tensor;
 
 /* Where results and what is between them go. `allocate` gives `bytes` (never 0) at a multiple of
  * `alignment`, a power of two, or null. Called by the threads that call gyr_run, and those that
- * release results. */
+ * release results. Of a package for a device it gives the device's memory, and what is released may
+ * still be used by what is queued on the call's stream. */
 typedef struct gyr_allocator {
   void *context;
   void *(*allocate)(void *context, size_t bytes, size_t alignment);
@@ -145,6 +147,11 @@ typedef struct gyr_open_options {
  * package is open; it may be removed, or replaced by a rename. `options` may be null. */
 GYR_API gyr_status gyr_package_open(const char *path, const gyr_open_options *options,
                                     gyr_package **package);
+/* The same on a device of a number, of a package for GPUs: its weights are copied there, and its
+ * kernels are those for it. gyr_package_open takes the device of the thread's current context, or
+ * number 0. The device's driver has to be there, and nothing else of CUDA. */
+GYR_API gyr_status gyr_package_open_on(const char *path, const gyr_open_options *options,
+                                       int32_t device_index, gyr_package **package);
 /* Closes it. Mapped memory and kernels go with the last instance. Null is nothing to do. */
 GYR_API void gyr_package_close(gyr_package *package);
 /* The instruction set level of the kernels that run. Texts live as long as the package. */
@@ -202,17 +209,24 @@ GYR_API void gyr_instance_close(gyr_instance *instance);
  * weights; they write to buffers without a lock. */
 GYR_API gyr_status gyr_run(gyr_instance *instance, size_t entry, const gyr_tensor *inputs,
                            size_t n_inputs, gyr_tensor *outputs, size_t n_outputs);
+/* The same on a stream (CUstream, cudaStream_t) of the package's device, on which all its work is
+ * queued: results can be used there, or once it is synchronized. They are to be released before the
+ * stream is destroyed. gyr_run takes libtorch's current stream, or where there is no libtorch the
+ * null stream. Programs that look at values, such as the sizes of masks, wait for them. */
+GYR_API gyr_status gyr_run_on(gyr_instance *instance, size_t entry, const gyr_tensor *inputs,
+                              size_t n_inputs, gyr_tensor *outputs, size_t n_outputs, void *stream);
 /* Frees what a call allocated, and sets all fields to 0; a tensor of the caller's is left alone. */
 GYR_API void gyr_tensor_release(gyr_tensor *tensor);
 
 /* Replaces weights by copies of tensors, whose strides may be any: all of them or, where one does
- * not fit, none. A call works with the weights that there were when it began. */
+ * not fit, none. A call works with the weights that there were when it began. Those on a device may
+ * be given as tensors of the CPU; where they are on it, what is queued there is waited for. */
 GYR_API gyr_status gyr_instance_update(gyr_instance *instance, const char *const *names,
                                        const gyr_tensor *tensors, size_t count);
 /* Gives a copy of a weight, as gyr_run gives results. */
 GYR_API gyr_status gyr_instance_read(gyr_instance *instance, const char *name, gyr_tensor *tensor);
 
-/* Called after each kernel, by the thread that called gyr_run. */
+/* Called after each kernel, by the thread that called gyr_run; a device's is queued by then. */
 typedef void (*gyr_profiler)(void *context, const char *kernel, int64_t nanoseconds);
 /* Sets the profiler of calls that begin from now on; null: none. */
 GYR_API gyr_status gyr_instance_profile(gyr_instance *instance, gyr_profiler profiler,

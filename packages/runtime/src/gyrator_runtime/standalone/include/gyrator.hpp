@@ -58,6 +58,12 @@ class View {
  public:
   View(void* data, gyr_dtype dtype, std::vector<int64_t> sizes, std::vector<int64_t> strides = {})
       : data_(data), dtype_(dtype), sizes_(std::move(sizes)), strides_(std::move(strides)) {}
+  // The same memory as that of a GPU.
+  View on_gpu(int32_t index) && {
+    device_type_ = GYR_CUDA;
+    device_index_ = index;
+    return std::move(*this);
+  }
   // Valid as long as this object is not moved or changed.
   gyr_tensor raw() const {
     gyr_tensor made{};
@@ -66,12 +72,15 @@ class View {
     made.ndim = static_cast<int32_t>(sizes_.size());
     made.sizes = sizes_.data();
     made.strides = strides_.empty() ? nullptr : strides_.data();
+    made.device_type = device_type_;
+    made.device_index = device_index_;
     return made;
   }
 
  private:
   void* data_;
   gyr_dtype dtype_;
+  int32_t device_type_ = GYR_CPU, device_index_ = 0;
   std::vector<int64_t> sizes_, strides_;
 };
 
@@ -117,8 +126,10 @@ class Tensor {
 // An open package.
 class Package {
  public:
-  explicit Package(const std::string& path, const gyr_open_options& options = {}) {
-    check(gyr_package_open(path.c_str(), &options, &held_));
+  // `device` is the number of a GPU, of a package for such; -1: the current one.
+  explicit Package(const std::string& path, const gyr_open_options& options = {},
+                   int32_t device = -1) {
+    check(gyr_package_open_on(path.c_str(), &options, device, &held_));
   }
   Package(Package&& other) noexcept : held_(std::exchange(other.held_, nullptr)) {}
   Package& operator=(Package&& other) noexcept {
@@ -172,13 +183,9 @@ class Model {
 
   // Runs an entry point and gives its results.
   std::vector<Tensor> run(const std::vector<View>& inputs, size_t entry = 0) const {
-    const std::vector<gyr_tensor> given = raws(inputs);
-    std::vector<gyr_tensor> made(entry < outputs_.size() ? outputs_[entry] : 0, gyr_tensor{});
-    check(gyr_run(held_, entry, given.data(), given.size(), made.data(), made.size()));
-    std::vector<Tensor> results;
-    results.reserve(made.size());
-    for (const gyr_tensor& one : made) results.emplace_back(one);
-    return results;
+    return collected(inputs, entry, [&](const auto& given, auto& made) {
+      return gyr_run(held_, entry, given.data(), given.size(), made.data(), made.size());
+    });
   }
   // Runs an entry point, whose results go where `outputs` say.
   void run_into(const std::vector<View>& inputs, const std::vector<View>& outputs,
@@ -186,6 +193,12 @@ class Model {
     const std::vector<gyr_tensor> given = raws(inputs);
     std::vector<gyr_tensor> places = raws(outputs);
     check(gyr_run(held_, entry, given.data(), given.size(), places.data(), places.size()));
+  }
+  // The same as `run` on a stream of a package's GPU; results are released before it is destroyed.
+  std::vector<Tensor> run_on(void* stream, const std::vector<View>& inputs, size_t entry = 0) const {
+    return collected(inputs, entry, [&](const auto& given, auto& made) {
+      return gyr_run_on(held_, entry, given.data(), given.size(), made.data(), made.size(), stream);
+    });
   }
   // Replaces weights by copies, all or none.
   void update(const std::vector<std::pair<std::string, View>>& weights) const {
@@ -209,6 +222,16 @@ class Model {
   gyr_instance* raw() const noexcept { return held_; }
 
  private:
+  template <class Call>
+  std::vector<Tensor> collected(const std::vector<View>& inputs, size_t entry, Call call) const {
+    const std::vector<gyr_tensor> given = raws(inputs);
+    std::vector<gyr_tensor> made(entry < outputs_.size() ? outputs_[entry] : 0, gyr_tensor{});
+    check(call(given, made));
+    std::vector<Tensor> results;
+    results.reserve(made.size());
+    for (const gyr_tensor& one : made) results.emplace_back(one);
+    return results;
+  }
   static std::vector<gyr_tensor> raws(const std::vector<View>& of) {
     std::vector<gyr_tensor> made;
     made.reserve(of.size());

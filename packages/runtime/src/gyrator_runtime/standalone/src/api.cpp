@@ -65,16 +65,16 @@ struct State {
 
 // A copy of a weight in the layout that plans take. To them its memory is somebody else's, so that no
 // result shares it.
-std::shared_ptr<Tensor> lasting_copy(const gyr_allocator& allocator, const Weight& like,
-                                     const void* data, const int64_t* strides) {
+std::shared_ptr<Tensor> lasting_copy(const Memory& memory, const Weight& like, Tensor* from) {
   const int ndim = like.signature.ndim;
   const std::shared_ptr<Tensor> own(
-      Tensor::allocated(allocator, like.signature.dtype, ndim, like.sizes.data(),
-                        like.strides.data()),
+      memory.make(like.signature.device, like.signature.dtype, ndim, like.sizes.data(),
+                  like.strides.data(), true),
       Freeing());
-  copy(ndim, like.sizes.data(), own->item, own->data, like.strides.data(), data, strides);
+  memory.copy(own->device, own->data, like.strides.data(), from);
   Own made(Tensor::make(own->dtype, ndim, like.sizes.data(), like.strides.data()));
   made->data = own->data;
+  made->device = own->device;
   made->lasting = true;
   return {made.release(), [own](Tensor* tensor) { tensor->free(); }};
 }
@@ -89,7 +89,7 @@ struct gyr_package {
 
 struct gyr_instance {
   std::shared_ptr<const gyr::Package> package;
-  gyr_allocator allocator;
+  gyr::Memory memory;
   std::mutex lock;  // of what `state` points to, and of nothing else
   std::shared_ptr<const gyr::State> state;
   std::mutex changing;  // held while a new state is made of the old one
@@ -108,15 +108,19 @@ namespace gyr {
 
 namespace {
 
+int32_t type_of(const gyr_tensor& given) { return given.device_type ? given.device_type : GYR_CPU; }
+
 // A caller's tensor whose fields make sense; `strides` gets those of a contiguous one if it has none.
 void check_fields(const gyr_tensor& given, const std::string& what, gyr_status status,
-                  int64_t* strides) {
+                  const Device* device, int64_t* strides) {
   const auto wrong = [&](const char* why) { fail(status, words(what, " ", why)); };
   if (!gyr_dtype_size(given.dtype)) wrong("has no element type");
   if (given.ndim < 0 || given.ndim > GYR_MAX_NDIM) wrong("has an impossible number of dimensions");
   if (given.ndim && !given.sizes) wrong("has no sizes");
-  const bool host = given.device_type == 0 || given.device_type == GYR_CPU;
-  if (!host || given.device_index) wrong("is on a device that there is not");
+  const bool host = type_of(given) == GYR_CPU && !given.device_index;
+  const bool there =
+      device && given.device_type == GYR_CUDA && given.device_index == device->index();
+  if (!host && !there) wrong("is on a device that there is not, or on another one");
   for (int k = 0; k < given.ndim; k++) {
     if (given.sizes[k] < 0) wrong("has a negative size");
     if (given.strides && given.strides[k] < 0) wrong("has a negative stride");
@@ -162,13 +166,14 @@ class Symbols {
 
 // An input as a plan takes it.
 Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool number,
-                     Symbols& symbols) {
+                     const Device* device, Symbols& symbols) {
   const auto what = [&] { return words("the input ", wanted.name); };
   const auto wrong = [&](const std::string& why) {
     fail(GYR_ERROR_INPUT, words(what(), " ", why, "; it was compiled for ", wanted.text));
   };
   int64_t strides[GYR_MAX_NDIM];
-  check_fields(given, what(), GYR_ERROR_INPUT, strides);
+  check_fields(given, what(), GYR_ERROR_INPUT, device, strides);
+  if (type_of(given) != wanted.device) wrong("is on another device");
   if (given.dtype != wanted.dtype) wrong(words("is ", gyr_dtype_name(given.dtype)));
   if (given.ndim != wanted.ndim) wrong(words("has sizes ", listed(given.ndim, given.sizes)));
   if (number) {
@@ -185,20 +190,21 @@ Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool numb
   }
   Tensor* made = Tensor::make(given.dtype, given.ndim, given.sizes, strides);
   made->data = static_cast<char*>(given.data);
+  made->device = wanted.device;
   return Value::of(made);
 }
 
 // The caller's outputs of one call. Those that were filled in are emptied again unless it succeeds.
 class Outputs {
  public:
-  Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const gyr_allocator& allocator)
-      : outputs_(outputs), count_(count), allocator_(allocator), places_(count, nullptr),
+  Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const Memory& memory)
+      : outputs_(outputs), count_(count), memory_(memory), places_(count, nullptr),
         strides_(count), given_(count), filled_(count, false) {
     for (size_t k = 0; k < count; k++) {
       gyr_tensor& out = outputs[k];
       if (!out.data) continue;
       int64_t strides[GYR_MAX_NDIM];
-      check_fields(out, words("the output ", k), GYR_ERROR_OUTPUT, strides);
+      check_fields(out, words("the output ", k), GYR_ERROR_OUTPUT, memory.device.get(), strides);
       if (entry.outputs[k].dtype && out.dtype != entry.outputs[k].dtype)
         fail(GYR_ERROR_OUTPUT, words("the output ", k, " is ", gyr_dtype_name(out.dtype), ", not ",
                                      entry.outputs[k].text));
@@ -287,8 +293,9 @@ class Outputs {
         fail(GYR_ERROR_OUTPUT,
              words("the output ", k, " is ", gyr_dtype_name(out.dtype), listed(out.ndim, out.sizes),
                    ", the result ", gyr_dtype_name(result->dtype), listed(ndim, result->sizes())));
-      copy(ndim, result->sizes(), result->item, out.data, strides_[k].data(), result->data,
-           result->strides());
+      if (type_of(out) != result->device)
+        fail(GYR_ERROR_OUTPUT, words("the output ", k, " is on another device than the result"));
+      memory_.copy(result->device, out.data, strides_[k].data(), result);
       return;
     }
     Own made;
@@ -296,20 +303,20 @@ class Outputs {
       made.reset(Tensor::make(result->dtype, ndim, result->sizes(), result->strides()));
       made->storage = result->storage->share();
       made->data = result->data;
+      made->device = result->device;
     } else {
-      made.reset(Tensor::allocated(allocator_, result->dtype, ndim, result->sizes(),
-                                   result->strides()));
-      copy(ndim, result->sizes(), result->item, made->data, result->strides(), result->data,
-           result->strides());
+      made.reset(memory_.laid_out(result, result->strides()));
     }
     Tensor* given = made.release();
+    const int32_t index = given->device == GYR_CPU ? 0 : memory_.device->index();
     filled_[k] = true;
-    out = {given->data, given->dtype, ndim, given->sizes(), given->strides(), GYR_CPU, 0, given};
+    out = {given->data, given->dtype, ndim, given->sizes(), given->strides(), given->device, index,
+           given};
   }
 
   gyr_tensor* outputs_;
   size_t count_;
-  const gyr_allocator& allocator_;
+  const Memory& memory_;
   std::vector<gyr_tensor*> places_;
   std::vector<std::vector<int64_t>> strides_;
   std::vector<gyr_tensor> given_;  // the caller's, with strides
@@ -317,7 +324,7 @@ class Outputs {
 };
 
 void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, size_t n_inputs,
-               gyr_tensor* outputs, size_t n_outputs) {
+               gyr_tensor* outputs, size_t n_outputs, void* const* stream) {
   if (place >= instance.package->entries.size())
     fail(GYR_ERROR_ARGUMENT, words("there is no entry point ", place));
   const Entry& entry = instance.package->entries[place];
@@ -327,7 +334,12 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   if (n_inputs) need(inputs, "inputs");
   if (n_outputs) need(outputs, "outputs");
   run_in_fork();
-  const Ungraded ungraded;
+  Memory memory = instance.memory;
+  const Device* device = memory.device.get();
+  const Device::Current here(device);
+  if (device) memory.stream = stream ? *stream : current_stream(device->index());
+  const Surroundings around(device, memory.stream);
+  const OnStream queued(memory.stream);
   const std::shared_ptr<const State> state = instance.now();
   Symbols symbols(entry);
   Values given;
@@ -340,15 +352,14 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
     const size_t k = size_t(a.input);
     given.push_back(a.input < 0
                         ? Value::of(a.constant)
-                        : value_of_input(inputs[k], entry.inputs[k], a.number, symbols));
+                        : value_of_input(inputs[k], entry.inputs[k], a.number, device, symbols));
   }
-  Outputs results(entry, outputs, n_outputs, instance.allocator);
+  Outputs results(entry, outputs, n_outputs, memory);
   results.keep_apart(inputs, n_inputs);
   Values returned;
   for (const Result& r : entry.results)
     returned.push_back(r.given < 0 ? Value() : Value(given[size_t(entry.tokens + r.given)]));
-  const Context context{entry.plans, instance.allocator, state->profiler, state->profiled,
-                        results.places()};
+  const Context context{entry.plans, memory, state->profiler, state->profiled, results.places()};
   const Values found = run_plan(context, entry.plans.back(), std::move(given));
   for (size_t k = 0; k < entry.results.size(); k++) {
     const size_t at = size_t(entry.tokens) + k;
@@ -359,7 +370,8 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   results.keep();
 }
 
-std::shared_ptr<State> first_state(const Package& package, const gyr_allocator& allocator) {
+std::shared_ptr<State> first_state(const Package& package, const Memory& memory) {
+  const Device::Current here(memory.device.get());
   auto made = std::make_shared<State>();
   for (const Weight& w : package.weights) {
     Tensor* stored = w.stored.get();
@@ -368,8 +380,9 @@ std::shared_ptr<State> first_state(const Package& package, const gyr_allocator& 
     if (lies && !w.signature.written)
       made->weights.emplace_back(stored, [](Tensor*) {});
     else
-      made->weights.push_back(lasting_copy(allocator, w, stored->data, stored->strides()));
+      made->weights.push_back(lasting_copy(memory, w, stored));
   }
+  if (memory.device) memory.device->wait();
   return made;
 }
 
@@ -384,12 +397,17 @@ std::shared_ptr<Tensor> new_weight(const gyr_instance& instance, const Weight& l
                                    const gyr_tensor& given) {
   const std::string what = words("weight ", like.signature.name);
   int64_t strides[GYR_MAX_NDIM];
-  check_fields(given, what, GYR_ERROR_WEIGHT, strides);
+  check_fields(given, what, GYR_ERROR_WEIGHT, instance.memory.device.get(), strides);
   if (given.dtype != like.signature.dtype || given.ndim != like.signature.ndim ||
       !std::equal(like.sizes.begin(), like.sizes.end(), given.sizes))
     fail(GYR_ERROR_WEIGHT, words(what, " is ", like.signature.text, ", not ",
                                  gyr_dtype_name(given.dtype), listed(given.ndim, given.sizes)));
-  return lasting_copy(instance.allocator, like, given.data, strides);
+  if (type_of(given) != GYR_CPU && like.signature.device == GYR_CPU)
+    fail(GYR_ERROR_WEIGHT, words(what, " is one of the CPU"));
+  Own from(Tensor::make(given.dtype, given.ndim, given.sizes, strides));
+  from->data = static_cast<char*>(given.data);
+  from->device = type_of(given);
+  return lasting_copy(instance.memory, like, from.get());
 }
 
 }  // namespace
@@ -408,20 +426,26 @@ const char* gyr_status_name(gyr_status status) {
       "GYR_OK",           "GYR_ERROR_ARGUMENT", "GYR_ERROR_FILE",  "GYR_ERROR_FORMAT",
       "GYR_ERROR_ALTERED", "GYR_ERROR_MISFIT",   "GYR_ERROR_CALL",  "GYR_ERROR_INPUT",
       "GYR_ERROR_OUTPUT", "GYR_ERROR_WEIGHT",   "GYR_ERROR_MEMORY", "GYR_ERROR_CHECK",
-      "GYR_ERROR_INTERNAL", "GYR_ERROR_OPERATOR"};
-  return status < 0 || status > GYR_ERROR_OPERATOR ? "?" : names[status];
+      "GYR_ERROR_INTERNAL", "GYR_ERROR_OPERATOR", "GYR_ERROR_DEVICE"};
+  return status < 0 || status > GYR_ERROR_DEVICE ? "?" : names[status];
 }
 
 void gyr_set_threads(int32_t count) { omp_set_num_threads(std::max(count, 1)); }
 
 gyr_status gyr_package_open(const char* path, const gyr_open_options* options,
                             gyr_package** package) {
+  return gyr_package_open_on(path, options, -1, package);
+}
+
+gyr_status gyr_package_open_on(const char* path, const gyr_open_options* options,
+                               int32_t device_index, gyr_package** package) {
   return guarded([&] {
     need(path, "path");
     need(package, "package");
     gyr::watch_forks();
     try {
-      auto held = std::make_shared<const gyr::Package>(path, options ? *options : gyr_open_options{});
+      auto held = std::make_shared<const gyr::Package>(
+          path, options ? *options : gyr_open_options{}, device_index);
       *package = new gyr_package{std::move(held)};
     } catch (gyr::Error& error) {
       error.text = gyr::words(path, ": ", error.text);
@@ -488,8 +512,8 @@ gyr_status gyr_instance_create(gyr_package* package, const gyr_allocator* alloca
       gyr::fail(GYR_ERROR_ARGUMENT, "an allocator lacks a function");
     auto made = std::make_unique<gyr_instance>();
     made->package = package->held;
-    made->allocator = allocator ? *allocator : gyr::default_allocator();
-    made->state = gyr::first_state(*made->package, made->allocator);
+    made->memory = gyr::Memory::of(allocator, made->package->device);
+    made->state = gyr::first_state(*made->package, made->memory);
     *instance = made.release();
   });
 }
@@ -500,7 +524,15 @@ gyr_status gyr_run(gyr_instance* instance, size_t entry, const gyr_tensor* input
                    gyr_tensor* outputs, size_t n_outputs) {
   return guarded([&] {
     need(instance, "instance");
-    gyr::run_entry(*instance, entry, inputs, n_inputs, outputs, n_outputs);
+    gyr::run_entry(*instance, entry, inputs, n_inputs, outputs, n_outputs, nullptr);
+  });
+}
+
+gyr_status gyr_run_on(gyr_instance* instance, size_t entry, const gyr_tensor* inputs,
+                      size_t n_inputs, gyr_tensor* outputs, size_t n_outputs, void* stream) {
+  return guarded([&] {
+    need(instance, "instance");
+    gyr::run_entry(*instance, entry, inputs, n_inputs, outputs, n_outputs, &stream);
   });
 }
 
@@ -519,12 +551,16 @@ gyr_status gyr_instance_update(gyr_instance* instance, const char* const* names,
       need(tensors, "tensors");
     }
     const std::lock_guard<std::mutex> alone(instance->changing);
+    const gyr::Device* device = instance->memory.device.get();
+    const gyr::Device::Current here(device);
+    if (device) device->wait();
     auto next = std::make_shared<gyr::State>(*instance->now());
     for (size_t k = 0; k < count; k++) {
       const size_t place = gyr::weight_place(*instance->package, names[k]);
       const gyr::Weight& like = instance->package->weights[place];
       next->weights[place] = gyr::new_weight(*instance, like, tensors[k]);
     }
+    if (device) device->wait();
     instance->become(std::move(next));
   });
 }
@@ -537,8 +573,10 @@ gyr_status gyr_instance_read(gyr_instance* instance, const char* name, gyr_tenso
     const auto state = instance->now();
     gyr::Entry like;
     like.outputs.push_back(instance->package->weights[place].signature);
-    gyr::Outputs out(like, tensor, 1, instance->allocator);
+    const gyr::Device::Current here(instance->memory.device.get());
+    gyr::Outputs out(like, tensor, 1, instance->memory);
     out.put(0, gyr::Value::of(state->weights[place].get()));
+    if (here.device()) here.device()->wait();
     out.keep();
   });
 }

@@ -43,10 +43,10 @@ Tensor* tensor_of(const Value& value) {
   return value.tensor;
 }
 
-Value scalar_of(Tensor* tensor) {
+Value scalar_of(Tensor* tensor, const Memory& memory) {
   if (elements(tensor->ndim, tensor->sizes()) != 1) unexpected("one element");
   const auto read = [&](auto kind) {
-    memcpy(&kind, tensor->data, sizeof kind);
+    memory.read(&kind, tensor, sizeof kind);
     return Value::of(int64_t(kind));
   };
   switch (tensor->dtype) {
@@ -61,14 +61,10 @@ Value scalar_of(Tensor* tensor) {
     case GYR_UINT8:
       return read(uint8_t());
     case GYR_BOOL:
-      return Value::of(int64_t(tensor->data[0] != 0));
+      return Value::of(int64_t(read(char()).integer != 0));
     default:
       unexpected("an integer or a bool");
   }
-}
-
-bool holds(const Value& value) {
-  return integer_of(value.kind == Value::Kind::kTensor ? scalar_of(value.tensor) : value) != 0;
 }
 
 // A tensor of a layout in the memory of another one, from a byte on.
@@ -76,6 +72,7 @@ Tensor* within(Tensor* base, gyr_dtype dtype, int ndim, const int64_t* sizes,
                const int64_t* strides, int64_t offset) {
   Tensor* made = Tensor::make(dtype, ndim, sizes, strides);
   made->storage = base->storage ? base->storage->share() : nullptr;
+  made->device = base->device;
   made->data = base->data ? base->data + offset : nullptr;
   return made;
 }
@@ -143,16 +140,17 @@ class Frame {
   void begin(int64_t) {}
   void end() {}
   int64_t launch(const int64_t* words, void** buffers, int64_t* sizes) {
-    const auto kernel = reinterpret_cast<Kernel>(words[0]);
-    if (!context_.profiler) return kernel(buffers, sizes);
+    if (!context_.profiler) return launch_now(words, buffers, sizes);
     const int64_t begin = now();
-    const int64_t status = kernel(buffers, sizes);
+    const int64_t status = launch_now(words, buffers, sizes);
     const int64_t spent = now() - begin;
     context_.profiler(context_.profiled, launched(words).name.c_str(), spent);
     return status;
   }
   void failed(const int64_t* words, int64_t status, const int64_t*) {
     const Launched& of = launched(words);
+    if (of.device)
+      context_.memory.device->check(int32_t(status), gyr::words("kernel ", of.name).c_str());
     if (status >= 1 && size_t(status) <= of.checks.size())
       fail(GYR_ERROR_CHECK, of.checks[size_t(status - 1)]);
     fail(GYR_ERROR_CHECK, gyr::words("check ", status, " of kernel ", of.name, " failed"));
@@ -205,7 +203,8 @@ class Frame {
     Tensor* given = tensor_of(value);
     const Const& wanted = constant(pc[1]);
     const int64_t* want = pc + 6;
-    bool same = given->dtype == wanted.dtype && given->ndim == ndim;
+    bool same = given->dtype == wanted.dtype && given->ndim == ndim &&
+                given->device == wanted.device;
     for (int k = 0; same && k < ndim; k++) same = given->sizes()[k] == ints[want[k]];
     bool lies = same;
     for (int k = 0; lies && k < ndim; k++)
@@ -227,7 +226,7 @@ class Frame {
         alone = !(mine->storage && mine->storage == other->storage) &&
                 (a.second <= b.first || b.second <= a.first);
       }
-      if (!alone) at(regs[k]) = Value::of(laid_out(mine, mine->strides()));
+      if (!alone) at(regs[k]) = Value::of(context_.memory.laid_out(mine, mine->strides()));
     }
     return regs + n + m;
   }
@@ -284,11 +283,15 @@ class Frame {
     }
   }
 
-  Tensor* laid_out(Tensor* given, const int64_t* strides) {
-    Own made(Tensor::allocated(context_.allocator, given->dtype, given->ndim, given->sizes(), strides));
-    copy(given->ndim, given->sizes(), given->item, made->data, strides, given->data,
-         given->strides());
-    return made.release();
+  bool holds(const Value& value) const {
+    if (value.kind != Value::Kind::kTensor) return integer_of(value) != 0;
+    return integer_of(scalar_of(value.tensor, context_.memory)) != 0;
+  }
+
+  int64_t launch_now(const int64_t* words, void** buffers, int64_t* sizes) {
+    if (const auto* device = reinterpret_cast<const DeviceLaunch*>(words[4]))
+      return launch_device(*this, device, buffers, words[2], sizes, words[3]);
+    return reinterpret_cast<Kernel>(words[0])(buffers, sizes);
   }
 
   void mend(Value& value, const Const& wanted, bool sizes_fit, int ndim, const int64_t* want,
@@ -297,7 +300,7 @@ class Frame {
     int64_t layout[2 * GYR_MAX_NDIM];
     for (int k = 0; k < 2 * ndim; k++) layout[k] = ints[want[k]];
     if (sizes_fit && wanted.truth) {
-      value = Value::of(laid_out(given, layout + ndim));
+      value = Value::of(context_.memory.laid_out(given, layout + ndim));
       return;
     }
     const std::string& op = wanted.items[0].text;
@@ -318,14 +321,16 @@ class Frame {
                           ? context_.outputs[size_t(allocator.place)]
                           : nullptr;
     if (out && out->dtype == dtype && out->ndim == sizes.n &&
+        std::max<int32_t>(out->device_type, GYR_CPU) == allocator.device &&
         std::equal(sizes.data, sizes.data + sizes.n, out->sizes) &&
         std::equal(strides.data, strides.data + sizes.n, out->strides)) {
       Tensor* made = Tensor::make(dtype, sizes.n, sizes.data, strides.data);
       made->data = static_cast<char*>(out->data);
+      made->device = allocator.device;
       made->place = allocator.place;
       return made;
     }
-    return Tensor::allocated(context_.allocator, dtype, sizes.n, sizes.data, strides.data);
+    return context_.memory.make(allocator.device, dtype, sizes.n, sizes.data, strides.data);
   }
 
   // Calls a function, of whose time the profiler is told.
@@ -374,7 +379,7 @@ class Frame {
           fail(GYR_ERROR_CHECK, given[1].constant ? given[1].constant->text : "a check failed");
         return Value::none();
       case Call::kReadScalar:
-        return scalar_of(tensor(given[0]));
+        return scalar_of(tensor(given[0]), context_.memory);
       case Call::kAllocator:
         return Value::of(allocated(f, numbers(given[0]), numbers(given[1]), dtype(given[2])));
       case Call::kWithin:

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "memory.h"
 #include "program.h"
 #include "tensor.h"
 
@@ -68,7 +69,7 @@ struct Given {
 // What all plans of one call of gyr_run have in common.
 struct Context {
   const std::vector<Plan>& plans;
-  const gyr_allocator& allocator;
+  const Memory& memory;
   gyr_profiler profiler;
   void* profiled;
   // The caller's outputs that may be written before the end; null for others.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "device.h"
 #include "executor.h"
 #include "json.h"
 
@@ -23,19 +24,24 @@ class Operator {
 
 // Whether the library calls operators.
 bool has_operators();
-// An operator by what the manifest says of it. Error (GYR_ERROR_MISFIT) where it cannot be called.
-std::shared_ptr<const Operator> operator_of(const Json& row);
+// An operator by what the manifest says of it, of programs that run on a device (null: on none). Error
+// (GYR_ERROR_MISFIT) where it cannot be called.
+std::shared_ptr<const Operator> operator_of(const Json& row, const Device* device);
 
-// No gradients are recorded while one lives.
-class Ungraded {
+// libtorch's current stream on a device; the null stream where there is no libtorch.
+void* current_stream(int32_t index);
+
+// While one lives no gradients are recorded, and operators queue their work on a device's stream.
+class Surroundings {
  public:
-  Ungraded();
-  ~Ungraded();
-  Ungraded(const Ungraded&) = delete;
-  Ungraded& operator=(const Ungraded&) = delete;
+  explicit Surroundings(const Device* device, void* stream);
+  ~Surroundings();
+  Surroundings(const Surroundings&) = delete;
+  Surroundings& operator=(const Surroundings&) = delete;
 
  private:
   bool recorded_ = false;
+  void* guard_ = nullptr;
 };
 
 }  // namespace gyr

@@ -10,8 +10,11 @@
 #include <atomic>
 #include <climits>
 #include <cstdlib>
+#include <set>
+#include <tuple>
 
 #include "error.h"
+#include "memory.h"
 #include "operators.h"
 
 namespace gyr {
@@ -22,6 +25,7 @@ namespace {
 constexpr int64_t kFormat = 1, kPlanFormat = 1;
 constexpr const char* kManifest = "manifest.json";
 constexpr const char* kWeights = "weights.safetensors";
+constexpr const char* kDevice = "cuda";
 #if defined(__aarch64__)
 constexpr const char* kLevels[] = {"plain", "neon"};
 #else
@@ -140,7 +144,13 @@ Signature input_of(const Entry& entry, const Json& row, bool number) {
   made.text += "]";
   made.ndim = int(made.sizes.size());
   if (made.ndim > GYR_MAX_NDIM) fail(GYR_ERROR_FILE, "it has an input of many dimensions");
-  if (row["device"].text() != "cpu") fail(GYR_ERROR_MISFIT, "it is for another device");
+  const std::string& place = row["device"].text();
+  if (place.compare(0, strlen(kDevice), kDevice) == 0) {
+    made.device = GYR_CUDA;
+    made.text += words(" on ", kDevice);
+  } else if (place != "cpu") {
+    fail(GYR_ERROR_MISFIT, words("it is for ", place));
+  }
   return made;
 }
 
@@ -224,7 +234,7 @@ void* Library::function(const std::string& symbol) const {
   return found;
 }
 
-Package::Package(const char* path, const gyr_open_options& options)
+Package::Package(const char* path, const gyr_open_options& options, int32_t device_index)
     : file(path), archive(file.bytes()), level_(chosen_level(options.isa)) {
   if (options.expected_sha256) {
     std::string wanted = options.expected_sha256;
@@ -245,13 +255,20 @@ Package::Package(const char* path, const gyr_open_options& options)
   const int64_t plans = manifest["plan_format"].integer();
   if (plans != kPlanFormat)
     fail(GYR_ERROR_FORMAT, words("its plans have format ", plans, ", not ", kPlanFormat));
+  const std::string& kind = manifest["device"].text();
+  if (!kind.empty() && kind != kDevice)
+    fail(GYR_ERROR_MISFIT, words("it runs on ", kind, ", which this library does not know"));
+  if (kind.empty() && device_index >= 0)
+    fail(GYR_ERROR_MISFIT, words("it runs on cpu, not on ", kDevice, ":", device_index));
+  if (!kind.empty()) device = Device::open(device_index);
+  const Device::Current here(device.get());
   check_machine(manifest);
   for (const Json& row : manifest["members"].list())
     members_[row["name"].text()] = {row["size"].integer(), row["sha256"].text()};
   read_weights(manifest, options.verify);
   for (const auto& [key, rows] : manifest.object())
     for (size_t k = 0; key == "operators" && k < rows.list().size(); k++)
-      operators_[rows.list()[k]["name"].text()] = operator_of(rows.list()[k]);
+      operators_[rows.list()[k]["name"].text()] = operator_of(rows.list()[k], device.get());
   for (const Json& row : manifest["entries"].list()) read_entry(row);
   if (entries.empty()) fail(GYR_ERROR_FILE, "it has no entry points");
 }
@@ -295,13 +312,32 @@ void Package::read_weights(const Json& manifest, bool verify) {
                       found->second->dtype == made.signature.dtype && found->second->ndim == ndim &&
                       std::equal(made.sizes.begin(), made.sizes.end(), found->second->sizes());
     if (!same) altered(words("the weight ", made.signature.name, " is not the manifest's"));
-    Tensor* at = found->second.get();
+    const bool hosted = !device || row["hosted"].truth();
+    made.signature.device = hosted ? GYR_CPU : GYR_CUDA;
+    Tensor* at = stored(found->first, hosted);
     made.stored.reset(Tensor::make(at->dtype, at->ndim, at->sizes(), at->strides()));
     made.stored->data = at->data;
+    made.stored->device = at->device;
     made.stored->lasting = true;
     extent(ndim, made.sizes.data(), made.strides.data(), at->item);
     weights.push_back(std::move(made));
   }
+}
+
+// A tensor of the file, or its copy on the device.
+Tensor* Package::stored(const std::string& name, bool hosted) {
+  Tensor* found = tensors_.at(name).get();
+  if (hosted || !device) return found;
+  Own& placed = placed_[name];
+  if (!placed) {
+    Memory memory;
+    memory.device = device;
+    Own made(memory.make(GYR_CUDA, found->dtype, found->ndim, found->sizes(), found->strides(), true));
+    memory.copy(GYR_CUDA, made->data, found->strides(), found);
+    made->lasting = true;
+    placed = std::move(made);
+  }
+  return placed.get();
 }
 
 Own Package::tensor(const Json& row, size_t begin, std::string_view bytes,
@@ -383,59 +419,92 @@ void Package::check_machine(const Json& manifest) {
   built_ = manifest["machine"].text();
   std::string has = built_;
   bool fits = built_ == here_;
+  bool ours = !device;  // whether there is machine code of a processor
   for (const Json& entry : manifest["entries"].list())
     for (const Json& program : entry["programs"].list()) {
+      for (const Json& library : program["libraries"].list())
+        ours = ours || !library["driven"].truth();
       const std::string& machine = machine_of(program, built_);
       fits = fits || machine == here_;
       if (has.find(machine) == std::string::npos) has += words(", ", machine);
     }
-  if (!fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
+  if (ours && !fits) fail(GYR_ERROR_MISFIT, words("it is for ", has, ", this is ", here_));
+}
+
+// How well a program fits this process, to be compared; -1 where it does not run here.
+int64_t Package::fitting(const Json& program) const {
+  const std::string& isa = program["isa"].text();
+  if (device) return fit(isa, device->arch());
+  const int level = machine_of(program, built_) == here_ ? level_of(isa) : -1;
+  return level <= level_ ? level : -1;
+}
+
+const Json& Package::program_of(const Json& entry) const {
+  const Json* best = nullptr;
+  int64_t most = -1;
+  std::string has;
+  for (const Json& program : entry["programs"].list()) {
+    const int64_t found = fitting(program);
+    has += words(has.empty() ? "" : ", ", program["isa"].text());
+    if (found > most) {
+      best = &program;
+      most = found;
+    }
+  }
+  const std::string here = device ? words("device is ", device->arch())
+                                  : words("process has ", kLevels[level_]);
+  if (!best)
+    fail(GYR_ERROR_MISFIT, words(entry["name"].text(), " is built for ", has, ", this ", here));
+  return *best;
 }
 
 void Package::link(Entry& entry, const Json& row) {
-  const Json* best = nullptr;
-  int level = -1;
-  std::string has;
-  for (const Json& program : row["programs"].list()) {
-    const int found = machine_of(program, built_) == here_ ? level_of(program["isa"].text()) : -1;
-    has += words(has.empty() ? "" : ", ", program["isa"].text());
-    if (found > level && found <= level_) {
-      best = &program;
-      level = found;
-    }
-  }
-  if (!best)
-    fail(GYR_ERROR_MISFIT, words(entry.name, " is built for ", has, ", this process has ",
-                                 kLevels[level_]));
-  isa = kLevels[std::max(level, level_of(isa))];
+  const Json& program = program_of(row);
+  const std::string& chosen = program["isa"].text();
+  if (device || level_of(chosen) > level_of(isa)) isa = chosen;
   Links links;
   links.operators = operators_;
+  links.device = device != nullptr;
   std::map<std::string, Library*> owners;
-  for (const Json& library : (*best)["libraries"].list()) {
+  std::map<std::string, const DeviceCode*> driven;
+  for (const Json& library : program["libraries"].list()) {
     const std::string& name = library["member"].text();
+    if (library["driven"].truth()) {
+      if (!device) fail(GYR_ERROR_FILE, "it has kernels for a device");
+      std::unique_ptr<DeviceCode>& code = codes_[name];
+      if (!code) code = std::make_unique<DeviceCode>(device, member(name));
+      for (const Json& symbol : library["symbols"].list()) driven[symbol.text()] = code.get();
+      continue;
+    }
     std::unique_ptr<Library>& loaded = libraries_[name];
     if (!loaded) loaded = std::make_unique<Library>(name, member(name));
     for (const Json& symbol : library["symbols"].list()) owners[symbol.text()] = loaded.get();
   }
-  for (const Json& kernel : (*best)["kernels"].list()) {
+  for (const Json& kernel : program["kernels"].list()) {
     const std::string& symbol = kernel["symbol"].text();
-    const auto owner = owners.find(symbol);
-    if (owner == owners.end()) fail(GYR_ERROR_FILE, words("its kernels lack ", symbol));
     Launched made;
     made.name = kernel["name"].text();
-    made.kernel = reinterpret_cast<Kernel>(owner->second->function(symbol));
+    const auto owner = owners.find(symbol);
+    const auto code = driven.find(symbol);
+    if (code != driven.end())
+      std::tie(made.device, made.arguments) = code->second->kernel(symbol);
+    else if (owner != owners.end())
+      made.kernel = reinterpret_cast<Kernel>(owner->second->function(symbol));
+    else
+      fail(GYR_ERROR_FILE, words("its kernels lack ", symbol));
     for (const Json& check : kernel["checks"].list()) {
       if (check.list().size() != 2) fail(GYR_ERROR_FILE, "a check of a kernel is malformed");
       made.checks.push_back(check.list()[1].text());
     }
     links.kernels.emplace(made.name, std::move(made));
   }
-  for (const auto& [key, name] : (*best)["constants"].object()) {
-    const auto found = tensors_.find(name.text());
-    if (found == tensors_.end()) fail(GYR_ERROR_FILE, words("it has no constant ", key));
-    links.constants[key] = found->second.get();
+  std::set<std::string> hosted;
+  for (const Json& key : program["hosted"].list()) hosted.insert(key.text());
+  for (const auto& [key, name] : program["constants"].object()) {
+    if (!tensors_.count(name.text())) fail(GYR_ERROR_FILE, words("it has no constant ", key));
+    links.constants[key] = stored(name.text(), hosted.count(key) != 0);
   }
-  entry.plans = read_plans(member((*best)["plan"].text()), links);
+  entry.plans = read_plans(member(program["plan"].text()), links);
   Plan& main = entry.plans.back();
   if (main.n_args != entry.tokens + int64_t(entry.weights.size() + entry.arguments.size()))
     fail(GYR_ERROR_FILE, words("the plan of ", entry.name, " takes other arguments"));

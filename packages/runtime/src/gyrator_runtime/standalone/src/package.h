@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "archive.h"
+#include "device.h"
 #include "json.h"
 #include "program.h"
 #include "tensor.h"
@@ -34,6 +35,7 @@ struct Signature {
   std::string name, text;
   gyr_dtype dtype = GYR_NONE;
   int ndim = 0;
+  int32_t device = GYR_CPU;  // the type of the one that it lies on
   std::vector<gyr_size> sizes;  // of a number, its own value; of an output none
   bool written = false;
 };
@@ -44,7 +46,7 @@ gyr_value value_of(const Signature& of);
 struct Weight {
   Signature signature;
   std::vector<int64_t> sizes, strides;
-  Own stored;  // in the file
+  Own stored;  // in the file, or on the device
 };
 
 // A leaf of the arguments: one of the caller's inputs, or a constant.
@@ -72,11 +74,12 @@ struct Entry {
 };
 
 struct Package {
-  Package(const char* path, const gyr_open_options& options);
+  Package(const char* path, const gyr_open_options& options, int32_t device_index);
 
   Mapping file;
   Archive archive;
   std::string isa;
+  std::shared_ptr<const Device> device;  // null: it runs on the CPU
   std::deque<Entry> entries;
   std::deque<Weight> weights;
 
@@ -87,6 +90,9 @@ struct Package {
   void link(Entry& entry, const Json& row);
   std::string_view member(const std::string& name) const;
   Own tensor(const Json& header, size_t begin, std::string_view bytes, const std::string& name);
+  Tensor* stored(const std::string& name, bool hosted);
+  const Json& program_of(const Json& entry) const;
+  int64_t fitting(const Json& program) const;
 
   struct Described {
     int64_t size;
@@ -94,7 +100,9 @@ struct Package {
   };
   std::map<std::string, Described> members_;
   std::map<std::string, Own> tensors_;  // constants of programs, by name in the weights' member
+  std::map<std::string, Own> placed_;  // those that are on the device
   std::vector<Own> aligned_;  // copies of those that lie at odd addresses
+  std::map<std::string, std::unique_ptr<DeviceCode>> codes_;
   std::map<std::string, std::unique_ptr<Library>> libraries_;
   std::map<std::string, std::shared_ptr<const Operator>> operators_;
   std::string here_, built_;  // this machine, and the one whose code programs are by default

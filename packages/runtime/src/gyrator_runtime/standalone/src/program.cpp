@@ -102,6 +102,7 @@ class Linker {
     if (kind == "TorchDevice") {
       out.kind = Const::Kind::kOther;
       out.text = row[1].text();
+      out.device = device_named(out.text);
       return out;
     }
     if (kind == "Carried") {
@@ -126,6 +127,13 @@ class Linker {
     return out;
   }
 
+  // The type of the device of a name: of the host, or of the one that plans run on.
+  int32_t device_named(const std::string& name) const {
+    if (name == "cpu") return GYR_CPU;
+    if (!links_.device || name.compare(0, 4, "cuda")) unknown(words("a tensor on ", name));
+    return GYR_CUDA;
+  }
+
   int64_t earlier(const Json& plan) const {
     need(plan.integer() >= 0 && size_t(plan.integer()) < number_);
     return plan.integer();
@@ -143,10 +151,10 @@ class Linker {
         out.truth = at(4).text() == "all";
         out.text = at(5).text();
         out.items.push_back(constant(at(6)));
-        if (at(3).text() != "cpu") unknown(words("a tensor on ", at(3).text()));
+        out.device = device_named(at(3).text());
         break;
       case Call::kAllocator:
-        if (at(1).text() != "cpu") unknown(words("a tensor on ", at(1).text()));
+        out.device = device_named(at(1).text());
         break;
       case Call::kOperator:
       case Call::kOperating: {
@@ -341,47 +349,11 @@ class Checker {
     }
   }
 
-  // The stack of an expression stays within bounds, on both ways of each choice.
   void expression() {
     const int64_t n = count();
-    need(n > 0);
-    std::vector<int> known(size_t(n) + 1, -1);
-    int depth = 0;
-    for (int64_t k = 0; k < n; k++) {
-      if (known[size_t(k)] >= 0) depth = known[size_t(k)];
-      const int64_t op = word(), operand = word();
-      const auto leave_out = [&] {
-        need(operand > 0 && operand <= n - k - 1);
-        int& there = known[size_t(k + 1 + operand)];
-        need(there < 0 || there == depth);
-        there = depth;
-      };
-      switch (op) {
-        case EXPR_ARG:
-          below(operand, int64_t(plan_.ints.size()));
-          depth++;
-          break;
-        case EXPR_CONST:
-          depth++;
-          break;
-        case EXPR_UNLESS:
-          depth--;
-          leave_out();
-          break;
-        case EXPR_SKIP:
-          leave_out();
-          need(known[size_t(k + 1)] >= 0);  // the other side of a choice begins there
-          break;
-        default:
-          need(op >= EXPR_ADD && op <= EXPR_LE && depth >= 2);
-          depth--;
-          break;
-      }
-      need(depth >= 0 && depth <= kExprDepth);
-      if (op != EXPR_SKIP && known[size_t(k + 1)] >= 0) need(known[size_t(k + 1)] == depth);
-    }
-    if (known[size_t(n)] >= 0) depth = known[size_t(n)];
-    need(depth == 1);
+    need(at_ + 2 * size_t(n) <= plan_.code.size());
+    check_expression(plan_.code.data() + at_, n, int64_t(plan_.ints.size()));
+    at_ += 2 * size_t(n);
   }
 
   void launches() {
@@ -394,6 +366,7 @@ class Checker {
       const int64_t number = word();
       below(number, int64_t(plan_.launches.size()));
       const int64_t n_buffers = count(), n_sizes = count();
+      const size_t device = at_;
       need(word() == 0);
       pointers -= n_buffers;
       sizes -= n_sizes;
@@ -405,7 +378,10 @@ class Checker {
         }
       }
       for (int64_t s = 0; s < n_sizes; s++) slot();
-      plan_.code[kernel] = reinterpret_cast<int64_t>(plan_.launches[size_t(number)].kernel);
+      const Launched& launched = plan_.launches[size_t(number)];
+      need(!launched.device || launched.arguments == n_buffers + n_sizes);
+      plan_.code[kernel] = reinterpret_cast<int64_t>(launched.kernel);
+      plan_.code[device] = launched.device;
     }
     need(pointers == 0 && sizes == 0);
   }
@@ -433,6 +409,47 @@ Plan read_plan(const Json& row, const Links& links, size_t number) {
 }
 
 }  // namespace
+
+void check_expression(const int64_t* words, int64_t n, int64_t n_slots) {
+  need(n > 0);
+  std::vector<int> known(size_t(n) + 1, -1);
+  int depth = 0;
+  for (int64_t k = 0; k < n; k++) {
+    if (known[size_t(k)] >= 0) depth = known[size_t(k)];
+    const int64_t op = words[2 * k], operand = words[2 * k + 1];
+    const auto leave_out = [&] {
+      need(operand > 0 && operand <= n - k - 1);
+      int& there = known[size_t(k + 1 + operand)];
+      need(there < 0 || there == depth);
+      there = depth;
+    };
+    switch (op) {
+      case EXPR_ARG:
+        need(operand >= 0 && operand < n_slots);
+        depth++;
+        break;
+      case EXPR_CONST:
+        depth++;
+        break;
+      case EXPR_UNLESS:
+        depth--;
+        leave_out();
+        break;
+      case EXPR_SKIP:
+        leave_out();
+        need(known[size_t(k + 1)] >= 0);  // the other side of a choice begins there
+        break;
+      default:
+        need(op >= EXPR_ADD && op <= EXPR_LE && depth >= 2);
+        depth--;
+        break;
+    }
+    need(depth >= 0 && depth <= kExprDepth);
+    if (op != EXPR_SKIP && known[size_t(k + 1)] >= 0) need(known[size_t(k + 1)] == depth);
+  }
+  if (known[size_t(n)] >= 0) depth = known[size_t(n)];
+  need(depth == 1);
+}
 
 void Plan::bind_outputs(int64_t skipped) {
   // Where each register is written, as far as that is once, by an allocator.

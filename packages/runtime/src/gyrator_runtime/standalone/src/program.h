@@ -55,12 +55,15 @@ struct Const {
   Call call = Call::kNothing;
   int64_t plan = 0, other = 0, carried = 0;  // fields of functions that run plans
   int32_t place = -1;  // of the caller's output that an allocator makes
+  int32_t device = GYR_CPU;  // type of the one that a function makes tensors on
   std::shared_ptr<const Operator> op;
 };
 
 struct Launched {
   std::string name;
   Kernel kernel = nullptr;
+  int64_t device = 0;  // the address of a `DeviceLaunch`, of a kernel of a device
+  int64_t arguments = 0;  // how many that one takes
   std::vector<std::string> checks;  // what a return of 1, 2, ... says
 };
 
@@ -79,7 +82,12 @@ struct Links {
   std::map<std::string, Launched> kernels;
   std::map<std::string, Tensor*> constants;
   std::map<std::string, std::shared_ptr<const Operator>> operators;
+  bool device = false;  // they run on one
 };
+
+// Sees to it that an expression over so many slots stays within its stack, on both ways of each choice.
+// Error: GYR_ERROR_FILE.
+void check_expression(const int64_t* words, int64_t n, int64_t n_slots);
 
 // Returns the plans of a text (plan/stored.py). Error: GYR_ERROR_FILE where they are malformed,
 // GYR_ERROR_MISFIT for what only Python can do.

@@ -13,7 +13,7 @@
 
 namespace gyr {
 
-constexpr size_t kAlignment = 64;
+constexpr size_t kAlignment = 64, kDeviceAlignment = 256;
 
 // Element types by what torch, and the IR, call them; GYR_NONE for no such name.
 gyr_dtype dtype_of(std::string_view name);
@@ -58,6 +58,7 @@ struct Tensor {
   bool lasting = false;
   gyr_dtype dtype = GYR_NONE;
   int32_t ndim = 0;
+  int32_t device = GYR_CPU;  // the type of the one that it lies on
   int32_t place = -1;  // of the caller's output that it is, or -1
   Storage* storage = nullptr;  // null: the memory is somebody else's
   char* data = nullptr;

@@ -6,11 +6,13 @@ namespace gyr {
 
 bool has_operators() { return false; }
 
-std::shared_ptr<const Operator> operator_of(const Json& row) {
+std::shared_ptr<const Operator> operator_of(const Json& row, const Device*) {
   fail(GYR_ERROR_MISFIT, words("it calls ", row["name"].text(), ", which takes libtorch"));
 }
 
-Ungraded::Ungraded() = default;
-Ungraded::~Ungraded() = default;
+void* current_stream(int32_t) { return nullptr; }
+
+Surroundings::Surroundings(const Device*, void*) {}
+Surroundings::~Surroundings() = default;
 
 }  // namespace gyr

@@ -1,5 +1,7 @@
 #include "operators.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -78,12 +80,38 @@ class Handle {
   AtenTensorHandle at_ = nullptr;
 };
 
-// A tensor in the memory of one of ours.
-Handle lent(Tensor* of) {
+// What libtorch has of CUDA, in a library of its own. Null functions: it is built without.
+struct Cuda {
+  AOTITorchError (*current_stream)(int32_t device, void** stream) = nullptr;
+  AOTITorchError (*guard)(void* stream, int32_t device, void** guard) = nullptr;
+  AOTITorchError (*end_guard)(void* guard) = nullptr;
+  void* library = dlopen("libtorch_cuda.so", RTLD_NOW);
+
+  Cuda() {
+    find(current_stream, "aoti_torch_get_current_cuda_stream");
+    find(guard, "aoti_torch_create_cuda_stream_guard");
+    find(end_guard, "aoti_torch_delete_cuda_stream_guard");
+  }
+  template <class F>
+  void find(F& function, const char* name) const {
+    if (library) function = reinterpret_cast<F>(dlsym(library, name));
+  }
+  bool there() const { return current_stream && guard && end_guard; }
+};
+
+const Cuda& cuda() {
+  static const Cuda found;
+  return found;
+}
+
+// A tensor in the memory of one of ours, which lies on the host or on a device of a number.
+Handle lent(Tensor* of, int32_t index) {
+  const bool host = of->device == GYR_CPU;
+  const int32_t type = host ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
   Handle made;
   check(aoti_torch_create_tensor_from_blob(of->data, of->ndim, of->sizes(), of->strides(), 0,
-                                           kCodes[of->dtype - 1](), aoti_torch_device_type_cpu(),
-                                           -1, made.out()),
+                                           kCodes[of->dtype - 1](), type, host ? -1 : index,
+                                           made.out()),
         "a tensor of libtorch");
   return made;
 }
@@ -104,8 +132,10 @@ Value taken_over(Handle handle, const std::vector<Tensor*>& arguments, const std
   check(aoti_torch_get_device_type(handle.get(), &device), op);
   check(aoti_torch_get_layout(handle.get(), &layout), op);
   const gyr_dtype dtype = dtype_of_code(code);
-  if (!dtype || device != aoti_torch_device_type_cpu() || layout != aoti_torch_layout_strided())
-    fail(GYR_ERROR_OPERATOR, words(op, " gives a tensor that is not dense, or not on the CPU"));
+  const bool host = device == aoti_torch_device_type_cpu();
+  const bool known = host || device == aoti_torch_device_type_cuda();
+  if (!dtype || !known || layout != aoti_torch_layout_strided())
+    fail(GYR_ERROR_OPERATOR, words(op, " gives a tensor that is not dense, or not on a known device"));
   check(aoti_torch_get_dim(handle.get(), &ndim), op);
   check(aoti_torch_get_sizes(handle.get(), &sizes), op);
   check(aoti_torch_get_strides(handle.get(), &strides), op);
@@ -113,6 +143,7 @@ Value taken_over(Handle handle, const std::vector<Tensor*>& arguments, const std
   if (ndim > GYR_MAX_NDIM) fail(GYR_ERROR_OPERATOR, words(op, " gives many dimensions"));
   Own made(Tensor::make(dtype, int(ndim), sizes, strides));
   made->data = static_cast<char*>(data);
+  made->device = host ? GYR_CPU : GYR_CUDA;
   for (Tensor* argument : arguments) {
     const auto range = argument->range();
     if (range.first > data || data >= range.second) continue;
@@ -262,7 +293,7 @@ struct Item {
 // The arguments of one call, encoded.
 class Encoder {
  public:
-  explicit Encoder(const std::string& op) : op_(op) {}
+  Encoder(const std::string& op, int32_t index) : op_(op), index_(index) {}
   std::vector<Tensor*> tensors;  // those that are lent
 
   Slot encode(const Kind& kind, const Item& item, size_t level) {
@@ -326,9 +357,12 @@ class Encoder {
         return word(kind, item, std::begin(kLayouts), std::end(kLayouts));
       case Base::kFormat:
         return word(kind, item, std::begin(kFormats), std::end(kFormats));
-      case Base::kDevice:
-        if (!item.constant || item.constant->text != "cpu") wrong(kind);
-        return StableIValue(uint32_t(aoti_torch_device_type_cpu())) << 32 | uint32_t(-1);
+      case Base::kDevice: {
+        if (!item.constant || item.constant->kind != Const::Kind::kOther) wrong(kind);
+        const bool host = item.constant->device == GYR_CPU;
+        const int32_t type = host ? aoti_torch_device_type_cpu() : aoti_torch_device_type_cuda();
+        return StableIValue(uint32_t(type)) << 32 | uint32_t(host ? -1 : index_);
+      }
       default:
         fail(GYR_ERROR_MISFIT,
              words(op_, " takes a ", kind.name, ", which libtorch's C ABI does not pass"));
@@ -343,7 +377,7 @@ class Encoder {
       Tensor* given = item.tensor();
       if (!given) wrong(kind);
       tensors.push_back(given);
-      made = lent(given);
+      made = lent(given, index_);
     }
     return reinterpret_cast<StableIValue>(made.release());
   }
@@ -357,20 +391,24 @@ class Encoder {
   }
 
   const std::string& op_;
+  const int32_t index_;  // of the device, where there is one
 };
 
 // Products of matrices that libtorch's C ABI has without the dispatcher, which passes no `Scalar`.
+using Plain = AOTITorchError (*)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
+using Scaled = AOTITorchError (*)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle,
+                                  AtenTensorHandle, double, double);
 struct Product {
   const char* name;
-  AOTITorchError (*plain)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle);
-  AOTITorchError (*scaled)(AtenTensorHandle, AtenTensorHandle, AtenTensorHandle, AtenTensorHandle,
-                           double, double);
+  Plain plain;
+  Scaled scaled;
+  const char* on_device;
 };
 constexpr Product kProducts[] = {
-    {"aten.mm.out", aoti_torch_cpu_mm_out, nullptr},
-    {"aten.bmm.out", aoti_torch_cpu_bmm_out, nullptr},
-    {"aten.addmm.out", nullptr, aoti_torch_cpu_addmm_out},
-    {"aten.baddbmm.out", nullptr, aoti_torch_cpu_baddbmm_out},
+    {"aten.mm.out", aoti_torch_cpu_mm_out, nullptr, "aoti_torch_cuda_mm_out"},
+    {"aten.bmm.out", aoti_torch_cpu_bmm_out, nullptr, "aoti_torch_cuda_bmm_out"},
+    {"aten.addmm.out", nullptr, aoti_torch_cpu_addmm_out, "aoti_torch_cuda_addmm_out"},
+    {"aten.baddbmm.out", nullptr, aoti_torch_cpu_baddbmm_out, "aoti_torch_cuda_baddbmm_out"},
 };
 
 struct Parameter {
@@ -407,7 +445,8 @@ Const constant_of(const Json& data) {
 
 class TorchOperator final : public Operator {
  public:
-  explicit TorchOperator(const Json& row) : name_(row["name"].text()) {
+  TorchOperator(const Json& row, const Device* device)
+      : name_(row["name"].text()), index_(device ? device->index() : -1) {
     const size_t first = name_.find('.'), second = name_.find('.', first + 1);
     if (second == std::string::npos) fail(GYR_ERROR_FILE, words(name_, " names no operator"));
     op_ = words(name_.substr(0, first), "::", name_.substr(first + 1, second - first - 1));
@@ -424,14 +463,19 @@ class TorchOperator final : public Operator {
       if (!plain || !known)
         fail(GYR_ERROR_MISFIT, words("it calls ", name_, ", which gives a ", kind.name));
     }
-    for (const Product& p : kProducts)
-      if (name_ == p.name) product_ = &p;
+    for (const Product& p : kProducts) {
+      if (name_ != p.name) continue;
+      here_ = p;
+      if (!device) continue;
+      if (p.plain) cuda().find(there_.plain, p.on_device);
+      else cuda().find(there_.scaled, p.on_device);
+    }
   }
 
   Value call(const std::vector<Given>& given, const Const* names) const override {
     const std::vector<Item> items = matched(given, names);
-    if (product_) return product_of(items);
-    Encoder encoder(name_);
+    if (here_.name) return product_of(items);
+    Encoder encoder(name_, index_);
     std::vector<Slot> slots;
     slots.reserve(items.size());
     for (size_t k = 0; k < items.size(); k++) {
@@ -446,12 +490,13 @@ class TorchOperator final : public Operator {
 
   void operate(const std::vector<Tensor*>& t, const std::vector<double>& numbers) const override {
     std::vector<Handle> h;
-    for (Tensor* tensor : t) h.push_back(lent(tensor));
-    if (product_ && product_->plain && h.size() == 3)
-      return check(product_->plain(h[0].get(), h[1].get(), h[2].get()), name_);
-    if (!product_ || !product_->scaled || h.size() != 4 || numbers.size() != 2)
+    for (Tensor* tensor : t) h.push_back(lent(tensor, index_));
+    const Product& product = !t.empty() && t[0]->device != GYR_CPU ? there_ : here_;
+    if (product.plain && h.size() == 3)
+      return check(product.plain(h[0].get(), h[1].get(), h[2].get()), name_);
+    if (!product.scaled || h.size() != 4 || numbers.size() != 2)
       fail(GYR_ERROR_FILE, words("a plan has no product ", name_));
-    check(product_->scaled(h[0].get(), h[1].get(), h[2].get(), h[3].get(), numbers[0], numbers[1]),
+    check(product.scaled(h[0].get(), h[1].get(), h[2].get(), h[3].get(), numbers[0], numbers[1]),
           name_);
   }
 
@@ -542,22 +587,34 @@ class TorchOperator final : public Operator {
   std::string name_, op_, overload_;
   std::vector<Parameter> parameters_;
   std::vector<Kind> returns_;
-  const Product* product_ = nullptr;
+  int32_t index_;  // of the device, or -1
+  Product here_{}, there_{};  // of the host, and of the device
 };
 
 }  // namespace
 
 bool has_operators() { return true; }
 
-std::shared_ptr<const Operator> operator_of(const Json& row) {
-  return std::make_shared<TorchOperator>(row);
+std::shared_ptr<const Operator> operator_of(const Json& row, const Device* device) {
+  if (device && !cuda().there())
+    fail(GYR_ERROR_MISFIT, "it runs on cuda, and libtorch_cuda.so cannot be opened");
+  return std::make_shared<TorchOperator>(row, device);
 }
 
-Ungraded::Ungraded() : recorded_(aoti_torch_grad_mode_is_enabled()) {
+void* current_stream(int32_t index) {
+  void* stream = nullptr;
+  if (cuda().there()) check(cuda().current_stream(index, &stream), "the current stream");
+  return stream;
+}
+
+Surroundings::Surroundings(const Device* device, void* stream)
+    : recorded_(aoti_torch_grad_mode_is_enabled()) {
+  if (device && cuda().there()) check(cuda().guard(stream, device->index(), &guard_), "a stream");
   if (recorded_) aoti_torch_grad_mode_set_enabled(false);
 }
-Ungraded::~Ungraded() {
+Surroundings::~Surroundings() {
   if (recorded_) aoti_torch_grad_mode_set_enabled(true);
+  if (guard_) cuda().end_guard(guard_);
 }
 
 }  // namespace gyr

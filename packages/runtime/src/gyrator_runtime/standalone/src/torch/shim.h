@@ -17,6 +17,7 @@ using AOTITorchError = int32_t;
 using StableIValue = uint64_t;
 
 int32_t aoti_torch_device_type_cpu();
+int32_t aoti_torch_device_type_cuda();
 int32_t aoti_torch_dtype_float8_e5m2();
 int32_t aoti_torch_dtype_float8_e4m3fn();
 int32_t aoti_torch_dtype_float8_e5m2fnuz();
