@@ -36,7 +36,10 @@ _DATA = frozenset({"tuple", "list", "TorchObject", "TorchDevice", "Carried"})
 
 _HERE = Path(__file__).parent
 _INCLUDE = (_HERE / "include", _HERE / "src", _HERE.parent / "native")
-_FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+_FLAGS = ("-std=c++17", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique")
+_LOADS = ("archive", "device", "json", "package", "program")
+"""Units that open packages: they are compiled to be small, all others to be fast."""
+_SMALL, _FAST = "-Os", "-O2"
 _LINK = ("-shared", f"-Wl,--version-script={_HERE / 'exports.map'}")
 _LIBRARIES = ("-lgomp", "-ldl", "-lpthread")
 _STAND_IN = "stand-in.o"
@@ -103,7 +106,7 @@ class SharedRuntime:
     def key(self) -> CacheKey:
         """Return its key."""
         texts = b"".join(f.name.encode() + f.read_bytes() for f in self._sources())
-        flags = " ".join((*_FLAGS, *self.more, self.library, *_LIBRARIES))
+        flags = " ".join((*_FLAGS, _SMALL, _FAST, *self.more, self.library, *_LIBRARIES))
         fields = {"text": texts, "flags": flags.encode(), "compiler": self.toolchain.identity}
         return make_key("library", fields)
 
@@ -111,8 +114,12 @@ class SharedRuntime:
         """Return the library's file. LibraryError (GY-BUILD-011) where it does not build."""
 
         def write(folder: Path) -> None:
-            include = tuple(f"-I{path}" for path in _INCLUDE)
-            units = tuple(str(f) for f in self._sources() if f.suffix == ".cpp")
+            compile = (*self.toolchain.command, *_FLAGS, *(f"-I{path}" for path in _INCLUDE))
+            units = [f for f in self._sources() if f.suffix == ".cpp"]
+            small = [f for f in units if f.stem in _LOADS]
+            _run((*compile, _SMALL, *self.more, "-c", *map(str, small)), folder)
+            objects = [f"{f.stem}.o" for f in small]
+            fast = [str(f) for f in units if f not in small]
             named = f"-Wl,-soname,{soname(self.library)}"
             wholly: tuple[str, ...] = ("-Wl,-z,defs",)
             if self.torch:
@@ -120,12 +127,13 @@ class SharedRuntime:
                 wholly = ("-Wl,--no-as-needed", _STAND_IN)
             _run(
                 (
-                    *self.toolchain.command, *_FLAGS, *(self.more or ("-s",)), *include, *_LINK,
-                    named, "-o", self.library, *units, *wholly, *_LIBRARIES,
+                    *compile, _FAST, *(self.more or ("-s",)), *_LINK, named, "-o", self.library,
+                    *fast, *objects, *wholly, *_LIBRARIES,
                 ),
                 folder,
             )  # fmt: skip
-            (folder / _STAND_IN).unlink(missing_ok=True)
+            for name in (*objects, _STAND_IN):
+                (folder / name).unlink(missing_ok=True)
 
         try:
             return cache.get_or_build(self.key(), write).file(self.library)

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "executor.h"
+#include "few.h"
 #include "forks.h"
 #include "operators.h"
 #include "package.h"
@@ -136,7 +137,9 @@ void check_fields(const gyr_tensor& given, const std::string& what, gyr_status s
 // The symbols of a call, as far as they are known.
 class Symbols {
  public:
-  explicit Symbols(const Entry& entry) : entry_(entry), known_(entry.symbols.size(), -1) {}
+  explicit Symbols(const Entry& entry) : entry_(entry), known_(entry.symbols.size()) {
+    std::fill(known_.begin(), known_.end(), -1);
+  }
 
   // Returns what is wrong with a size, or nothing; notes what its symbol stands for.
   std::string mismatch(int64_t size, const gyr_size& wanted) {
@@ -161,7 +164,7 @@ class Symbols {
 
  private:
   const Entry& entry_;
-  std::vector<int64_t> known_;
+  Few<int64_t> known_;
 };
 
 // An input as a plan takes it.
@@ -198,32 +201,33 @@ Value value_of_input(const gyr_tensor& given, const Signature& wanted, bool numb
 class Outputs {
  public:
   Outputs(const Entry& entry, gyr_tensor* outputs, size_t count, const Memory& memory)
-      : outputs_(outputs), count_(count), memory_(memory), places_(count, nullptr),
-        strides_(count), given_(count), filled_(count, false) {
+      : outputs_(outputs), memory_(memory), places_(count), buffers_(count) {
     for (size_t k = 0; k < count; k++) {
       gyr_tensor& out = outputs[k];
+      Buffer& buffer = buffers_[k];
+      places_[k] = nullptr;
       if (!out.data) continue;
       int64_t strides[GYR_MAX_NDIM];
       check_fields(out, words("the output ", k), GYR_ERROR_OUTPUT, memory.device.get(), strides);
       if (entry.outputs[k].dtype && out.dtype != entry.outputs[k].dtype)
         fail(GYR_ERROR_OUTPUT, words("the output ", k, " is ", gyr_dtype_name(out.dtype), ", not ",
                                      entry.outputs[k].text));
-      strides_[k].assign(strides, strides + out.ndim);
-      given_[k] = out;
-      given_[k].strides = strides_[k].data();
-      places_[k] = &given_[k];
+      buffer.strides.assign(strides, strides + out.ndim);
+      buffer.given = out;
+      buffer.given.strides = buffer.strides.data();
+      places_[k] = &buffer.given;
     }
   }
   ~Outputs() {
-    for (size_t k = 0; k < count_; k++)
-      if (filled_[k]) gyr_tensor_release(outputs_ + k);
+    for (size_t k = 0; k < buffers_.size(); k++)
+      if (buffers_[k].filled) gyr_tensor_release(outputs_ + k);
   }
 
   // A buffer that overlaps something else is filled at the end alone.
   void keep_apart(const gyr_tensor* inputs, size_t n_inputs) {
-    for (size_t k = 0; k < count_; k++) {
+    for (size_t k = 0; k < places_.size(); k++) {
       if (!places_[k]) continue;
-      const auto mine = range(outputs_[k], strides_[k].data());
+      const auto mine = range(outputs_[k], buffers_[k].strides.data());
       for (size_t j = 0; j < n_inputs && places_[k]; j++) {
         int64_t strides[GYR_MAX_NDIM];
         const gyr_tensor& in = inputs[j];
@@ -231,20 +235,21 @@ class Outputs {
         else contiguous(in.ndim, in.sizes, strides);
         if (overlap(mine, range(in, strides))) places_[k] = nullptr;
       }
-      for (size_t j = 0; j < count_ && places_[k]; j++)
+      for (size_t j = 0; j < places_.size() && places_[k]; j++)
         if (j != k && outputs_[j].data &&
-            overlap(mine, range(outputs_[j], strides_[j].data())))
+            overlap(mine, range(outputs_[j], buffers_[j].strides.data())))
           places_[k] = nullptr;
     }
   }
 
-  const std::vector<gyr_tensor*>& places() const { return places_; }
+  gyr_tensor* const* places() const { return places_.data(); }
 
-  void put(size_t k, const Value& value) {
+  // Gives a result, which may be taken over.
+  void put(size_t k, Value value) {
     gyr_tensor& out = outputs_[k];
     switch (value.kind) {
       case Value::Kind::kTensor:
-        return put_tensor(k, value.tensor);
+        return put_tensor(k, value);
       case Value::Kind::kInteger:
         return put_number(k, GYR_INT64, &value.integer);
       case Value::Kind::kReal:
@@ -255,7 +260,7 @@ class Outputs {
       }
       case Value::Kind::kNone:
         if (out.data) fail(GYR_ERROR_OUTPUT, words("the output ", k, " is none"));
-        filled_[k] = true;
+        buffers_[k].filled = true;
         out = gyr_tensor{};
         return;
       default:
@@ -263,7 +268,9 @@ class Outputs {
     }
   }
 
-  void keep() { std::fill(filled_.begin(), filled_.end(), false); }
+  void keep() {
+    for (Buffer& buffer : buffers_) buffer.filled = false;
+  }
 
  private:
   using Range = std::pair<const char*, const char*>;
@@ -277,12 +284,13 @@ class Outputs {
 
   void put_number(size_t k, gyr_dtype dtype, const void* from) {
     Tensor* made = Tensor::make(dtype, 0, nullptr, nullptr);
-    const Value held = Value::of(made);
+    Value held = Value::of(made);
     made->data = const_cast<char*>(static_cast<const char*>(from));
-    put_tensor(k, made);
+    put_tensor(k, held);
   }
 
-  void put_tensor(size_t k, Tensor* result) {
+  void put_tensor(size_t k, Value& value) {
+    Tensor* result = value.tensor;
     gyr_tensor& out = outputs_[k];
     const int ndim = result->ndim;
     if (out.data) {
@@ -295,11 +303,14 @@ class Outputs {
                    ", the result ", gyr_dtype_name(result->dtype), listed(ndim, result->sizes())));
       if (type_of(out) != result->device)
         fail(GYR_ERROR_OUTPUT, words("the output ", k, " is on another device than the result"));
-      memory_.copy(result->device, out.data, strides_[k].data(), result);
+      memory_.copy(result->device, out.data, buffers_[k].strides.data(), result);
       return;
     }
     Own made;
-    if (result->storage) {
+    if (result->storage && result->users == 1 && !result->lasting) {
+      made.reset(result);
+      value.kind = Value::Kind::kEmpty;
+    } else if (result->storage) {
       made.reset(Tensor::make(result->dtype, ndim, result->sizes(), result->strides()));
       made->storage = result->storage->share();
       made->data = result->data;
@@ -309,18 +320,21 @@ class Outputs {
     }
     Tensor* given = made.release();
     const int32_t index = given->device == GYR_CPU ? 0 : memory_.device->index();
-    filled_[k] = true;
+    buffers_[k].filled = true;
     out = {given->data, given->dtype, ndim, given->sizes(), given->strides(), given->device, index,
            given};
   }
 
+  struct Buffer {
+    gyr_tensor given;  // the caller's, with strides
+    std::vector<int64_t> strides;
+    bool filled = false;
+  };
+
   gyr_tensor* outputs_;
-  size_t count_;
   const Memory& memory_;
-  std::vector<gyr_tensor*> places_;
-  std::vector<std::vector<int64_t>> strides_;
-  std::vector<gyr_tensor> given_;  // the caller's, with strides
-  std::vector<bool> filled_;
+  Few<gyr_tensor*, 4> places_;
+  Few<Buffer, 4> buffers_;
 };
 
 void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, size_t n_inputs,
@@ -342,29 +356,31 @@ void run_entry(gyr_instance& instance, size_t place, const gyr_tensor* inputs, s
   const OnStream queued(memory.stream);
   const std::shared_ptr<const State> state = instance.now();
   Symbols symbols(entry);
-  Values given;
-  given.reserve(size_t(entry.tokens) + entry.weights.size() + entry.arguments.size());
+  const Plan& plan = entry.plans.back();
+  Few<Value, 16> given(size_t(plan.n_args));
+  Value* next = given.data();
   const int64_t none = 0, one = 1;
   for (int64_t k = 0; k < entry.tokens; k++)
-    given.push_back(Value::of(Tensor::make(GYR_FLOAT32, 1, &none, &one)));
-  for (const size_t w : entry.weights) given.push_back(Value::of(state->weights[w].get()));
+    *next++ = Value::of(Tensor::make(GYR_FLOAT32, 1, &none, &one));
+  for (const size_t w : entry.weights) *next++ = Value::of(state->weights[w].get());
   for (const Argument& a : entry.arguments) {
     const size_t k = size_t(a.input);
-    given.push_back(a.input < 0
-                        ? Value::of(a.constant)
-                        : value_of_input(inputs[k], entry.inputs[k], a.number, device, symbols));
+    *next++ = a.input < 0 ? Value::of(a.constant)
+                          : value_of_input(inputs[k], entry.inputs[k], a.number, device, symbols);
   }
   Outputs results(entry, outputs, n_outputs, memory);
   results.keep_apart(inputs, n_inputs);
-  Values returned;
-  for (const Result& r : entry.results)
-    returned.push_back(r.given < 0 ? Value() : Value(given[size_t(entry.tokens + r.given)]));
-  const Context context{entry.plans, memory, state->profiler, state->profiled, results.places()};
-  const Values found = run_plan(context, entry.plans.back(), std::move(given));
+  Few<Value> returned(entry.results.size()), found(size_t(plan.n_results));
+  for (size_t k = 0; k < returned.size(); k++)
+    if (const int64_t place = entry.results[k].given; place >= 0)
+      returned[k] = Value(given[size_t(entry.tokens + place)]);
+  const Context context{entry.plans,     memory,           state->profiler,
+                        state->profiled, results.places(), n_outputs};
+  run_plan(context, plan, given.data(), found.data());
   for (size_t k = 0; k < entry.results.size(); k++) {
     const size_t at = size_t(entry.tokens) + k;
-    if (entry.results[k].given >= 0) results.put(k, returned[k]);
-    else if (at < found.size()) results.put(k, found[at]);
+    if (entry.results[k].given >= 0) results.put(k, std::move(returned[k]));
+    else if (at < found.size()) results.put(k, std::move(found[at]));
     else fail(GYR_ERROR_INTERNAL, "a plan gives too few results");
   }
   results.keep();

@@ -3,13 +3,16 @@
 #include <time.h>
 
 #include "error.h"
+#include "few.h"
 #include "operators.h"
 
 namespace gyr {
 
 namespace {
 
-// Memory of a call: on the stack as long as it is little.
+constexpr size_t kFewArguments = 6;
+
+// Memory of a call whose contents are undefined: on the stack as long as it is little.
 template <class T, size_t inline_count = 64>
 struct Scratch {
   T inline_[inline_count];
@@ -85,10 +88,9 @@ struct Numbers {
 
 Numbers numbers(const Given& given) {
   const Const* constant = given.constant;
-  const std::vector<int64_t>& from = constant ? constant->integers : given.computed;
-  if (from.size() > GYR_MAX_NDIM || (constant && constant->items.size() != from.size()))
-    unexpected("sizes");
-  return {from.data(), int(from.size())};
+  const size_t n = constant ? constant->integers.size() : given.n_computed;
+  if (n > GYR_MAX_NDIM || (constant && constant->items.size() != n)) unexpected("sizes");
+  return {constant ? constant->integers.data() : given.computed, int(n)};
 }
 gyr_dtype dtype(const Given& given) {
   const Const* constant = given.constant;
@@ -114,14 +116,10 @@ class Frame {
   template <class T>
   using Array = Scratch<T>;
 
-  Frame(const Context& context, const Plan& plan, Values arguments)
-      : context_(context), plan_(plan), registers_(std::move(arguments)) {
-    if (int64_t(registers_.size()) != plan.n_args)
-      fail(GYR_ERROR_INTERNAL, "a plan got another number of arguments");
-    registers_.resize(size_t(plan.n_regs));
+  Frame(const Context& context, const Plan& plan, Value* arguments, Value* results)
+      : context_(context), plan_(plan), registers_(size_t(plan.n_regs)), results_(results) {
+    std::move(arguments, arguments + plan.n_args, registers_.begin());
   }
-
-  Values take() { return std::move(results_); }
 
   bool load_int(int64_t reg, int64_t* out) {
     *out = integer_of(at(reg));
@@ -158,18 +156,18 @@ class Frame {
 
   bool call_tuple(int64_t dst, int64_t function, int64_t args) {
     const Const& given = constant(args);
-    std::vector<Given> all(given.items.size());
+    Few<Given, kFewArguments> all(given.items.size());
     for (size_t k = 0; k < all.size(); k++) all[k].constant = &given.items[k];
-    return keep(dst, called(constant(function), all, nullptr));
+    return keep(dst, called(constant(function), {all.data(), all.size()}, nullptr));
   }
   const int64_t* call(const int64_t* pc, const int64_t* ints) {
     const int64_t dst = pc[0];
     const Const& function = constant(pc[1]);
     const Const* names = pc[2] < 0 ? nullptr : &constant(pc[2]);
-    std::vector<Given> all(static_cast<size_t>(pc[3]));
+    Few<Given, kFewArguments> all(static_cast<size_t>(pc[3]));
     pc += 4;
     for (Given& given : all) pc = argument(given, pc, ints);
-    keep(dst, called(function, all, names));
+    keep(dst, called(function, {all.data(), all.size()}, names));
     return pc;
   }
   const int64_t* operate(const int64_t* pc, const int64_t* ints) {
@@ -240,12 +238,11 @@ class Frame {
   }
   void move(int64_t dst, int64_t reg) { registers_[size_t(dst)] = Value(registers_[size_t(reg)]); }
   bool give(const int64_t* pc, const int64_t* ints) {
-    int64_t n = *pc++;
-    results_.reserve(size_t(n));
-    for (; n > 0; n--) {
+    const int64_t n = *pc++;
+    for (int64_t k = 0; k < n; k++) {
       Given given;
       pc = argument(given, pc, ints);
-      results_.push_back(held(given));
+      results_[k] = held(given);
     }
     return true;
   }
@@ -277,8 +274,8 @@ class Frame {
         out.value = Value::of(ints[k]);
         return pc + 2;
       default:
-        out.computed.reserve(size_t(k));
-        for (int64_t i = 0; i < k; i++) out.computed.push_back(ints[pc[2 + i]]);
+        out.compute(size_t(k));
+        for (int64_t i = 0; i < k; i++) out.computed[i] = ints[pc[2 + i]];
         return pc + 2 + k;
     }
   }
@@ -317,7 +314,7 @@ class Frame {
   Tensor* allocated(const Const& allocator, const Numbers& sizes, const Numbers& strides,
                     gyr_dtype dtype) {
     if (sizes.n != strides.n) unexpected("as many strides as sizes");
-    gyr_tensor* out = allocator.place >= 0 && size_t(allocator.place) < context_.outputs.size()
+    gyr_tensor* out = allocator.place >= 0 && size_t(allocator.place) < context_.n_outputs
                           ? context_.outputs[size_t(allocator.place)]
                           : nullptr;
     if (out && out->dtype == dtype && out->ndim == sizes.n &&
@@ -342,7 +339,7 @@ class Frame {
   }
 
   // What a call gives; the number of arguments has been checked.
-  Value called(const Const& f, std::vector<Given>& given, const Const* names) {
+  Value called(const Const& f, Arguments given, const Const* names) {
     switch (f.call) {
       case Call::kOperator: {
         Value found;
@@ -384,10 +381,10 @@ class Frame {
         return Value::of(allocated(f, numbers(given[0]), numbers(given[1]), dtype(given[2])));
       case Call::kWithin:
       case Call::kCalling:
-        return Value::of(run_plan(context_, context_.plans[size_t(f.plan)], taken(given, 0)));
+        return Value::of(inner(f.plan, taken(given, 0)));
       case Call::kBranching: {
         const int64_t chosen = holds(held(given[0])) ? f.plan : f.other;
-        return Value::of(run_plan(context_, context_.plans[size_t(chosen)], taken(given, 1)));
+        return Value::of(inner(chosen, taken(given, 1)));
       }
       case Call::kLooping:
         return Value::of(looped(f, taken(given, 0)));
@@ -398,11 +395,20 @@ class Frame {
     }
   }
 
-  static Values taken(std::vector<Given>& given, size_t from) {
+  static Values taken(Arguments given, size_t from) {
     Values out;
-    out.reserve(given.size() - from);
-    for (size_t k = from; k < given.size(); k++) out.push_back(held(given[k]));
+    out.reserve(given.n - from);
+    for (size_t k = from; k < given.n; k++) out.push_back(held(given[k]));
     return out;
+  }
+
+  Values inner(int64_t number, Values arguments) const {
+    const Plan& plan = context_.plans[size_t(number)];
+    if (int64_t(arguments.size()) != plan.n_args)
+      fail(GYR_ERROR_INTERNAL, "a plan got another number of arguments");
+    Values results(size_t(plan.n_results));
+    run_plan(context_, plan, arguments.data(), results.data());
+    return results;
   }
 
   // Splits what a loop takes; the first of its values are those that it carries.
@@ -420,12 +426,10 @@ class Frame {
   Values looped(const Const& f, Values captured) {
     Values values = split(f, captured);
     for (;;) {
-      const Values test =
-          run_plan(context_, context_.plans[size_t(f.other)], joined(values, captured));
+      const Values test = inner(f.other, joined(values, captured));
       if (test.empty()) unexpected("a condition");
       if (!holds(test[0])) return values;
-      values = run_plan(context_, context_.plans[size_t(f.plan)],
-                        joined(std::move(values), captured));
+      values = inner(f.plan, joined(std::move(values), captured));
     }
   }
 
@@ -434,15 +438,15 @@ class Frame {
     for (int64_t k = 0; k < count; k++) {
       Values step{Value::of(k)};
       step.insert(step.end(), values.begin(), values.end());
-      values = run_plan(context_, context_.plans[size_t(f.plan)],
-                        joined(std::move(step), captured));
+      values = inner(f.plan, joined(std::move(step), captured));
     }
     return values;
   }
 
   const Context& context_;
   const Plan& plan_;
-  Values registers_, results_;
+  Few<Value, 32> registers_;
+  Value* results_;
 };
 
 }  // namespace
@@ -481,12 +485,11 @@ Value::Value(const Value& other) : kind(other.kind), integer(other.integer) {
 
 void Value::leave_list() { delete list; }
 
-Values run_plan(const Context& context, const Plan& plan, Values arguments) {
-  Frame frame(context, plan, std::move(arguments));
+void run_plan(const Context& context, const Plan& plan, Value* arguments, Value* results) {
+  Frame frame(context, plan, arguments, results);
   Scratch<int64_t> ints(int64_t(plan.ints.size()));
   std::copy(plan.ints.begin(), plan.ints.end(), ints.data);
   execute(frame, plan.code.data(), ints.data);
-  return frame.take();
 }
 
 }  // namespace gyr

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -63,7 +64,23 @@ struct Value {
 struct Given {
   Value value;
   const Const* constant = nullptr;
-  std::vector<int64_t> computed;
+  int64_t* computed = nullptr;  // in `room` as long as they are few
+  size_t n_computed = 0;
+  int64_t room[4];
+  std::unique_ptr<int64_t[]> more;
+
+  void compute(size_t n) {
+    if (n > sizeof room / sizeof *room) more = std::make_unique<int64_t[]>(n);
+    computed = more ? more.get() : room;
+    n_computed = n;
+  }
+};
+
+// Those of a call.
+struct Arguments {
+  Given* data;
+  size_t n;
+  Given& operator[](size_t k) const { return data[k]; }
 };
 
 // What all plans of one call of gyr_run have in common.
@@ -73,10 +90,12 @@ struct Context {
   gyr_profiler profiler;
   void* profiled;
   // The caller's outputs that may be written before the end; null for others.
-  const std::vector<gyr_tensor*>& outputs;
+  gyr_tensor* const* outputs;
+  size_t n_outputs;
 };
 
-// Runs a plan on values and returns its results. Error for what fails.
-Values run_plan(const Context& context, const Plan& plan, Values arguments);
+// Runs a plan on values, of which there are as many as it takes and which it takes over; there is room
+// for all its results. Error for what fails.
+void run_plan(const Context& context, const Plan& plan, Value* arguments, Value* results);
 
 }  // namespace gyr

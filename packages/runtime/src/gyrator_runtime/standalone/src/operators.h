@@ -16,7 +16,7 @@ class Operator {
   virtual ~Operator() = default;
   // Calls it with arguments as plans give them, the last ones by `names` (null: none of them). A list
   // where it has several results, or none. Error for what it raises.
-  virtual Value call(const std::vector<Given>& given, const Const* names) const = 0;
+  virtual Value call(Arguments given, const Const* names) const = 0;
   // Calls one that writes a product of matrices into the first of tensors.
   virtual void operate(const std::vector<Tensor*>& tensors,
                        const std::vector<double>& numbers) const = 0;

@@ -272,8 +272,10 @@ class Checker {
         need(word() >= 0);
         return true;
       case OP_RETURN:
-        for (int64_t n = count(); n > 0; n--) argument();
-        return true;
+        plan_.n_results = count();
+        for (int64_t n = plan_.n_results; n > 0; n--) argument();
+        need(word() == OP_END);
+        return false;
       case OP_MOVE:
         reg();
         reg();

@@ -68,7 +68,7 @@ struct Launched {
 };
 
 struct Plan {
-  int64_t n_args = 0, n_regs = 0;
+  int64_t n_args = 0, n_regs = 0, n_results = 0;
   std::vector<int64_t> code, ints;
   std::vector<Const> consts;
   std::vector<Launched> launches;

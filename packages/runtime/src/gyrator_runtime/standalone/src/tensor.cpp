@@ -38,12 +38,19 @@ constexpr Type kTypes[] = {
 };
 constexpr gyr_dtype kCount = sizeof kTypes / sizeof *kTypes;
 
+// malloc is several times as fast as posix_memalign for little memory. Where its block begins stands
+// before what is given.
 void* allocate(void*, size_t bytes, size_t alignment) {
-  void* found = nullptr;
-  return posix_memalign(&found, alignment, bytes) ? nullptr : found;
+  if (bytes > SIZE_MAX - alignment) return nullptr;
+  void* block = malloc(bytes + alignment);
+  if (!block) return nullptr;
+  const uintptr_t start = reinterpret_cast<uintptr_t>(block);
+  auto** found = reinterpret_cast<void**>((start / alignment + 1) * alignment);
+  found[-1] = block;
+  return found;
 }
 
-void release(void*, void* data, size_t) { free(data); }
+void release(void*, void* data, size_t) { free(static_cast<void**>(data)[-1]); }
 
 }  // namespace
 

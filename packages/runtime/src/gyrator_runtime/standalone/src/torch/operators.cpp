@@ -231,7 +231,7 @@ class Slot {
 struct Item {
   const Const* constant = nullptr;
   const Value* value = nullptr;
-  const std::vector<int64_t>* sizes = nullptr;
+  const Given* sizes = nullptr;
   const int64_t* number = nullptr;
 
   static Item of(const Const& constant) {
@@ -253,7 +253,7 @@ struct Item {
     if (given.constant) return of(*given.constant);
     if (given.value.kind != Value::Kind::kEmpty) return of(given.value);
     Item made;
-    made.sizes = &given.computed;
+    made.sizes = &given;
     return made;
   }
 
@@ -263,10 +263,10 @@ struct Item {
            (constant && constant->kind == Const::Kind::kSequence);
   }
   size_t count() const {
-    return sizes ? sizes->size() : value ? value->list->size() : constant->items.size();
+    return sizes ? sizes->n_computed : value ? value->list->size() : constant->items.size();
   }
   Item operator[](size_t k) const {
-    return sizes ? of((*sizes)[k]) : value ? of((*value->list)[k]) : of(constant->items[k]);
+    return sizes ? of(sizes->computed[k]) : value ? of((*value->list)[k]) : of(constant->items[k]);
   }
   Tensor* tensor() const {
     if (value && value->kind == Value::Kind::kTensor) return value->tensor;
@@ -472,7 +472,7 @@ class TorchOperator final : public Operator {
     }
   }
 
-  Value call(const std::vector<Given>& given, const Const* names) const override {
+  Value call(Arguments given, const Const* names) const override {
     const std::vector<Item> items = matched(given, names);
     if (here_.name) return product_of(items);
     Encoder encoder(name_, index_);
@@ -502,8 +502,8 @@ class TorchOperator final : public Operator {
 
  private:
   // What each argument is made of.
-  std::vector<Item> matched(const std::vector<Given>& given, const Const* names) const {
-    const size_t n_named = names ? names->items.size() : 0, placed = given.size() - n_named;
+  std::vector<Item> matched(Arguments given, const Const* names) const {
+    const size_t n_named = names ? names->items.size() : 0, placed = given.n - n_named;
     if (placed > parameters_.size())
       fail(GYR_ERROR_FILE, words("a plan gives ", name_, " too many arguments"));
     std::vector<Item> items;
