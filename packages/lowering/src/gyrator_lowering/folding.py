@@ -13,6 +13,10 @@ from torch.fx import Node
 
 FROZEN = "frozen"
 """The key in a placeholder's `meta` that says that its tensor is known."""
+ZEROS = "zeros"
+"""The key in a known placeholder's `meta` that says that its integers are all zero."""
+ASSUMED = "assumed"
+"""The key in such a placeholder's `meta` that says that the graph is right for zeros alone."""
 PACKED = "packed"
 """The key in `meta` of what holds a tensor in a library's own layout: only calls can read it."""
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, torch.device)
@@ -42,6 +46,8 @@ class Folding:
     steps: tuple[Step, ...]
     results: tuple[int, ...]
     """The steps whose results are the constants."""
+    zeros: tuple[int, ...] = ()
+    """Those of `given` whose integers must all be zero for the graph to be right."""
 
     def as_json(self) -> dict[str, Any]:
         """Return the folding as JSON data."""
@@ -51,7 +57,10 @@ class Folding:
     def from_json(cls, data: dict[str, Any]) -> "Folding":
         """Read what `as_json` gave."""
         steps = tuple(Step(s["op"], tuple(s["args"]), s["kwargs"]) for s in data["steps"])
-        return cls(tuple(data["given"]), tuple(data["kept"]), steps, tuple(data["results"]))
+        given, kept, results, zeros = (
+            tuple(data[name]) for name in ("given", "kept", "results", "zeros")
+        )
+        return cls(given, kept, steps, results, zeros)
 
     def constants(self, given: Sequence[torch.Tensor]) -> list[Any]:
         """Compute the constants of the tensors at the places `given`."""

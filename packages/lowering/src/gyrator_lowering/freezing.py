@@ -8,7 +8,7 @@ import operator
 import torch
 from torch.fx import Graph, GraphModule, Node
 
-from gyrator_lowering.folding import Folding, Step, encoded
+from gyrator_lowering.folding import ASSUMED, Folding, Step, encoded
 from gyrator_lowering.fx_passes.insert import insert
 from gyrator_lowering.fx_passes.known import known_nodes
 
@@ -41,7 +41,8 @@ def freeze(gm: GraphModule) -> tuple[Folding, GraphModule] | None:
         again = not node.all_input_nodes and _read(node, known)
         if node.op != "placeholder" and (node not in known or again):
             made[node] = graph.node_copy(node, made.__getitem__)
-    folding = Folding(tuple(steps.given), tuple(kept), tuple(steps.made), tuple(results))
+    zeros = tuple(k for k in steps.given if placeholders[k].meta.get(ASSUMED))
+    folding = Folding(tuple(steps.given), tuple(kept), tuple(steps.made), tuple(results), zeros)
     return folding, GraphModule(gm, graph)
 
 

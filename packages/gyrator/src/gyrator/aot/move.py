@@ -18,7 +18,7 @@ _CPU_ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.defa
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 
 
-_HOSTS_OWN = ("mkldnn", "fbgemm", "_for_cpu")
+_HOSTS_OWN = ("mkldnn", "onednn", "fbgemm", "_for_cpu")
 """Parts of the names of ops that have no kernels elsewhere."""
 
 

@@ -8,7 +8,7 @@ of constant sizes instead.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
@@ -20,9 +20,16 @@ import torch
 from attrs import define, evolve, field, frozen
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gyrator.autotune.integers import (
+    can_multiply_bytes,
+    convolution_calls,
+    packed_bytes,
+    product_call,
+    sums_are_right,
+)
 from gyrator.autotune.kernels import Budget, remember, remembered
 from gyrator.engine.context import CompilerContext
-from gyrator_lowering.fx_passes import NOTHING, Activation, Packed, Product
+from gyrator_lowering.fx_passes import NOTHING, Activation, Convolution, Packed, Product
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare
@@ -150,11 +157,25 @@ class LibraryChoice:
         keep NaN and be as exact as ATen, which is measured once a machine."""
         if not self._exact:
             return True
-        key = self._key(repr(("after", after)), device)
+        return self._found(("after", after), device, lambda measure: measure.keeps(after))
+
+    def integers(self, call: Product | Convolution) -> bool:
+        """Return whether a product or a convolution of quantised tensors is quicker in integers,
+        which is measured for each, once a machine, and whether their sums are right there."""
+        if not can_multiply_bytes():
+            return False
+        right = self._found("bytes", call.device, lambda _: sums_are_right())
+        if not right:
+            return False
+        return self._found((_COLD_BYTES, call), call.device, lambda m: m.in_integers(call))
+
+    def _found(self, what: Any, device: str, ask: Callable[[Measure], bool]) -> bool:
+        """Return what was found out on this machine, now or before."""
+        key = self._key(repr(what), device)
         found = remembered(self.setting.cache, key)
         if found is None:
             with self._alone(device) as measure:
-                found = int(measure.keeps(after))
+                found = int(ask(measure))
             remember(self.setting.cache, key, found)
         return bool(found)
 
@@ -223,12 +244,50 @@ class Measure:
         """Return which of `_PACKINGS`, if it is `exact` enough, is quickest with what follows, in
         doubt the simpler; empty for ATen's calls. All have a bias if the product is `biased`; a
         call that computes what follows too always has one, since no kernel is left to add it."""
-        x, y = self._matrices(product)
-        bias = self._drawn(1, product.columns, False)[0].to(product.dtype)
-        added = bias if biased else None
+        weights = self._weights(product)
+        return _first_quick(self._times(self._packings(product, weights, after, biased, exact)))
+
+    def in_integers(self, call: Product | Convolution) -> bool:
+        """Return whether a product or a convolution takes less time of quantised operands than of
+        floats, however these are packed."""
+        if isinstance(call, Convolution):
+            times = self._times(convolution_calls(call, self.generator))
+        else:
+            floats = evolve(call, turned=True, dtype=torch.float32)
+            weights = self._weights(floats)
+            runs = self._packings(floats, weights, NOTHING, False, False)
+            packed = [packed_bytes(weight, call.rows) for weight in weights]
+            each = cycle([product_call(call, weight, self.generator) for weight in packed])
+            times = self._times(runs | {"integers": lambda: next(each)()})
+        least = times.pop("integers")
+        return min(times.values()) >= _PACKED_GAIN * least
+
+    def _times(self, runs: Mapping[str, Callable[[], torch.Tensor]]) -> dict[str, float]:
+        """Return the least seconds of each of some ways."""
+        found = compare(
+            runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=_SAMPLE_SECONDS
+        )
+        return {name: time.least for name, time in found.items()}
+
+    def _weights(self, product: Product) -> list[torch.Tensor]:
+        """Return weights for a product, one row an output, that no cache holds at once."""
         each_bytes = product.dtype.itemsize * product.depth * product.columns
         count = max(1, min(_MOST_COPIES, _COLD_BYTES // each_bytes))
-        weights = [y.t().clone() for _ in range(count)]
+        _, y = self._matrices(product)
+        return [y.t().clone() for _ in range(count)]
+
+    def _packings(
+        self,
+        product: Product,
+        weights: Sequence[torch.Tensor],
+        after: Activation,
+        biased: bool,
+        exact: bool,
+    ) -> dict[str, Callable[[], torch.Tensor]]:
+        """Return the ways to compute a product with packed weights, and what follows it."""
+        x, _ = self._matrices(product)
+        bias = self._drawn(1, product.columns, False)[0].to(product.dtype)
+        added = bias if biased else None
         out = x.new_empty(product.rows, product.columns)  # ATen's calls write into planned memory
 
         def each(
@@ -258,9 +317,7 @@ class Measure:
                 lambda w: mkl._mkl_reorder_linear_weight(w, rows),
                 lambda p, w: after.in_aten(mkl._mkl_linear(x, p, w, added, rows)),
             )
-        seconds = _SAMPLE_SECONDS
-        times = compare(runs, self.device, samples=_PACKED_SAMPLES, warmup=1, seconds=seconds)
-        return _first_quick({name: time.least for name, time in times.items()})
+        return runs
 
     def keeps(self, after: Activation) -> bool:
         """Return whether oneDNN gives NaN and infinities where ATen does, and has no larger an

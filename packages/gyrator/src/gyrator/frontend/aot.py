@@ -24,7 +24,13 @@ from gyrator.frontend.dynamo_graph import unwrapped
 from gyrator.frontend.eager_only import eager_only
 from gyrator.frontend.eager_strides import strides_of_results
 from gyrator.frontend.fallback import warn_fallback
-from gyrator.frontend.freezing import SharedConstants, known_inputs, with_constants
+from gyrator.frontend.freezing import (
+    SharedConstants,
+    known_inputs,
+    or_eagerly,
+    with_constants,
+    zero_inputs,
+)
 from gyrator.frontend.gradients import compiles_autograd, resolving
 from gyrator.frontend.graph_key import traced_bytes
 from gyrator.frontend.mended import mend, mend_types
@@ -34,7 +40,7 @@ from gyrator.reports.records import GraphRecord, Stopwatch
 from gyrator_ir.deadline import LateError
 from gyrator_ir.diagnostics import UnsupportedError
 from gyrator_ir.modes import Numerics
-from gyrator_lowering.folding import FROZEN, Folding
+from gyrator_lowering.folding import FROZEN, ZEROS, Folding
 from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.collector import only_new_objects
 
@@ -70,7 +76,8 @@ class Frontend:
         direct = not compiles_autograd()
         known = direct and self.options.looks_up and isinstance(gm, torch.fx.GraphModule)
         places = known_inputs(plain, inputs) if self.options.freezing and plain is gm else _NONE
-        key = self._key(gm, inputs, places) if known else None
+        zeros = zero_inputs(inputs, places)
+        key = self._key(gm, inputs, places, zeros) if known else None
         compiled = None if key is None else self._find(key, gm, inputs)
         saving = _saving()
         if saving and key is None and self.options.looks_up:
@@ -78,9 +85,11 @@ class Frontend:
             key = make_key("graphs", {"saved": os.urandom(16)})
         if compiled is None:
             try:
-                compiled = self._trace(gm, inputs, key, direct, places)
+                compiled = self._trace(gm, inputs, key, direct, places, zeros)
             except LateError as error:  # in a pass over the joint graph
                 return self._eagerly(gm, inputs, error)
+        if zeros:
+            compiled = or_eagerly(compiled, gm)
         return Kept(compiled, self.options, self.cache, key) if saving else untraced(compiled)
 
     def _eagerly(
@@ -101,12 +110,13 @@ class Frontend:
         key: CacheKey | None,
         direct: bool,
         places: frozenset[int],
+        zeros: frozenset[int],
     ) -> Callable[..., Any]:
         plain = unwrapped(gm)
         calls = len(plain.graph.nodes) - len(inputs)
         self.compiler.prepare({x.device.type for x in inputs if isinstance(x, torch.Tensor)}, calls)
         strides = strides_of_results(plain)
-        tracing = Tracing(self.compiler, self.options, strides, places, self.constants)
+        tracing = Tracing(self.compiler, self.options, strides, places, zeros, self.constants)
         compiled = tracing.run(gm, inputs)
         wrapped = plain is not gm  # and calls with one list what stands for it
         facts = tracing.facts(len(inputs)) if direct and not wrapped else None
@@ -189,14 +199,18 @@ class Frontend:
         return callable_for(facts, found[0], found[1] if len(found) > 1 else None, replay)
 
     def _key(
-        self, gm: torch.fx.GraphModule, inputs: Sequence[Any], places: frozenset[int]
+        self,
+        gm: torch.fx.GraphModule,
+        inputs: Sequence[Any],
+        places: frozenset[int],
+        zeros: frozenset[int],
     ) -> CacheKey | None:
         graph = traced_bytes(gm, inputs)
         if graph is None:
             return None
         fields = {
             "graph": graph,
-            "known": repr(sorted(places)).encode(),
+            "known": repr((sorted(places), sorted(zeros))).encode(),
             "machine": self.compiler.machine({x.device.type for x in inputs}),
             **self.compiler.identity,
         }
@@ -276,6 +290,8 @@ class Tracing:
     """Eager's strides of the function's results; None for one of which they are not known."""
     places: frozenset[int] = _NONE
     """The function's inputs that are known."""
+    zeros: frozenset[int] = _NONE
+    """Those of them that are integers and all zero."""
     constants: SharedConstants = field(factory=SharedConstants)
     folding: Folding | None = None
     """What computes constants of them, if anything does."""
@@ -401,7 +417,8 @@ class Tracing:
 
         for node in graph.graph.find_nodes(op="placeholder"):
             given = node.meta.get("desc")
-            node.meta[FROZEN] = isinstance(given, PlainAOTInput) and given.idx in self.places
+            place = given.idx if isinstance(given, PlainAOTInput) else None
+            node.meta[FROZEN], node.meta[ZEROS] = place in self.places, place in self.zeros
         return True
 
     def _apart(self, graph: torch.fx.GraphModule) -> tuple[Folding, torch.fx.GraphModule] | None:

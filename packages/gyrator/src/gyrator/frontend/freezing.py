@@ -11,14 +11,19 @@ from weakref import WeakValueDictionary
 
 import torch
 from attrs import define, field, frozen
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gyrator.engine.compiled import Boxed
+from gyrator.engine.compiled import Boxed, untraced
+from gyrator.frontend.fallback import warn_fallback
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.folding import Folding
 
 _KEPT = 4
 """Sets of parameters, as of several models of one class, whose constants a graph keeps."""
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
+_POINTS = (torch.int8, torch.int16, torch.int32, torch.int64)
+"""Types of zero points."""
 _STORAGE = torch.Tensor.untyped_storage
 _VERSION: Callable[[torch.Tensor], int] = attrgetter("_version")
 
@@ -37,6 +42,48 @@ def known_inputs(gm: torch.fx.GraphModule, inputs: Sequence[Any]) -> frozenset[i
     )
 
 
+def zero_inputs(inputs: Sequence[Any], places: frozenset[int]) -> frozenset[int]:
+    """Return which of the inputs at some places are integers that are all zero, as zero points."""
+    return frozenset(
+        place
+        for place in places
+        if (x := inputs[place]).dtype in _POINTS and x.dim() < 2 and _is_zero(x)
+    )
+
+
+def _is_zero(x: torch.Tensor) -> bool:
+    if isinstance(x, FakeTensor):
+        return False
+    with _disable_current_modes():
+        return not x.any()
+
+
+class NotZeroError(GyratorError):
+    """Integers are no longer zero that a program takes for zero."""
+
+    @classmethod
+    def of_point(cls) -> NotZeroError:
+        """Return the error (GY-COMPILE-004)."""
+        return cls.of(
+            "GY-COMPILE-004",
+            "zero points of a weight, which were all zero when it was compiled, are not",
+            help="call `torch.compiler.reset()` once the zero points have been set",
+        )
+
+
+def or_eagerly(run: Callable[..., Any], eager: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what calls a frozen graph, and the user's own where it does not hold any more."""
+
+    def call(*args: Any) -> Any:
+        try:
+            return run(*args)
+        except NotZeroError as error:
+            warn_fallback(error, "as the user wrote it")
+        return eager(*args)
+
+    return untraced(call)
+
+
 def _static(node: torch.fx.Node) -> bool:
     return "_dynamo_static_input_type" in node.meta.get("tensor_dict", {})
 
@@ -52,7 +99,14 @@ class Constants:
 
     @classmethod
     def of(cls, folding: Folding, given: Sequence[torch.Tensor]) -> Constants:
-        """Compute them."""
+        """Compute them.
+
+        Raises:
+            NotZeroError: where zero points are not zero.
+        """
+        points = [given[folding.given.index(place)] for place in folding.zeros]
+        if not all(map(_is_zero, points)):
+            raise NotZeroError.of_point()
         autocast = torch._C._DisableAutocast()
         with _disable_current_modes(), torch.inference_mode(False), torch.no_grad(), autocast:
             values = folding.constants(given)
@@ -108,7 +162,7 @@ class SharedConstants:
 def with_constants(folding: Folding, run: Boxed, shared: SharedConstants) -> Boxed:
     """Return what runs a graph that is given its constants; it takes all inputs of the graph."""
     given, kept = folding.given, folding.kept
-    text = repr((folding.steps, folding.results))
+    text = repr((folding.steps, folding.results, folding.zeros))
     known: tuple[Constants, ...] = ()
 
     def call(args: list[Any]) -> Sequence[Any]:

@@ -61,9 +61,13 @@ _LEFT = MappingProxyType({
     "aten.mm": 0, "aten.bmm": 0, "aten.addmm": 1, "aten.baddbmm": 1, "aten.linear": 0,
     "aten.mv": 0, "aten.addmv": 1, "aten.dot": 0, "aten.vdot": 0, "aten._int_mm": 0,
     "aten._scaled_mm": 0, "mkldnn._linear_pointwise": 0,
+    "onednn.qlinear_pointwise": 0,
 })  # fmt: skip
 """The factor of a product whose last axis is summed over, among the arguments."""
-_CONVOLUTIONS = ("aten.convolution", "aten.mkldnn_convolution", "mkldnn._convolution_pointwise")
+_CONVOLUTIONS = (
+    "aten.convolution", "aten.mkldnn_convolution", "mkldnn._convolution_pointwise",
+    "onednn.qconv_pointwise",
+)  # fmt: skip
 
 
 def call_bytes(call: Extern, schedule: Schedule) -> int:

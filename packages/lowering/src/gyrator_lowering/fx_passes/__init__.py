@@ -29,6 +29,11 @@ from gyrator_lowering.fx_passes.products.activations import NOTHING, Activation
 from gyrator_lowering.fx_passes.products.linear_calls import LinearCalls, Product, Quicker
 from gyrator_lowering.fx_passes.products.pack_weights import NotPacked, Packed, Packing, PackWeights
 from gyrator_lowering.fx_passes.products.pad_products import PadProducts
+from gyrator_lowering.fx_passes.products.quantized_calls import (
+    Convolution,
+    Integers,
+    QuantizedCalls,
+)
 from gyrator_lowering.fx_passes.products.split_bias import SplitBias
 from gyrator_lowering.fx_passes.products.split_product_bias import SplitProductBias
 from gyrator_lowering.fx_passes.remove_noop import RemoveNoop
@@ -82,6 +87,7 @@ def joint_pipeline(
         MoveIndices(),
         when(frozen and not exact, FoldNorms()),
         when(not exact, ChannelsLast.of(targets, packing is not None)),
+        when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
         when(not exact and recomputing, SplitCrossEntropy()),
@@ -126,11 +132,13 @@ __all__ = [
     "CallAttention",
     "ChannelsLast",
     "ChunkLosses",
+    "Convolution",
     "Cse",
     "ExpandForeach",
     "FoldNorms",
     "HoldNumbers",
     "InlineHigherOrder",
+    "Integers",
     "LinearCalls",
     "MoveIndices",
     "PackWeights",
@@ -138,6 +146,7 @@ __all__ = [
     "Packing",
     "PadProducts",
     "Product",
+    "QuantizedCalls",
     "Quicker",
     "RemoveNoop",
     "ReplaceRandom",

@@ -9,6 +9,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.utils._pytree import tree_leaves
 
+from gyrator_lowering.folding import PACKED
 from gyrator_lowering.torch_bridge.schema import info_of
 
 Insert = Callable[..., Node]
@@ -42,6 +43,24 @@ def _call(
     with mode:
         node.meta["val"] = op(*fakes, **kwargs)
     return node
+
+
+def insert_like(gm: GraphModule, like: Node, op: Callable[..., Any], *args: Any) -> Node:
+    """Return a new call before a node whose result looks like that node's."""
+    with gm.graph.inserting_before(like):
+        node = gm.graph.call_function(op, args)
+    node.meta = {k: v for k, v in like.meta.items() if k != "tensor_meta"}
+    return node
+
+
+def insert_packed(
+    gm: GraphModule, before: Node, op: Callable[..., Any], weight: Node, *args: Any
+) -> Node:
+    """Insert what packs a weight. To a graph its result looks like the weight."""
+    packed = insert_like(gm, before, op, weight, *args)
+    packed.meta["val"] = weight.meta["val"]
+    packed.meta[PACKED] = True
+    return packed
 
 
 def without(gm: GraphModule, node: Any, op: Callable[..., Any]) -> Any:

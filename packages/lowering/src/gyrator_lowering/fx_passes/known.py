@@ -8,7 +8,7 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.folding import FROZEN, encoded
 
-_NAMESPACES = ("aten", "prims", "mkldnn", "mkl")
+_NAMESPACES = ("aten", "prims", "mkldnn", "mkl", "onednn", "quantized_decomposed")
 _MOST_BYTES = 1 << 22
 """Of constants that come from no input, such as masks: larger ones are computed in each call."""
 

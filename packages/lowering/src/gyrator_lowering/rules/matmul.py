@@ -257,6 +257,10 @@ _PACKED = (
     "mkldnn._convolution_pointwise.default",
     "mkldnn._convolution_pointwise.binary",
     "mkldnn._convolution_transpose_pointwise.default",
+    "onednn.qlinear_pointwise.default",
+    "onednn.qlinear_pointwise.tensor",
+    "onednn.qconv_pointwise.default",
+    "onednn.qconv_pointwise.tensor",
 )
 """Calls that take weights as their library packs them."""
 

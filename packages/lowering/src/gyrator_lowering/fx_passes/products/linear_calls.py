@@ -81,10 +81,14 @@ class LinearCalls:
 
 
 def product_of(
-    node: Node, devices: frozenset[str], dtypes: Collection[torch.dtype] = (torch.float32,)
+    node: Node,
+    devices: frozenset[str],
+    dtypes: Collection[torch.dtype] = (torch.float32,),
+    least_changing: int = _LEAST_CHANGING,
 ) -> Product | None:
     """Return what a node computes, if oneDNN can: not with factors beside the matrices, nor of a
-    right matrix with gaps in memory."""
+    right matrix with gaps in memory. Products of sizes that change have `least_changing`
+    multiplications."""
     if node.op != "call_function" or node.target not in (aten.mm.default, aten.addmm.default):
         return None
     if any(factor != 1 for factor in node.kwargs.values()):
@@ -108,10 +112,10 @@ def product_of(
         return None
     copied = not _known_equal(x.stride(), (depth, 1))
     found = Product(
-        x.device.type, _hint(rows), _hint(depth), _hint(columns), copied, turned, x.dtype
+        x.device.type, hint_of(rows), hint_of(depth), hint_of(columns), copied, turned, x.dtype
     )
     changing = not all(isinstance(n, int) for n in (rows, depth, columns))
-    if changing and found.rows * found.depth * found.columns < _LEAST_CHANGING:
+    if changing and found.rows * found.depth * found.columns < least_changing:
         return None
     return found
 
@@ -122,7 +126,7 @@ def _known_equal(sizes: Sequence[Any], others: Sequence[Any]) -> bool:
     return len(sizes) == len(others) and all(statically_known_true(a == b) for a, b in pairs)
 
 
-def _hint(size: Any) -> int:
+def hint_of(size: Any) -> int:
     """Return a size, or what it is in the example; 0 where that is not known."""
     if isinstance(size, int):
         return size

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from gyrator_ir.target import Target
 from gyrator_lowering.folding import PACKED
-from gyrator_lowering.fx_passes.insert import insert, replace
+from gyrator_lowering.fx_passes.insert import insert, insert_like, insert_packed, replace
 from gyrator_lowering.fx_passes.known import known_nodes
 from gyrator_lowering.fx_passes.products.activations import (
     NOTHING,
@@ -26,6 +26,7 @@ from gyrator_lowering.fx_passes.products.activations import (
     readers,
 )
 from gyrator_lowering.fx_passes.products.linear_calls import LIBRARIES, Product, product_of
+from gyrator_lowering.fx_passes.products.quantized_calls import Convolution, Integers
 from gyrator_lowering.fx_passes.products.split_product_bias import kernels_may_add
 
 aten = torch.ops.aten
@@ -47,7 +48,7 @@ class Packed:
     """The library computes what follows the product too."""
 
 
-class Packing(Protocol):
+class Packing(Integers, Protocol):
     """What knows the libraries of a machine."""
 
     def packed(self, product: Product, after: Activation, biased: bool) -> Packed:
@@ -70,6 +71,10 @@ class NotPacked:
 
     def allows(self, device: str, after: Activation) -> bool:
         """Return that it is not exact enough."""
+        return False
+
+    def integers(self, call: Product | Convolution) -> bool:
+        """Return that integers are no quicker."""
         return False
 
 
@@ -148,19 +153,19 @@ class PackWeights:
         if how.library == "mkl":
             if not isinstance(rows, int):
                 return False
-            packed = _packed(
+            packed = insert_packed(
                 gm, node, torch.ops.mkl._mkl_reorder_linear_weight.default, whole, rows
             )
             op: Any = torch.ops.mkl._mkl_linear.default
-            new = _call(gm, node, op, x, packed, whole, added, rows)
+            new = insert_like(gm, node, op, x, packed, whole, added, rows)
         else:
             count = rows if isinstance(rows, int) else None
-            packed = _packed(
+            packed = insert_packed(
                 gm, node, torch.ops.mkldnn._reorder_linear_weight.default, whole, count
             )
             op = torch.ops.mkldnn._linear_pointwise.default
             computed = after if how.whole else NOTHING
-            new = _call(gm, node, op, x, packed, added, *computed.arguments)
+            new = insert_like(gm, node, op, x, packed, added, *computed.arguments)
         replace(gm, node, new)
         if how.whole and end is not node:
             replace(gm, end, end.args[0])
@@ -191,35 +196,19 @@ class PackWeights:
             deep = mkldnn._convolution_transpose_pointwise.default
         else:
             packs, deep = mkldnn._reorder_convolution_weight, mkldnn._convolution_pointwise.default
-        packed = _packed(gm, node, packs.default, weight, *window, sizes)
+        packed = insert_packed(gm, node, packs.default, weight, *window, sizes)
         if total is None:
-            new = _call(gm, node, deep, x, packed, bias, *window, *after.arguments)
+            new = insert_like(gm, node, deep, x, packed, bias, *window, *after.arguments)
         else:
             deep = mkldnn._convolution_pointwise.binary
             unary = None if after is NOTHING else after.attr
             args = (x, other, packed, bias, *window, "add", None, unary, [], None)
-            new = _call(gm, total, deep, *args)
+            new = insert_like(gm, total, deep, *args)
         replace(gm, last, new)
         if last is not node:
             gm.graph.erase_node(node)
         if end is not last:
             replace(gm, end, end.args[0])
-
-
-def _packed(gm: GraphModule, before: Node, op: Any, weight: Node, *args: Any) -> Node:
-    """Insert what packs a weight. To a graph its result looks like the weight."""
-    packed = _call(gm, before, op, weight, *args)
-    packed.meta["val"] = weight.meta["val"]
-    packed.meta[PACKED] = True
-    return packed
-
-
-def _call(gm: GraphModule, like: Node, op: Any, *args: Any) -> Node:
-    """Insert a call whose result looks like that of `like`, before it."""
-    with gm.graph.inserting_before(like):
-        node = gm.graph.call_function(op, args)
-    node.meta = {k: v for k, v in like.meta.items() if k != "tensor_meta"}
-    return node
 
 
 def _addition(node: Node) -> tuple[Any, Any]:
