@@ -13,7 +13,7 @@ from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.call_attention import CallAttention
 from gyrator_lowering.fx_passes.channels_last import ChannelsLast
-from gyrator_lowering.fx_passes.chunks import ChunkLosses
+from gyrator_lowering.fx_passes.chunk_losses import ChunkLosses
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
 from gyrator_lowering.fx_passes.fold_norms import FoldNorms

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from torch.fx import GraphModule, Node
 from torch.fx.node import map_arg
 
-from gyrator_lowering.fx_passes.chunks.rows import (
+from gyrator_lowering.fx_passes.chunk_losses.rows import (
     CASTS,
     SAME,
     VIEWS,
