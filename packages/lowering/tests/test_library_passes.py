@@ -1,6 +1,6 @@
 """Passes that suit calls to libraries: what they change, and that results stay as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ from gyrator_ir.target import Capabilities, Heuristics, Target
 from gyrator_ir.types import DType
 from gyrator_lowering.fx_passes import (
     ChannelsLast,
+    ImageConvolution,
     LinearCalls,
     PadProducts,
     Product,
@@ -214,6 +215,29 @@ def libraries(*names: str) -> dict[str, Target]:
 
 
 BOTH = libraries("mkl", "onednn")
+
+
+@pytest.mark.parametrize("quicker", [False, True])
+def test_layouts_are_asked_for_where_libraries_take_any(check: Any, quicker: bool) -> None:
+    asked: list[ImageConvolution] = []
+
+    class Known:
+        def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
+            asked.extend(convolutions)
+            return quicker
+
+    change = ChannelsLast.of(BOTH, layouts=Known()).run
+    inputs = tuple(drawn(*s).float() for s in ((2, 3, 6, 5), (4, 3, 3, 3), (4, 4, 3, 3)))
+    if quicker:
+        gm = compare(check, network, *inputs, change=change)
+        copies = [n.args[0] for n in gm.graph.nodes if n.target is aten.clone.default]
+        given = [tuple(n.meta["val"].shape) for n in copies if n.op == "placeholder"]
+        assert given == [(2, 3, 6, 5)]  # and no weight
+    else:
+        assert not change(check.trace(network, inputs))
+    assert [c.input for c in asked] == [(2, 3, 6, 5), (2, 4, 6, 5), (2, 4, 6, 5), (2, 3, 6, 5)]
+    assert [bool(c.gradients) for c in asked] == [False, False, True, True]
+    assert not ChannelsLast.of(BOTH).run(check.trace(network, inputs))
 
 
 def turned(rows: int, columns: int) -> torch.Tensor:

@@ -28,8 +28,16 @@ from gyrator.autotune.integers import (
     sums_are_right,
 )
 from gyrator.autotune.kernels import Budget, remember, remembered
+from gyrator.autotune.layouts import points_quicker, timed
 from gyrator.engine.context import CompilerContext
-from gyrator_lowering.fx_passes import NOTHING, Activation, Convolution, Packed, Product
+from gyrator_lowering.fx_passes import (
+    NOTHING,
+    Activation,
+    Convolution,
+    ImageConvolution,
+    Packed,
+    Product,
+)
 from gyrator_runtime.cache import CacheKey, make_key
 from gyrator_runtime.device import DeviceInterface
 from gyrator_runtime.profile import compare
@@ -178,6 +186,21 @@ class LibraryChoice:
                 found = int(ask(measure))
             remember(self.setting.cache, key, found)
         return bool(found)
+
+    def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
+        """Return whether the images of convolutions are to lie by points; each convolution is
+        measured once a machine and number of threads."""
+
+        def seconds(convolution: ImageConvolution) -> Mapping[str, float]:
+            key = self._key(repr((convolution, torch.get_num_threads())), convolution.device)
+            found: Mapping[str, float] | None = remembered(self.setting.cache, key)
+            if found is None:
+                with self._alone(convolution.device) as measure:
+                    found = timed(convolution, measure.device, measure.generator)
+                remember(self.setting.cache, key, found)
+            return found
+
+        return points_quicker(convolutions, seconds)
 
     @property
     def _exact(self) -> bool:

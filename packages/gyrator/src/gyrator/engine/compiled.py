@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gyrator.reports.records import GraphRecord, Stopwatch
     from gyrator_ir.passes import PassEdits
     from gyrator_ir.target import Target
-    from gyrator_lowering.fx_passes import Packing
+    from gyrator_lowering.fx_passes import Libraries
     from gyrator_lowering.table import LoweringTable
 
 Phase = Literal["inference", "forward", "backward"]
@@ -98,8 +98,8 @@ class GraphCompiler(Protocol):
         """Tell the logs and the observer of a compiled graph."""
         ...
 
-    def packing(self) -> Packing | None:
-        """Return what tells which products get packed weights; None where no library is called."""
+    def libraries(self) -> Libraries | None:
+        """Return what knows the libraries that are called; None where none is."""
         ...
 
     def stopwatch(self) -> Stopwatch:

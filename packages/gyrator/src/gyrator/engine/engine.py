@@ -38,7 +38,7 @@ from gyrator_runtime.cache import Cache, CacheKey, make_key
 from gyrator_runtime.warn import warn
 
 if TYPE_CHECKING:
-    from gyrator_lowering.fx_passes import Packing
+    from gyrator_lowering.fx_passes import Libraries
 
 _DEPTH = 3
 """How often a piece of a graph may be cut again, for what only its own compile shows."""
@@ -186,8 +186,8 @@ class Engine(CompilerContext):
         self.observe(record)
         return stored.call
 
-    def packing(self) -> Packing | None:
-        """Return what tells which products get packed weights; None where no library is called."""
+    def libraries(self) -> Libraries | None:
+        """Return what knows the libraries that are called; None where none is."""
         from gyrator.autotune.kernels import Budget
         from gyrator.autotune.library import LibraryChoice, available
 

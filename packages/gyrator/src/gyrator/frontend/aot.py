@@ -474,8 +474,8 @@ class Tracing:
             for place, what in enumerate(described)
             if isinstance(what, PlainAOTOutput) and self.strides[what.idx] is not None
         }
-        packing = self.compile_graph.packing() if frozen else None
-        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, packing)
+        libraries = self.compile_graph.libraries()
+        pipeline = joint_pipeline(options, targets, recomputing, strides, frozen, libraries)
         self.watch = watch = self.compile_graph.stopwatch()
         with watch.stage("joint"):
             self.compile_graph.passes.apply(pipeline).run(graph, watch.tracer)

@@ -4,6 +4,7 @@ A pass changes a `GraphModule` in place and returns whether it did.
 """
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from attrs import evolve
 from torch.fx import GraphModule
@@ -12,7 +13,7 @@ from gyrator_ir.modes import Numerics
 from gyrator_ir.passes import Level, Off, Pipeline, when
 from gyrator_ir.target import Target
 from gyrator_lowering.fx_passes.call_attention import CallAttention
-from gyrator_lowering.fx_passes.channels_last import ChannelsLast
+from gyrator_lowering.fx_passes.channels_last import ChannelsLast, ImageConvolution, Layouts
 from gyrator_lowering.fx_passes.chunk_losses import ChunkLosses
 from gyrator_lowering.fx_passes.cse import Cse
 from gyrator_lowering.fx_passes.expand_foreach import ExpandForeach
@@ -58,13 +59,17 @@ JOINT = evolve(FX, name="joint")
 """Joint graphs before they are partitioned, and whole graphs of inference."""
 
 
+class Libraries(Packing, Layouts, Protocol):
+    """What knows the libraries of a machine."""
+
+
 def joint_pipeline(
     options: LoweringOptions,
     targets: Mapping[str, Target] = NO_TARGETS,
     recomputing: bool = False,
     strides: Mapping[int, Strides] = NO_STRIDES,
     frozen: bool = False,
-    packing: Packing | None = None,
+    libraries: Libraries | None = None,
 ) -> Pipeline[GraphModule]:
     """Return the passes over a joint graph, in order.
 
@@ -75,10 +80,12 @@ def joint_pipeline(
         recomputing: a partitioner comes next which may compute pointwise ops again.
         strides: eager's of the graph's results, by place.
         frozen: some inputs are known, those that are marked so.
-        packing: what says which products with known weights get packed ones; None for none.
+        libraries: what knows those that are called; None where none is, and everything stays as
+            it lies.
     """
     exact = options.numerics is Numerics.BITWISE
     fast = options.numerics is Numerics.FAST
+    packing = libraries if frozen else None
     passes = (
         RestrideOutputs(strides),
         when(exact, WholeFormulas()),
@@ -86,7 +93,7 @@ def joint_pipeline(
         RemoveNoop(),
         MoveIndices(),
         when(frozen and not exact, FoldNorms()),
-        when(not exact, ChannelsLast.of(targets, packing is not None)),
+        when(not exact, ChannelsLast.of(targets, packing is not None, libraries)),
         when(packing is not None, QuantizedCalls.of(targets, packing)),
         when(packing is not None, PackWeights.of(targets, packing or NotPacked(), fast)),
         when(not exact and recomputing, SplitNorms()),
@@ -137,8 +144,11 @@ __all__ = [
     "ExpandForeach",
     "FoldNorms",
     "HoldNumbers",
+    "ImageConvolution",
     "InlineHigherOrder",
     "Integers",
+    "Layouts",
+    "Libraries",
     "LinearCalls",
     "MoveIndices",
     "PackWeights",

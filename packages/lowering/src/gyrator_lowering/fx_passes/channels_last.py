@@ -1,13 +1,14 @@
 """`channels-last`: convolutions, and what lies between them, keep the channels of a point together.
 
-Libraries convert planes in 16 bits to that layout before a convolution and back after it, unless
-they have it already: a quarter of the time of a ResNet. The pass gives it to what convolutions
-read, lets every op carry on its operands' layout, and gives results of the graph the layout that
-they had.
+Libraries of GPUs convert planes in 16 bits to that layout before a convolution and back after it,
+unless they have it already: a quarter of the time of a ResNet. On a CPU it is quicker for some
+convolutions and slower for others, so that those of a graph are measured. The pass gives the layout
+to what convolutions read, lets every op carry on its operands' layout, and gives results of the
+graph the layout that they had.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 import torch.utils._pytree as pytree
@@ -22,10 +23,55 @@ aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 _OPERANDS = {_FORWARD: 2, _BACKWARD: 3}
 """How many of the first arguments have planes."""
+_MEASURED = (torch.float32, torch.bfloat16)
+"""Types whose convolutions may be laid out as is measured to be quicker."""
 _REFUSED = (RuntimeError, ValueError)
 """What fake tensors raise for a layout that an op does not take."""
 _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
 """Ops whose meaning hangs on their operands' strides."""
+
+
+@frozen
+class ImageConvolution:
+    """A convolution of images, or its gradients, as libraries tell them apart."""
+
+    device: str
+    dtype: torch.dtype
+    input: tuple[int, ...]
+    """Its sizes; a batch whose size varies counts as one image."""
+    weight: tuple[int, ...]
+    biased: bool
+    parameters: tuple[Any, ...]
+    """Stride, padding, dilation, whether it is transposed, output padding and groups."""
+    gradients: tuple[bool, ...] = ()
+    """Which are computed; empty for the convolution itself."""
+
+    @classmethod
+    def of(cls, node: Any) -> "ImageConvolution":
+        """Read a call whose sizes, but for that of the batch, are fixed."""
+        backward = node.target is _BACKWARD
+        x, weight = (a.meta["val"] for a in node.args[backward : backward + 2])
+        batch = x.shape[0] if isinstance(x.shape[0], int) else 1
+        settings = [
+            tuple(a) if isinstance(a, list | tuple) else a for a in node.args[3 + backward :]
+        ]
+        return cls(
+            x.device.type,
+            x.dtype,
+            (batch, *x.shape[1:]),
+            tuple(weight.shape),
+            settings[-1][2] if backward else node.args[2] is not None,
+            tuple(settings[:6]),
+            settings[6] if backward else (),
+        )
+
+
+class Layouts(Protocol):
+    """What knows how quick the libraries of a machine are."""
+
+    def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
+        """Whether all of these together are quicker if images are laid out by points."""
+        ...
 
 
 @frozen
@@ -39,20 +85,40 @@ class ChannelsLast:
     """Types of devices whose library is to be given packed weights, and packs those of `float32`:
     convolutions with these have results by points."""
 
+    choosing: frozenset[str] = frozenset()
+    """Types of devices for which `layouts` is asked."""
+    layouts: Layouts | None = field(default=None, repr=False)
+
     @classmethod
-    def of(cls, targets: Mapping[str, Target], packing: bool = False) -> "ChannelsLast":
+    def of(
+        cls,
+        targets: Mapping[str, Target],
+        packing: bool = False,
+        layouts: Layouts | None = None,
+    ) -> "ChannelsLast":
         """Return the pass for some targets, by device type; `packing`: weights are to be packed."""
-        packs = (d for d, t in targets.items() if packing and t.capabilities.libraries >= LIBRARIES)
+        libraries = {d for d, t in targets.items() if t.capabilities.libraries >= LIBRARIES}
         wants = (d for d, t in targets.items() if t.heuristics.channels_last)
-        return cls(frozenset(wants), frozenset(packs))
+        packs = libraries if packing else ()
+        asks = libraries if layouts is not None else ()
+        return cls(frozenset(wants), frozenset(packs), frozenset(asks), layouts)
 
     def run(self, gm: GraphModule) -> bool:
         """Change a graph in place; return whether anything was."""
-        convolutions = (n for n in gm.graph.nodes if n.target is _FORWARD)
-        first = next((n for n in convolutions if self.wants(n.args[:2])), None)
-        if first is None:
-            return False
-        plan = _Plan(first.meta["val"].fake_mode, self.wants)
+        found = [n for n in gm.graph.nodes if n.target in _OPERANDS]
+        if not any(self.wants(n.args[:2]) for n in found if n.target is _FORWARD):
+            measured = [n for n in found if self._asks(_read(n))]
+            if not measured or self.layouts is None:
+                return False
+            if not self.layouts.by_points([ImageConvolution.of(n) for n in measured]):
+                return False
+            return self._laid_out(gm, found[0], self._asks, weights=False)
+        return self._laid_out(gm, found[0], self.wants, weights=True)
+
+    def _laid_out(
+        self, gm: GraphModule, first: Any, wants: Callable[[Sequence[Any]], bool], weights: bool
+    ) -> bool:
+        plan = _Plan(first.args[0].meta["val"].fake_mode, wants, weights)
         try:
             for node in gm.graph.nodes:
                 plan.visit(node)
@@ -69,9 +135,26 @@ class ChannelsLast:
         device = fakes[0].device.type
         packed = device in self.packing and all(f.dtype == torch.float32 for f in fakes)
         narrow = device in self.devices and all(f.element_size() == 2 for f in fakes)
-        first = 1 if packed else 0  # batches of any size
-        fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape[first:], *f.stride()))
-        return (packed or narrow) and fixed and all(f.dim() == 4 for f in fakes)
+        return (packed or narrow) and _images(fakes, any_batch=packed)
+
+    def _asks(self, operands: Sequence[Any]) -> bool:
+        """Whether these operands of a convolution may be laid out by points if that is quicker."""
+        fakes = [a.meta["val"] for a in operands]
+        known = fakes[0].device.type in self.choosing and fakes[0].numel() != 0
+        return known and fakes[0].dtype in _MEASURED and _images(fakes, any_batch=True)
+
+
+def _read(node: Any) -> Sequence[Any]:
+    """Return the input and the weight of a convolution, or of its gradients."""
+    operands: Sequence[Any] = node.args[: _OPERANDS[node.target]]
+    return operands[-2:]
+
+
+def _images(fakes: Sequence[Any], any_batch: bool) -> bool:
+    """Whether a convolution has two spatial axes and fixed sizes, but for that of the batch."""
+    first = 1 if any_batch else 0
+    fixed = all(isinstance(n, int) for f in fakes for n in (*f.shape[first:], *f.stride()))
+    return fixed and all(f.dim() == 4 for f in fakes)
 
 
 @define(eq=False)
@@ -80,6 +163,8 @@ class _Plan:
 
     mode: Any
     wants: Callable[[Sequence[Any]], bool]
+    weights: bool
+    """Whether weights are copied too; else the library does what it does with them."""
     values: dict[Any, Any] = field(factory=dict)
     """Of nodes with another layout than before."""
     copies: dict[Any, dict[Any, torch.memory_format]] = field(factory=dict)
@@ -104,7 +189,8 @@ class _Plan:
         if not operands or not self.wants(operands[-2:]):
             return {}
         last = torch.channels_last
-        return {a: last for a in operands if not self._of(a).is_contiguous(memory_format=last)}
+        planes = operands if self.weights else operands[:-1]
+        return {a: last for a in planes if not self._of(a).is_contiguous(memory_format=last)}
 
     def _call(self, node: Any, wanted: dict[Any, torch.memory_format]) -> None:
         overload = isinstance(node.target, torch._ops.OpOverload)

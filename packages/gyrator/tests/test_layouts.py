@@ -1,0 +1,194 @@
+"""Images that lie by points where a graph's convolutions were measured to be quicker so."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from attrs import evolve
+from torch import nn
+
+from gyrator.autotune import library
+from gyrator.autotune.layouts import smaller, work
+from gyrator.autotune.library import LibraryChoice, available
+from gyrator.config import Config
+from gyrator.reports.records import GraphRecord
+from gyrator.session import Session
+from gyrator_lowering.fx_passes import ImageConvolution
+
+pytestmark = pytest.mark.skipif(not available(), reason="this torch has no oneDNN")
+
+PLAIN = ((1, 1), (1, 1), (1, 1), False, (0, 0), 1)
+THREE = ImageConvolution("cpu", torch.float32, (2, 8, 32, 32), (16, 8, 3, 3), False, PLAIN)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[ImageConvolution]:
+    """Let points be quicker whatever is measured, and list the convolutions of each graph."""
+    found: list[ImageConvolution] = []
+
+    def by_points(_: LibraryChoice, convolutions: Sequence[ImageConvolution]) -> bool:
+        found.extend(convolutions)
+        return True
+
+    monkeypatch.setattr(LibraryChoice, "by_points", by_points)
+    return found
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Callable[..., Session]:
+    """Make sessions that share a cache of this test's own."""
+
+    def make(records: Any = lambda record: None, **options: Any) -> Session:
+        torch._dynamo.reset()
+        given = {"strict": True, "progress": False, **options}
+        config = Config(tmp_path / "cache", 1 << 30, "")
+        return Session(options=given, config=config, observer=records)
+
+    return make
+
+
+def joined(channels: int = 4) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, channels, 3, padding=1),
+        nn.BatchNorm2d(channels),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(channels, 2 * channels, 3, stride=2, dilation=2, groups=2, bias=False),
+        nn.GELU(),
+        nn.ConvTranspose2d(2 * channels, channels, 2, stride=2),
+        nn.Conv2d(channels, channels, 5, padding=2, groups=channels),
+    )
+
+
+def gradients(model: nn.Module, run: Callable[..., Any], x: torch.Tensor) -> list[torch.Tensor]:
+    x = x.clone().requires_grad_()
+    result = run(x)
+    weights = list(model.parameters())
+    return [result, *torch.autograd.grad(result.square().sum(), [x, *weights])]
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "dtype", "dynamic"),
+    [
+        ("python", torch.float32, False),
+        ("python", torch.bfloat16, True),
+        ("cpp", torch.float32, True),
+        ("fx", torch.bfloat16, False),
+    ],
+)
+def test_results(
+    asked: list[ImageConvolution],
+    opened: Callable[..., Session],
+    wrapper: str,
+    dtype: torch.dtype,
+    dynamic: bool,
+) -> None:
+    model = joined().to(dtype).eval()
+    close: dict[str, Any] = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {}
+    with opened(wrapper=wrapper) as session:
+        compiled = torch.compile(model, backend=session.backend)
+        for batch in (2, 5) if dynamic else (2,):
+            x = torch.randn(batch, 3, 20, 24, dtype=dtype)
+            if dynamic:
+                torch._dynamo.mark_dynamic(x, 0)
+            with torch.no_grad():
+                found, wanted = compiled(x), model(x)
+            torch.testing.assert_close(found, wanted, **close)
+            assert found.stride() == wanted.stride()
+    assert len(asked) == 4 and all(c.dtype == dtype and not c.gradients for c in asked)
+
+
+@pytest.mark.parametrize("wrapper", ["python", "cpp"])
+def test_gradients(
+    asked: list[ImageConvolution], opened: Callable[..., Session], wrapper: str
+) -> None:
+    model = joined().train()
+    x = torch.randn(2, 3, 20, 24)
+    with opened(wrapper=wrapper) as session:
+        found = gradients(model, torch.compile(model, backend=session.backend), x)
+    wanted = gradients(model, model, x)
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+        assert ours.stride() == theirs.stride()
+    assert sum(bool(c.gradients) for c in asked) == 4 and len(asked) == 8
+    assert {c.input for c in asked if c.gradients} == {c.input for c in asked if not c.gradients}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"numerics": "bitwise"}, {"numerics": "batch_invariant"}, {"extern_kernels": "none"}],
+)
+def test_modes_without_a_choice(
+    asked: list[ImageConvolution], opened: Callable[..., Session], options: dict[str, str]
+) -> None:
+    model = nn.Conv2d(3, 4, 3).eval()
+    with opened(**options) as session, torch.no_grad():
+        x = torch.randn(2, 3, 8, 8)
+        found = torch.compile(model, backend=session.backend)(x)
+        torch.testing.assert_close(found, model(x))
+    assert not asked
+
+
+def test_images_that_lie_by_points_already(
+    asked: list[ImageConvolution], opened: Callable[..., Session]
+) -> None:
+    model = joined().eval().to(memory_format=torch.channels_last)
+    records: list[GraphRecord] = []
+    with opened(records.append) as session, torch.no_grad():
+        x = torch.randn(2, 3, 20, 24).to(memory_format=torch.channels_last)
+        found, wanted = torch.compile(model, backend=session.backend)(x), model(x)
+    torch.testing.assert_close(found, wanted)
+    assert found.stride() == wanted.stride()
+    assert not any("clone" in k.name for r in records for k in r.kernels)
+
+
+@pytest.mark.parametrize("quicker", ["planes", "points"])
+def test_the_quicker_layout_is_taken_and_remembered(
+    opened: Callable[..., Session], monkeypatch: pytest.MonkeyPatch, quicker: str
+) -> None:
+    measured: list[ImageConvolution] = []
+
+    def timed(convolution: ImageConvolution, *_: Any) -> dict[str, float]:
+        measured.append(convolution)
+        return {"planes": 2.0, "points": 2.0, quicker: 1.0}
+
+    monkeypatch.setattr(library, "timed", timed)
+    model = nn.Sequential(nn.Conv2d(8, 16, 3), nn.ReLU(), nn.Conv2d(16, 8, 3)).eval()
+    x = torch.randn(1, 8, 40, 40)
+    for turn in range(2):
+        records: list[GraphRecord] = []
+        with opened(records.append) as session, torch.no_grad():
+            found = torch.compile(model, backend=session.backend)(x if turn else x[:, :, 1:])
+            torch.testing.assert_close(found, model(x if turn else x[:, :, 1:]))
+        kernels = [k.name for r in records for k in r.kernels]
+        assert any("clone" in name for name in kernels) == (quicker == "points")
+    assert len(measured) == len(set(measured))
+
+
+def test_what_is_measured() -> None:
+    assert work(evolve(THREE, input=(4, 8, 32, 32))) == pytest.approx(2 * work(THREE), rel=0.1)
+    assert work(evolve(THREE, gradients=(True, True, False))) == 2 * work(THREE)
+    large = evolve(THREE, input=(64, 64, 512, 512), weight=(64, 64, 3, 3))
+    small = smaller(large)
+    assert work(small) < work(large) / 64 and small.input[1] == 64
+    assert smaller(small) == small
+    window = evolve(THREE, input=(1, 8, 40, 4000), weight=(8, 8, 31, 31))
+    assert min(smaller(window).input[2:]) >= 31
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("mask", [(), (True, True, True), (False, True, False)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_convolution_can_be_timed(
+    opened: Callable[..., Session], transposed: bool, mask: tuple[bool, ...], dtype: torch.dtype
+) -> None:
+    weight = (8, 8, 3, 3) if transposed else (16, 4, 3, 3)
+    parameters = ((2, 2), (1, 1), (1, 1), transposed, (0, 0), 1 if transposed else 2)
+    one = ImageConvolution("cpu", dtype, (2, 8, 12, 10), weight, True, parameters, mask)
+    with opened() as session:
+        libraries = session.engine(session.options).libraries()
+        assert libraries is not None
+        seen = libraries.by_points([one, one])
+        assert libraries.by_points([one]) == seen  # as it was measured
