@@ -168,6 +168,22 @@ def test_counts_are_no_values(config: Config, older: Callable[..., None], name: 
             assert why in records[-1].fallback and bool(why) == bool(records[-1].fallback)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("known", [False, True], ids=["new", "known"])
+def test_batch_norms_have_eager_strides(config: Config, known: bool, dynamic: bool) -> None:
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        count = x.shape[1]
+        given = (x.new_zeros(count), x.new_ones(count)) if known else (None, None)
+        return F.batch_norm(x, *given, training=True)
+
+    with Session(options={"progress": False}, config=config) as session:
+        for x in (turned(2, 17), turned(2, 3, 5), turned(2, 3, 4, 5)):
+            torch._dynamo.reset()
+            got = torch.compile(norm, backend=session.backend, dynamic=dynamic)(x)
+            torch.testing.assert_close(got, norm(x))
+            assert got.stride() == norm(x).stride()
+
+
 def test_losses_of_logits_have_the_type_of_their_targets() -> None:
     def traced(*types: torch.dtype) -> Any:
         graph = torch.fx.Graph()

@@ -297,6 +297,7 @@ _RULES: dict[Any, Rule] = {
     aten.log_sigmoid_forward.default: _host_contiguous,
     aten.native_batch_norm.default: _host_contiguous,
     aten._native_batch_norm_legit.default: _host_contiguous,
+    aten._native_batch_norm_legit.no_stats: _host_contiguous,
     aten._native_batch_norm_legit_no_training.default: _host_contiguous,
 }
 
