@@ -63,50 +63,19 @@ class InterpretedTriton:
         """Refuse what the Triton emitter refuses."""
         return self.language.refuses(kernel, target)
 
+    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
+        """Refuse what the Triton emitter refuses."""
+        return self.language.refuses_template(kernel, target)
+
     def emit(
         self,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
         """Write the kernels, one unit in all."""
         units = self.language.emit(kernels, facts, origins, target)
-        return self._unit("unit0", kernels, units, target)
-
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the groups, one unit in all."""
-        units = self.language.emit_groups(groups, facts, origins, target)
-        return self._unit("groups0", groups, units, target)
-
-    def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-        """Refuse what the Triton emitter refuses."""
-        return self.language.refuses_template(kernel, target)
-
-    def emit_templates(
-        self,
-        kernels: Sequence[TemplateKernel],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the templates' kernels, one unit in all."""
-        units = self.language.emit_templates(kernels, facts, origins, target)
-        return self._unit("templates0", kernels, units, target)
-
-    def _unit(
-        self,
-        name: str,
-        kernels: Sequence[Launchable],
-        units: Sequence[TranslationUnit],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
         if not kernels:
             return ()
         known = {k.name: k for k in kernels}
@@ -128,7 +97,7 @@ class InterpretedTriton:
                 })  # fmt: skip
                 sources.append(evolve(source, checks=CHECKS))
         text = json.dumps(rows, indent=1)
-        return (TranslationUnit(name, self.name, text, tuple(sources)),)
+        return (TranslationUnit("unit0", self.name, text, tuple(sources)),)
 
 
 def _blocks(kernel: Launchable, source: KernelSource, target: Target) -> dict[str, int]:

@@ -57,7 +57,7 @@ class Library(BuiltKernels):
             assert backend.refuses(k, bound) is None
         facts = facts or ShapeFacts()
         units = backend.emit(alone, facts, origins, bound)
-        units += backend.emit_groups(groups, facts, origins, bound)
+        units += backend.emit(groups, facts, origins, bound)
         flags = [optimise if f == "-O3" else f for f in FLAGS] + [*ARCHITECTURES[arch].flags]
         by = caller(arch, folder)
         super().__init__(

@@ -26,7 +26,7 @@ def test_types_and_lengths(dtype: str, length: int, held: bool) -> None:
     why = CppBackend().refuses_template(kernel, target("avx2"))
     assert (why is None) == held
     if held:
-        (unit,) = CppBackend().emit_templates([kernel], ShapeFacts(), (), target("avx2"))
+        (unit,) = CppBackend().emit([kernel], ShapeFacts(), (), target("avx2"))
         assert "_some_all(" not in unit.text  # nothing is left of formulas that change nothing
     else:
         assert why is not None and why.code == "GY-CPP-024"

@@ -180,7 +180,7 @@ ERRORS = {DType.F32: 2e-6, DType.F16: 2e-3, DType.BF16: 1.6e-2}
 
 def run(kernel, interpreter, folder, arrays, sizes, facts=None):
     assert TritonBackend().refuses_template(kernel, OFFERS) is None
-    (unit,) = TritonBackend().emit_templates([kernel], facts or ShapeFacts(), (), OFFERS)
+    (unit,) = TritonBackend().emit([kernel], facts or ShapeFacts(), (), OFFERS)
     path = folder / f"attend{abs(hash(unit.text)):x}.py"
     path.write_text(unit.text, encoding="utf-8")
     (source,) = unit.kernels
@@ -273,7 +273,7 @@ def test_what_is_not_a_number_stays_so(interpreter, text_folder):
 def test_addresses_have_64_bits_where_32_are_not_enough():
     for facts, wide in ((ShapeFacts(), True), (ShapeFacts().with_range(S0, 0, 4096), False)):
         kernel = Case(rows=S0, columns=S0).kernel()
-        (unit,) = TritonBackend().emit_templates([kernel], facts, (), OFFERS)
+        (unit,) = TritonBackend().emit([kernel], facts, (), OFFERS)
         (source,) = unit.kernels
         assert ("tl.int64" in unit.text) == wide
         assert source.arguments[-1].type == ("i64" if wide else "i32")
@@ -283,7 +283,7 @@ def test_candidates_fit_the_shared_memory_and_the_work():
     def blocks(shared, gradients=False, **sizes):
         wide = evolve(OFFERS, heuristics=evolve(OFFERS.heuristics, shared_bytes=shared))
         kernel = Case(dtype=DType.BF16, query=128, value=128, **sizes).kernel(gradients)
-        (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), wide)
+        (unit,) = TritonBackend().emit([kernel], ShapeFacts(), (), wide)
         return [dict(c.values) for c in unit.kernels[0].candidates]
 
     for shared in (1 << 16, 227 << 10):
@@ -333,7 +333,7 @@ def test_a_tensor_that_reads_other_bits_is_refused():
 def test_constant_sizes_stand_in_the_text():
     kernel = CASES["whole"].kernel()
     assert kernel.inputs[1].shape[2] is Const(128)
-    (unit,) = TritonBackend().emit_templates([kernel], ShapeFacts(), (), OFFERS)
+    (unit,) = TritonBackend().emit([kernel], ShapeFacts(), (), OFFERS)
     assert unit.text.count("for start in") == 1 and "r_mask" not in unit.text
 
 
@@ -356,7 +356,7 @@ def test_machine_code(tmp_path):
     case = Case(rows=S0, columns=S0, query=32, value=24, dtype=DType.BF16, causal=True, padded=S0)
     jobs = []
     for gradients in (False, True):
-        (unit,) = TritonBackend().emit_templates([case.kernel(gradients)], ShapeFacts(), (), OFFERS)
+        (unit,) = TritonBackend().emit([case.kernel(gradients)], ShapeFacts(), (), OFFERS)
         (path := tmp_path / f"attend{gradients}.py").write_text(unit.text, encoding="utf-8")
         (source,) = unit.kernels
         types = [a.type for a in source.arguments]

@@ -47,7 +47,7 @@ def test_machine_code(tmp_path):
     assert not [k.name for k in KERNELS.values() if backend.refuses(k, bound)]
     units = {}
     written = backend.emit(list(KERNELS.values()), ShapeFacts(), (), bound)
-    for unit in written + backend.emit_groups(list(GROUPS.values()), ShapeFacts(), (), bound):
+    for unit in written + backend.emit(list(GROUPS.values()), ShapeFacts(), (), bound):
         units[path := tmp_path / f"{unit.name}.py"] = unit
         path.write_text(unit.text, encoding="utf-8")
     jobs = list(jobs_of(units))

@@ -53,5 +53,5 @@ def test_a_language_without_templates_says_so() -> None:
         def emit(self, *given: Any) -> tuple[TranslationUnit, ...]:
             return ()
 
-    with pytest.raises(TypeError, match="plain has no templates, and sm_90 offers them"):
+    with pytest.raises(TypeError, match="plain has no templates and no groups, and sm_90 asks"):
         units_of(parse(TEXT), Plain(), NVIDIA_GPU.target("sm_90", 132))

@@ -4,7 +4,6 @@ from gyrator_codegen.analysis import element_types, invariant, linear_position, 
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import LaneAccess, lane_access, lane_slope, split_terms
 from gyrator_codegen.language import (
-    LaunchLanguage,
     TilingLanguage,
     batched,
     index_check,
@@ -20,7 +19,6 @@ from gyrator_codegen.writer import Names, Writer, write_origins
 __all__ = [
     "REDUCTION_OF",
     "LaneAccess",
-    "LaunchLanguage",
     "Names",
     "Nest",
     "TilingLanguage",

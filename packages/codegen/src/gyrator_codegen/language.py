@@ -11,7 +11,7 @@ from gyrator_codegen.stage import tile
 from gyrator_ir.body.nodes import Bind, Check
 from gyrator_ir.content import content_hash
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+from gyrator_ir.kernel.nodes import Kernel, Launchable
 from gyrator_ir.passes import NO_EDITS, Pass, PassEdits, Tracer
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Failure, KernelCheck, KernelSource, TranslationUnit
@@ -52,37 +52,12 @@ class TilingLanguage(ABC):
 
     def emit(
         self,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write kernels: `tile`, then `emit_tiled`."""
-        return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
-
-
-class LaunchLanguage(TilingLanguage):
-    """One that writes whatever a launch runs: groups and templates too. With `refuses_template` it
-    is a `GroupBackend` and a `TemplateBackend`."""
-
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write groups of kernels, a unit each."""
-        return self.emit_tiled(self.tile(groups, facts, origins, target), target)
-
-    def emit_templates(
-        self,
-        kernels: Sequence[TemplateKernel],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write templates' kernels, a unit each."""
+        """Write whatever launches run: `tile`, then `emit_tiled`."""
         return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
 
 

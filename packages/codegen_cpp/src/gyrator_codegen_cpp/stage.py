@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import LaunchLanguage, batched
+from gyrator_codegen import TilingLanguage, batched
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.flex_attention import emit_flex, template_refusal
@@ -29,9 +29,9 @@ ARCHITECTURES = {
 
 
 @frozen
-class CppBackend(LaunchLanguage):
-    """Kernels as C++ text with explicit vectors, for CPUs. It implements `GroupBackend`,
-    `TemplateBackend` and `TilingBackend`.
+class CppBackend(TilingLanguage):
+    """Kernels as C++ text with explicit vectors, for CPUs: a `TemplateBackend` and a
+    `TilingBackend`.
 
     Kernels that differ only in names share a function. The unit of a group holds its kernels, and a
     function that shares out all of them.

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import LaunchLanguage, Names
+from gyrator_codegen import Names, TilingLanguage
 from gyrator_codegen.passes import block_pipeline
 from gyrator_codegen_triton.expressible import check_expressible
 from gyrator_codegen_triton.kernel import emit_kernel
@@ -25,7 +25,7 @@ from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TilePr
 
 
 @frozen
-class TritonBackend(LaunchLanguage):
+class TritonBackend(TilingLanguage):
     """Kernels as Triton text: a `TemplateBackend` and a `TilingBackend`.
 
     A unit's text defines one function a kernel, `KernelSource.symbol`; `KernelSource.grid` says how

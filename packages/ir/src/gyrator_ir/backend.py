@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
     from gyrator_ir.passes import PassEdits, Tracer
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
@@ -51,42 +51,28 @@ class KernelBackend(Protocol):
 
 @runtime_checkable
 class TemplateBackend(KernelBackend, Protocol):
-    """A language for kernels that has templates, those of its target's `Capabilities.templates`."""
+    """A language for kernels that writes whatever a launch runs: groups too, and templates, those
+    of its target's `Capabilities.templates`."""
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
         """Say why this template can't be emitted for the target, or None."""
         ...
 
-    def emit_templates(
+    def emit(
         self,
-        kernels: Sequence[TemplateKernel],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write the templates' kernels, in units apart from those of `emit`."""
-        ...
-
-
-@runtime_checkable
-class GroupBackend(KernelBackend, Protocol):
-    """A language for kernels that launches several at once, those of `KernelGroup`s."""
-
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the groups' kernels, in units apart from those of `emit`."""
+        """Write the kernels, batched as those of a `KernelBackend`; groups and templates in units
+        of their own."""
         ...
 
 
 @runtime_checkable
 class TilingBackend(KernelBackend, Protocol):
-    """A language for kernels that prints Tile IR: `emit` and `emit_groups` are `tile`, then
-    `emit_tiled`."""
+    """A language for kernels that prints Tile IR: `emit` is `tile`, then `emit_tiled`."""
 
     def tile(
         self,
@@ -104,7 +90,7 @@ class TilingBackend(KernelBackend, Protocol):
         ...
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, batched as `emit`, `emit_groups` and `emit_templates` do.
+        """Write tiled kernels, batched as `emit` does.
 
         Only first candidates count, where a text has them in it.
         """

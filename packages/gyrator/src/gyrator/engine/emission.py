@@ -5,7 +5,7 @@ from collections.abc import Callable
 from attrs import evolve, field, frozen
 
 from gyrator.targets.vendor import checked_units
-from gyrator_ir.backend import GroupBackend, KernelBackend, TemplateBackend, TilingBackend
+from gyrator_ir.backend import KernelBackend, TemplateBackend, TilingBackend
 from gyrator_ir.diagnostics import Diagnostic, UnsupportedError
 from gyrator_ir.host.nodes import HostProgram
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
@@ -41,30 +41,25 @@ _ORDER = (Kernel, KernelGroup, TemplateKernel)
 def units_of(
     program: HostProgram, language: KernelBackend, target: Target, tiling: Tiling = AS_SHIPPED
 ) -> tuple[TranslationUnit, ...]:
-    """Write the kernels of a program for the target's device, those of templates after the others.
+    """Write the kernels of a program for the target's device.
 
-    TypeError for a template or a group where the target offers what its kernel language does not
-    have.
+    TypeError for a template or a group where the target asks for what its kernel language does not
+    write.
     """
     launched = _launched(program, target)
-    kernels = tuple(k for k in launched if isinstance(k, Kernel))
-    templates = tuple(k for k in launched if isinstance(k, TemplateKernel))
-    groups = tuple(k for k in launched if isinstance(k, KernelGroup))
-    if templates and not isinstance(language, TemplateBackend):
-        raise TypeError(f"{language.name} has no templates, and {target.arch} offers them")
+    kernels = [k for k in launched if isinstance(k, Kernel)]
     if isinstance(language, TilingBackend):
         tiled = tiled_of(program, language, target, tiling)
         tiling.seen(tiled)
         return language.emit_tiled(tiling.choose(tiled), target)
-    units = language.emit(kernels, program.facts, program.origins, target)
-    units = checked_units(units, [k.name for k in kernels], language.name)
     if isinstance(language, TemplateBackend):
-        units += language.emit_templates(templates, program.facts, program.origins, target)
-    if groups:
-        if not isinstance(language, GroupBackend):
-            raise TypeError(f"{language.name} has no groups, and {target.arch} asks for them")
-        units += language.emit_groups(groups, program.facts, program.origins, target)
-    return units
+        units = language.emit(launched, program.facts, program.origins, target)
+    elif len(kernels) < len(launched):
+        said = f"{language.name} has no templates and no groups, and {target.arch} asks for them"
+        raise TypeError(said)
+    else:
+        units = language.emit(kernels, program.facts, program.origins, target)
+    return checked_units(units, [k.name for k in launched], language.name)
 
 
 def tiled_of(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gyrator_ir.diagnostics import Diagnostic
     from gyrator_ir.expr import ShapeFacts
     from gyrator_ir.host.nodes import HostProgram
-    from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Launchable, TemplateKernel
+    from gyrator_ir.kernel.nodes import Kernel, Launchable, TemplateKernel
     from gyrator_ir.provenance import Origin
     from gyrator_ir.source import Program, TranslationUnit
     from gyrator_ir.target import Target
@@ -56,7 +56,7 @@ class ShippedKernels(Shipped):
 
     def emit(
         self,
-        kernels: Sequence[Kernel],
+        kernels: Sequence[Launchable],
         facts: ShapeFacts,
         origins: Sequence[Origin],
         target: Target,
@@ -84,18 +84,6 @@ class ShippedKernels(Shipped):
         units: tuple[TranslationUnit, ...] = self._backend().emit_tiled(program, target)
         return units
 
-    def emit_groups(
-        self,
-        groups: Sequence[KernelGroup],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the groups' kernels."""
-        backend = self._backend()
-        units: tuple[TranslationUnit, ...] = backend.emit_groups(groups, facts, origins, target)
-        return units
-
 
 @frozen
 class ShippedTemplates(ShippedKernels):
@@ -105,18 +93,6 @@ class ShippedTemplates(ShippedKernels):
         """Say why this template can't be emitted for the target, or None."""
         found: Diagnostic | None = self._backend().refuses_template(kernel, target)
         return found
-
-    def emit_templates(
-        self,
-        kernels: Sequence[TemplateKernel],
-        facts: ShapeFacts,
-        origins: Sequence[Origin],
-        target: Target,
-    ) -> tuple[TranslationUnit, ...]:
-        """Write the templates' kernels."""
-        backend = self._backend()
-        units: tuple[TranslationUnit, ...] = backend.emit_templates(kernels, facts, origins, target)
-        return units
 
 
 @frozen
