@@ -3,14 +3,17 @@
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from attrs import evolve
 from torch import nn
 from torch.export import Dim, export
+from torch.utils import _pytree as pytree
 
 import gyrator.aot as aot
+from gyrator.aot.move import move
 from gyrator.aot.targets import package_targets
 from gyrator.cli.aot import draw
 from gyrator.options import OptionError
@@ -254,6 +257,42 @@ class Widened(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.topk(x, 3).values * 2
+
+
+class Chunks(nn.Module):
+    """Parts of one tensor, each at a place of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second, third = (x + 1).chunk(3, -1)
+        return torch.bmm(first, second.transpose(1, 2)) @ third
+
+
+def _places(gm: torch.fx.GraphModule) -> tuple[list[tuple[Any, ...]], set[str]]:
+    """Return how a graph's values lie, with which others in one storage, and on what."""
+    leaves = pytree.tree_leaves([n.meta.get("val") for n in gm.graph.nodes])
+    values = [v for v in leaves if isinstance(v, torch.Tensor)]
+    storages = [v.untyped_storage()._cdata for v in values]
+    lie = [(str(v.shape), str(v.stride()), v.storage_offset()) for v in values]
+    shared = [storages.index(s) for s in storages]
+    return [(*p, k) for p, k in zip(lie, shared, strict=True)], {v.device.type for v in values}
+
+
+@pytest.mark.parametrize("shapes", [None, ({0: BATCH},)])
+def test_parts_of_a_tensor_stay_at_their_places(tmp_path: Path, shapes: object) -> None:
+    x = torch.randn(3, 4, 12)
+    program = export(Chunks(), (x,), dynamic_shapes=shapes).run_decompositions()
+    gm = program.graph_module
+    before, _ = _places(gm)
+    assert {4, 8} <= {offset for _, _, offset, _ in before}
+    move(gm, torch.device("cuda", 0))
+    assert _places(gm) == (before, {"cuda"})
+    path = aot.compile(
+        Chunks(), (x,), dynamic_shapes=shapes, target="sm_90", package=tmp_path / "model.gya"
+    )
+    (made,) = aot.inspect(path).entries[0].programs
+    with zipfile.ZipFile(path) as archive:
+        (plan,) = parse(archive.read(made.plan).decode()).plans
+    assert {16, 32} <= set(plan.ints)  # bytes
 
 
 def test_packages_for_c(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from attrs import define, field
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx.node import map_aggregate
 from torch.utils import _pytree as pytree
@@ -29,12 +30,13 @@ def cannot_move(calls: Iterable[str]) -> tuple[str, ...]:
 
 def move(gm: torch.fx.GraphModule, device: torch.device) -> None:
     """Let a graph, and those inside of it, compute on a device what it computes on the host."""
+    moving = _Moving(device)
     for module in gm.modules():
         if not isinstance(module, torch.fx.GraphModule):
             continue
         for node in list(module.graph.nodes):
             if "val" in node.meta:
-                node.meta["val"] = pytree.tree_map(lambda v: _moved(v, device), node.meta["val"])
+                node.meta["val"] = pytree.tree_map(moving.moved, node.meta["val"])
             node.args = map_aggregate(node.args, lambda v: _named(v, device))
             node.kwargs = map_aggregate(node.kwargs, lambda v: _named(v, device))
             if node.target is _CPU_ATTENTION:
@@ -43,13 +45,32 @@ def move(gm: torch.fx.GraphModule, device: torch.device) -> None:
         module.recompile()
 
 
-def _moved(value: Any, device: torch.device) -> Any:
-    if not isinstance(value, FakeTensor) or value.device.type != HOST:
-        return value
-    # The op: Python's function of that name starts up the device.
-    make = torch.ops.aten.empty_strided.default
-    with value.fake_mode:
-        return make(value.shape, value.stride(), dtype=value.dtype, device=device)
+@define(eq=False)
+class _Moving:
+    """Fake tensors of the host, made those of a device: what shared memory still does."""
+
+    device: torch.device
+    _bases: dict[tuple[int, torch.dtype], FakeTensor] = field(factory=dict)
+    """By the storage and the element type of those that were moved."""
+    _kept: list[FakeTensor] = field(factory=list)
+    """What was moved: a storage's number is its own as long as it lives."""
+
+    def moved(self, value: Any) -> Any:
+        """Return a value, on the device where it was on the host."""
+        if not isinstance(value, FakeTensor) or value.device.type != HOST:
+            return value
+        storage = value.untyped_storage()
+        key = storage._cdata, value.dtype
+        with value.fake_mode:
+            if key not in self._bases:
+                # The ops: Python's functions of these names start up the device.
+                size = storage.nbytes() // value.itemsize
+                make = torch.ops.aten.empty_strided.default
+                self._bases[key] = make((size,), (1,), dtype=value.dtype, device=self.device)
+                self._kept.append(value)
+            view = torch.ops.aten.as_strided.default
+            place = value.shape, value.stride(), value.storage_offset()
+            return view(self._bases[key], *place)
 
 
 def _named(value: Any, device: torch.device) -> Any:
