@@ -38,6 +38,8 @@ def statement(code: Code, s: KernelStatement) -> None:
     match s:
         case Load():
             _load(code, s)
+        case Let(name, op) if name in code.tiled.fours:
+            _draw(code, s)
         case Let(name, op, args, dtype):
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
@@ -51,6 +53,7 @@ def statement(code: Code, s: KernelStatement) -> None:
         case Const(name, value, dtype):
             code.define(name, constant(code, value, dtype), dtype, False, False)
         case IndexValue(name, e, dtype):
+            code.positions[name] = e
             at = code.index(e)
             text = at.text if at.text.isidentifier() else f"({at.text})"
             if code.scalar(e):
@@ -60,6 +63,14 @@ def statement(code: Code, s: KernelStatement) -> None:
             _bind(code, s)
         case Store():
             _store(code, s)
+
+
+def _draw(code: Code, s: Let) -> None:
+    """Write a random number whose counters follow one another, four at a time."""
+    seed, position = code.values[s.args[0]], code.positions[s.args[1]]
+    at, first = code.index(position), code.fours(position)
+    text = f"gy_four_{s.op}({seed.text}, {atom(first)}.to(tl.int64))"
+    code.define(s.name, text, s.dtype, at.x, at.r)
 
 
 def constant(code: Code, value: bool | int | float, dtype: DType) -> str:

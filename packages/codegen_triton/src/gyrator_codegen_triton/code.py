@@ -44,6 +44,8 @@ class Code:
     bound: dict[Sym, Value] = field(factory=dict)
     """Index symbols that stand for loaded values."""
     values: dict[str, Value] = field(factory=dict)
+    positions: dict[str, Expr] = field(factory=dict)
+    """Index expressions that are values."""
     read: dict[tuple[int, int], Value] = field(factory=dict)
     """What was loaded so far, by stage and statement."""
     rows: dict[str, Value] = field(factory=dict)
@@ -91,6 +93,14 @@ class Code:
     def printer(self) -> TritonPrinter:
         """Return a printer for the names as they are now."""
         return TritonPrinter(self.plain, self._symbol)
+
+    def fours(self, e: Expr) -> str:
+        """Return an index expression at every fourth place along the last dimension of a block."""
+        last, letter = self.flats[self.rank - 1].symbol, self.letters[self.rank - 1]
+        show = TritonPrinter(
+            self.plain, lambda s: f"{letter}_fours" if s is last else self._symbol(s)
+        )
+        return show(self.form(e))
 
     def _symbol(self, symbol: Sym) -> str:
         for flat, name in zip(self.flats, self.letters, strict=True):

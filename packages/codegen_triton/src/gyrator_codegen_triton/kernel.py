@@ -133,6 +133,8 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     w.line(f"x = {block} * XBLOCK + tl.arange(0, XBLOCK){column}")
     w.line(f"x_mask = x < {show(total)}")
     used = code.used(s for stage in code.kernel.stages for s in stage.body)
+    if code.tiled.fours and not blocks.second:
+        w.line(f"x_fours = {block} * XBLOCK + tl.arange(0, XBLOCK // 4) * 4")
     if code.tiled.pairs:
         w.line(f"pair = {block} * (2 * XBLOCK) + tl.arange(0, 2 * XBLOCK)")
         w.line(f"pair_mask = pair < {show(2 * total)}")
@@ -143,6 +145,7 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         return
     if blocks.tiles:
         w.line(f"r = program % tiles * RBLOCK + tl.arange(0, RBLOCK){row}")
+        _fours(code, "program % tiles * RBLOCK")
         w.line("r_mask = r < extent")
         code.digits(code.flats[1], used)
         return
@@ -150,8 +153,14 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
     if blocks.whole:
         wide = ".to(tl.int64)" if code.wide else ""
         w.line(f"r = tl.arange(0, RBLOCK){row}{wide}")
+        _fours(code, "0")
         w.line("r_mask = r < extent")
         code.digits(code.flats[1], used)
+
+
+def _fours(code: Code, start: str) -> None:
+    if code.tiled.fours:
+        code.writer.line(f"r_fours = {start} + tl.arange(0, RBLOCK // 4)[None, :] * 4")
 
 
 def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
@@ -227,6 +236,7 @@ def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
         wide = ".to(tl.int64)" if code.wide else ""
         start = "(extent - 1) // RBLOCK * RBLOCK - start" if backwards else "start"
         w.line(f"r = {start} + tl.arange(0, RBLOCK)[None, :]{wide}")
+        _fours(code, start)
         w.line("r_mask = r < extent")
         code.digits(code.flats[1], code.used(stage.body))
         statements(code, number, write)

@@ -22,7 +22,8 @@ RESERVED = frozenset(_HELPERS) | frozenset(
     "and as assert async await break class continue def del elif else except finally for from "
     "global if import in is lambda nonlocal not or pass raise return try while with yield True "
     "False None triton tl libdevice XBLOCK RBLOCK x r x_mask r_mask points extent start range "
-    "pair pair_mask first float int bool min max num_warps num_stages num_ctas grid warmup".split()
+    "x_fours r_fours pair pair_mask first float int bool min max num_warps num_stages num_ctas "
+    "grid warmup".split()
 )
 """Words that generated names must not be."""
 

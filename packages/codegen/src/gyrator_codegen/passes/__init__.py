@@ -3,19 +3,20 @@
 from collections.abc import Callable
 
 from gyrator_codegen.passes.bind_choices import BindChoices
+from gyrator_codegen.passes.blocks.accesses.pair_points import PairPoints
+from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
+from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.accesses.reuse_loads import ReuseLoads
 from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuotients
 from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
+from gyrator_codegen.passes.blocks.draw_fours import DrawFours
 from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
 from gyrator_codegen.passes.blocks.index_width import IndexWidth
 from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
 from gyrator_codegen.passes.blocks.map_contraction import MapContraction
 from gyrator_codegen.passes.blocks.narrow_integers import NarrowIntegers
-from gyrator_codegen.passes.blocks.pair_points import PairPoints
 from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
-from gyrator_codegen.passes.blocks.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
-from gyrator_codegen.passes.blocks.replicate_loads import ReplicateLoads
-from gyrator_codegen.passes.blocks.reuse_loads import ReuseLoads
 from gyrator_codegen.passes.blocks.settle_conditions import SettleConditions
 from gyrator_codegen.passes.blocks.tile_rows import TileRows
 from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
@@ -103,6 +104,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         NonemptyRows(),
         FlattenIndices(),
         PairPoints(),
+        DrawFours(),
         ReuseLoads(),
         PlaceBarriers(),
         ApproximateQuotients(),

@@ -119,7 +119,7 @@ float gy_erf(float x) {
 }
 //% gy_rand gy_randn gy_randint
 // Philox4x32-10: the key is the seed, the counter has 0 in its high words.
-struct gy_words { uint a, b; };
+struct gy_words { uint a, b, c, d; };
 gy_words gy_philox(long seed, long counter) {
   uint c0 = uint(ulong(counter)), c1 = uint(ulong(counter) >> 32), c2 = 0, c3 = 0;
   uint k0 = uint(ulong(seed)), k1 = uint(ulong(seed) >> 32);
@@ -132,16 +132,22 @@ gy_words gy_philox(long seed, long counter) {
     k0 += 0x9e3779b9U;
     k1 += 0xbb67ae85U;
   }
-  gy_words words = {c0, c1};
+  gy_words words = {c0, c1, c2, c3};
   return words;
 }
-float gy_rand(long seed, long counter) { return float(gy_philox(seed, counter).a >> 8) * 5.9604645e-08f; }
+float gy_rand(long seed, long counter) {
+  gy_words w = gy_philox(seed, long(ulong(counter) >> 2));
+  uint k = uint(counter) & 3;
+  return float((k < 2 ? k == 0 ? w.a : w.b : k == 2 ? w.c : w.d) >> 8) * 5.9604645e-08f;
+}
 float gy_randn(long seed, long counter) {
-  gy_words w = gy_philox(seed, counter);
-  float u = (float(w.a >> 8) + 1.0f) * 5.9604645e-08f, v = float(w.b >> 8) * 5.9604645e-08f;
+  gy_words w = gy_philox(seed, long(ulong(counter) >> 2));
+  uint k = uint(counter) & 3;
+  float u = (float((k < 2 ? w.a : w.c) >> 8) + 1.0f) * 5.9604645e-08f;
+  float v = float((k < 2 ? w.b : w.d) >> 8) * 5.9604645e-08f - float(k & 1) * 0.25f;
   // cos(2 pi v) from an eighth of a turn, where the product with 2 pi loses nothing.
   float turn = rint(v * 4.0f), angle = (v - turn * 0.25f) * 6.283185307f;
-  float value = turn == 1.0f || turn == 3.0f ? precise::sin(angle) : precise::cos(angle);
+  float value = fabs(turn) == 1.0f || turn == 3.0f ? precise::sin(angle) : precise::cos(angle);
   if (turn == 1.0f || turn == 2.0f) value = -value;
   return precise::sqrt(-2.0f * precise::log(u)) * value;
 }

@@ -222,8 +222,8 @@ def _selections_and_conversions() -> Iterator[Mapping[str, OpRow]]:
 def _random() -> Iterator[Mapping[str, OpRow]]:
     yield _rows(
         2, Typing.RANDOM, _INT, _ULP, 40,
-        rand="Philox4x32-10 (key a, counter b): f32 uniform in [0, 1), 24 random bits",
-        randn="Philox4x32-10 (key a, counter b): f32 standard normal by Box-Muller",
+        rand="Philox4x32-10 (key a, counter b div 4), word b mod 4: f32 uniform in [0, 1), 24 bits",
+        randn="Philox4x32-10 (key a, counter b div 4): f32 standard normal by Box-Muller",
     )  # fmt: skip
     yield _rows(
         4, Typing.RANDOM, _INT, _EXACT, 40,

@@ -202,5 +202,5 @@ LISTS = (
     "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
 """Fields of a tiled kernel that are written an item a line."""
-NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "replicated")
+NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "fours", "replicated")
 """Fields that are written as one line of names."""

@@ -264,6 +264,8 @@ class Choice:
 
 QUOTIENTS = frozenset(("div", "rsqrt", "sigmoid"))
 """Ops that a device may approximate in `f32` where a narrower float holds the result."""
+DRAWN = frozenset(("rand", "randn"))
+"""Ops of which four consecutive counters share their work."""
 
 
 @frozen
@@ -311,6 +313,9 @@ class TiledKernel:
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Quotients (`QUOTIENTS`) in `f32` that may be two units in the last place from what is meant:
     no more of them is seen than a narrower float holds."""
+    fours: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Random numbers (`DRAWN`) whose counters follow one another along the last dimension of a
+    block, from a multiple of four on: four are drawn at a time."""
     replicated: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Loads that are the same for all points of a step, and are read for each."""
     index: DType = field(default=DType.I64, validator=exactly(DType))

@@ -17,9 +17,10 @@ GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by
              lies on the stack is a local of a constant extent, what is plain a division; an index
              has one form, and is one access, a strided one with a stride and a gathered one with
              terms; what is computed ahead is defined, what is exact is a cast, what is approximate
-             a quotient in `f32`; pairs are of two loads, or two plain stores, of neighbours without
-             masks; an unrounded store is of a cast of its value to its buffer's type; a load reuses
-             an earlier one of its buffer; barriers stand ahead of statements
+             a quotient in `f32`, what is drawn by fours a random number; pairs are of two loads, or
+             two plain stores, of neighbours without masks; an unrounded store is of a cast of its
+             value to its buffer's type; a load reuses an earlier one of its buffer; barriers stand
+             ahead of statements
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none; a power of two is selected at a time
 GY-TILE-010  a repeat is of a kernel before it
@@ -39,6 +40,7 @@ from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.tile.nodes import (
+    DRAWN,
     QUOTIENTS,
     Access,
     Contraction,
@@ -293,6 +295,10 @@ class _Kernel:
         for name in self._t.approximate:
             if name not in quotients:
                 self._fail(8, f"there is no quotient {name!r} in f32")
+        drawn = {s.name for s in body if isinstance(s, Let) and s.op in DRAWN}
+        for name in self._t.fours:
+            if name not in drawn:
+                self._fail(8, f"there is no random number {name!r}")
         for e in self._t.plain:
             if not isinstance(e, FloorDiv | Mod):
                 self._fail(8, f"{e!r} is no quotient and no remainder")

@@ -1,9 +1,9 @@
 """`gyrator::philox_seed` and `gyrator::philox`: random numbers as a pure function of a seed.
 
 Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the key is the
-seed, the counter the linear index of an element, as in the rows `rand`, `randn` and `randint` of
-the op table. `philox_seed` draws seeds from torch's default generator, so `torch.manual_seed`
-decides them; `philox` draws nothing, so a recomputation gives the same numbers.
+seed, the counter the linear index of an element, or a quarter of it, as in the rows `rand`, `randn`
+and `randint` of the op table. `philox_seed` draws seeds from torch's default generator, so
+`torch.manual_seed` decides them; `philox` draws nothing, so a recomputation gives the same numbers.
 """
 
 import functools
@@ -96,16 +96,21 @@ def philox(
     """
     count = math.prod(size)
     counter = torch.arange(count, dtype=torch.int64, device=device)
-    w0, w1 = _words(seeds[index].to(device), counter)
+    seed = seeds[index].to(device)
     if kind == "rand":
-        values = (w0 >> 8).to(torch.float32) * 2.0**-24
+        four = torch.stack(_words(seed, counter // 4))
+        word = four.gather(0, (counter % 4)[None])[0]
+        values = (word >> 8).to(torch.float32) * 2.0**-24
         values = values if (low, high) == (0, 1) else values * float(high - low) + float(low)
     elif kind == "randn":
-        u1 = ((w0 >> 8).double() + 1.0) * 2.0**-24
-        u2 = (w1 >> 8).double() * 2.0**-24
-        values = (torch.sqrt(-2.0 * torch.log(u1)) * torch.cos(2.0 * math.pi * u2)).float()
+        w0, w1, w2, w3 = _words(seed, counter // 4)
+        later = counter % 4 >= 2
+        u1 = ((torch.where(later, w2, w0) >> 8).double() + 1.0) * 2.0**-24
+        turns = (torch.where(later, w3, w1) >> 8).double() * 2.0**-24 - (counter % 2) / 4.0
+        values = (torch.sqrt(-2.0 * torch.log(u1)) * torch.cos(2.0 * math.pi * turns)).float()
         values = values if (low, high) == (0, 1) else values * float(high) + float(low)
     else:
+        w0, w1, _, _ = _words(seed, counter)
         values = _modulo(w0, w1, int(high) - int(low)) + int(low)
     return values.to(dtype).reshape(size)
 
@@ -120,8 +125,8 @@ def _modulo(w0: torch.Tensor, w1: torch.Tensor, span: int) -> torch.Tensor:
     return torch.tensor(wide, dtype=torch.int64, device=w0.device)
 
 
-def _words(seed: torch.Tensor, counter: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first two of the four words, 32-bit numbers in `int64` tensors."""
+def _words(seed: torch.Tensor, counter: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return the four words, 32-bit numbers in `int64` tensors."""
     c0, c1 = counter & _LOW_WORD, (counter >> 32) & _LOW_WORD
     c2, c3 = torch.zeros_like(c0), torch.zeros_like(c0)
     k0, k1 = seed & _LOW_WORD, (seed >> 32) & _LOW_WORD
@@ -130,7 +135,7 @@ def _words(seed: torch.Tensor, counter: torch.Tensor) -> tuple[torch.Tensor, tor
         high1, low1 = _product(c2, _MULTIPLIERS[1])
         c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
         k0, k1 = (k0 + _WEYL[0]) & _LOW_WORD, (k1 + _WEYL[1]) & _LOW_WORD
-    return c0, c1
+    return c0, c1, c2, c3
 
 
 def _product(a: torch.Tensor, m: int) -> tuple[torch.Tensor, torch.Tensor]:

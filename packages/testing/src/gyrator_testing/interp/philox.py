@@ -1,13 +1,15 @@
 """Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), and the
 three distributions of the op table.
 
-For a 64-bit seed and a 64-bit counter:
+For a 64-bit seed and a 64-bit counter c:
 
-* key = (low 32 bits of the seed, high 32 bits), counter words = (low 32 bits of the counter, high
-  32 bits, 0, 0), which gives words w0, w1, w2, w3;
-* `rand` = (w0 >> 8) * 2**-24;
-* `randn` = sqrt(-2 ln u1) * cos(2 pi u2) with u1 = ((w0 >> 8) + 1) * 2**-24 in (0, 1] and
-  u2 = (w1 >> 8) * 2**-24 in [0, 1), rounded to `f32`;
+* key = (low 32 bits of the seed, high 32 bits), counter words = (low 32 bits of n, high 32 bits, 0,
+  0), which gives words w0, w1, w2, w3; n is c for `randint`, and c div 4 for the others, so that
+  four consecutive ones share the rounds;
+* `rand` = (w >> 8) * 2**-24, where w is word c mod 4;
+* `randn` = sqrt(-2 ln u1) * cos(2 pi (u2 - (c mod 2) / 4)) with u1 = ((v >> 8) + 1) * 2**-24 in
+  (0, 1] and u2 = (w >> 8) * 2**-24 in [0, 1), rounded to `f32`; v and w are w0 and w1 where c mod 4
+  is less than 2, else w2 and w3;
 * `randint` from [low, high) = low + (w0 + 2**32 * w1) mod (high - low), all modulo 2**64.
 """
 
@@ -37,23 +39,31 @@ def philox(counter: Words, key: tuple[Array, Array]) -> Words:
 
 def words(seed: Array, counter: Array) -> Words:
     """Return the four words for `int64` seeds and counters."""
-    s, c = _unsigned(seed), _unsigned(counter)
+    return _words(_unsigned(seed), _unsigned(counter))
+
+
+def _words(s: Array, c: Array) -> Words:
     zero = np.zeros_like(c)
     return philox((c & _LOW, c >> _32, zero, zero), (s & _LOW, s >> _32))
 
 
 def rand(seed: Array, counter: Array) -> Array:
     """Return `f32` numbers uniform in [0, 1), multiples of 2**-24."""
-    w0 = words(seed, counter)[0]
-    return ((w0 >> np.uint64(8)).astype(np.float64) * 2.0**-24).astype(np.float32)
+    c = _unsigned(counter)
+    w = np.choose((c % np.uint64(4)).astype(np.intp), _words(_unsigned(seed), c // np.uint64(4)))
+    return ((w >> np.uint64(8)).astype(np.float64) * 2.0**-24).astype(np.float32)
 
 
 def randn(seed: Array, counter: Array) -> Array:
     """Return `f32` standard normal numbers."""
-    w0, w1, _, _ = words(seed, counter)
-    u1 = ((w0 >> np.uint64(8)).astype(np.float64) + 1.0) * 2.0**-24
-    u2 = (w1 >> np.uint64(8)).astype(np.float64) * 2.0**-24
-    normal: Array = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * u2)
+    c = _unsigned(counter)
+    w0, w1, w2, w3 = _words(_unsigned(seed), c // np.uint64(4))
+    later = c % np.uint64(4) >= 2
+    v, w = np.where(later, w2, w0), np.where(later, w3, w1)
+    u1 = ((v >> np.uint64(8)).astype(np.float64) + 1.0) * 2.0**-24
+    u2 = (w >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    turns = u2 - (c % np.uint64(2)).astype(np.float64) / 4.0
+    normal: Array = np.sqrt(-2.0 * np.log(u1)) * np.cos(2.0 * np.pi * turns)
     return normal.astype(np.float32)
 
 

@@ -65,9 +65,35 @@ GY_FN void gy_rand_words(su64 seed, vi64 offset, vu32 &r0, vu32 &r1) {
 GY_FN void gy_rand_words(su64 seed, vu64 offset, vu32 &r0, vu32 &r1) { gy_rand_words(seed, gy_to_i64(offset), r0, r1); }
 #endif
 GY_FN void gy_rand_words(su64 seed, su64 offset, su32 &r0, su32 &r1) { gy_rand_words(seed, (si64)offset, r0, r1); }
+//% gy_word_by
+// One of two words by a bit.
+template <class U> GY_FN U gy_word_by(U bit, U zero, U one) { return zero ^ ((zero ^ one) & (U{} - bit)); }
+//% gy_rand_four
+// All words with counter (offset div 4, 0), and offset mod 4.
+GY_FN su32 gy_rand_four(su64 seed, si64 offset, su32 &r0, su32 &r1, su32 &r2, su32 &r3) {
+  su64 n = (su64)offset >> 2;
+  gy_philox((su32)n, (su32)(n >> 32), 0u, 0u, (su32)seed, (su32)(seed >> 32), r0, r1, r2, r3);
+  return (su32)offset & 3;
+}
+#if GY_VEC
+GY_FN vu32 gy_rand_four(su64 seed, vi64 offset, vu32 &r0, vu32 &r1, vu32 &r2, vu32 &r3) {
+  vu32 low = gy_to_u32(vu64{(gy_hu64)offset.lo >> 2, (gy_hu64)offset.hi >> 2});
+  vu32 high = gy_to_u32(vu64{(gy_hu64)offset.lo >> 34, (gy_hu64)offset.hi >> 34});
+  gy_philox(low, high, vu32{}, vu32{}, (su32)seed, (su32)(seed >> 32), r0, r1, r2, r3);
+  return gy_to_u32(offset) & 3;
+}
+#endif
 //% gy_rand_u32
-GY_FN su32 gy_rand_u32(su64 seed, si64 offset) { su32 a, b; gy_rand_words(seed, offset, a, b); return a; }
-GY_V(GY_FN vu32 gy_rand_u32(su64 seed, vi64 offset) { vu32 a, b; gy_rand_words(seed, offset, a, b); return a; })
+GY_FN su32 gy_rand_u32(su64 seed, si64 offset) {
+  su32 a, b, c, d, k = gy_rand_four(seed, offset, a, b, c, d);
+  return gy_word_by(k >> 1, gy_word_by(k & 1, a, b), gy_word_by(k & 1, c, d));
+}
+#if GY_VEC
+GY_FN vu32 gy_rand_u32(su64 seed, vi64 offset) {
+  vu32 a, b, c, d, k = gy_rand_four(seed, offset, a, b, c, d);
+  return gy_word_by(k >> 1, gy_word_by(k & 1, a, b), gy_word_by(k & 1, c, d));
+}
+#endif
 //% gy_unit_24
 // The upper 24 bits as a multiple of 2^-24 in [0, 1).
 GY_FN sf32 gy_unit_24(su32 r) { return (sf32)(si32)(r >> 8) * 5.9604644775390625e-8f; }
@@ -76,13 +102,22 @@ GY_V(GY_FN vf32 gy_unit_24(vu32 r) { return GY_C((vi32)(r >> 8), vf32) * 5.96046
 GY_FN sf32 gy_rand(su64 seed, si64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); }
 GY_V(GY_FN vf32 gy_rand(su64 seed, vi64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); })
 //% gy_randn
-// Box-Muller; the radius takes u + 2^-24 in (0, 1], so that the logarithm is finite.
-template <class F, class U> GY_FN F gy_box_muller(U r0, U r1) {
+// Box-Muller; the radius takes u + 2^-24 in (0, 1], so that the logarithm is finite. An odd offset
+// takes the sine, which is the cosine a quarter of a turn before.
+template <class F, class U> GY_FN F gy_box_muller(U r0, U r1, U odd) {
   F radius = gy_sqrt(gy_log(gy_unit_24(r0) + 5.9604644775390625e-8f) * -2.0f);
-  return radius * gy_cos(gy_unit_24(r1) * 6.28318548f);
+  return radius * gy_cos((gy_unit_24(r1) - gy_unit_24(odd << 30)) * 6.28318548f);
 }
-GY_FN sf32 gy_randn(su64 seed, si64 offset) { su32 a, b; gy_rand_words(seed, offset, a, b); return gy_box_muller<sf32>(a, b); }
-GY_V(GY_FN vf32 gy_randn(su64 seed, vi64 offset) { vu32 a, b; gy_rand_words(seed, offset, a, b); return gy_box_muller<vf32>(a, b); })
+GY_FN sf32 gy_randn(su64 seed, si64 offset) {
+  su32 a, b, c, d, k = gy_rand_four(seed, offset, a, b, c, d);
+  return gy_box_muller<sf32>(gy_word_by(k >> 1, a, c), gy_word_by(k >> 1, b, d), k & 1);
+}
+#if GY_VEC
+GY_FN vf32 gy_randn(su64 seed, vi64 offset) {
+  vu32 a, b, c, d, k = gy_rand_four(seed, offset, a, b, c, d);
+  return gy_box_muller<vf32>(gy_word_by(k >> 1, a, c), gy_word_by(k >> 1, b, d), k & 1);
+}
+#endif
 //% gy_randint64
 // low + (64-bit word mod (high - low)); high > low.
 GY_FN si64 gy_randint64(su64 seed, si64 offset, si64 low, si64 high) {

@@ -1,0 +1,1 @@
+"""Passes that say how programs of blocks read and write memory."""
