@@ -153,6 +153,12 @@ def _across(op: Reduction) -> bool:
     )
 
 
+def _scattered(plan: _Plan, op: Reduction, abreast: int) -> bool:
+    """Whether parts are many runs of fewer elements than devices read at once."""
+    last = plan.axis is op.inner[-1] and len(op.inner) > 1 and not _across(op)
+    return last and isinstance(plan.length, Const) and plan.length.value < abreast
+
+
 @define(eq=False)
 class _Splitter:
     """Splits the reductions of one program and collects the buffers that takes."""
@@ -220,8 +226,10 @@ class _Splitter:
         if not long:
             return _apart(op.inner, wanted, mergeable)
         plans = [p for a in long if (p := _cut((), a, wanted, mergeable)) is not None]
-        if not plans:
-            return _apart(op.inner, wanted, mergeable)
+        scattered = abreast > 1 and all(_scattered(p, op, abreast) for p in plans)
+        apart = _apart(op.inner, wanted, mergeable) if scattered else None
+        if not plans or apart is not None:
+            return apart
         return next((p for p in plans if p.whole), plans[0])
 
     def _sides(self, op: Reduction) -> tuple[int, int] | None:
