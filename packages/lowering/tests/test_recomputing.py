@@ -76,6 +76,7 @@ def entropies(dtype: torch.dtype) -> dict[str, Case]:
         "none": (lambda x, t: F.cross_entropy(x, t, reduction="none"), (new(), target)),
         "smooth": (lambda x, t: F.cross_entropy(x, t, label_smoothing=0.1), (new(), target)),
         "wider": (lambda x, t: F.cross_entropy(x.to(wide), t), (new(), target)),
+        "widened": (lambda x, t: F.nll_loss(F.log_softmax(x, -1).to(wide), t), (new(), target)),
         "columns": (lambda x: F.log_softmax(x, 0).sin(), (new(),)),
     }
 

@@ -26,7 +26,7 @@ from gyrator_lowering.fx_passes.insert import (
 from gyrator_lowering.rules.loss import MEAN, NONE
 
 aten = torch.ops.aten
-_CONVERT = torch.ops.prims.convert_element_type.default
+_CASTS = (torch.ops.prims.convert_element_type.default, aten._to_copy.default)
 _SINGLE = "gyrator_single"
 """In a node's `meta`: each row has one number at most that is not 0, and is where its `slope` is
 selected."""
@@ -65,13 +65,26 @@ def _split(gm: GraphModule, node: Any, least: int) -> bool:
     value = converted(call, value, fake.dtype)
     if value.meta["val"].stride() != fake.stride():
         return False
-    readers = list(node.users)
+    readers = _readers(node)
     replace(gm, node, value)
     for reader in readers:
         split = _READERS.get(reader.target)
         if split is not None:
             split(gm, reader)
     return True
+
+
+def _readers(node: Node) -> list[Node]:
+    """Return what reads a node, perhaps in another type, in the order of the graph."""
+    found: dict[Node, None] = {}
+    left = [node]
+    while left:
+        for user in left.pop().users:
+            if user.target in _CASTS:
+                left.append(user)
+            else:
+                found[user] = None
+    return [n for n in node.graph.nodes if n in found]
 
 
 def _statistics() -> Any:
@@ -94,7 +107,7 @@ def _log_softmax_backward(gm: GraphModule, node: Any) -> None:
 
 def _total(call: Insert, grad: Node, dim: int, wide: torch.dtype) -> Node:
     """Return the sum of each row of a gradient; a loss gives rows of one number and zeros."""
-    rounded = grad.target is _CONVERT
+    rounded = grad.target in _CASTS
     one = grad.args[0] if rounded else grad
     if isinstance(one, Node) and one.meta.get(_SINGLE) and dim in (1, -1):
         slope: Any = one.args[1]
