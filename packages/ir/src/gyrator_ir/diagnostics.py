@@ -1,7 +1,7 @@
 """Every error the compiler raises on purpose is a `GyratorError` built from one `Diagnostic`."""
 
 from collections.abc import Mapping
-from typing import Self
+from typing import Any, Self
 
 from attrs import frozen
 
@@ -55,9 +55,10 @@ class LayoutError(GyratorError, AssertionError):
     """A tensor from outside of a program is not what the program takes it for."""
 
     @classmethod
-    def of_tensor(cls, name: str, what: str, found: str, expected: str) -> Self:
-        """Return the error of a parameter `name` (GY-RUNTIME-090), or of a result of the op `what`
-        (GY-RUNTIME-091)."""
+    def of_tensor(cls, name: str, what: str, given: object, expected: str) -> Self:
+        """Return the error of what was given for a parameter `name` (GY-RUNTIME-090), or as a
+        result of the op `what` (GY-RUNTIME-091)."""
+        found = cls.described(given)
         if what:
             return cls.of(
                 "GY-RUNTIME-091",
@@ -71,6 +72,16 @@ class LayoutError(GyratorError, AssertionError):
             where=name,
             help="pass what the program was compiled for, or compile it for this",
         )
+
+    @staticmethod
+    def described(given: Any) -> str:
+        """Say which tensor of PyTorch's this is, or what else."""
+        if not hasattr(given, "untyped_storage"):
+            return f"a {type(given).__name__}"
+        pending = " conjugated" * given.is_conj() + " negated" * given.is_neg()
+        strided = str(given.layout) == "torch.strided"
+        strides = f", strides {given.stride()}" if strided else ""
+        return f"{given.dtype}{pending} {tuple(given.shape)}{strides}, on {given.device}"
 
 
 class VerifyError(GyratorError):

@@ -1,8 +1,6 @@
 """Errors of the FX wrapper."""
 
-import torch
-
-from gyrator_ir.diagnostics import GyratorError, LayoutError
+from gyrator_ir.diagnostics import GyratorError
 
 
 class FxWrapperError(GyratorError):
@@ -11,16 +9,6 @@ class FxWrapperError(GyratorError):
 
 class NanError(GyratorError, AssertionError):
     """A buffer holds NaN or infinity while NaN checks are on."""
-
-
-def layout_error(name: str, what: str, given: object, expected: str) -> LayoutError:
-    """Return the error of what was `given` for a parameter or as a result of the op `what`."""
-    found = f"a {type(given).__name__}"
-    if isinstance(given, torch.Tensor):
-        pending = " conjugated" * given.is_conj() + " negated" * given.is_neg()
-        strides = f", strides {given.stride()}" if given.layout is torch.strided else ""
-        found = f"{given.dtype}{pending} {tuple(given.shape)}{strides}, on {given.device}"
-    return LayoutError.of_tensor(name, what, found, expected)
 
 
 def fx_error(number: int, message: str, where: str = "", help: str = "") -> FxWrapperError:

@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.host.nodes import Mend
-from gyrator_wrapper_fx.errors import NanError, layout_error
+from gyrator_wrapper_fx.errors import NanError
 from gyrator_wrapper_fx.kernels import KernelTable
 from gyrator_wrapper_fx.leaf import leaf
 
@@ -125,7 +126,7 @@ def conform(
             made[once].copy_(given.detach()[once])
             return made
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
-    raise layout_error(name, what, given, expected)
+    raise LayoutError.of_tensor(name, what, given, expected)
 
 
 def _steps(given: torch.Tensor, strides: Strided) -> bool:

@@ -42,16 +42,7 @@ def conform(
         if mend == ALL or (mend == PENDING and not other):
             return laid_out(given.detach(), strides, dtype, device)
     expected = f"{dtype} {tuple(shape)}, strides {tuple(strides)}, on {device}"
-    raise LayoutError.of_tensor(name, what, described(given), expected)
-
-
-def described(given: object) -> str:
-    """Say what was given."""
-    if not isinstance(given, torch.Tensor):
-        return f"a {type(given).__name__}"
-    pending = " conjugated" * given.is_conj() + " negated" * given.is_neg()
-    strides = f", strides {given.stride()}" if given.layout is torch.strided else ""
-    return f"{given.dtype}{pending} {tuple(given.shape)}{strides}, on {given.device}"
+    raise LayoutError.of_tensor(name, what, given, expected)
 
 
 def separate(

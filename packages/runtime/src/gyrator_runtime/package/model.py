@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from attrs import define, field, frozen
 
+from gyrator_ir.diagnostics import LayoutError
 from gyrator_ir.types import HOST
-from gyrator_runtime.host.outside import described, laid_out
+from gyrator_runtime.host.outside import laid_out
 from gyrator_runtime.package.calls import Arguments, Check, Results, checks_of
 from gyrator_runtime.package.errors import no_entry, wrong_weight
 from gyrator_runtime.package.manifest import Entry, PackageManifest, Weight
@@ -222,7 +223,7 @@ def _fitting(weight: Weight, tensor: Any, device: torch.device) -> torch.Tensor:
     fits = tensor.layout is torch.strided and tensor.device in (place, torch.device(HOST))
     if (dtype, shape) != (weight.dtype, weight.shape) or not fits:
         expected = f"{weight.dtype}{list(weight.shape)} on {place}"
-        raise wrong_weight(weight.name, f"it is {described(tensor)}, not {expected}")
+        raise wrong_weight(weight.name, f"it is {LayoutError.described(tensor)}, not {expected}")
     plain = tensor.detach().to(place)
     pending = plain.is_conj() or plain.is_neg()
     if pending or (plain.numel() > 1 and plain.stride() != weight.strides):

@@ -20,6 +20,7 @@ from gyrator_lowering.rules.reduction import (
 )
 from gyrator_lowering.table import TableBuilder
 
+Index = Sequence[Expr]
 At = Callable[[Tracer, Sequence[Expr]], Value]
 
 
@@ -41,24 +42,44 @@ def layer_norm(
     eps: float,
 ) -> tuple[TensorValue | None, ...]:
     """`(x - mean) / sqrt(var + eps) * weight + bias` over the last dimensions; mean and 1/sqrt."""
-    out, out_mean, out_rstd = b.outs
     dtype = x.dtype.compute
     dims = tuple(range(x.ndim - len(shape), x.ndim))
     stat = tuple(ONE if d in dims else s for d, s in enumerate(x.shape))
-    mean, squares, rstd = (b.temp(stat, dtype, x) for _ in range(3))
+    mean, squares = (b.temp(stat, dtype, x) for _ in range(2))
     into = [without(mean, dims), without(squares, dims), None]
     fold_into(b, ReduceKind.WELFORD, x, dims, into, dtype)
-    n = count(x, dims)
 
-    def inverse(ops: Tracer, index: Sequence[Expr]) -> Value:
+    def scaled(ops: Tracer, value: Value, index: Index) -> Value:
+        return affine(ops, value, weight, bias, index)
+
+    return _normalised(b, x, mean, squares, count(x, dims), eps, lambda index: index, scaled)
+
+
+def _normalised(
+    b: LoopBuilder,
+    x: TensorValue,
+    mean: TensorValue,
+    squares: TensorValue,
+    n: Any,
+    eps: float,
+    place: Callable[[Index], Index],
+    scaled: Callable[[Tracer, Value, Index], Value],
+) -> tuple[TensorValue | None, ...]:
+    """Return what `scaled` makes of `(x - mean) / sqrt(squares / n + eps)`, and the statistics, of
+    which an element has those at its `place`."""
+    out, out_mean, out_rstd = b.outs
+    dtype = mean.dtype
+    rstd = b.temp(mean.shape, dtype, x)
+
+    def inverse(ops: Tracer, index: Index) -> Value:
         return ops.rsqrt(ops.get(squares, index) / operand(ops, n, (), dtype) + eps)
 
     b.pointwise_into(rstd, inverse)
 
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
+    def body(ops: Tracer, index: Index) -> Value:
         value = ops.cast(ops.load(x, index), dtype)
-        value = (value - ops.get(mean, index)) * ops.get(rstd, index)
-        return affine(ops, value, weight, bias, index)
+        value = (value - ops.get(mean, place(index))) * ops.get(rstd, place(index))
+        return scaled(ops, value, index)
 
     used = b.used_results
     return (
@@ -272,12 +293,11 @@ def group_norm(
     eps: float,
 ) -> tuple[TensorValue | None, ...]:
     """Normalise over the channels of a group and all positions."""
-    out, out_mean, out_rstd = b.outs
     dtype = x.dtype.compute
     batch, channels, *space = x.shape
     size = channels // groups
     stat = (batch, b.symbols.size(groups))
-    mean, squares, rstd = (b.temp(stat, dtype, x) for _ in range(3))
+    mean, squares = (b.temp(stat, dtype, x) for _ in range(2))
     b.reduction(
         ReduceKind.WELFORD,
         lambda ops, i, r: ops.load(x, (i[0], i[1] * size + r[0], *r[1:])),
@@ -286,25 +306,15 @@ def group_norm(
         [mean, squares, None],
         dtype,
     )
+
+    def group(index: Index) -> Index:
+        return (index[0], index[1] // size)
+
+    def scaled(ops: Tracer, value: Value, index: Index) -> Value:
+        return affine(ops, value, weight, bias, index[1:2])
+
     total = product_of((size, *space))
-    b.pointwise_into(
-        rstd,
-        lambda ops, i: ops.rsqrt(ops.get(squares, i) / operand(ops, total, (), dtype) + eps),
-    )
-
-    def body(ops: Tracer, index: Sequence[Expr]) -> Value:
-        group = (index[0], index[1] // size)
-        value = ops.cast(ops.load(x, index), dtype)
-        value = (value - ops.load(mean, group)) * ops.load(rstd, group)
-        channel = index[1:2]
-        return affine(ops, value, weight, bias, channel)
-
-    used = b.used_results
-    return (
-        b.pointwise(body, out) if 0 in used and out is not None else None,
-        rounded(b, mean, out_mean) if 1 in used else None,
-        rounded(b, rstd, out_rstd) if 2 in used else None,
-    )
+    return _normalised(b, x, mean, squares, total, eps, group, scaled)
 
 
 def group_norm_backward(
