@@ -14,7 +14,7 @@ from gyrator_ir.types import DType
 
 def statements(code: Code, number: int, write: Callable[[int, KernelStatement], None]) -> None:
     """Write those of stage `number` by `write`, which is told their places, between barriers; a
-    load that reuses what an earlier one has read takes its value."""
+    load that reuses what is in registers takes that value."""
     for place, s in enumerate(code.kernel.stages[number].body):
         if place:
             barrier(code, number, place)
@@ -22,9 +22,12 @@ def statements(code: Code, number: int, write: Callable[[int, KernelStatement], 
         if isinstance(s, Load) and first is not None:
             code.values[s.name] = code.read[first]
             continue
-        write(place, s)
+        if not (isinstance(s, Load) and s.name in code.tiled.early):
+            write(place, s)
         if isinstance(s, Load):
             code.read[number, place] = code.values[s.name]
+        elif isinstance(s, Store):
+            code.read[number, place] = code.values[s.value]
 
 
 def barrier(code: Code, number: int, place: int = 0) -> None:

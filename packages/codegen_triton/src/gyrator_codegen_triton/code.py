@@ -47,7 +47,7 @@ class Code:
     positions: dict[str, Expr] = field(factory=dict)
     """Index expressions that are values."""
     read: dict[tuple[int, int], Value] = field(factory=dict)
-    """What was loaded so far, by stage and statement."""
+    """What was loaded and stored so far, by stage and statement."""
     rows: dict[str, Value] = field(factory=dict)
     """Locals, which are blocks in registers."""
     inner: bool = False

@@ -55,6 +55,7 @@ def emit_kernel(
         _work(code, total, extent, group, most, selected) as block,
     ):
         _spaces(code, total, extent, block)
+        _early(code)
         for n, stage in enumerate(kernel.stages):
             _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
@@ -156,6 +157,14 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         _fours(code, "0")
         w.line("r_mask = r < extent")
         code.digits(code.flats[1], used)
+
+
+def _early(code: Code) -> None:
+    for stage in code.kernel.stages:
+        code.inner = stage.level is Level.INNER and bool(code.kernel.inner)
+        for s in stage.body:
+            if isinstance(s, Load) and s.name in code.tiled.early:
+                statement(code, s)
 
 
 def _fours(code: Code, start: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from gyrator_codegen.passes.bind_choices import BindChoices
+from gyrator_codegen.passes.blocks.accesses.early_loads import EarlyLoads
 from gyrator_codegen.passes.blocks.accesses.pair_points import PairPoints
 from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
 from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
@@ -104,6 +105,7 @@ def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
         NonemptyRows(),
         FlattenIndices(),
         PairPoints(),
+        EarlyLoads(),
         DrawFours(),
         ReuseLoads(),
         PlaceBarriers(),

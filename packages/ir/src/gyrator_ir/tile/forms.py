@@ -202,5 +202,15 @@ LISTS = (
     "unrounded", "reuses", "barriers", "choices", "candidates",
 )  # fmt: skip
 """Fields of a tiled kernel that are written an item a line."""
-NAMED = ("atomic", "cleared", "stack", "ahead", "exact", "approximate", "fours", "replicated")
+NAMED = (
+    "atomic",
+    "cleared",
+    "stack",
+    "ahead",
+    "exact",
+    "approximate",
+    "early",
+    "fours",
+    "replicated",
+)
 """Fields that are written as one line of names."""

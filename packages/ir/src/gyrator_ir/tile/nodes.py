@@ -237,7 +237,7 @@ class Unrounded:
 @frozen
 class Reuse:
     """`reuse 1 statement 0 of 0 statement 2`: the load that is statement 0 of stage 1 gives what
-    statement 2 of stage 0 has read, and reads nothing."""
+    statement 2 of stage 0 has read or stored, and reads nothing."""
 
     stage: int = field(validator=natural)
     statement: int = field(validator=natural)
@@ -313,6 +313,8 @@ class TiledKernel:
     approximate: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Quotients (`QUOTIENTS`) in `f32` that may be two units in the last place from what is meant:
     no more of them is seen than a narrower float holds."""
+    early: tuple[str, ...] = field(default=(), validator=a_tuple)
+    """Loads of what the kernel never changes, without masks, that come before everything else."""
     fours: tuple[str, ...] = field(default=(), validator=a_tuple)
     """Random numbers (`DRAWN`) whose counters follow one another along the last dimension of a
     block, from a multiple of four on: four are drawn at a time."""

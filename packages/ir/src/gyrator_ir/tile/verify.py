@@ -17,10 +17,11 @@ GY-TILE-008  what is staged, fetched, cleared or combined is loaded or stored by
              lies on the stack is a local of a constant extent, what is plain a division; an index
              has one form, and is one access, a strided one with a stride and a gathered one with
              terms; what is computed ahead is defined, what is exact is a cast, what is approximate
-             a quotient in `f32`, what is drawn by fours a random number; pairs are of two loads, or
-             two plain stores, of neighbours without masks; an unrounded store is of a cast of its
-             value to its buffer's type; a load reuses an earlier one of its buffer; barriers stand
-             ahead of statements
+             a quotient in `f32`, what is drawn by fours a random number, what is loaded early never
+             changed; pairs are of two loads, or two plain stores, of neighbours without masks; an
+             unrounded store is of a cast of its value to its buffer's type; a load reuses what an
+             earlier one of its buffer reads, or a plain store writes; barriers stand ahead of
+             statements
 GY-TILE-009  members of a group are its kernels, each of them at least once, on its device; costs
              are one for each kernel, or none; a power of two is selected at a time
 GY-TILE-010  a repeat is of a kernel before it
@@ -295,6 +296,11 @@ class _Kernel:
         for name in self._t.approximate:
             if name not in quotients:
                 self._fail(8, f"there is no quotient {name!r} in f32")
+        plain = {s.name for s in body if isinstance(s, Load) and s.mask is None}
+        plain -= {s.name for s in body if isinstance(s, Load) and s.buffer in stored}
+        for name in self._t.early:
+            if name not in plain:
+                self._fail(8, f"there is no load {name!r} that nothing comes before")
         drawn = {s.name for s in body if isinstance(s, Let) and s.op in DRAWN}
         for name in self._t.fours:
             if name not in drawn:
@@ -346,10 +352,13 @@ class _Kernel:
         for r in self._t.reuses:
             here, first = (r.stage, r.statement), (r.first_stage, r.first_statement)
             match places.get(first), places.get(here):
-                case Load(buffer=a), Load(buffer=b) if a == b and first < here:
+                case (
+                    Load(buffer=a) | Store(buffer=a, mask=None, mode=StoreMode.SET),
+                    Load(buffer=b),
+                ) if a == b and first < here:
                     continue
             said = f"statement {r.statement} of stage {r.stage}"
-            self._fail(8, f"{said} is no load that an earlier one may stand for")
+            self._fail(8, f"{said} is no load that an earlier statement may stand for")
         for pair in self._t.pairs:
             body = bodies.get(pair.stage, ())
             if not pair.first < pair.second < len(body):

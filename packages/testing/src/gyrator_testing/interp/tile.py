@@ -345,8 +345,9 @@ class _Run:
                 frame.values[s.name] = self._read[first]
             else:
                 frame.run((s,))
-            if isinstance(s, Load) and (number, place) in self._reuses.values():
-                self._read[number, place] = frame.values[s.name]
+            if isinstance(s, Load | Store) and (number, place) in self._reuses.values():
+                held = s.name if isinstance(s, Load) else s.value
+                self._read[number, place] = frame.values[held]
         if not any(isinstance(s, ScanStep | SortStep) for s in stage.body):
             self._check_accesses(stage, frame)
         if not inside:

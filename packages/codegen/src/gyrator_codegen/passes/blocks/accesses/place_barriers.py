@@ -5,6 +5,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
+from gyrator_codegen.positions import blocks_of
 from gyrator_ir.body.nodes import Load, Store
 from gyrator_ir.body.rewrite import reads
 from gyrator_ir.expr import ShapeFacts
@@ -14,23 +15,27 @@ from gyrator_ir.tile.nodes import Barrier, TiledKernel
 
 @frozen
 class PlaceBarriers(KernelPass):
-    """Place barriers ahead of stages, and of loads in them, from buffers that the program has
-    stored to since the last one."""
+    """Place barriers ahead of loops, and of loads outside of them, from buffers that the program
+    has stored to since the last one. It goes after `reuse-loads`."""
 
     name: ClassVar[str] = "place-barriers"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        blocks = blocks_of(tiled)
+        reused = {(r.stage, r.statement) for r in tiled.reuses}
         local = {t.name for t in tiled.kernel.locals}
         stored: set[str] = set()
         found: list[Barrier] = []
         for number, stage in enumerate(tiled.kernel.stages):
             if tiled.contraction is not None and stage.level is Level.INNER:
                 continue  # factors are of buffers that the kernel only reads
-            if not stored.isdisjoint(reads(stage.body)):
+            inner = stage.level is Level.INNER and bool(tiled.kernel.inner)
+            loop = inner and not blocks.whole and not blocks.tiles
+            if loop and not stored.isdisjoint(reads(stage.body)):
                 found.append(Barrier(number, 0))
                 stored.clear()
             for place, s in enumerate(stage.body):
-                if isinstance(s, Load) and s.buffer in stored:
+                if isinstance(s, Load) and s.buffer in stored and (number, place) not in reused:
                     found.append(Barrier(number, place))
                     stored.clear()
                 elif isinstance(s, Store) and s.buffer not in local:

@@ -1,15 +1,16 @@
-"""`reuse-loads`: what a program has read stays in its registers, and is not read again.
+"""`reuse-loads`: what a program has read or stored is in its registers, and is not read again.
 
 A softmax whose rows are held whole goes over a row three times, and reads it once.
 """
 
+from collections.abc import Collection
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of
-from gyrator_ir.body.nodes import Bind, Load, Store
+from gyrator_ir.body.nodes import Bind, Load, Store, StoreMode
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Level
@@ -20,10 +21,11 @@ _Place = tuple[int, int]
 
 @frozen
 class ReuseLoads(KernelPass):
-    """Record loads from where an earlier one has read under the same mask, with no store between.
-    It goes after `flatten-indices` and `pair-points`.
+    """Record loads from where an earlier one has read under the same mask, or a plain store has
+    written, with no other store between. It goes after `flatten-indices` and `pair-points`.
 
-    What a loop reads is gone with its step; it may itself reuse what is read ahead of it.
+    What a loop reads or stores is gone with its step; it may itself reuse what is read ahead of it,
+    unless it stores there.
     """
 
     name: ClassVar[str] = "reuse-loads"
@@ -44,14 +46,21 @@ class ReuseLoads(KernelPass):
             stepwise = blocks.tiles or (
                 stage.level is Level.INNER and bool(kernel.inner) and not blocks.whole
             )
+            if stepwise:
+                _drop(held, {s.buffer for s in stage.body if isinstance(s, Store)})
             for k, s in enumerate(stage.body):
                 place = (number, k)
                 made |= dict.fromkeys(defined(s), place)
                 if isinstance(s, Bind):
                     made[s.symbol] = place
                 elif isinstance(s, Store):
-                    for key in [key for key in held if key[0] == s.buffer]:
-                        del held[key]
+                    _drop(held, {s.buffer})
+                    index = written.get(s.index, s.index)
+                    kept = s.mode is StoreMode.SET and s.mask is None and not stepwise
+                    # Of two points that store to one place, the other one may have been the last.
+                    own = index.free_symbols.isdisjoint(made) and place not in paired
+                    if kept and own and s.buffer not in local:
+                        held[s.buffer, index, frozenset(), None] = place
                 elif isinstance(s, Load) and s.buffer not in local and place not in paired:
                     index = written.get(s.index, s.index)
                     bound = frozenset((x, made[x]) for x in index.free_symbols if x in made)
@@ -62,3 +71,8 @@ class ReuseLoads(KernelPass):
                     elif not stepwise:
                         held[key] = place
         return evolve(tiled, reuses=tuple(reuses)) if reuses else tiled
+
+
+def _drop(held: dict[tuple[object, ...], _Place], buffers: Collection[str]) -> None:
+    for key in [key for key in held if key[0] in buffers]:
+        del held[key]
