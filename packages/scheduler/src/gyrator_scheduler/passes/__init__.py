@@ -13,6 +13,7 @@ from gyrator_scheduler.passes.drop_dead_buffers import DropDeadBuffers
 from gyrator_scheduler.passes.elide_roundings import ElideRoundings
 from gyrator_scheduler.passes.inline_pointwise import InlinePointwise
 from gyrator_scheduler.passes.merge_axes import MergeAxes
+from gyrator_scheduler.passes.one_hot_sums import OneHotSums
 from gyrator_scheduler.passes.reorder_axes import ReorderAxes
 from gyrator_scheduler.passes.simplify_indices import SimplifyIndices
 from gyrator_scheduler.passes.split_reductions import SplitReductions
@@ -36,6 +37,7 @@ def loop_pipeline(
         UnitReductions(),
         when(options.fusion and options.inline, inline),
         CommonSubexpressions(),
+        OneHotSums(),
         when(options.numerics is Numerics.FAST, ElideRoundings()),
         when(not options.in_order, SplitReductions(by_device=by_device, matrix_units=units)),
         when(not options.in_order, SplitScans(by_device)),
