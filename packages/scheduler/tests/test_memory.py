@@ -200,3 +200,25 @@ def test_a_product_adds_to_a_dying_operand_in_place() -> None:
     _, added, alone = [i for i in host.instructions if isinstance(i, ExternCall)]
     assert added.args[0] == Ref(second)
     assert alone.args[0] == alone.args[2] == Ref(second) != Ref(*alone.results)
+
+
+def test_what_a_library_gave_is_written_over_where_it_dies() -> None:
+    m = Maker()
+    a, w = m.input("a", 64, 64), m.input("w", 64, 64)
+    y = m.mm(a, w, (64, 64))
+    program = m.program(m.mm(m.pointwise("exp", y), w, (64, 64)))
+
+    def reused(target_: str, reason: str) -> int:
+        called = [
+            evolve(op, target=target_, out=None, out_names=(), reason=reason)
+            if isinstance(op, Extern)
+            else op
+            for op in program.operations
+        ]
+        s = schedule(evolve(program, operations=tuple(called)), OPTIONS, target())
+        verify(plan_host(s, OPTIONS, target()))
+        return sum(life.reuses == y for life in s.lifetimes)
+
+    assert reused("aten.linear.default", "library") == 1
+    assert reused("aten.linear.default", "no rule") == 0
+    assert reused("mine.product.default", "library") == 0

@@ -139,6 +139,14 @@ def allocated(node: ScheduleNode, buffer: str) -> bool:
     return isinstance(node, (Kernel, Template, DeviceCopy))
 
 
+def _owned(node: ScheduleNode, buffer: str) -> bool:
+    """Whether the storage of a buffer that a node creates is the program's alone, for others to
+    take over. Libraries of ATen give fresh ones; other callees may keep what they gave."""
+    if isinstance(node, Extern) and node.out is None:
+        return node.target.startswith("aten.") and node.reason == "library" and not node.mutates
+    return allocated(node, buffer)
+
+
 @define(eq=False)
 class _Places:
     """Storages that are free to take over, by device and size."""
@@ -170,7 +178,7 @@ def with_reuse(
         dying = [
             lives[d].buffer
             for d in deaths.get(n, ())
-            if lives[d].first < n and allocated(nodes[lives[d].first], lives[d].buffer)
+            if lives[d].first < n and _owned(nodes[lives[d].first], lives[d].buffer)
         ]
         for b in births.get(n, ()):
             buffer = buffers[lives[b].buffer]
@@ -192,7 +200,7 @@ def with_reuse(
             places.give(buffers[name], sizes[name])
         for d in deaths.get(n, ()):
             name = lives[d].buffer
-            if lives[d].first == n and allocated(node, name):
+            if lives[d].first == n and _owned(node, name):
                 places.give(buffers[name], sizes[name])
     return tuple(result)
 
