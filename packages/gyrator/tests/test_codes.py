@@ -201,18 +201,6 @@ def test_a_bug_of_the_compiler_costs_a_warning(compiled, monkeypatch) -> None:
         compiled(strict=True)(x)
 
 
-def test_negated_views_that_are_written_to_run_eagerly():
-    session = Session(options={"cache": False, "strict": True})
-    x = torch.randn(4, dtype=torch.complex64)
-    want = x.conj().imag * 2
-    with pytest.warns(GyratorWarning, match="GY-COMPILE-002: a graph .* negated view"):
-        torch.compile(lambda v: v.mul_(2), backend=Session().backend)((y := x.clone()).conj().imag)
-    assert torch.equal(y.conj().imag, want)
-    with pytest.raises(Exception, match="GY-COMPILE-002") as error:
-        torch.compile(lambda v: v.mul_(2), backend=session.backend)(x.clone().conj().imag)
-    assert diagnostic(error.value).code == "GY-COMPILE-002"
-
-
 def test_keys_and_stored_programs_need_no_stage() -> None:
     """All that a warm start does before it runs a stored program, in a process of its own."""
     code = """

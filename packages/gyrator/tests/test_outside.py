@@ -171,6 +171,31 @@ def test_inputs_that_are_to_be_conjugated_or_negated(name: str, wrapper: str) ->
             same(got, want)
 
 
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("wrapper", WRAPPERS)
+@pytest.mark.parametrize("name", [name for name in INPUTS if "expanded" not in name])
+def test_writes_to_inputs_that_are_to_be_conjugated_or_negated(
+    name: str, wrapper: str, dynamic: bool
+) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        before = x.clone().abs()
+        x.mul_(2)
+        x[1:].add_(x[:1])
+        x.conj()[0].sub_(1)
+        return before + x.abs()
+
+    run = torch.compile(function, backend=compiled(wrapper), dynamic=dynamic)
+    for n in (3, 5, 1):
+        torch.manual_seed(n)
+        x = INPUTS[name](n)
+        torch.manual_seed(n)
+        y = INPUTS[name](n)
+        got, want = run(x), function(y)
+        same(got, want)
+        same(x, y)
+        assert x.stride() == y.stride()
+
+
 @pytest.mark.parametrize("wrapper", WRAPPERS)
 def test_results_keep_what_is_to_be_done(wrapper: str) -> None:
     def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -102,8 +102,8 @@ class PackageEngine(Engine):
         """Compile a graph and keep what becomes of it; it cannot be called."""
         if plain_boundary(gm) is not None:
             raise unpackable(
-                "the program takes or returns floats that are known only when it runs, or returns "
-                "a tensor that is conjugated or negated when it is read",
+                "the program takes or returns floats that are known only when it runs, or returns, "
+                "or writes to, a tensor that is conjugated or negated when it is read",
                 "return the 0-d tensor, or `x.resolve_conj()`",
             )
         if self.place is not None:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from gyrator.engine.compiled import Begun, Boxed, CompiledGraph, Phase
 from gyrator.engine.context import CompilerContext
 from gyrator.engine.idle_options import warn_idle
-from gyrator.engine.nan import naming_op, written
+from gyrator.engine.nan import naming_op
 from gyrator.engine.parts import PartCompiler, PartError
 from gyrator.frontend.boundary import plain_boundary
 from gyrator.frontend.fallback import eager_graph, warn_fallback
@@ -302,7 +302,6 @@ class Engine(CompilerContext):
     def check(self, gm: torch.fx.GraphModule) -> None:
         """Raise UnsupportedError for a graph that can only run as it is."""
         self._check_devices(gm)
-        _check_pending(gm)
 
     def report(self, externs: Iterable[ExternRecord]) -> None:
         """Warn of calls that should have been kernels; with `strict`, raise what was refused."""
@@ -394,18 +393,3 @@ def _product_devices(gm: torch.fx.GraphModule) -> set[str]:
     products = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)
     found = (n.meta["val"] for n in gm.graph.nodes if n.target in products)
     return {val.device.type for val in found if val.dtype == torch.float32}
-
-
-def _check_pending(gm: torch.fx.GraphModule) -> None:
-    """Refuse to write to inputs that are to be conjugated or negated when they are read: programs
-    read a copy of such an input."""
-    for node in gm.graph.find_nodes(op="placeholder"):
-        val = node.meta.get("val")
-        if isinstance(val, torch.Tensor) and (val.is_neg() or val.is_conj()) and written(node):
-            raise UnsupportedError.of(
-                "GY-COMPILE-002",
-                f"the input {node.name}, which is written to, is a "
-                f"{'conjugated' if val.is_conj() else 'negated'} view",
-                provenance=(f"%{node.name} = {node.target}",),
-                help="pass `x.resolve_conj().resolve_neg()` instead",
-            )
