@@ -84,6 +84,7 @@ def test_formulas_of_kernels(
             x + y, x - y, x * y, x / y, torch.rsub(x, y), x.pow(2), x.pow(-1),
             torch.where(x > y, x, z),
             torch.maximum(x, y), torch.fmin(x, y), x.clamp(y, z), torch.copysign(x, y),
+            torch.addcdiv(x, y, z), torch.addcdiv(x, z, y, value=-0.37),
             aten.hardswish_backward(x, y), aten.hardsigmoid_backward(x, y),
             aten.leaky_relu_backward(x, y, 0.1, False), aten.threshold_backward(x, y, 0.2),
             aten.hardtanh_backward(x, y, -1.0, 1.0), aten.native_dropout_backward(x, y > 0, 1.25),

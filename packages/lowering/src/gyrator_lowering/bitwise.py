@@ -22,7 +22,7 @@ _BASIC = frozenset(
 
 _FORMULAS = frozenset(
     """
-    hardsigmoid hardsigmoid_backward hardswish hardswish_backward native_dropout_backward
+    addcdiv hardsigmoid hardsigmoid_backward hardswish hardswish_backward native_dropout_backward
     _prelu_kernel_backward
     """.split()
 )
