@@ -19,6 +19,8 @@ from gyrator_ir.source import KernelSource, TranslationUnit
 from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TileProgram
 
+__all__ = ["CppBackend"]
+
 ARCHITECTURES = {
     "avx512": Isa.AVX512,
     "avx2": Isa.AVX2,

@@ -10,6 +10,8 @@ from attrs import frozen
 from gyrator_runtime.cache import DEFAULT_LIMIT, default_root
 from gyrator_runtime.warn import warn
 
+__all__ = ["Config", "read_config"]
+
 _UNITS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 

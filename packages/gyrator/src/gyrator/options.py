@@ -11,6 +11,8 @@ from attrs import field, frozen
 
 from gyrator_ir.diagnostics import GyratorError
 
+__all__ = ["OptionError", "Options", "list_modes", "list_options", "make_options"]
+
 
 class OptionError(GyratorError):
     """An option or mode that does not exist, or a value that it does not take."""

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from types import CodeType
 
+__all__ = ["content_hash", "reached"]
+
 _IMPORT = re.compile(rb"from (gyrator_\w+)")
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _BASE = "gyrator_ir"

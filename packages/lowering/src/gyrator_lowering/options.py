@@ -7,6 +7,8 @@ from attrs import frozen
 
 from gyrator_ir.modes import Numerics
 
+__all__ = ["LoweringOptions"]
+
 NO_CALLS: Mapping[str, str] = MappingProxyType({})
 
 

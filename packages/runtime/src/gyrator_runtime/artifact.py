@@ -19,6 +19,15 @@ from gyrator_runtime.cache import Cache, CacheKey, Entry
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa
 from gyrator_runtime.native.kernels import KernelFunction
 
+__all__ = [
+    "Artifact",
+    "ArtifactError",
+    "Library",
+    "LoadedArtifact",
+    "load_artifact",
+    "save_artifact",
+]
+
 SCHEMA = 4
 
 _INDEX = "artifact.json"

@@ -24,6 +24,8 @@ from gyrator_runtime.process import Limited
 from gyrator_runtime.progress import ProgressReporter, SilentProgress
 from gyrator_runtime.toolchain import Toolchain
 
+__all__ = ["LIBRARY", "BuildError", "BuildHandle", "Builder", "finished", "load_library"]
+
 LIBRARY = "kernels.so"
 SOURCE = "kernels.cpp"
 

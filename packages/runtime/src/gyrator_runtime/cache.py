@@ -33,6 +33,8 @@ from attrs import frozen
 from gyrator_ir.diagnostics import Diagnostic, GyratorError
 from gyrator_runtime.warn import warn
 
+__all__ = ["Cache", "CacheError", "CacheKey", "Entry", "default_root", "make_key"]
+
 MANIFEST = "manifest.json"
 SCHEMA = 2
 DEFAULT_LIMIT = 4 << 30

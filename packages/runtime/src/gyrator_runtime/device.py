@@ -18,6 +18,16 @@ from attrs import frozen
 from gyrator_ir.diagnostics import GyratorError, UnsupportedError
 from gyrator_runtime.build import available_cores
 
+__all__ = [
+    "Allocator",
+    "CpuDevice",
+    "DeviceError",
+    "DeviceInterface",
+    "DeviceProperties",
+    "MemoryInfo",
+    "processor",
+]
+
 _LEVELS = {"x86_64": ("plain", "avx2", "avx512"), "aarch64": ("plain", "neon")}
 """Instruction set levels, the least first, by what `platform.machine` calls their machines."""
 ISA_LEVELS = ("plain", "neon", "avx2", "avx512")

@@ -35,6 +35,8 @@ from gyrator_runtime.cache import Cache, make_key
 from gyrator_runtime.process import Limited
 from gyrator_runtime.warn import warn
 
+__all__ = ["Toolchain", "ToolchainError", "find_cross_toolchain", "find_toolchain"]
+
 CANDIDATES = ("g++", "clang++", "c++")
 """Names tried in this order where $CXX is not set."""
 

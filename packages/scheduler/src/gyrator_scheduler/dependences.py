@@ -20,6 +20,8 @@ from gyrator_ir.loop.nodes import (
 )
 from gyrator_scheduler.access import Access, access
 
+__all__ = ["Dependence", "Dependences", "Why", "dependences"]
+
 
 class Why(Enum):
     """What orders two operations."""

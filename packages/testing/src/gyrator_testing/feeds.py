@@ -27,6 +27,8 @@ from gyrator_testing.interp.memory import flat, span_of
 from gyrator_testing.interp.tile import tiled_kernels
 from gyrator_testing.levels import run_program
 
+__all__ = ["Feed", "assert_same_meaning", "feed"]
+
 USUAL_SIZE = 5
 """What a size symbol is that has no hint and no range."""
 

@@ -11,6 +11,8 @@ from gyrator_ir.diagnostics import ParseError
 from gyrator_ir.host.nodes import CollectiveStart, ExternCall, HostProgram
 from gyrator_ir.host.walk import walk
 
+__all__ = ["Schema", "parse_schemas", "targets"]
+
 Default = bool | int | float | str | tuple[bool | int | float | str | None, ...] | None
 """What an argument is when it is not given; words such as `contiguous_format` are strings."""
 

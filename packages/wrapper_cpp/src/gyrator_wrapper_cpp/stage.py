@@ -21,6 +21,8 @@ from gyrator_wrapper_cpp.schema import Schema, digest_text
 from gyrator_wrapper_cpp.text import SizePrinter, quoted
 from gyrator_wrapper_cpp.units import ENTRY, Function, Sheet, units
 
+__all__ = ["CppWrapper", "interface", "output_count", "preamble"]
+
 _NO_SCHEMAS: Mapping[str, Schema] = MappingProxyType({})
 
 

@@ -14,6 +14,8 @@ from gyrator_wrapper_fx.errors import fx_error
 from gyrator_wrapper_fx.kernels import KernelFunction
 from gyrator_wrapper_fx.stage import to_graph
 
+__all__ = ["GraphCompiler", "LoadedProgram", "find_compiler", "load"]
+
 GraphCompiler = Callable[[torch.fx.GraphModule], Callable[..., Sequence[Any]]]
 """`compile_graph(gm)`: takes the graph module of a host program, returns what is called instead of
 it, with the same arguments and results."""

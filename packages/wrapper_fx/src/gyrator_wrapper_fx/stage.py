@@ -15,6 +15,8 @@ from gyrator_wrapper_fx.kernels import NO_KERNELS, KernelFunction, KernelTable
 from gyrator_wrapper_fx.scope import DTYPES, Context, Scope
 from gyrator_wrapper_fx.translate import write
 
+__all__ = ["FxWrapper", "to_graph"]
+
 NO_CONSTANTS: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 

@@ -10,6 +10,8 @@ from gyrator_ir.source import Program
 from gyrator_wrapper_python.emit import Writer, constants_used, kernels_used, runtime_name
 from gyrator_wrapper_python.text import Lines
 
+__all__ = ["PythonWrapper"]
+
 
 @frozen
 class PythonWrapper:

@@ -51,6 +51,8 @@ from gyrator_ir.passes import Pass, Pipeline
 from gyrator_ir.target import Capabilities, Target
 from gyrator_ir.tile.nodes import TileProgram
 
+__all__ = ["block_pipeline", "thread_pipeline", "vector_pipeline"]
+
 
 def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]:
     """Return the passes for cores with vector registers and threads, in order.

@@ -13,6 +13,8 @@ from gyrator_ir.text.program import PREAMBLE, read_header, read_preamble, sectio
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.types import Device
 
+__all__ = ["parse"]
+
 Read = TypeVar("Read")
 _WORDS = {
     **{word: group for word, group in PREAMBLE.items() if group not in ("inputs", "buffers")},

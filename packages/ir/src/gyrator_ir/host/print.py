@@ -10,6 +10,8 @@ from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_preamble, show_user_kernels
 from gyrator_ir.text.scanner import Writer, show_device, show_word
 
+__all__ = ["show"]
+
 VERSION = 1
 KIND = "host.program"
 

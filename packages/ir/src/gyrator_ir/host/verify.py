@@ -79,6 +79,8 @@ from gyrator_ir.kernel.verify import verify_kernel
 from gyrator_ir.loop.nodes import Literal, TypeArg
 from gyrator_ir.types import DType
 
+__all__ = ["verify"]
+
 KINDS = ("tensor", "size", "opaque")
 """What a parameter may be."""
 

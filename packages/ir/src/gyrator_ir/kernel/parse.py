@@ -39,6 +39,8 @@ from gyrator_ir.text.program import (
 )
 from gyrator_ir.text.scanner import Scanner, read_symbol
 
+__all__ = ["parse"]
+
 NODES = {"kernel", "template", *(form.verb for form in CALLS.forms)}
 """First words of the nodes of a schedule."""
 

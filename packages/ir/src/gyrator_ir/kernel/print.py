@@ -22,6 +22,8 @@ from gyrator_ir.text.program import show_axes, show_buffer, show_preamble, show_
 from gyrator_ir.text.scanner import Writer, show_device, show_string, show_word
 from gyrator_ir.text.values import OUTPUTS
 
+__all__ = ["show"]
+
 VERSION = 1
 KIND = "kernel.schedule"
 

@@ -66,6 +66,8 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.types import Device, DType
 
+__all__ = ["verify"]
+
 _Launchable = TypeVar("_Launchable", Kernel, TemplateKernel, KernelGroup, Launchable)
 
 

@@ -35,6 +35,8 @@ from gyrator_ir.text.program import (
 from gyrator_ir.text.scanner import Scanner
 from gyrator_ir.text.values import OUTPUTS
 
+__all__ = ["parse"]
+
 LOOPS = ("pointwise", "scatter", "reduction", "scan", "sort")
 OPERATIONS = {*LOOPS, "template", *(form.verb for form in CALLS.forms)}
 """First words of operations."""

@@ -29,6 +29,8 @@ from gyrator_ir.text.program import (
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import OUTPUTS
 
+__all__ = ["show"]
+
 VERSION = 1
 KIND = "loop.program"
 

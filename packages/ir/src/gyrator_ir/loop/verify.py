@@ -69,6 +69,8 @@ from gyrator_ir.text.program import show_buffer
 from gyrator_ir.text.scanner import Writer
 from gyrator_ir.text.values import ARG
 
+__all__ = ["verify"]
+
 
 def verify(program: LoopProgram) -> LoopProgram:
     """Return `program` unchanged, or raise `VerifyError` for the first thing that is wrong."""

@@ -8,6 +8,8 @@ from gyrator_ir.tile.forms import EXPRESSIONS, FORMS, LISTS, LOOPS, NAMED, REPEA
 from gyrator_ir.tile.nodes import Repeat, Tiled, TiledGroup, TiledKernel, TiledTemplate, TileProgram
 from gyrator_ir.types import DType
 
+__all__ = ["show"]
+
 VERSION = 1
 KIND = "tile.program"
 

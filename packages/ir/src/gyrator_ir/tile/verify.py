@@ -57,6 +57,8 @@ from gyrator_ir.tile.nodes import (
 from gyrator_ir.tile.print import show_tiled
 from gyrator_ir.types import DType
 
+__all__ = ["verify"]
+
 _SUMS = (ReduceKind.SUM, ReduceKind.DOT)
 _TWO_PASS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 

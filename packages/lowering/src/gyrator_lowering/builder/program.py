@@ -38,6 +38,8 @@ from gyrator_lowering.builder.node import CurrentNode
 from gyrator_lowering.builder.trace import Index, Tracer, Value, address
 from gyrator_lowering.builder.values import Spec, TensorValue, contiguous_strides
 
+__all__ = ["LoopBuilder", "each"]
+
 Body = Callable[[Tracer, tuple[Expr, ...]], Value]
 ManyBody = Callable[[Tracer, tuple[Expr, ...]], Sequence[Value]]
 FoldBody = Callable[[Tracer, tuple[Expr, ...], tuple[Expr, ...]], Value | tuple[Value, ...]]

@@ -6,6 +6,8 @@ from gyrator_ir.expr import ONE, Expr
 from gyrator_ir.loop.nodes import TensorRef
 from gyrator_ir.types import Device, DType
 
+__all__ = ["Spec", "TensorValue"]
+
 
 @frozen
 class Spec:

@@ -13,6 +13,19 @@ from typing import Any, Self
 
 from attrs import field, frozen
 
+__all__ = [
+    "ABI",
+    "DTYPES",
+    "Array",
+    "Entry",
+    "Instance",
+    "Package",
+    "RawTensor",
+    "StandaloneError",
+    "Value",
+    "contiguous",
+]
+
 DTYPES = (
     "none", "float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
     "float8_e4m3fnuz", "float8_e5m2fnuz", "int64", "int32", "int16", "int8", "uint64", "uint32",

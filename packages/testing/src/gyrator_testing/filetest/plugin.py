@@ -35,6 +35,8 @@ from gyrator_ir.passes import Level, Pipeline
 from gyrator_ir.text.passes import parse_pipeline
 from gyrator_testing.feeds import assert_same_meaning
 
+__all__ = ["Comparison", "Stage", "pytest_collect_file", "register"]
+
 EXPECT = "; expect\n"
 COMMANDS = ("pass", "stage", "verify", "interpret", "error")
 

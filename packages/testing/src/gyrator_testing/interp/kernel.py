@@ -20,6 +20,8 @@ from gyrator_testing.interp.index import Environment, Number, integer
 from gyrator_testing.interp.loop import NO_CONSTANTS
 from gyrator_testing.interp.memory import parts, span
 
+__all__ = ["run_kernel", "run_schedule"]
+
 
 def run_kernel(kernel: Kernel, buffers: Mapping[str, Array], sizes: Mapping[str, int]) -> None:
     """Run one kernel on flat storages, which it writes.

@@ -23,6 +23,8 @@ from gyrator_testing.interp.errors import interpreter_error
 from gyrator_testing.interp.externs import DEFAULT, Externs
 from gyrator_testing.interp.memory import created
 
+__all__ = ["run_loop"]
+
 NO_CONSTANTS: Mapping[str, Array] = MappingProxyType({})
 
 
