@@ -4,21 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from gyrator_ir.body.parse import read_statement
+from gyrator_ir.kernel.forms import FORMS
 from gyrator_ir.kernel.nodes import (
     Kernel,
     KernelGroup,
     Launchable,
     Level,
-    Lifetime,
     Local,
     Numerics,
-    Partition,
-    Refusal,
     Schedule,
     ScheduleNode,
     Stage,
     TemplateKernel,
-    Together,
 )
 from gyrator_ir.kernel.print import KIND, VERSION
 from gyrator_ir.loop.forms import CALLS, TEMPLATE_PARTS
@@ -65,9 +62,9 @@ def _schedule(line: Line) -> Schedule:
         "name": name,
         "nodes": tuple(_node(c, buffers) for c in groups["nodes"]),
         "outputs": read_return(line, groups["return"], buffers),
-        "lifetimes": tuple(map(_lifetime, groups["lifetimes"])),
-        "partitions": tuple(map(_partition, groups["partitions"])),
-        "together": tuple(map(_together, groups["together"])),
+        "lifetimes": tuple(map(_item, groups["lifetimes"])),
+        "partitions": tuple(map(_item, groups["partitions"])),
+        "together": tuple(map(_item, groups["together"])),
         "subschedules": tuple(map(_schedule, groups["subschedules"])),
     }
     found = build(line, Schedule, values)
@@ -158,7 +155,7 @@ def read_kernel(line: Line) -> Kernel:
             "inner": "stages",
         },
     )
-    values["refusals"] = tuple(map(_refusal, groups["refusals"]))
+    values["refusals"] = tuple(map(_item, groups["refusals"]))
     values["parameters"] = tuple(map(_parameter, groups["parameters"]))
     values["locals"] = tuple(map(_local, groups["locals"]))
     values["stages"] = tuple(map(_stage, groups["stages"]))
@@ -174,14 +171,6 @@ def _symbols(s: Scanner) -> tuple[Any, ...]:
         symbols.append(read_symbol(s))
     s.expect(")")
     return tuple(symbols)
-
-
-def _refusal(line: Line) -> Refusal:
-    s = Scanner(line.leaf())
-    s.expect("refused")
-    found = Refusal(s.word(), s.string())
-    s.end()
-    return found
 
 
 def _parameter(line: Line) -> Buffer:
@@ -211,33 +200,8 @@ def _stage(line: Line) -> Stage:
     return Stage(Level(line.text), tuple(map(read_statement, line.children)))
 
 
-def _lifetime(line: Line) -> Lifetime:
-    s = Scanner(line.leaf())
-    s.expect("life")
-    buffer, first = s.name(), s.integer()
-    s.expect("to")
-    found = Lifetime(buffer, first, s.integer(), s.name() if s.take("reuses") else None)
-    s.end()
-    return found
-
-
-def _together(line: Line) -> Together:
-    s = Scanner(line.leaf())
-    s.expect("together")
-    start = s.integer()
-    s.expect("to")
-    found = Together(start, s.integer())
-    s.end()
-    return found
-
-
-def _partition(line: Line) -> Partition:
-    s = Scanner(line.leaf())
-    s.expect("partition")
-    start = s.integer()
-    s.expect("to")
-    end = s.integer()
-    device = s.device() if s.take("on") else None
-    found = Partition(start, end, device, "" if s.ended() else s.string())
-    s.end()
-    return found
+def _item(line: Line) -> Any:
+    s = Scanner(line)
+    form = FORMS.find(s)
+    assert form is not None, "sections are chosen by verbs"
+    return form.read(s, lambda lines: ())

@@ -1,6 +1,7 @@
 """Kernel IR to text. `parse(show(s)) == s` for every schedule that verifies."""
 
 from gyrator_ir.body.print import show_statement
+from gyrator_ir.kernel.forms import FORMS
 from gyrator_ir.kernel.nodes import (
     Kernel,
     KernelGroup,
@@ -8,6 +9,7 @@ from gyrator_ir.kernel.nodes import (
     Lifetime,
     Numerics,
     Partition,
+    Refusal,
     Schedule,
     ScheduleNode,
     TemplateKernel,
@@ -19,7 +21,7 @@ from gyrator_ir.loop.print import show_call
 from gyrator_ir.text.forms import ORIGINS
 from gyrator_ir.text.lines import indented
 from gyrator_ir.text.program import show_axes, show_buffer, show_preamble, show_user_kernels
-from gyrator_ir.text.scanner import Writer, show_device, show_string, show_word
+from gyrator_ir.text.scanner import Writer, show_device
 from gyrator_ir.text.values import OUTPUTS
 
 __all__ = ["show"]
@@ -49,7 +51,7 @@ def show_kernel(k: Launchable, writer: Writer) -> list[str]:
         return _template(k, writer)
     if isinstance(k, KernelGroup):
         return _group(k, writer)
-    lines = [f"refused {show_word(r.other)} {show_string(r.reason)}" for r in k.refusals]
+    lines = list(map(show_line, k.refusals))
     lines += [f"parameter {show_buffer(p, writer)}" for p in k.parameters]
     lines += [f"local {t.name}: {t.dtype.value}[{writer.expr(t.extent)}]" for t in k.locals]
     for stage in k.stages:
@@ -82,22 +84,9 @@ def show_node(node: ScheduleNode, writer: Writer) -> list[str]:
     return show_kernel(node, writer) if isinstance(node, Kernel) else show_call(node, writer)
 
 
-def show_lifetime(life: Lifetime) -> str:
-    """Print `life b1 2 to 5 reuses b0`."""
-    reuses = "" if life.reuses is None else f" reuses {life.reuses}"
-    return f"life {life.buffer} {life.first} to {life.last}{reuses}"
-
-
-def show_partition(p: Partition) -> str:
-    """Print `partition 0 to 3 on cuda:0`, or why it is not captured in place of the device."""
-    device = "" if p.device is None else f" on {show_device(p.device)}"
-    reason = f" {show_string(p.reason)}" if p.reason else ""
-    return f"partition {p.start} to {p.end}{device}{reason}"
-
-
-def show_together(t: Together) -> str:
-    """Print `together 0 to 3`."""
-    return f"together {t.start} to {t.end}"
+def show_line(node: Refusal | Lifetime | Partition | Together) -> str:
+    """Print `life b1 2 to 5 reuses b0`, `partition 0 to 3 on cuda:0` and the like."""
+    return FORMS.by_class[type(node)].head(node, Writer())
 
 
 def _schedule(s: Schedule) -> list[str]:
@@ -109,9 +98,8 @@ def _schedule(s: Schedule) -> list[str]:
     lines += show_user_kernels(s.user_kernels, writer)
     for node in s.nodes:
         lines += show_node(node, writer)
-    lines += [show_lifetime(life) for life in s.lifetimes]
-    lines += [show_partition(p) for p in s.partitions]
-    lines += [show_together(t) for t in s.together]
+    for part in (s.lifetimes, s.partitions, s.together):
+        lines += map(show_line, part)
     lines.append(f"return {OUTPUTS.show(s.outputs, writer)}".rstrip())
     for sub in s.subschedules:
         lines += _schedule(sub)

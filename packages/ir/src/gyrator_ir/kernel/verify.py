@@ -45,10 +45,8 @@ from gyrator_ir.kernel.nodes import (
 )
 from gyrator_ir.kernel.print import (
     show_kernel,
-    show_lifetime,
+    show_line,
     show_node,
-    show_partition,
-    show_together,
 )
 from gyrator_ir.loop.capture import uncaptured
 from gyrator_ir.loop.formulas import check_formulas, sizes_in
@@ -328,7 +326,7 @@ class _Verifier:
         count = len(self.schedule.nodes)
         lives: dict[str, Lifetime] = {}
         for life in self.schedule.lifetimes:
-            where = partial(show_lifetime, life)
+            where = partial(show_line, life)
             if life.buffer in lives:
                 self.checker.fail(26, f"{life.buffer!r} has two lifetimes", where)
             if life.buffer not in self.flow.created:
@@ -351,7 +349,7 @@ class _Verifier:
         for life in lives.values():
             if life.reuses is None:
                 continue
-            where = partial(show_lifetime, life)
+            where = partial(show_line, life)
             source = lives.get(life.reuses)
             if source is None:
                 self.checker.fail(27, f"{life.reuses!r} is no created buffer", where)
@@ -383,7 +381,7 @@ class _Verifier:
                 self.checker.fail(
                     28,
                     f"a partition from {at} on, up to {len(self.schedule.nodes)}, was expected",
-                    partial(show_partition, p),
+                    partial(show_line, p),
                 )
             at = p.end
             if p.device is not None:
@@ -393,16 +391,16 @@ class _Verifier:
         for node in self.schedule.nodes[p.start : p.end]:
             if not isinstance(node, Kernel) and (why := uncaptured(node)):
                 said = f"no graph can hold {node.name!r}: {why}"
-                self.checker.fail(28, said, partial(show_partition, p))
+                self.checker.fail(28, said, partial(show_line, p))
             for name in sorted(_buffers_of(node)):
                 if self.buffers[name].device != device:
                     said = f"{name!r} is on {self.buffers[name].device}"
-                    self.checker.fail(28, said, partial(show_partition, p))
+                    self.checker.fail(28, said, partial(show_line, p))
 
     def _together(self) -> None:
         at = 0
         for t in self.schedule.together:
-            where = partial(show_together, t)
+            where = partial(show_line, t)
             if not at <= t.start or not t.start + 1 < t.end <= len(self.schedule.nodes):
                 self.checker.fail(29, f"two nodes or more from {at} on were expected", where)
             at = t.end

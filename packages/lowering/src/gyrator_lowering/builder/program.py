@@ -342,32 +342,29 @@ _AXES = {kind: tuple(Sym(f"{kind.value}{d}", kind) for d in range(32)) for kind 
 
 def axes_of(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
     """Return loops over `shape`, and the index; a dimension of size 1 has no loop and index 0."""
-    axes: list[Axis] = []
-    index: list[Expr] = []
-    for size in shape:
-        if size is ONE:
-            index.append(ZERO)
-        else:
-            symbol = _AXES[SymKind.ITER][len(axes)]
-            axes.append(Axis(symbol, size))
-            index.append(symbol)
+    axes, index = _walked(shape, SymKind.ITER)
     return tuple(axes), tuple(index)
 
 
 def inner_axes(shape: tuple[Expr, ...]) -> tuple[tuple[Axis, ...], tuple[Expr, ...]]:
     """Like `axes_of` for reduced dimensions; there is at least one loop."""
+    axes, index = _walked(shape, SymKind.REDUCE)
+    if not axes:
+        axes.append(Axis(_AXES[SymKind.REDUCE][0], ONE))
+    return tuple(axes), tuple(index)
+
+
+def _walked(shape: tuple[Expr, ...], kind: SymKind) -> tuple[list[Axis], list[Expr]]:
     axes: list[Axis] = []
     index: list[Expr] = []
     for size in shape:
         if size is ONE:
             index.append(ZERO)
         else:
-            symbol = _AXES[SymKind.REDUCE][len(axes)]
+            symbol = _AXES[kind][len(axes)]
             axes.append(Axis(symbol, size))
             index.append(symbol)
-    if not axes:
-        axes.append(Axis(_AXES[SymKind.REDUCE][0], ONE))
-    return tuple(axes), tuple(index)
+    return axes, index
 
 
 def _split_axis(
