@@ -58,7 +58,8 @@ def ordered(stage: Stage) -> bool:
 
 
 def in_order(kernel: Kernel) -> bool:
-    """Say whether each point's elements must be reduced one after another, for it rounds."""
+    """Say whether each point's elements must be reduced one after another, since each step
+    rounds."""
     return kernel.numerics is Numerics.BATCH_INVARIANT and any(
         isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
         for stage in kernel.stages
@@ -67,7 +68,7 @@ def in_order(kernel: Kernel) -> bool:
 
 
 def work(body: Iterable[KernelStatement]) -> int:
-    """Return the rough price of a body, an addition being 1."""
+    """Return the approximate cost of a body, where an addition costs 1."""
     return sum(OPS[s.op].cost if isinstance(s, Let) else 1 for s in body)
 
 

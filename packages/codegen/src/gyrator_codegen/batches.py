@@ -6,7 +6,8 @@ from collections.abc import Sequence
 def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
     """Group 0..len(sizes) into consecutive runs of about equal total size.
 
-    There are as many groups as `limit` demands, and at least `workers` where each gets several.
+    There are as many groups as `limit` demands, and at least `workers` where each of them gets
+    several.
     """
     if not sizes:
         return []

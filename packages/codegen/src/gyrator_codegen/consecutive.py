@@ -9,7 +9,7 @@ from gyrator_ir.tile.nodes import Access
 VECTOR = 16
 """Elements, or bytes, that an access takes at once."""
 _INNER = 4
-"""How much more an access counts that is done for each inner element."""
+"""How much more an access counts that is repeated for each inner element."""
 
 
 def consecutive(index: Expr, axis: Axis) -> bool:

@@ -6,12 +6,12 @@ _UNKNOWN = 256  # what a dynamic extent is taken for when work is compared
 
 
 def extent_guess(extent: Expr) -> int:
-    """Return the extent, or a middling number for one that is not constant."""
+    """Return the extent, or a typical number for one that is not constant."""
     return extent.value if isinstance(extent, Const) else _UNKNOWN
 
 
 def guess(size: Expr, facts: ShapeFacts, unknown: int = _UNKNOWN) -> int:
-    """Return a typical value of a size, `unknown` where nothing is known."""
+    """Return a typical value of a size, or `unknown` where nothing is known."""
     known = facts.hint(size)
     return unknown if known is None else known
 

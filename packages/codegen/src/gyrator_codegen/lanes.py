@@ -23,7 +23,7 @@ PRICES = MappingProxyType(
         Access.LANES: 24,
     }
 )
-"""What one vector of an access costs, roughly, a vector load being 1."""
+"""Roughly what one vector of an access costs, where a vector load costs 1."""
 
 
 @frozen

@@ -62,7 +62,8 @@ class TilingLanguage(ABC):
 
 
 def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[KernelSource, ...]:
-    """Return the kernels of a program that sources, by their kernels' names, serve: repeats too."""
+    """Return the sources of a program's kernels, repeats included, of those written, by kernel
+    name."""
     found = []
     for k in program.kernels:
         if isinstance(k, TiledKernel) and k.kernel.name in sources:
@@ -86,14 +87,15 @@ def batched(
 
 
 def index_check(code: int, check: Check) -> KernelCheck:
-    """Return what a kernel's code means that says that an index was outside."""
+    """Return the meaning of the code by which a kernel reports an index out of bounds."""
     failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
     said = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
     return KernelCheck(code, failure, said)
 
 
 def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
-    """Return what the codes of a kernel's checks of indices mean, by the kinds of its checks."""
+    """Return the meanings of the codes by which a kernel reports indices out of bounds, by kind of
+    check."""
     body = (s for stage in kernel.stages for s in stage.body)
     kinds = dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check)
     return {kind: index_check(code, kind) for code, kind in enumerate(kinds, 1)}

@@ -56,7 +56,7 @@ def write_entry(text: KernelText, symbol: str, w: Writer) -> None:
 
 
 def _inputs(text: KernelText, w: Writer) -> Iterator[str]:
-    """Describe what is read: copies of what lies where the kernel writes, if that matters."""
+    """Describe the inputs; those that the kernel overwrites are copied, if that matters."""
     for b in (b for b in text.kernel.parameters if b.name in text.inputs):
         host = f"{b.name}_host"
         if text.values.copied and text.kernel.writes:

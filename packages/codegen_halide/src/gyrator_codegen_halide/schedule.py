@@ -12,7 +12,7 @@ from gyrator_ir.tile.nodes import LoopKind, Reduction, TiledKernel
 _PLAIN_LANES = 8
 """Elements of a vector where the loops leave it to the compiler."""
 _THREADS = 256
-"""Threads of a block at most."""
+"""The most threads of a block."""
 
 
 class Schedule:
@@ -48,7 +48,7 @@ class Schedule:
         return f"({self._nest.lanes if self._nest else 1}, {self._shared > 0})"
 
     def fold(self, name: str) -> None:
-        """Take note of a reduction or scan, which a single loop nest computes where it needs it."""
+        """Note a reduction or scan, which a single loop nest computes where it is needed."""
         if self._values.single:
             self._folds.append(name)
         elif not self._how.autoscheduler:

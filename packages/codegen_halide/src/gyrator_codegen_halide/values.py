@@ -188,7 +188,7 @@ def _type(s: KernelStatement) -> DType:
 
 def reach(kernel: Kernel, buffer: Buffer) -> Expr | None:
     """Return how many elements of a buffer a kernel may touch: its span, or from the addresses
-    where the kernel does not know its sizes. None where neither says it."""
+    where the kernel does not know its sizes. None where neither is known."""
     known = set(kernel.sizes)
     if all(e.free_symbols <= known for e in (*buffer.shape, *buffer.strides)):
         return sum_of(

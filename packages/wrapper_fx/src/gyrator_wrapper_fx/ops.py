@@ -55,13 +55,13 @@ def select(condition: bool, a: int, b: int) -> int:
 
 @leaf(opaque=False, pure=True)
 def floordiv_or_zero(a: int, b: int) -> int:
-    """Return `a // b`, or 0 for a zero `b`: a quotient of which a `select` may take the other."""
+    """Return `a // b`, or 0 where `b` is zero: graphs compute both sides of a `select`."""
     return a // b if b != 0 else 0
 
 
 @leaf(opaque=False, pure=True)
 def mod_or_zero(a: int, b: int) -> int:
-    """Return `a % b`, or 0 for a zero `b`: a remainder of which a `select` may take the other."""
+    """Return `a % b`, or 0 where `b` is zero: graphs compute both sides of a `select`."""
     return a % b if b != 0 else 0
 
 

@@ -47,10 +47,10 @@ _GUARDED: Mapping[type, Callable[..., Any]] = MappingProxyType(
 
 @define(eq=False)
 class SizeBuilder:
-    """Writes expressions into one graph; an expression met before is the node it was.
+    """Writes expressions into one graph; an expression that was written before keeps its node.
 
-    `graph`'s nodes work on Python integers and on symbolic ones. FX computes every node, so a
-    quotient in one side of a `where` is one that gives 0 for a zero divisor.
+    `graph`'s nodes work on Python integers and on symbolic ones. FX computes every node, so
+    quotients in either side of a `where` give 0 for a zero divisor.
     """
 
     graph: torch.fx.Graph

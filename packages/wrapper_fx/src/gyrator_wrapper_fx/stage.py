@@ -31,7 +31,7 @@ def to_graph(
         program: one that verifies.
         kernels: a function for each kernel. The module carries them as the submodule `kernels`; a
             launch of one that is missing is a LookupError.
-        constants: a tensor for each key. For one that is missing stands an empty meta tensor: such
+        constants: a tensor for each key. An empty meta tensor stands for a missing one: such
             a module can be read and traced, not run.
 
     Raises:

@@ -76,7 +76,7 @@ def higher_order_call(
 
 
 def jit_function(kernel: UserKernel) -> Any:
-    """Return the Triton function that a kernel's text defines last."""
+    """Return the last Triton function that a kernel's text defines."""
     triton = importlib.import_module("triton")
     language = importlib.import_module("triton.language")
     found = defined_last(kernel.source, {"triton": triton, "tl": language})
@@ -84,7 +84,7 @@ def jit_function(kernel: UserKernel) -> Any:
 
 
 def _told_apart(configurations: Sequence[Any]) -> bool:
-    """Whether PyTorch's op, which compares the text of values, can choose a grid."""
+    """Whether PyTorch's op, which compares values as text, can choose among the grids."""
     values = [v for c in configurations for v in c.kwargs.values()]
     return all(v is None or isinstance(v, (bool, int, float, str)) for v in values)
 

@@ -1,8 +1,8 @@
 """`approximate-quotients`: quotients in `f32` that only narrower floats will hold.
 
 A device takes several times as long to round a quotient as to approximate it within two units in
-the last place. In a float of 16 bits such units are seen once in thousands of times, and then as
-one of its own.
+the last place. A float of 16 bits shows such an error once in thousands of results, and then as one
+unit of its own.
 """
 
 from collections.abc import Iterator

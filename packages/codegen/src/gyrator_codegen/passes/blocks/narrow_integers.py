@@ -24,13 +24,13 @@ from gyrator_ir.types import DType
 _ANY_WIDTH = frozenset(
     "add sub mul neg abs minimum maximum where floordiv truncdiv mod rem bit_and shr".split()
 )
-"""Ops that give the same in a narrower type which operands and results fit into."""
+"""Ops that give the same result in any narrower type that holds their operands and results."""
 _WIDE, _NARROW = DType.I64, DType.I32
 
 
 @frozen
 class NarrowIntegers(KernelPass):
-    """Compute in `i32` what has `i64`, fits, and is not wanted in `i64` alone.
+    """Compute in `i32` whatever is `i64`, fits, and is not needed as `i64` alone.
 
     Bound indices that are known not to be negative do not wrap, and those known to lie inside are
     not checked.
@@ -85,7 +85,7 @@ def _fits(known: Range | None) -> bool:
 
 
 def _takes(s: Let | Bind, able: set[str], ranges: ValueRanges) -> bool:
-    """Whether a statement does the same with operands that are narrower where they are able."""
+    """Whether a statement does the same with operands that are narrowed where possible."""
     if isinstance(s, Bind):
         return True
     if s.op == "cast":

@@ -1,4 +1,4 @@
-"""`settle-conditions`: what is compared with known results is not compared at all.
+"""`settle-conditions`: comparisons whose results are known are left out.
 
 Borders of windows hold on one side, or on none, for most of the elements that a window has: masks
 of the others go, and loads need not wait for them.
@@ -22,8 +22,8 @@ from gyrator_ir.types import DType
 
 @frozen
 class SettleConditions(KernelPass):
-    """Make constants of comparisons of integers whose ranges decide them, in kernels of one stage
-    without folds, and leave out what then is not computed."""
+    """Replace comparisons of integers that ranges decide by constants, in kernels of one stage
+    without folds, and leave out what is not needed any more."""
 
     name: ClassVar[str] = "settle-conditions"
 

@@ -25,8 +25,8 @@ class TileTransposes(KernelPass):
     """Tile pointwise kernels that move data: two grid loops, each of which ends with an axis along
     which some accesses are consecutive.
 
-    A tile gains nothing along an axis of fewer than `side` elements, and fewer than `points` take
-    no time.
+    A tile gains nothing along an axis of fewer than `side` elements, and kernels of fewer than
+    `points` take no time.
     """
 
     name: ClassVar[str] = "tile-transposes"

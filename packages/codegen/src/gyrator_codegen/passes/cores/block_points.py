@@ -20,7 +20,7 @@ class BlockPoints(KernelPass):
     elements: int = 2048
     """Elements of a stretch, those of inner axes counted."""
     least: int = 8
-    """Points of a stretch, at least."""
+    """The fewest points of a stretch."""
     units_a_core: int = 8
     """So many other units for each core make stretches superfluous."""
 

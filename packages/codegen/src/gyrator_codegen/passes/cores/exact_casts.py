@@ -1,4 +1,4 @@
-"""`exact-casts`: narrow floats hold what they are given where it comes from such a float."""
+"""`exact-casts`: casts to narrow floats of values that came from such floats round nothing."""
 
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ _CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
 
 @frozen
 class ExactCasts(KernelPass):
-    """Prove of casts from `f32` to `bf16` and `f16` that they round nothing."""
+    """Record the casts from `f32` to `bf16` and `f16` that provably round nothing."""
 
     name: ClassVar[str] = "exact-casts"
 

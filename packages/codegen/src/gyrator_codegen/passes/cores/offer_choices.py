@@ -30,10 +30,10 @@ class OfferChoices:
     """
 
     unroll: int = 8
-    """Steps side by side, at most."""
+    """The most steps side by side."""
     least_block: int = 512
     widest: int = 2048
-    """Points of a strip, at most."""
+    """The most points of a strip."""
 
     name: ClassVar[str] = "offer-choices"
 

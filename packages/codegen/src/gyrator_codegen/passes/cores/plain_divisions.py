@@ -16,7 +16,7 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class PlainDivisions(KernelPass):
-    """Prove of the divisions of a kernel that nothing is negative. It goes last."""
+    """Record the divisions of a kernel in which nothing can be negative. It goes last."""
 
     name: ClassVar[str] = "plain-divisions"
 

@@ -16,7 +16,7 @@ _NEVER = 1 << 62  # more work than any launch is
 
 @frozen
 class ShareThreads:
-    """Share out all grid loops where there is work enough, else none."""
+    """Share out all grid loops where there is enough work, else none."""
 
     cores: int = 1
     grain: int = 16384
@@ -54,5 +54,5 @@ class ShareThreads:
 
 
 def _cost(kernel: Kernel) -> int:
-    """Return about how much work an element is."""
+    """Return roughly how much work an element takes."""
     return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)

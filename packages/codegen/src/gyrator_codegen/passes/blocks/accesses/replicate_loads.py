@@ -1,8 +1,8 @@
 """`replicate-loads`: what all rows of a block share is loaded for each, as a norm's weights are.
 
 A block of one row is spread over all threads, an element each, and the compiler then spreads the
-other rows in the same way: it moves them through shared memory, and does what there is one of a row
-in each thread. Loaded for each point, it lies as they do, in vectors.
+other rows in the same way: it moves them through shared memory, and has each thread repeat what is
+done once a row. Loaded for each point, it lies as they do, in vectors.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""`clear-memory`: zeros over a stretch of memory are written as the machine does it best."""
+"""`clear-memory`: zeros over a stretch of memory are written in the machine's best way."""
 
 from typing import ClassVar
 

@@ -24,11 +24,11 @@ from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 @frozen
 class OwnWrites(KernelPass):
-    """Let threads share out the axes that own addresses, where that is work for all of them."""
+    """Let threads share out the axes that own addresses, where there is work for all of them."""
 
     cores: int = 1
     least: int = 8
-    """Points of a stretch, at least."""
+    """The fewest points of a stretch."""
 
     name: ClassVar[str] = "own-writes"
 

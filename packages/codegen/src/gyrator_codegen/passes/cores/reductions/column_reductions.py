@@ -26,7 +26,7 @@ class ColumnReductions(KernelPass):
     least_rows: int = 24
     """Shorter reductions keep one vector of points in registers instead."""
     widest: int = 512
-    """Points of a strip, at most."""
+    """The most points of a strip."""
     few: int = 3
     """With more reductions than this, strips are half as wide."""
 

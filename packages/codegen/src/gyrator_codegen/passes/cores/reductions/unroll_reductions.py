@@ -21,7 +21,7 @@ class UnrollReductions(KernelPass):
     """Write steps of cheap stages side by side.
 
     Along rows, that hides latency: each step has an accumulator of its own. Down columns, that
-    saves ways of accumulators to memory and back.
+    saves accumulators trips to memory and back.
     """
 
     rows_by_four: int = 12
