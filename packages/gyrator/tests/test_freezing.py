@@ -63,6 +63,32 @@ def agree(found, expected):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("auto", [False, True])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions_of_16_bits_are_packed(tmp_path, name, auto):
+    """Of a model in `bfloat16`, and under autocast; images of both layouts, what follows apart."""
+    model, records = nn.Sequential(CONVOLUTIONS[name](), nn.ReLU()).eval(), []
+    if not auto:
+        model = model.bfloat16()
+    # Eager mode casts a weight once in an autocast region, whatever is written to it.
+    cast = torch.autocast("cpu", torch.bfloat16, enabled=auto, cache_enabled=False)
+    with session(tmp_path, records) as ours, cast:
+        run = torch.compile(model, backend=ours.backend)
+        for layout in (torch.contiguous_format, torch.channels_last):
+            torch._dynamo.reset()  # or strides are symbols
+            x = torch.randn(2, 8, 9, 11).to(memory_format=layout)
+            x = x if auto else x.bfloat16()
+            torch.testing.assert_close(run(x), model(x))
+            assert run(x).stride() == model(x).stride()
+        for p in model.parameters():
+            p.mul_(2)
+        torch.testing.assert_close(run(x), model(x))
+    for record in records:
+        (called,) = calls(record)
+        assert called.endswith("_pointwise") and "aten.relu.default" in made(record)
+
+
+@torch.no_grad()
 def test_norms_are_folded_and_weights_packed(tmp_path):
     """Convolutions of every kind, with and without a norm's weights, images of both layouts."""
     records = []

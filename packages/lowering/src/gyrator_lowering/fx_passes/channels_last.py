@@ -23,8 +23,8 @@ aten = torch.ops.aten
 _FORWARD, _BACKWARD = aten.convolution.default, aten.convolution_backward.default
 _OPERANDS = {_FORWARD: 2, _BACKWARD: 3}
 """How many of the first arguments have planes."""
-_MEASURED = (torch.float32, torch.bfloat16)
-"""Types whose convolutions may be laid out as is measured to be quicker."""
+_DTYPES = (torch.float32, torch.bfloat16)
+"""Of convolutions on a CPU whose weights are packed, or whose layout is measured."""
 _REFUSED = (RuntimeError, ValueError)
 """What fake tensors raise for a layout that an op does not take."""
 _ADDRESSED = (aten.as_strided.default, aten.as_strided_scatter.default)
@@ -82,8 +82,8 @@ class ChannelsLast:
     devices: frozenset[str] = frozenset()
     """Types of devices whose library wants that of planes in 16 bits."""
     packing: frozenset[str] = frozenset()
-    """Types of devices whose library is to be given packed weights, and packs those of `float32`:
-    convolutions with these have results by points."""
+    """Types of devices whose library is to be given packed weights, and packs those of `float32`
+    and `bfloat16`: convolutions with these have results by points."""
 
     choosing: frozenset[str] = frozenset()
     """Types of devices for which `layouts` is asked."""
@@ -133,7 +133,7 @@ class ChannelsLast:
         """Whether the library wants these operands of a convolution by points."""
         fakes = [a.meta["val"] for a in operands]
         device = fakes[0].device.type
-        packed = device in self.packing and all(f.dtype == torch.float32 for f in fakes)
+        packed = device in self.packing and all(f.dtype in _DTYPES for f in fakes)
         narrow = device in self.devices and all(f.element_size() == 2 for f in fakes)
         return (packed or narrow) and _images(fakes, any_batch=packed)
 
@@ -141,7 +141,7 @@ class ChannelsLast:
         """Whether these operands of a convolution may be laid out by points if that is quicker."""
         fakes = [a.meta["val"] for a in operands]
         known = fakes[0].device.type in self.choosing and fakes[0].numel() != 0
-        return known and fakes[0].dtype in _MEASURED and _images(fakes, any_batch=True)
+        return known and fakes[0].dtype in _DTYPES and _images(fakes, any_batch=True)
 
 
 def _read(node: Any) -> Sequence[Any]:

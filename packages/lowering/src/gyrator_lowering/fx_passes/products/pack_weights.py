@@ -1,9 +1,9 @@
 """`pack-weights`: weights that are known are brought into the layout that a library computes in.
 
-Convolutions of `float32` and products of it or of `bfloat16` on a CPU then read a packed weight,
-which is a constant, where the library would bring it into its layout in each call. What follows
-those of `float32` element by element is computed by the library before it stores a result, where
-that is as exact.
+Convolutions and products of `float32` and of `bfloat16` on a CPU then read a packed weight, which
+is a constant, where the library would bring it into its layout in each call. What follows those of
+`float32` element by element is computed by the library before it stores a result, where that is as
+exact.
 """
 
 from collections.abc import Mapping
@@ -33,7 +33,6 @@ aten = torch.ops.aten
 
 _PRODUCTS = (aten.mm.default, aten.addmm.default)
 _DTYPES = (torch.float32, torch.bfloat16)
-"""Of products."""
 _CALLS = (*_PRODUCTS, aten.bmm.default, aten.convolution.default, "output")
 """What reads a tensor as it is in memory, beside the results of a graph."""
 
@@ -112,7 +111,7 @@ class PackWeights:
     def _packs(self, node: Any, known: set[Node]) -> bool:
         x, weight, bias = node.args[:3]
         fake = node.meta["val"]
-        if weight not in known or fake.dtype != torch.float32 or fake.dim() != 4:
+        if weight not in known or fake.dtype not in _DTYPES or fake.dim() != 4:
             return False
         if fake.device.type not in self.devices or (bias is not None and bias not in known):
             return False
@@ -184,9 +183,12 @@ class PackWeights:
         shape = x.meta["val"].shape
         sizes = list(shape) if isinstance(shape[0], int) else None
         window: tuple[Any, ...] = (padding, stride, dilation, groups)
-        total, other = _addition(node) if self.fast and not transposed else (None, None)
+        narrow = node.meta["val"].dtype != torch.float32
+        adds = self.fast and not transposed and not narrow
+        total, other = _addition(node) if adds else (None, None)
         last = node if total is None else total
-        end, after = self._after(last)
+        # Eager rounds a narrow result before what follows.
+        end, after = (last, NOTHING) if narrow else self._after(last)
         if total is not None and after.attr != "relu":
             end, after = last, NOTHING
         mkldnn = torch.ops.mkldnn
