@@ -14,6 +14,7 @@ from gyrator.autotune.integers import can_multiply_bytes, sums_are_right
 from gyrator.autotune.library import Measure
 from gyrator.config import Config, read_config
 from gyrator.targets import discover
+from gyrator_ir.diagnostics import GyratorError
 from gyrator_lowering.fx_passes import Convolution, Product
 from gyrator_runtime.warn import GyratorWarning
 
@@ -95,6 +96,10 @@ def called(record):
     return {e.target.partition(".")[0] for e in record.externs}
 
 
+def made(record):
+    return {op for k in record.kernels for op in k.ops}
+
+
 def agree(found, expected):
     """Assert that results differ by what some quantised numbers that went the other way give."""
     assert found.dtype == expected.dtype and found.stride() == expected.stride()
@@ -155,17 +160,31 @@ def test_zero_points_of_weights_that_change(tmp_path, always):
         model.first.points.copy_(skewed.first.points)
         with pytest.warns(GyratorWarning, match="GY-COMPILE-004"):
             assert torch.equal(run(x), model(x))
+        with session(tmp_path / "strict", records) as strict:
+            torch._dynamo.reset()
+            model.first.points.zero_()
+            run = torch.compile(model, backend=strict.backend)
+            agree(run(x), model(x))
+            model.first.points.add_(1)
+            with pytest.raises(GyratorError, match="GY-COMPILE-004"):
+                run(x)
+        torch._dynamo.reset()
+        run = torch.compile(model, backend=ours.backend)
         model.first.points.zero_()
         agree(run(x), model(x))
         torch._dynamo.reset()
         torch.testing.assert_close(torch.compile(skewed, backend=ours.backend)(x), skewed(x))
-    assert [len([e for e in r.externs if "onednn" in e.target]) for r in records] == [2, 1]
+    assert [len([e for e in r.externs if "onednn" in e.target]) for r in records] == [2, 2, 2, 1]
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("best", ["", "aten", "onednn"])
 @pytest.mark.parametrize("options", [{}, {"numerics": "bitwise"}])
-def test_weights_that_are_not_quicker_in_bytes_are_floats_once(tmp_path, monkeypatch, options):
+def test_weights_that_are_not_quicker_in_bytes_are_floats_once(
+    tmp_path, monkeypatch, options, best
+):
     monkeypatch.setattr(Measure, "in_integers", lambda *_: False)
+    monkeypatch.setattr(Measure, "packed", lambda *_: best)
     model, records, x = Perceptron().eval(), [], torch.randn(4, 64)
     with session(tmp_path, records, **options) as ours:
         found = torch.compile(model, backend=ours.backend)(x)
@@ -173,7 +192,30 @@ def test_weights_that_are_not_quicker_in_bytes_are_floats_once(tmp_path, monkeyp
         assert torch.equal(found, model(x))
     agree(found, model(x))
     assert "onednn" not in called(records[0])
-    assert not any("dequantize_per_channel" in k.ops for k in records[0].kernels)
+    assert not any("per_channel" in op for op in made(records[0]))
+    assert not any("reorder" in e.target for e in records[0].externs)
+
+
+@torch.no_grad()
+def test_tables_of_bytes_stay_bytes(tmp_path):
+    """What kernels read a few rows of is not dequantised as a whole."""
+
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("rows", torch.randint(-128, 128, (50, 8), dtype=torch.int8))
+            self.register_buffer("scale", torch.rand(50))
+
+        def forward(self, i):
+            bounds = 0, -128, 127, torch.int8
+            rows = Q.dequantize_per_channel(self.rows, self.scale, None, *bounds)
+            return F.embedding(i, rows) * 2
+
+    model, records, i = Table().eval(), [], torch.randint(0, 50, (7,))
+    with session(tmp_path, records) as ours:
+        found = torch.compile(model, backend=ours.backend)(i)
+        assert ours.constant_bytes == 0
+    assert torch.equal(found, model(i))
 
 
 @bytes_only

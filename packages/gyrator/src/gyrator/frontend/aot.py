@@ -88,7 +88,7 @@ class Frontend:
                 compiled = self._trace(gm, inputs, key, direct, places, zeros)
             except LateError as error:  # in a pass over the joint graph
                 return self._eagerly(gm, inputs, error)
-        if zeros:
+        if zeros and not self.options.strict:
             compiled = or_eagerly(compiled, gm)
         return Kept(compiled, self.options, self.cache, key) if saving else untraced(compiled)
 

@@ -8,7 +8,14 @@ from torch.fx import GraphModule, Node
 
 from gyrator_lowering.folding import FROZEN, encoded
 
+aten = torch.ops.aten
+
 _NAMESPACES = ("aten", "prims", "mkldnn", "mkl", "onednn", "quantized_decomposed")
+_DEQUANTIZE = "quantized_decomposed.dequantize"
+_GATHERS = (
+    aten.embedding.default, aten.index.Tensor, aten.index_select.default, aten.gather.default,
+)  # fmt: skip
+"""What reads a few rows of a table, in kernels."""
 _MOST_BYTES = 1 << 22
 """Of constants that come from no input, such as masks: larger ones are computed in each call."""
 
@@ -23,7 +30,7 @@ def known_nodes(gm: GraphModule) -> set[Node]:
             if node.meta.get(FROZEN) and not any(map(_may_write, node.users)):
                 rooted.add(node)
                 known.add(node)
-        elif _pure(node) and known.issuperset(node.all_input_nodes):
+        elif _pure(node) and known.issuperset(node.all_input_nodes) and not _as_well_narrow(node):
             if not rooted.isdisjoint(node.all_input_nodes):
                 rooted.add(node)
                 known.add(node)
@@ -50,6 +57,14 @@ def _is_fixed(val: Any) -> bool:
     if not isinstance(val, torch.Tensor) or val.layout is not torch.strided:
         return False
     return all(isinstance(n, int) for n in (*val.shape, *val.stride()))
+
+
+def _as_well_narrow(node: Node) -> bool:
+    """Whether a node dequantises a table of which kernels read rows: it takes less memory as it is,
+    and they dequantise what they read."""
+    return str(node.target).startswith(_DEQUANTIZE) and all(
+        u.target in _GATHERS for u in node.users
+    )
 
 
 def _stored(*values: Any) -> bool:
