@@ -162,7 +162,7 @@ def mutated_by(op: Operation) -> tuple[str, ...]:
 
 
 def defined_symbols(op: Operation) -> tuple[Sym, ...]:
-    """Return the symbols whose values an operation finds out."""
+    """Return the symbols whose values an operation determines."""
     match op:
         case ScalarRead(symbol=symbol):
             return (symbol,)

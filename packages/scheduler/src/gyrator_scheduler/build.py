@@ -27,7 +27,7 @@ from gyrator_scheduler.ranges import Ranges
 from gyrator_scheduler.together import launches, ranges, widened
 
 ATTEMPTS = 6
-"""Schedules made at most while looking for one that needs little memory."""
+"""The most schedules made while looking for one that needs little memory."""
 
 
 @frozen
@@ -250,7 +250,7 @@ def _empty(node: ScheduleNode) -> bool:
 
 
 def _wanted(context: _Context, clusters: Sequence[Cluster]) -> dict[int, set[str]]:
-    """Return for each cluster which of the buffers it stores others need."""
+    """Return, for each cluster, which of the buffers that it stores others need."""
     program = context.program
     home: dict[int, int] = {}
     for c in clusters:

@@ -39,16 +39,17 @@ class SchedulerOptions:
     reach: int = field(default=1 << 60, validator=natural)
     """Operations farther apart in the program than this do not join."""
     merge_candidates: int = field(default=8, validator=natural)
-    """Kernels that an operation tries to join, at most."""
+    """The most kernels that an operation tries to join."""
     search_steps: int = field(default=96, validator=natural)
-    """Nodes visited to prove that joining two kernels makes no cycle; more refuses."""
+    """The most nodes visited to prove that joining two kernels makes no cycle; beyond, they stay
+    apart."""
     device_graphs: bool = field(default=False, validator=exactly(bool))
     """Plan what device graphs capture, and bring it together."""
     graph_parts: bool = field(default=True, validator=exactly(bool))
     """Graphs may capture parts of a program, and not only whole ones."""
     size_asserts: bool = field(default=False, validator=exactly(bool))
-    """Raise where an op that is not torch's own returns what its meta function does not say, which
-    is mended else."""
+    """Raise where an op that is not torch's own returns something other than its meta function
+    says, instead of mending it."""
     inputs_checked: bool = field(default=True, validator=exactly(bool))
     """Compare what the caller passes with what the program takes it for."""
     nan_asserts: bool = field(default=False, validator=exactly(bool))

@@ -54,7 +54,7 @@ def backwards(clusters: Sequence[Cluster]) -> list[Cluster]:
 
 
 def gathered(clusters: Sequence[Cluster], kind: Mapping[int, object]) -> list[Cluster]:
-    """Return clusters, given in a right order, in a right order with few changes of their kind.
+    """Return clusters, given in a valid order, in a valid order with few changes of their kind.
 
     Of those that could come next, the first one of the present kind does, else the first one.
     """

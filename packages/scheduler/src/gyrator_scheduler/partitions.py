@@ -1,6 +1,6 @@
 """Stretches of a schedule that device graphs capture, and why the others stay outside.
 
-`build` finds out of every node whose graph can hold it (`fits`), brings those of one device
+`build` determines for every node whose graph can hold it (`fits`), brings those of one device
 together, and plans the partitions once, into `Schedule.partitions`.
 """
 

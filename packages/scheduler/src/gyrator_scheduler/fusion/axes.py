@@ -18,7 +18,7 @@ GUESS = 8192
 
 
 def guess(value: Expr) -> int:
-    """Return a typical value of a size, for choosing between things that are all right."""
+    """Return a typical value of a size, for choosing among alternatives that are all correct."""
     if isinstance(value, Const):
         return value.value
     try:

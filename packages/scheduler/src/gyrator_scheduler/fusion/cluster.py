@@ -55,7 +55,7 @@ class Cluster:
     folds: int = 0
     """How many of its members are reductions."""
     ordered: bool = False
-    """A member cares for the order of the inner axes."""
+    """The order of the inner axes matters to a member."""
     scans: bool = False
     alone: bool = False
     """Joins no other: a sort, or a collective over a single element."""

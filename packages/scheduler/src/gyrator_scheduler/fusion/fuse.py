@@ -16,7 +16,7 @@ from gyrator_scheduler.options import SchedulerOptions
 from gyrator_scheduler.ranges import Ranges
 
 SIBLINGS = 2
-"""Kernels that read the same buffer and are tried, for each buffer."""
+"""How many kernels that read the same buffer are tried, for each buffer."""
 MAX_REFUSALS = 8
 
 

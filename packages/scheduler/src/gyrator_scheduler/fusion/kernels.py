@@ -26,7 +26,7 @@ def kernel_of(
     origins: tuple[int, ...],
     numerics: Numerics,
 ) -> Kernel:
-    """Return the kernel with this inside: axes merged and renamed, parameters listed."""
+    """Return the kernel of what was assembled: axes merged and renamed, parameters listed."""
     points, inner, stages, locals_ = _merged(made)
     axes: dict[Sym, Expr] = {a.symbol: Sym(f"i{n}") for n, a in enumerate(points)}
     axes |= {a.symbol: Sym(f"r{n}") for n, a in enumerate(inner)}

@@ -117,7 +117,7 @@ def _never(first: Cluster, second: Cluster, heuristics: Heuristics) -> str | Non
 
 
 def _keeps_axes(second: Cluster, first: Cluster) -> bool:
-    """Whether the axes of `second`, and not those of `first`, shall be kept."""
+    """Whether the axes of `second`, and not those of `first`, should be kept."""
     if bool(first.inner) != bool(second.inner):
         return bool(second.inner)
     if first.ordered != second.ordered:

@@ -25,7 +25,7 @@ class Repeats:
     matches: Matches = field(factory=Matches)
     """Which of those clusters fit together."""
     _shapes: dict[object, int] = field(factory=dict)
-    """Bodies without names of buffers, numbered."""
+    """Bodies without the names of buffers, numbered."""
     _known: dict[int, tuple[LoopOperation, int, tuple[str, ...]]] = field(factory=dict)
     """By the address of an operation: itself, its body's number, and its buffers."""
     _made: dict[object, tuple[Kernel, tuple[str, ...]]] = field(factory=dict)

@@ -226,7 +226,7 @@ class _Slots:
         return self.all[-1]
 
     def _result(self, buffer: str, p: _Produced, dtype: DType) -> _Slot | None:
-        """Return the place of a result that is stored after the last reader of `buffer`."""
+        """Return the memory of a result that is stored after the last reader of `buffer`."""
         taken = {slot.name for slot in self.all}
         for name in sorted(self.wanted & set(self.uses) - taken):
             if self.buffers[name].dtype is dtype and self._lasts(name, buffer, p):

@@ -106,7 +106,7 @@ def _solved(tensors: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
 
 
 def bind_results(created: Iterable[Buffer], bound: set[Sym]) -> list[Instruction]:
-    """Bind unbacked symbols that only the sizes of a call's results tell."""
+    """Bind unbacked symbols that are known only from the sizes of a call's results."""
     result: list[Instruction] = []
     for b in created:
         for dim, e in enumerate(b.shape):

@@ -49,7 +49,7 @@ class _Chain:
     guess: int
     """Its bytes for typical sizes."""
     ready: int
-    """The node that finds out the last of the sizes; -1 where inputs say them all."""
+    """The node that determines the last of the sizes; -1 where the inputs determine them all."""
     first: int
     last: int
 
@@ -207,7 +207,7 @@ def _chains(schedule: Schedule, given: Collection[Sym]) -> list[_Chain]:
 def _known_after(
     schedule: Schedule, buffers: Mapping[str, Buffer], given: Collection[Sym]
 ) -> dict[Sym, int]:
-    """Return the node that finds out each symbol that is not given: by its value, or by the size
+    """Return the node that determines each symbol that is not given: by its value, or by the size
     of a tensor that it returns."""
     found: dict[Sym, int] = {}
     for n, node in enumerate(schedule.nodes):

@@ -18,10 +18,10 @@ WORK_PER_CORE = 4
 
 
 class Partial:
-    """The buffers of a program, and those made for what parts come to.
+    """The buffers of a program, and those made for the results of parts.
 
     Args:
-        buffers: those that there are.
+        buffers: those that exist already.
     """
 
     def __init__(self, buffers: Iterable[Buffer]) -> None:

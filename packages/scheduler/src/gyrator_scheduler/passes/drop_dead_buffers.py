@@ -28,7 +28,7 @@ from gyrator_scheduler.passes.rewriting import each_subprogram
 class DropDeadBuffers:
     """Remove stores to buffers that no operation reads and no output shows, then operations without
     stores, effects or checks, then statements that feed nothing, then unused buffers. A call stays
-    whose results have sizes that nothing else tells."""
+    if its results have sizes that nothing else determines."""
 
     name: ClassVar[str] = "drop-dead-buffers"
 
@@ -68,7 +68,7 @@ class DropDeadBuffers:
 
 
 def _tells(buffers: Mapping[str, Buffer], names: Iterable[str]) -> bool:
-    """Whether a size of one of these buffers is a number that a call finds out."""
+    """Whether a size of one of these buffers is a number that a call determines."""
     sizes = (e for name in names if name in buffers for e in buffers[name].shape)
     return any(isinstance(e, Sym) and e.kind is SymKind.UNBACKED for e in sizes)
 

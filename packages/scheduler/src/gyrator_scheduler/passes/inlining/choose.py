@@ -16,7 +16,7 @@ from gyrator_scheduler.passes.inlining.parts import Part, Parts, solve_within
 from gyrator_scheduler.ranges import Ranges, divides
 
 EXPENSIVE = 10
-"""An op at least this dear is not computed more often than it was."""
+"""An op that costs at least this is not computed more often than it was."""
 PADDED = 1.125
 """A reader with so many times the producer's points pads it: it computes little more."""
 LAID_OUT = 64

@@ -1,4 +1,4 @@
-"""Which part of an operation's points a masked load is of.
+"""The part of an operation's points that a masked load is for.
 
 What is joined from pieces loads each of them for the points that lie in it: `i0 < 32` for the
 first, `i0 >= 32` for the next. Where the mask holds, the address lies in the piece.
