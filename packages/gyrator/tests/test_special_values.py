@@ -191,3 +191,24 @@ def test_slices_filled_at_places(session: Session, dynamic: bool) -> None:
             torch.testing.assert_close(got, want, rtol=0.0, atol=0.0, check_stride=True)
     with pytest.raises(IndexError):
         g(torch.randn(2, 3), torch.tensor([3]), torch.tensor(0.5))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_what_the_manual_promises_where_eager_has_several_answers(
+    session: Session, dtype: torch.dtype
+) -> None:
+    """`gelu` at the infinities, `hardshrink` at NaN, and draws with what is no probability."""
+    ends = torch.tensor([INF, -INF, NAN, 0.0], dtype=dtype).repeat(9)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return F.gelu(x), torch.bernoulli(torch.full_like(x, 2.0, dtype=torch.float32))
+
+    gelu, drawn = compiled(session, f)(ends)
+    want = torch.tensor([INF, NAN, NAN, 0.0], dtype=dtype).repeat(9)
+    torch.testing.assert_close(gelu, want, rtol=0.0, atol=0.0, equal_nan=True)
+    assert bool(((drawn == 0) | (drawn == 1)).all())
+
+    x = ends.clone().requires_grad_()
+    compiled(session, F.hardshrink)(x).backward(torch.full_like(x, 3))
+    slopes = torch.tensor([3.0, 3.0, 3.0, 0.0], dtype=dtype).repeat(9)
+    torch.testing.assert_close(x.grad, slopes, rtol=0.0, atol=0.0)
