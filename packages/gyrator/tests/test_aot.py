@@ -459,6 +459,10 @@ def test_loading_again_and_again_leaves_nothing(block: tuple[Block, Path]) -> No
     assert (mapped(), len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
 
+def _no_memory(data: bytes) -> Any:
+    raise OSError("no files in memory")
+
+
 def test_it_loads_where_nothing_can_be_written(
     block: tuple[Block, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -469,6 +473,11 @@ def test_it_loads_where_nothing_can_be_written(
 
     original = loading.tempfile.TemporaryDirectory
     monkeypatch.setattr(loading.tempfile, "TemporaryDirectory", refused)
+    spare = loading._SPARE
+    monkeypatch.setattr(loading, "_SPARE", Path("/nonexistent"))
+    aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
+    monkeypatch.setattr(loading, "in_memory", _no_memory)
+    monkeypatch.setattr(loading, "_SPARE", spare)
     aot.load(block[1])(torch.ones(2, 12), scale=torch.ones(12), power=3)
     monkeypatch.setattr(loading, "_SPARE", Path("/nonexistent"))
     with pytest.raises(aot.PackageError, match="GY-PACKAGE-004"):
@@ -486,6 +495,9 @@ def test_libraries_lie_in_memory_where_code_may_run_there(
 
     original = loading.tempfile.TemporaryDirectory
     monkeypatch.setattr(loading.tempfile, "TemporaryDirectory", noted)
+    aot.load(block[1])
+    assert not used
+    monkeypatch.setattr(loading, "in_memory", _no_memory)
     here = os.statvfs("/")
     for flags, blocks in ((0, 1 << 40), (os.ST_NOEXEC, 1 << 40), (0, 0)):
         found = SimpleNamespace(f_flag=flags, f_bavail=blocks, f_frsize=here.f_frsize)

@@ -1,6 +1,7 @@
 """Shared libraries: looked through before they are mapped, unmapped when nothing uses them."""
 
 import contextlib
+import errno
 import functools
 import os
 import shutil
@@ -10,6 +11,7 @@ import tempfile
 import weakref
 from _ctypes import dlclose, dlopen, dlsym
 from collections.abc import Generator
+from itertools import count
 from pathlib import Path
 
 from gyrator_runtime.warn import warn
@@ -75,13 +77,30 @@ def places(path: Path) -> Generator[Path, None, None]:
             shutil.copyfile(path, copy)
             yield copy
             if hasattr(os, "memfd_create"):
-                with open(os.memfd_create("gyrator"), "wb", buffering=0) as memory:
-                    memory.write(path.read_bytes())
-                    link = Path(folder) / f"memory-{path.name}"
-                    link.symlink_to(f"/proc/self/fd/{memory.fileno()}")
-                    yield link
+                with in_memory(path.read_bytes()) as memory:
+                    yield memory
     except OSError:
         return
+
+
+_IN_MEMORY = count()
+_WAYS = "fd", "task"
+"""Folders of a process in /proc, through which each path of a file of its own can be told."""
+
+
+@contextlib.contextmanager
+def in_memory(data: bytes) -> Generator[Path, None, None]:
+    """Yield the path of a file in memory, for the length of the block; no other has had that path.
+
+    OSError where the system has no such files.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    with open(os.memfd_create("gyrator"), "wb", buffering=0) as file:
+        file.write(data)
+        number = next(_IN_MEMORY)
+        way = "".join(f"{_WAYS[number >> k & 1]}/../" for k in range(number.bit_length()))
+        yield Path(f"/proc/self/{way}fd/{file.fileno()}")
 
 
 def warn_of_copy(reason: Exception) -> None:

@@ -97,8 +97,10 @@ def ready(
         _fill(code, group, kernels)
     for at, target, device in encoded.operators:
         code[at] = _signed(operator_address(target, device))
+    named = {name for _, name in encoded.devices}
+    words = {name: array(WORD, device_words(place(name))) for name in named}
     for at, name in encoded.devices:
-        code[at : at + 2] = array(WORD, device_words(place(name)))
+        code[at : at + 2] = words[name]
     return Ready(
         code=code,
         ints=array(WORD, encoded.ints),

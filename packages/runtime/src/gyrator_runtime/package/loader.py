@@ -5,8 +5,8 @@ import hashlib
 import os
 import platform
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING
@@ -15,9 +15,11 @@ import torch
 from attrs import define, evolve, field
 
 from gyrator_ir.types import HOST
-from gyrator_runtime.build import load_library
+from gyrator_runtime.build import BuildError, load_library
+from gyrator_runtime.collector import only_new_objects
 from gyrator_runtime.device import ISA_LEVELS, cpu_isa, isa_levels
 from gyrator_runtime.heap import keep_freed_memory
+from gyrator_runtime.library import in_memory
 from gyrator_runtime.native import KernelFunction, Runner, pure_runner, runner_extension, runner_of
 from gyrator_runtime.native.extension import Extension
 from gyrator_runtime.package.archive import Archive, BrokenArchiveError, file_hash
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
     from gyrator_runtime.package.accelerated import Accelerated
 
 _SPARE = Path("/dev/shm")
-"""Where libraries are put for a moment: if it serves, or if no other folder can be written."""
+"""Where libraries are put for a moment that cannot be mapped without a name: if it serves, or if no
+other folder can be written."""
 _ROOM = 64 << 20
 
 
@@ -81,7 +84,7 @@ def load(
         raise altered(path, "its SHA-256 is not the expected one")
     level = cpu_isa(isa or os.environ.get("GYRATOR_ISA") or None)
     keep_freed_memory()
-    with open(path, "rb") as file:
+    with only_new_objects(), open(path, "rb") as file:
         try:
             archive = Archive(file)
             manifest = read_manifest(path, archive)
@@ -146,7 +149,8 @@ class _Loader:
         chosen = {e.name: self._program(e) for e in self.manifest.entries}
         if self.place is not None:
             self.tensors = self._placed(chosen.values())
-        with _folder(self.path) as folder:
+        with ExitStack() as opened:
+            folder = functools.cache(lambda: opened.enter_context(_folder(self.path)))
             runner = self._runner(folder)
             functions = {
                 e.name: self._function(e, chosen[e.name], runner, folder)
@@ -223,7 +227,7 @@ class _Loader:
         return max(fitting, key=lambda pair: pair[0])[1]
 
     def _function(
-        self, entry: Entry, program: PackedProgram, runner: Runner, folder: Path
+        self, entry: Entry, program: PackedProgram, runner: Runner, folder: Callable[[], Path]
     ) -> Function:
         addresses: dict[str, KernelFunction] = {}
         place = self.place
@@ -248,24 +252,32 @@ class _Loader:
             said = f"{type(error).__name__}: {error}"
             raise no_package(self.path, f"{entry.name} cannot be linked ({said})") from error
 
-    def _library(self, library: Kernels, folder: Path) -> Mapping[str, KernelFunction]:
+    def _library(
+        self, library: Kernels, folder: Callable[[], Path]
+    ) -> Mapping[str, KernelFunction]:
         if library.member not in self.libraries and library.driven and self.place is not None:
             data = self._bytes(library.member)
             self.libraries[library.member] = self.place.kernels(self.path, data, library.symbols)
         if library.member not in self.libraries:
-            file = folder / library.member.replace("/", "-")
-            file.write_bytes(self._bytes(library.member))
-            self.libraries[library.member] = load_library(file, library.symbols)
+            data = self._bytes(library.member)
+            try:
+                with in_memory(data) as file:
+                    found = load_library(file, library.symbols)
+            except (OSError, BuildError):  # there are no such files, or none that code may run in
+                file = folder() / library.member.replace("/", "-")
+                file.write_bytes(data)
+                found = load_library(file, library.symbols)
+            self.libraries[library.member] = found
         return self.libraries[library.member]
 
-    def _runner(self, folder: Path) -> Runner:
+    def _runner(self, folder: Callable[[], Path]) -> Runner:
         """Return the native runner if the package has it for this Python and this version."""
         extension, key = _extension()
         if key in _modules():
             return runner_of(_modules()[key])
         for built in self.manifest.runners:
             if built.key == key:
-                file = folder / extension.file
+                file = folder() / extension.file
                 file.write_bytes(self._bytes(built.member))
                 try:
                     module = _modules()[key] = extension.imported(file)
@@ -314,6 +326,7 @@ def _modules() -> dict[str, ModuleType]:
     return {}
 
 
+@functools.cache
 def _version(text: str) -> tuple[int, ...]:
     return tuple(int(n) for n in text.partition("+")[0].split(".")[:2])
 

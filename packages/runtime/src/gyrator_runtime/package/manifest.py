@@ -275,15 +275,19 @@ def _reader(kind: Any) -> Reader:
 
 
 def _class_reader(kind: Any) -> Reader:
-    readers = {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+    hints = get_type_hints(kind)
+    fields = {name: (_plain(hint), _reader(hint)) for name, hint in hints.items()}
 
     def read(data: Any) -> Any:
         if type(data) is not dict:
             raise TypeError(f"{kind.__name__} of {data!r}")
-        unknown = data.keys() - readers.keys()
-        if unknown:
-            raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-        return kind(**{name: readers[name](value) for name, value in data.items()})
+        made = {}
+        for name, value in data.items():
+            if name not in fields:
+                raise TypeError(f"{kind.__name__} has no {name}")
+            plain, reader = fields[name]
+            made[name] = value if type(value) in plain else reader(value)
+        return kind(**made)
 
     return read
 
@@ -291,12 +295,13 @@ def _class_reader(kind: Any) -> Reader:
 def _tuple_reader(args: tuple[Any, ...]) -> Reader:
     alike = args[1:] == (...,)
     kinds = [_reader(k) for k in args if k is not ...]
+    plain = _plain(args[0]) if alike else frozenset()
 
     def read(data: Any) -> Any:
         if type(data) is not list:
             raise TypeError(f"a list was expected: {data!r}")
         if alike:
-            return tuple(map(kinds[0], data))
+            return tuple(data if plain.issuperset(map(type, data)) else map(kinds[0], data))
         return tuple(reader(item) for reader, item in zip(kinds, data, strict=True))
 
     return read
@@ -323,12 +328,9 @@ def _one_of(values: tuple[Any, ...]) -> Reader:
 
 
 def _union_reader(kinds: tuple[Any, ...]) -> Reader:
-    plain = frozenset(kinds) & {bool, int, float, str, type(None)}
     readers = [_reader(kind) for kind in kinds]
 
     def read(data: Any) -> Any:
-        if type(data) in plain:
-            return data
         for reader in readers:
             try:
                 return reader(data)
@@ -337,6 +339,13 @@ def _union_reader(kinds: tuple[Any, ...]) -> Reader:
         raise TypeError(f"one of {kinds} was expected: {data!r}")
 
     return read
+
+
+def _plain(kind: Any) -> frozenset[type]:
+    """Return the types of JSON data that are values of a type as they are."""
+    union = get_origin(kind) in (Union, types.UnionType)
+    kinds = get_args(kind) if union else (kind,)
+    return frozenset(kinds) & {bool, int, float, str, type(None)}
 
 
 def _plain_reader(kind: Any) -> Reader:

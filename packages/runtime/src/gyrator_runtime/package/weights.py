@@ -116,10 +116,10 @@ def _tensor(memory: mmap.mmap, begin: int, room: int, row: Mapping[str, Any]) ->
         raise ValueError(f"a tensor of {row} ends beyond the file")
     if not count:
         return torch.empty(shape, dtype=dtype)
+    if (begin + first) % dtype.itemsize == 0:
+        return torch.frombuffer(memory, dtype=dtype, count=count, offset=begin + first).view(shape)
     plain = torch.frombuffer(memory, dtype=torch.uint8, count=last - first, offset=begin + first)
-    if (begin + first) % dtype.itemsize:
-        plain = plain.clone()  # written by others
-    return plain.view(dtype).view(shape)
+    return plain.clone().view(dtype).view(shape)  # written by others
 
 
 def read_weights(path: Path) -> dict[str, torch.Tensor]:

@@ -39,6 +39,7 @@ class Linker:
     """(kernel, plan, row of its timings) of every launch."""
     _plans: list[Plan] = field(factory=list)
     _partitions: dict[str, Run] = field(factory=dict)
+    _places: dict[str, torch.device] = field(factory=dict)
 
     def link(self, stored: StoredPlan) -> Plan:
         """Return a host program as a callable of one list, which it empties."""
@@ -53,15 +54,19 @@ class Linker:
     def _object(self, data: Any) -> Any:
         if type(data) is not list:
             return data
-        kind, *fields = map(self._object, data)
-        return _MAKERS[kind](self, *fields)
+        fields = [self._object(d) if type(d) is list else d for d in data]
+        return _MAKERS[fields[0]](self, *fields[1:])
 
     def place(self, name: str) -> torch.device:
         """Return the device of this process that a plan calls by a name."""
+        known = self._places.get(name)
+        if known is not None:
+            return known
         found = torch.device(name)
-        if self.index is None or found.type == HOST:
-            return found
-        return torch.device(found.type, self.index)
+        if self.index is not None and found.type != HOST:
+            found = torch.device(found.type, self.index)
+        self._places[name] = found
+        return found
 
     def allocator(self, name: str) -> Callable[..., torch.Tensor]:
         """Return what allocates on a device."""
