@@ -18,7 +18,7 @@ from gyrator_codegen.extents import guess, power_of_two
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.passes.blocks.choose_blocks import sorts
 from gyrator_codegen.passes.blocks.ranked import Ranked
-from gyrator_ir.body.nodes import Bind, Load, Store
+from gyrator_ir.body.nodes import Bind, Load, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.expr import Const, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.loop.nodes import Buffer
@@ -37,7 +37,14 @@ _STRIDED = 4  # elements that a thread computes where loads skip some...
 _MANY_STRIDED = 4  # ... unless more loads do
 _HELD = 64  # bytes of a row that a thread holds for one of two loads
 _LAUNCH = 4096  # bytes that a core moves while a program is launched
+_STATEMENTS = 10  # a program of more computes as long as its core moves more bytes...
+_HEAVY = 16  # ... and a fold with several results is as much as so many
 _UNNOTICED = 22  # programs a core that are launched while nothing else could be done
+
+_KEPT = frozenset(
+    (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
+)
+"""Folds that keep several numbers."""
 
 _Shape = tuple[int, int, int]
 """Points, elements of each, and warps."""
@@ -57,12 +64,14 @@ class _Space:
     """Inner elements lie side by side rather than points."""
     folds: bool
     """There are inner elements."""
+    scans: bool
+    """Threads exchange running folds."""
     loads: int
     """Different loads."""
     strided: int
     """Those of them that skip elements from point to point."""
     traffic: int
-    """Bytes that are read and written."""
+    """Bytes that are read and written, or that could be while so much is computed."""
     cores: int
 
 
@@ -80,10 +89,11 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     traffic = _traffic(kernel, facts, count * length)
     loads, strided = _loads(kernel)
+    scans = any(isinstance(s, ScanStep) for stage in kernel.stages for s in stage.body)
     if tiles and values["XBLOCK"][0] > 1:
         shapes = best = list(_tiles(count, length, width, cores))
     elif tiles:
-        space = _Space(count, length, width, True, False, loads, strided, traffic, cores)
+        space = _Space(count, length, width, True, False, scans, loads, strided, traffic, cores)
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
     elif whole and sorts(kernel):
@@ -93,7 +103,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     else:
         along = consecutive_inside(kernel)
         folds = bool(kernel.inner)
-        space = _Space(count, length, width, along, folds, loads, strided, traffic, cores)
+        space = _Space(count, length, width, along, folds, scans, loads, strided, traffic, cores)
         if kernel.inner:
             shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], whole, count, length))
         else:
@@ -139,10 +149,14 @@ def _step(kernel: Kernel, index: Expr) -> int:
 
 
 def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
-    """Return the bytes of the buffers, of each not more than an element a point."""
+    """Return the bytes of the buffers, of each not more than an element a point; more where that is
+    not what takes the time."""
     sizes = (math.prod(max(guess(e, facts), 0) for e in b.shape) for b in kernel.parameters)
-    moved = zip(sizes, kernel.parameters, strict=True)
-    return sum(min(size, points) * b.dtype.size for size, b in moved)
+    each = zip(sizes, kernel.parameters, strict=True)
+    moved = sum(min(size, points) * b.dtype.size for size, b in each)
+    body = [s for stage in kernel.stages for s in stage.body]
+    work = len(body) + _HEAVY * sum(isinstance(s, Reduce) and s.kind in _KEPT for s in body)
+    return moved * max(work, _STATEMENTS) // _STATEMENTS
 
 
 def _loads(kernel: Kernel) -> tuple[int, int]:
@@ -268,7 +282,7 @@ def _weights(space: _Space, whole: bool) -> _Weights:
         return evolve(_POINTWISE, elements=wanted, most=wanted)
     if space.along_inner and whole:
         held = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
-        return evolve(_ROWS_AT_ONCE, most=held)
+        return evolve(_ROWS_AT_ONCE, most=2 * held if space.scans else held)
     if space.along_inner:
         return _ROWS_IN_STEPS
     return _ACROSS_AT_ONCE if whole else _ACROSS_IN_STEPS

@@ -14,7 +14,7 @@ from gyrator_codegen.passes.rewriting import KernelPass
 from gyrator_codegen.positions import blocks_of
 from gyrator_ir.body.nodes import Bind, Load, Store
 from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import Expr, ShapeFacts
+from gyrator_ir.expr import ONE, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.loops import in_one_step
 from gyrator_ir.tile.nodes import TiledKernel
@@ -24,8 +24,8 @@ from gyrator_ir.tile.nodes import TiledKernel
 class EarlyLoads(KernelPass):
     """Record the loads of points, or of rows held whole, that wait for nothing.
 
-    What all rows share stays where it is: it takes as many registers, and is near. It goes after
-    `pair-points`.
+    What points or rows share stays where it is: it takes as many registers, and is near. It goes
+    after `pair-points`.
     """
 
     name: ClassVar[str] = "early-loads"
@@ -44,8 +44,8 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
     changed = {s.buffer for s in body if isinstance(s, Store)} | {t.name for t in kernel.locals}
     found = {s.symbol for s in body if isinstance(s, Bind)}
     paired = {(p.stage, place) for p in tiled.pairs for place in (p.first, p.second)}
-    points = {a.symbol for a in kernel.axes}
-    rows = {a.symbol for a in kernel.inner}
+    own = {a.symbol for a in (*kernel.axes, *kernel.inner) if a.extent is not ONE}
+    rows = bool(kernel.inner)
     counts = Counter(n for s in body for n in defined(s))
     seen: set[tuple[str, Expr]] = set()
     for number, stage in enumerate(kernel.stages):
@@ -61,5 +61,5 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
             if counts[s.name] > 1:  # another stage has a value of this name
                 continue
             seen.add(key)
-            if not symbols.isdisjoint(points) and (not rows or not symbols.isdisjoint(rows)):
+            if own.issubset(symbols):
                 yield s.name
