@@ -185,10 +185,6 @@ BY_PYTORCH: dict[str, Case] = {
     "select_scatter_outside": (lambda x, y: x.select_scatter(y, 0, 9), (ROWS, ROWS[0])),
     "diagonal_scatter": (lambda x, y: x.diagonal_scatter(y), (ROWS, X)),
     "diagonal_of_overlapping": (lambda x: x.diagonal_scatter(x.diagonal() * 2), (SHIFTED,)),
-    "as_strided_of_overlapping": (
-        lambda x: torch.as_strided_scatter(x, x[0] * 2, x[0].shape, (1,)),
-        (SHIFTED,),
-    ),
     "huber": (F.huber_loss, (X, X.double() * 2)),
     "soft_margin": (F.soft_margin_loss, (X, X.double() * 2)),
 }

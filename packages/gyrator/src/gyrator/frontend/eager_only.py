@@ -60,11 +60,10 @@ def _wrong(node: Node, overlapping: list[torch.Tensor]) -> str:
     name = name_of(node)
     if why := refused(node, name):
         return why
-    if name in _PARTS or name == "as_strided_scatter":
+    if name in _PARTS:
         copied = fake_of(next(iter(node.all_input_nodes), None))
         if _is_strided(copied) and _overlaps_itself(copied):
             return "writes to elements that share a place in memory"
-    if name in _PARTS:
         return _mismatch(node, _PARTS[name])
     if name in _LOSSES:
         dtypes = {f.dtype for f in map(fake_of, node.args) if isinstance(f, torch.Tensor)}
