@@ -67,6 +67,8 @@ def _let(scope: Scope, s: Let) -> None:
     if s.name in scope.frame.tiled.exact:
         text = args[0]
     else:
+        if s.name in scope.frame.drawn:
+            args = (*args, scope.frame.drawn[s.name])
         text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
     scope.define(s.name, text, s.dtype, varying)
 

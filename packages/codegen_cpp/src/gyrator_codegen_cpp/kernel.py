@@ -15,13 +15,13 @@ from gyrator_codegen_cpp.loops import Span, stretch, vector_loop
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.scope import Frame, Scope
 from gyrator_codegen_cpp.stages import columns, inner_stage, points, transposed
-from gyrator_ir.body.nodes import Bind
+from gyrator_ir.body.nodes import Bind, Let
 from gyrator_ir.expr import product_of
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
 from gyrator_ir.tile.loops import extent_of
-from gyrator_ir.tile.nodes import TiledGroup, TiledKernel
+from gyrator_ir.tile.nodes import DRAWN, TiledGroup, TiledKernel
 
 
 def emit_kernel(
@@ -120,7 +120,7 @@ def _sizes(frame: Frame) -> None:
 
 
 def _locals(frame: Frame, scope: Scope) -> None:
-    """Declare the row scratch of a point."""
+    """Declare the row scratch of a point, and what holds random words that are drawn ahead."""
     lanes = frame.width if frame.nest is not None and frame.nest.across else 1
     for local in frame.kernel.locals:
         name = frame.pointers[local.name] = frame.names.take(local.name)
@@ -132,6 +132,10 @@ def _locals(frame: Frame, scope: Scope) -> None:
             scope.line(f"alignas(64) {element} {name}[{extent * lanes}];")
             continue
         scope.scratch(name, element, f"{lanes} * ({scope.index(local.extent)})")
+    for s in (s for stage in frame.kernel.stages for s in stage.body):
+        if isinstance(s, Let) and s.op in DRAWN and s.name not in frame.drawn:
+            name = frame.drawn[s.name] = frame.names.take(f"{s.name}_drawn")
+            scope.line(f"gy_drawn {name};")
 
 
 def _units(scope: Scope) -> None:

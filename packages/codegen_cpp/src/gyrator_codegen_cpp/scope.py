@@ -86,6 +86,8 @@ class Frame:
         self.pointers: dict[str, str] = {}
         self.local_rows: set[str] = set()
         """Locals that hold a vector of points at each address, not one value."""
+        self.drawn: dict[str, str] = {}
+        """What holds the words ahead of a random number, by its name."""
         self.checks = index_checks(kernel)
         self.arrays: dict[str, Array] = {}
         """Values that an array over a loop holds, by name."""

@@ -162,6 +162,8 @@ extern "C" void raw_v(const su32 *c, const su32 *k, su32 *o) {
 #endif
 #define FUNCTION(name, out, k, step, call) \\
 extern "C" void name##_##k(const si64 *p, out *o, si64 n) { \\
+  gy_drawn d; \\
+  (void)d; \\
   for (si64 i = 0; i < n; i += step) { \\
     auto a = gy_##k##load(p + i); \\
     gy_store(o + i, call); \\
@@ -171,6 +173,9 @@ extern "C" void name##_##k(const si64 *p, out *o, si64 n) { \\
 FUNCTION(rand, sf32, k, step, gy_rand(12345678901234567ul, a)) \\
 FUNCTION(randn, sf32, k, step, gy_randn(7, a)) \\
 FUNCTION(word, su32, k, step, gy_rand_u32(7, a)) \\
+FUNCTION(ahead, sf32, k, step, gy_rand(12345678901234567ul, a, d)) \\
+FUNCTION(nahead, sf32, k, step, gy_randn(7, a, d)) \\
+FUNCTION(seeds, sf32, k, step, gy_rand((su64)(i / 48), a, d)) \\
 FUNCTION(int, si64, k, step, gy_randint64(7, a, -5, 12))
 EACH(s, 1)
 #if GY_VEC
@@ -215,6 +220,19 @@ def test_random_values_have_their_distribution(isa, folder):
         for name, code in (("rand", "f32"), ("randn", "f32"), ("word", "u32"), ("int", "i64")):
             s, v = library.map(f"{name}_s", code, offset), library.map(f"{name}_v", code, offset)
             assert same_bits(s, v).all()
+
+
+@pytest.mark.parametrize("start", [0, 4, 2, 60, 1 << 33, (1 << 34) - 24, -8])
+def test_words_that_are_drawn_ahead_are_those_of_each_offset(vector_isa, folder, start):
+    library = build(PHILOX, vector_isa, folder)
+    along = np.arange(start, start + 480)
+    rows = (np.arange(480) // 48 * 1000 + np.arange(480) % 48) + start
+    back = along.reshape(-1, 16)[::-1].ravel()
+    wrapped = start + np.arange(480) % 20
+    for offset in (along, rows, back, wrapped, along[::-1].copy(), 3 * along, np.repeat(along, 2)):
+        for name, plain in (("ahead", "rand"), ("nahead", "randn"), ("seeds", "seeds")):
+            want = library.map(f"{plain}_s", "f32", offset)
+            assert same_bits(library.map(f"{name}_v", "f32", offset), want).all()
 
 
 ATOMIC = """

@@ -94,6 +94,67 @@ GY_FN vu32 gy_rand_u32(su64 seed, vi64 offset) {
   return gy_word_by(k >> 1, gy_word_by(k & 1, a, b), gy_word_by(k & 1, c, d));
 }
 #endif
+//% gy_drawn
+// Words that are drawn ahead, of counters that follow one another: the rounds of Philox give four
+// words a lane, and so four vectors.
+struct gy_drawn {
+#if GY_VEC
+  su64 seed;
+  si64 first, live = 0;
+  su32 words[4 * GY_LANES];
+#endif
+};
+#if GY_VEC
+#if GY_LANES == 16
+#define GY_ZIP_LO 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
+#define GY_ZIP_HI 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
+#define GY_ZIP_LO_2 0, 1, 16, 17, 2, 3, 18, 19, 4, 5, 20, 21, 6, 7, 22, 23
+#define GY_ZIP_HI_2 8, 9, 24, 25, 10, 11, 26, 27, 12, 13, 28, 29, 14, 15, 30, 31
+#define GY_EVEN_TWICE 0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10, 10, 12, 12, 14, 14
+#define GY_ODD_TWICE 1, 1, 3, 3, 5, 5, 7, 7, 9, 9, 11, 11, 13, 13, 15, 15
+#elif GY_LANES == 8
+#define GY_ZIP_LO 0, 8, 1, 9, 2, 10, 3, 11
+#define GY_ZIP_HI 4, 12, 5, 13, 6, 14, 7, 15
+#define GY_ZIP_LO_2 0, 1, 8, 9, 2, 3, 10, 11
+#define GY_ZIP_HI_2 4, 5, 12, 13, 6, 7, 14, 15
+#define GY_EVEN_TWICE 0, 0, 2, 2, 4, 4, 6, 6
+#define GY_ODD_TWICE 1, 1, 3, 3, 5, 5, 7, 7
+#else
+#define GY_ZIP_LO 0, 4, 1, 5
+#define GY_ZIP_HI 2, 6, 3, 7
+#define GY_ZIP_LO_2 0, 1, 4, 5
+#define GY_ZIP_HI_2 2, 3, 6, 7
+#define GY_EVEN_TWICE 0, 0, 2, 2
+#define GY_ODD_TWICE 1, 1, 3, 3
+#endif
+// Whether counters follow one another from a multiple of four on.
+GY_FN bool gy_are_fours(vi64 offset) {
+  vi64 along = gy_to_i64(vi32{GY_IOTA});
+  gy_hi64 first = offset.lo[0] - gy_hi64{}, other = ((offset.lo - along.lo) ^ first) | ((offset.hi - along.hi) ^ first);
+  si64 any = offset.lo[0] & 3;
+  for (si32 i = 0; i < GY_LANES / 2; i++) any |= other[i];
+  return any == 0;
+}
+static __attribute__((noinline)) void gy_draw_ahead(su64 seed, si64 first, gy_drawn &d) {
+  vu32 a, b, c, e;
+  vi64 along = gy_to_i64(vi32{GY_IOTA}), n = vi64{along.lo * 4 + first, along.hi * 4 + first};
+  gy_rand_four(seed, n, a, b, c, e);
+  vu32 x = __builtin_shufflevector(a, b, GY_ZIP_LO), y = __builtin_shufflevector(c, e, GY_ZIP_LO);
+  vu32 z = __builtin_shufflevector(a, b, GY_ZIP_HI), w = __builtin_shufflevector(c, e, GY_ZIP_HI);
+  gy_stu(d.words, __builtin_shufflevector(x, y, GY_ZIP_LO_2));
+  gy_stu(d.words + GY_LANES, __builtin_shufflevector(x, y, GY_ZIP_HI_2));
+  gy_stu(d.words + 2 * GY_LANES, __builtin_shufflevector(z, w, GY_ZIP_LO_2));
+  gy_stu(d.words + 3 * GY_LANES, __builtin_shufflevector(z, w, GY_ZIP_HI_2));
+  d.seed = seed;
+  d.first = first;
+  d.live = 3 * GY_LANES + 1;
+}
+// The words of counters that follow one another from `first` on, a multiple of four.
+GY_FN vu32 gy_words_from(su64 seed, si64 first, gy_drawn &d) {
+  if ((su64)(first - d.first) >= (su64)d.live || seed != d.seed) gy_draw_ahead(seed, first, d);
+  return gy_ldu<vu32>(d.words + (first - d.first));
+}
+#endif
 //% gy_unit_24
 // The upper 24 bits as a multiple of 2^-24 in [0, 1).
 GY_FN sf32 gy_unit_24(su32 r) { return (sf32)(si32)(r >> 8) * 5.9604644775390625e-8f; }
@@ -101,6 +162,12 @@ GY_V(GY_FN vf32 gy_unit_24(vu32 r) { return GY_C((vi32)(r >> 8), vf32) * 5.96046
 //% gy_rand
 GY_FN sf32 gy_rand(su64 seed, si64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); }
 GY_V(GY_FN vf32 gy_rand(su64 seed, vi64 offset) { return gy_unit_24(gy_rand_u32(seed, offset)); })
+GY_FN sf32 gy_rand(su64 seed, si64 offset, gy_drawn &) { return gy_rand(seed, offset); }
+#if GY_VEC
+GY_FN vf32 gy_rand(su64 seed, vi64 offset, gy_drawn &d) {
+  return gy_are_fours(offset) ? gy_unit_24(gy_words_from(seed, offset.lo[0], d)) : gy_rand(seed, offset);
+}
+#endif
 //% gy_randn
 // Box-Muller; the radius takes u + 2^-24 in (0, 1], so that the logarithm is finite. An odd offset
 // takes the sine, which is the cosine a quarter of a turn before.
@@ -116,6 +183,15 @@ GY_FN sf32 gy_randn(su64 seed, si64 offset) {
 GY_FN vf32 gy_randn(su64 seed, vi64 offset) {
   vu32 a, b, c, d, k = gy_rand_four(seed, offset, a, b, c, d);
   return gy_box_muller<vf32>(gy_word_by(k >> 1, a, c), gy_word_by(k >> 1, b, d), k & 1);
+}
+#endif
+GY_FN sf32 gy_randn(su64 seed, si64 offset, gy_drawn &) { return gy_randn(seed, offset); }
+#if GY_VEC
+GY_FN vf32 gy_randn(su64 seed, vi64 offset, gy_drawn &d) {
+  if (!gy_are_fours(offset)) return gy_randn(seed, offset);
+  vu32 w = gy_words_from(seed, offset.lo[0], d);
+  vu32 r0 = __builtin_shufflevector(w, w, GY_EVEN_TWICE), r1 = __builtin_shufflevector(w, w, GY_ODD_TWICE);
+  return gy_box_muller<vf32>(r0, r1, (vu32)vi32{GY_IOTA} & 1);
 }
 #endif
 //% gy_randint64
