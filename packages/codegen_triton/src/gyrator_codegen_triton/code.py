@@ -53,7 +53,7 @@ class Code:
     inner: bool = False
     """What is written has both dimensions: an inner stage, or a tile."""
     reuses: dict[tuple[int, int], tuple[int, int]] = field(init=False)
-    """Which load gives what another one, by stage and statement, has read."""
+    """Which load gives what another statement, by stage and place, has read or stored."""
     barriers: frozenset[tuple[int, int]] = field(init=False)
     """The stages and statements that barriers stand ahead of."""
     _forms: dict[Expr, Expr] = field(init=False)

@@ -152,12 +152,9 @@ class LibraryChoice:
         What is quickest is measured for each product, with a bias and without, once a machine.
         """
         asked = (*_PACKINGS, _COLD_BYTES, product, after, biased, self._exact)
-        key = self._key(repr(asked), product.device)
-        best = remembered(self.setting.cache, key)
-        if best is None:
-            with self._alone(product.device) as measure:
-                best = measure.packed(product, after, biased, self._exact)
-            remember(self.setting.cache, key, best)
+        best = self._found(
+            asked, product.device, lambda m: m.packed(product, after, biased, self._exact)
+        )
         return _PACKINGS[best]
 
     def allows(self, device: str, after: Activation) -> bool:
@@ -165,7 +162,7 @@ class LibraryChoice:
         keep NaN and be as exact as ATen, which is measured once a machine."""
         if not self._exact:
             return True
-        return self._found(("after", after), device, lambda measure: measure.keeps(after))
+        return bool(self._found(("after", after), device, lambda measure: measure.keeps(after)))
 
     def integers(self, call: Product | Convolution) -> bool:
         """Return whether a product or a convolution of quantised tensors is quicker in integers,
@@ -175,30 +172,26 @@ class LibraryChoice:
         right = self._found("bytes", call.device, lambda _: sums_are_right())
         if not right:
             return False
-        return self._found((_COLD_BYTES, call), call.device, lambda m: m.in_integers(call))
+        asked = (_COLD_BYTES, call)
+        return bool(self._found(asked, call.device, lambda m: m.in_integers(call)))
 
-    def _found(self, what: Any, device: str, ask: Callable[[Measure], bool]) -> bool:
+    def _found(self, what: Any, device: str, ask: Callable[[Measure], Any]) -> Any:
         """Return what was found out on this machine, now or before."""
         key = self._key(repr(what), device)
         found = remembered(self.setting.cache, key)
         if found is None:
             with self._alone(device) as measure:
-                found = int(ask(measure))
+                found = ask(measure)
             remember(self.setting.cache, key, found)
-        return bool(found)
+        return found
 
     def by_points(self, convolutions: Sequence[ImageConvolution]) -> bool:
         """Return whether the images of convolutions are to lie by points; each convolution is
         measured once a machine and number of threads."""
 
-        def seconds(convolution: ImageConvolution) -> Mapping[str, float]:
-            key = self._key(repr((convolution, torch.get_num_threads())), convolution.device)
-            found: Mapping[str, float] | None = remembered(self.setting.cache, key)
-            if found is None:
-                with self._alone(convolution.device) as measure:
-                    found = timed(convolution, measure.device, measure.generator)
-                remember(self.setting.cache, key, found)
-            return found
+        def seconds(one: ImageConvolution) -> Any:
+            asked = (one, torch.get_num_threads())
+            return self._found(asked, one.device, lambda m: timed(one, m.device, m.generator))
 
         return points_quicker(convolutions, seconds)
 

@@ -84,7 +84,6 @@ class ChannelsLast:
     packing: frozenset[str] = frozenset()
     """Types of devices whose library is to be given packed weights, and packs those of `float32`
     and `bfloat16`: convolutions with these have results by points."""
-
     choosing: frozenset[str] = frozenset()
     """Types of devices for which `layouts` is asked."""
     layouts: Layouts | None = field(default=None, repr=False)
