@@ -2,7 +2,7 @@
 
 import pytest
 
-from gyrator_codegen.passes import all_passes
+from gyrator_codegen.passes.registry import all_passes
 
 pytest_plugins = ["gyrator_testing.filetest.plugin"]
 

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from gyrator_codegen import lane_access, lane_slope, split_terms
-from gyrator_ir.expr import Const, Sym, evaluate, expr
+from gyrator_ir.expr import Const, Sym, evaluate, expr, maximum, minimum
 from gyrator_ir.tile.nodes import Access
 
 V, U, S, T = Sym("i1"), Sym("i0"), Sym("s0"), Sym("t0")
@@ -27,6 +27,15 @@ CASES = {
     "crosses by another symbol": ((V + U) % 8, Access.LANES),
     "divisor not known": (V % S, Access.LANES),
     "quadratic": (V * V, Access.LANES),
+    "rolled": ((V + 61) % 64 + 64 * U, Access.RUNS),
+    "reflected": (9 - maximum(V - 2, 2 - V) + 2 * V, Access.LANES),
+    "clamped": (minimum(maximum(V - 3, Const(0)), Const(40)), Access.RUNS),
+    "reflected twice": (
+        63 - maximum(63 - maximum(V - 2, 2 - V), maximum(V - 2, 2 - V) - 63),
+        Access.RUNS,
+    ),
+    "every second of a roll": (2 * ((V + 3) % 64), Access.LANES),
+    "backwards in a roll": ((3 - V) % 64, Access.LANES),
 }
 
 
@@ -35,6 +44,16 @@ def test_access(name):
     e, kind = CASES[name]
 
     assert lane_access(e, V, LANES, NONE).kind is kind
+
+
+@pytest.mark.parametrize("name", [name for name, (_, kind) in CASES.items() if kind is Access.RUNS])
+def test_runs_grow_by_no_more_than_one(name):
+    addresses = [evaluate(CASES[name][0], {V: k, U: 3}) for k in range(200)]
+
+    growth = [b - a for a, b in itertools.pairwise(addresses)]
+
+    assert max(growth) == 1
+    assert growth.count(1) > len(growth) // 8
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -47,8 +66,8 @@ def test_slope_is_what_lanes_show(name):
         env = {U: u, S: s}
         first = evaluate(e, env | {V: start})
         step = evaluate(slope, env)
-        found = [evaluate(e, env | {V: start + k}) for k in range(LANES)]
-        assert found == [first + k * step for k in range(LANES)]
+        values = [evaluate(e, env | {V: start + k}) for k in range(LANES)]
+        assert values == [first + k * step for k in range(LANES)]
 
 
 def test_bound_symbols_vary():

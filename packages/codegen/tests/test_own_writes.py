@@ -50,7 +50,7 @@ def test_axes_that_an_address_does_not_tell():
 def test_owners_never_share_an_address():
     """Against all addresses of small kernels."""
     rng = np.random.default_rng(0)
-    told = 0
+    count = 0
     for _ in range(300):
         factors = rng.choice([-6, -1, 0, 1, 2, 3, 5, 6, 12, 24, 30], 4)
         m, n = rng.integers(1, 7, 2)
@@ -63,6 +63,6 @@ def test_owners_never_share_an_address():
             met["i0"].setdefault(at, set()).add(a)
             met["i1"].setdefault(at, set()).add(b)
         for name in owned(e, m=int(m), n=int(n)):
-            told += 1
+            count += 1
             assert all(len(values) == 1 for values in met[name].values()), (e, name)
-    assert told > 50
+    assert count > 50

@@ -29,21 +29,21 @@ def within(ends, dtype, rng):
     """Return numbers of an interval, its ends among them."""
     low, high = ends
     if dtype.is_int:
-        found = rng.integers(low, high, COUNT, endpoint=True)
+        samples = rng.integers(low, high, COUNT, endpoint=True)
     else:
-        found = low + rng.random(COUNT) * (high - low)
-    found[:2] = low, high
-    return np.clip(found.astype(NUMPY[dtype]), low, high)
+        samples = low + rng.random(COUNT) * (high - low)
+    samples[:2] = low, high
+    return np.clip(samples.astype(NUMPY[dtype]), low, high)
 
 
 def told(operands, dtype, ranges):
     """Tell of values that take any number of some intervals; return their names."""
     names = []
     for k, (low, high) in enumerate(operands):
-        ranges.tell(Const(f"low{k}", low, dtype))
-        ranges.tell(Const(f"high{k}", high, dtype))
-        ranges.tell(Const(f"c{k}", True, DType.BOOL))
-        ranges.tell(Let(f"x{k}", "where", (f"c{k}", f"low{k}", f"high{k}"), dtype))
+        ranges.add(Const(f"low{k}", low, dtype))
+        ranges.add(Const(f"high{k}", high, dtype))
+        ranges.add(Const(f"c{k}", True, DType.BOOL))
+        ranges.add(Let(f"x{k}", "where", (f"c{k}", f"low{k}", f"high{k}"), dtype))
         names.append(f"x{k}")
     return tuple(names)
 
@@ -66,20 +66,20 @@ def test_results_lie_in_their_range(op, dtype):
                 continue
         result = DType.BOOL if op in COMPARED else dtype
         with np.errstate(all="ignore"):
-            found = np.asarray(apply(op, arrays, result))
+            results = np.asarray(apply(op, arrays, result))
         s = Let("y", op, names, result)
-        ranges.tell(s)
+        ranges.add(s)
         if op in COMPARED:
             known = ranges.compared(s)
             decided += known is not None
-            assert known is None or (found == known).all(), (operands, known)
+            assert known is None or (results == known).all(), (operands, known)
             continue
         known = ranges.of("y")
         if known is None:
             continue
         decided += 1
-        assert (found >= known[0]).all(), (operands, known, found.min())
-        assert (found <= known[1]).all(), (operands, known, found.max())
+        assert (results >= known[0]).all(), (operands, known, results.min())
+        assert (results <= known[1]).all(), (operands, known, results.max())
     assert decided > 20
 
 
@@ -93,7 +93,7 @@ def test_places_of_a_resized_line():
         Let("c", "mul", ("b", "h"), F32),
         Let("d", "cast", ("c",), I64),
     ):
-        ranges.tell(s)
+        ranges.add(s)
     assert ranges.of("a") == (0, 63)
     low, high = ranges.of("d")
     assert (low, high) == (0, 31)

@@ -41,7 +41,7 @@ def fold(x, y):
 
 
 @pytest.mark.parametrize(
-    ("given", "symbol", "inner"),
+    ("subject", "symbol", "inner"),
     [
         (kernel([(I0, 64), (I1, 64)], [], copy(64 * I0 + I1, 64 * I0 + I1)), I1, False),
         (kernel([(I0, 64), (I1, 64)], [], copy(64 * I1 + I0, 64 * I1 + I0)), I0, False),
@@ -51,11 +51,11 @@ def fold(x, y):
         (kernel([(I0, 4096)], [(R0, 3)], *fold(3 * I0 + R0, I0)), I0, False),
     ],
 )
-def test_contiguous_axis_wins(given, symbol, inner):
-    axis = choose_vector_axis(given, 16)
+def test_contiguous_axis_wins(subject, symbol, inner):
+    axis = choose_vector_axis(subject, 16)
 
     assert axis is not None
-    assert (axis.symbol, axis in given.inner) == (symbol, inner)
+    assert (axis.symbol, axis in subject.inner) == (symbol, inner)
 
 
 def test_scans_run_across_contiguous_points():
@@ -82,9 +82,9 @@ def test_sorts_take_one_point_at_a_time():
             Store("y", 64 * R0 + I0, "v"),
         ),
     )
-    given = kernel([(I0, 64)], [(R0, 100)], body)
+    subject = kernel([(I0, 64)], [(R0, 100)], body)
 
-    assert choose_vector_axis(given, 16) in given.inner
+    assert choose_vector_axis(subject, 16) in subject.inner
 
 
 def test_no_axes_no_vectors():

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from gyrator_codegen_cpp.stage import ARCHITECTURES, CppBackend
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_codegen_cpp.stage import CppBackend
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel, KernelGroup, Schedule
 from gyrator_ir.provenance import Origin
@@ -24,13 +25,13 @@ ARCHS = ("avx512", "avx2", "neon", "plain")
 
 def target(arch: str, **heuristics: int) -> Target:
     """Return a CPU target for an instruction set."""
-    given = {"cores": 2} | heuristics
+    inputs = {"cores": 2} | heuristics
     return Target(
         device="cpu",
         arch=arch,
         kernel_backend="c++",
         capabilities=Capabilities(dtypes=frozenset(NUMPY)),
-        heuristics=Heuristics(**given),
+        heuristics=Heuristics(**inputs),
     )
 
 
@@ -58,7 +59,7 @@ class Library(BuiltKernels):
         facts = facts or ShapeFacts()
         units = backend.emit(alone, facts, origins, bound)
         units += backend.emit(groups, facts, origins, bound)
-        flags = [optimise if f == "-O3" else f for f in FLAGS] + [*ARCHITECTURES[arch].flags]
+        flags = [optimise if f == "-O3" else f for f in FLAGS] + [*Isa.of(arch).flags]
         by = caller(arch, folder)
         super().__init__(
             kernels, units,

@@ -378,8 +378,8 @@ def test_special_values(library, direction, special):
     x = np.random.default_rng(7).standard_normal((4, 100)).astype("f")
     x[0, 63] = x[0, 90] = x[1, 5] = x[2, 99] = special
     x[3] = -np.inf
-    given = x if direction == "rows" else np.ascontiguousarray(x.T)
-    sizes = {"s0": given.shape[0], "s1": given.shape[1]}
+    inputs = x if direction == "rows" else np.ascontiguousarray(x.T)
+    sizes = {"s0": inputs.shape[0], "s1": inputs.shape[1]}
     for kind in (ReduceKind.MIN, ReduceKind.MAX, ReduceKind.ARGMIN, ReduceKind.ARGMAX,
                  ReduceKind.ONLINE_SOFTMAX):  # fmt: skip
         want = folded(kind, x.astype("d"))
@@ -388,7 +388,7 @@ def test_special_values(library, direction, special):
 
         library(
             f"{direction}_{kind.value}",
-            {"x": given} | {f"y{k}": y for k, y in enumerate(got)},
+            {"x": inputs} | {f"y{k}": y for k, y in enumerate(got)},
             **sizes,
         )
 
@@ -548,8 +548,8 @@ def test_kernels_that_differ_in_names_share_a_function():
             outer(Store("out0", I0, "q")),
         ],
     )  # fmt: skip
-    given = [rows(f"k{n - 64}", 4, n, ReduceKind.SUM, 1) for n in (64, 66)]
-    units = emitted([*given, other])
+    inputs = [rows(f"k{n - 64}", 4, n, ReduceKind.SUM, 1) for n in (64, 66)]
+    units = emitted([*inputs, other])
     symbols = {s.kernel: s.symbol for u in units for s in u.kernels}
 
     assert symbols["k0"] == symbols["k1"] != symbols["k2"]
@@ -575,10 +575,10 @@ def test_refusals():
     bound = target("avx512")
     pairs = kernel("k", [(I0, 4)], [], [outer(Load("a", "x", I0), Store("y", I0, "a"))],
                         {"x": DType.C64, "y": DType.C64})  # fmt: skip
-    found = CppBackend().refuses(pairs, bound)
+    result = CppBackend().refuses(pairs, bound)
 
-    assert found is not None
-    assert found.code == "GY-CPP-001"
+    assert result is not None
+    assert result.code == "GY-CPP-001"
     assert CppBackend().refuses(softmax("k", 4, 4), bound) is None
     masked = kernel("k", [(I0, 4)], [], [outer(Const("c", True, BOOL), Load("a", "x", I0, "c"),
                                                 Store("y", I0, "a"))])  # fmt: skip

@@ -19,13 +19,13 @@ TEXT = """kernel t on cpu template flex_attention (q, q, q, n, at) -> (y) with {
 """  # noqa: E501
 
 
-@pytest.mark.parametrize(("dtype", "length", "held"), [("f32", 4, True), ("f64", 4, False),
+@pytest.mark.parametrize(("dtype", "length", "supported"), [("f32", 4, True), ("f64", 4, False),
                                                        ("f32", 600, False)])  # fmt: skip
-def test_types_and_lengths(dtype: str, length: int, held: bool) -> None:
+def test_types_and_lengths(dtype: str, length: int, supported: bool) -> None:
     (kernel,) = map(read_launchable, parse_lines(TEXT.format(dtype=dtype, length=length)))
     why = CppBackend().refuses_template(kernel, target("avx2"))
-    assert (why is None) == held
-    if held:
+    assert (why is None) == supported
+    if supported:
         (unit,) = CppBackend().emit([kernel], ShapeFacts(), (), target("avx2"))
         assert "_some_all(" not in unit.text  # nothing is left of formulas that change nothing
     else:

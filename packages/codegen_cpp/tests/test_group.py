@@ -56,5 +56,5 @@ def test_group(library, number) -> None:
     for member, case in enumerate(cases):
         want = {k: v.copy() for k, v in case.arrays.items()}
         run_kernel(case.kernel, want, sizes)
-        mine = {k: got[whole.parameter(member, k)] for k in case.arrays}
-        assert_same_writes(case.kernel, mine, want)
+        actual = {k: got[whole.parameter(member, k)] for k in case.arrays}
+        assert_same_writes(case.kernel, actual, want)

@@ -39,8 +39,8 @@ def beside(*steps):
     return kernel("k", [(I0, 4)], [(R0, 8)], stages)
 
 
-def refused(found):
-    return CppBackend().refuses(found, target("avx512"))
+def refused(result):
+    return CppBackend().refuses(result, target("avx512"))
 
 
 def test_an_op_that_the_target_lacks_is_refused():
@@ -51,13 +51,13 @@ def test_an_op_that_the_target_lacks_is_refused():
     erfinv = kernel("k", [(I0, 4)], [], [outer(*body)])
     assert CppBackend().refuses(erfinv, bound) is None
 
-    found = CppBackend().refuses(erfinv, evolve(bound, capabilities=lacking))
+    result = CppBackend().refuses(erfinv, evolve(bound, capabilities=lacking))
 
-    assert found is not None
-    assert found.code == "GY-CPP-002"
-    assert found.message == "C++ kernels have no erfinv"
-    assert found.where == "b in kernel k"
-    assert "ATen" in found.help
+    assert result is not None
+    assert result.code == "GY-CPP-002"
+    assert result.message == "C++ kernels have no erfinv"
+    assert result.where == "b in kernel k"
+    assert "ATen" in result.help
 
 
 @pytest.mark.parametrize(
@@ -67,55 +67,55 @@ def test_an_op_that_the_target_lacks_is_refused():
 )
 def test_collectives_that_cannot_share_a_stage_are_refused(steps):
     """A sort stands alone in its stage; scans of one stage run in one direction."""
-    found = refused(beside(*steps))
+    result = refused(beside(*steps))
 
-    assert found is not None
-    assert found.code == "GY-CPP-003"
-    assert "scans in both directions, or sorts beside other collectives" in found.message
-    assert found.where == "kernel k"
-    assert found.help == "schedule them as separate stages"
+    assert result is not None
+    assert result.code == "GY-CPP-003"
+    assert "scans in both directions, or sorts beside other collectives" in result.message
+    assert result.where == "kernel k"
+    assert result.help == "schedule them as separate stages"
 
 
 @pytest.mark.parametrize("steps", [(SCAN,), (BACK,), (SORT,), (FOLD,), (SCAN, FOLD), (FOLD, BACK)])
 def test_collectives_that_are_not_refused_are_emitted(steps):
     """What `refuses` lets through, the emitter writes."""
-    found = beside(*steps)
-    assert refused(found) is None
-    (unit,) = CppBackend().emit([found], ShapeFacts(), (), target("avx512"))
+    result = beside(*steps)
+    assert refused(result) is None
+    (unit,) = CppBackend().emit([result], ShapeFacts(), (), target("avx512"))
     assert "gy_k_" in unit.text
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"loops": (GRID, Loop(LoopKind.LOOP, (R0,), 8))}, "vectors of 8"),
-        ({"loops": (Loop(LoopKind.GRID, (I0,), 2), VECTORS)}, "along other axes"),
+        ({"loops": (Loop(LoopKind.GRID, (I0,), 2), VECTORS)}, "along axes other"),
         ({"loops": (Loop(LoopKind.GRID, (R0, I0), 16),)}, "several axes"),
         ({"loops": (VECTORS,)}, "without a grid loop"),
         ({"loops": (GRID, VECTORS, VECTORS)}, "this order"),
         ({"reductions": (Reduction("f", Method.AT_ONCE),)}, "at once"),
-        ({"reductions": (Reduction("f", Method.ACCUMULATE, unroll=3),)}, "power of two"),
+        ({"reductions": (Reduction("f", Method.ACCUMULATE, unroll=3),)}, "powers of two"),
         ({"reductions": (evolve(TWICE, keep=("a",)),)}, "part of a row"),
-        ({"loops": COLUMNS, "reductions": (TWICE,)}, "two passes but along vectors"),
+        ({"loops": COLUMNS, "reductions": (TWICE,)}, "two passes that are not along vectors"),
         ({"index": DType.I32}, "indices in i32"),
         ({"replicated": ("a",)}, "replicated"),
     ],
 )
-def test_tilings_for_other_machines_are_refused(changes, said):
+def test_tilings_for_other_machines_are_refused(changes, message):
     backend, bound = CppBackend(), target("avx512")
     program = backend.tile([beside(FOLD)], ShapeFacts(), (), bound)
     backend.emit_tiled(program, bound)
     other = evolve(program, kernels=(evolve(program.kernels[0], **changes),))
 
-    with pytest.raises(UnsupportedError, match=f"GY-CPP-004.*{said}"):
+    with pytest.raises(UnsupportedError, match=f"GY-CPP-004.*{message}"):
         backend.emit_tiled(other, bound)
 
 
 def test_only_what_was_loaded_is_loaded_again():
     body = Load("a", "x", AT), Let("b", "neg", ("a",), F32), evolve(FOLD, args=("b",))
     backend, bound = CppBackend(), target("avx512")
-    made = kernel("k", [(I0, 4)], [(R0, 8)], [inner(*body), outer(Store("total", I0, "f"))])
-    program = backend.tile([made], ShapeFacts(), (), bound)
+    result = kernel("k", [(I0, 4)], [(R0, 8)], [inner(*body), outer(Store("total", I0, "f"))])
+    program = backend.tile([result], ShapeFacts(), (), bound)
     again = evolve(program.kernels[0], reductions=(evolve(TWICE, reload=True),))
 
     with pytest.raises(UnsupportedError, match=r"GY-CPP-004.*computed values"):

@@ -220,118 +220,86 @@ def _lgamma_tail(u: mp.mpf) -> mp.mpf:
     return x * (mp.loggamma(x) - (x - 0.5) * mp.log(x) + x - mp.log(2 * mp.pi) / 2)
 
 
+_HALF_LN2 = mp.log(2) / 2 * mp.mpf("1.01")
+_QUARTER = mp.pi / 4 * mp.mpf("1.001")
+_Z_LOG = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
+_ZERO = mp.mpf("1e-12")
+
+
 def targets() -> Iterator[Fit]:
     """All fits, float32 ones first."""
-    f32, f64 = np.float32, np.float64
-    half_ln2 = mp.log(2) / 2 * mp.mpf("1.01")
-    quarter = mp.pi / 4 * mp.mpf("1.001")
-    third = mp.mpf(1) / 3
-    z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
-    zero = mp.mpf("1e-12")
-    yield Fit("exp_f32", _exp_tail, -half_ln2, half_ln2, 4, lambda r: r * r, f32)
-    yield Fit(
-        "exp2_f32",
-        lambda r: (mp.mpf(2) ** r - 1) / r,
-        mp.mpf("-0.5"),
-        mp.mpf("0.5"),
-        5,
-        abs,
-        f32,
-    )
-    near_1 = mp.mpf(1) / 64
-    yield Fit(
-        "log_table_f32",
-        _log_tail,
-        -near_1,
-        2 * near_1,
-        2,
-        lambda f: abs(f) ** 3 / abs(mp.log1p(f)),
-        f32,
-    )
-    yield Fit("log_f32", _log_tail, -third, third, 8, lambda f: abs(f) ** 3 / abs(mp.log1p(f)), f32)
-    yield Fit("tanh_f32", _odd_tail(mp.tanh), zero, mp.mpf("0.4"), 5, lambda z: z, f32)
-    yield Fit(
-        "erf_f32",
-        lambda z: _erf_over_x(z) - 1,
-        zero,
-        mp.mpf("0.87"),
-        6,
-        lambda z: 1 / _erf_over_x(z),
-        f32,
-    )
-    yield Fit(
-        "erfc_exponent_f32",
-        lambda x: -mp.log(mp.erfc(x)),
-        mp.mpf("0.92"),
-        mp.mpf("4.0"),
-        8,
-        mp.erfc,
-        f32,
-    )
-    yield Fit("exp_f64", _exp_tail, -half_ln2, half_ln2, 8, lambda r: r * r, f64)
-    yield Fit("log_f64", _log_s, zero, z_log, 5, lambda z: z, f64)
-    yield Fit("atan_f64", _odd_tail(mp.atan), zero, mp.mpf("0.1717"), 8, lambda z: z, f64)
-    yield Fit("sin_f64", _odd_tail(mp.sin), zero, quarter**2, 4, lambda z: z, f64)
-    yield Fit("cos_f64", _cos_tail, zero, quarter**2, 4, lambda z: z * z, f64)
-    yield Fit("erf_f64", _erf_over_x, zero, mp.mpf(1), 9, _one, f64)
-    # t runs over x in [0.9, 10.3]
-    yield Fit(
-        "erfcx_f64",
-        _erfcx_of_t,
-        mp.mpf("-0.471"),
-        mp.mpf("0.61"),
-        12,
-        lambda t: 1 / _erfcx_of_t(t),
-        f64,
-    )
-    yield Fit(
-        "erfinv_small_f64",
-        lambda u: _erfinv_of_w(u + mp.mpf("2.5")),
-        mp.mpf("-2.5") + zero,
-        mp.mpf("2.5"),
-        13,
-        lambda u: 1 / _erfinv_of_w(u + mp.mpf("2.5")),
-        f64,
-    )
-    yield Fit(
-        "erfinv_large_f64",
-        lambda u: _erfinv_of_w((u + 3) ** 2),
-        mp.sqrt(5) - 3,
-        mp.mpf("4.1") - 3,
-        17,
-        lambda u: 1 / _erfinv_of_w((u + 3) ** 2),
-        f64,
-    )
+    yield from _single_targets()
+    yield from _double_targets()
     yield from _wide_targets()
+
+
+def _single_targets() -> Iterator[Fit]:
+    f32, half, third, near_1 = np.float32, mp.mpf("0.5"), mp.mpf(1) / 3, mp.mpf(1) / 64
+
+    def exp2(r: mp.mpf) -> mp.mpf:
+        return (mp.mpf(2) ** r - 1) / r
+
+    def log_weight(f: mp.mpf) -> mp.mpf:
+        return abs(f) ** 3 / abs(mp.log1p(f))
+
+    def erf(z: mp.mpf) -> mp.mpf:
+        return _erf_over_x(z) - 1
+
+    def exponent(x: mp.mpf) -> mp.mpf:
+        return mp.log(mp.erfc(x), 2)
+
+    yield Fit("exp_f32", _exp_tail, -_HALF_LN2, _HALF_LN2, 4, lambda r: r * r, f32)
+    yield Fit("exp2_f32", exp2, -half, half, 5, abs, f32)
+    yield Fit("log_table_f32", _log_tail, -near_1, 2 * near_1, 2, log_weight, f32)
+    yield Fit("log_f32", _log_tail, -third, third, 8, log_weight, f32)
+    yield Fit("tanh_f32", _odd_tail(mp.tanh), _ZERO, mp.mpf("0.4"), 5, lambda z: z, f32)
+    yield Fit("sin_f32", _odd_tail(mp.sin), _ZERO, mp.mpf("0.7"), 3, lambda z: z, f32)
+    yield Fit("cos_f32", _cos_tail, _ZERO, mp.mpf("0.7"), 2, lambda z: z * z, f32)
+    yield Fit("erf_f32", erf, _ZERO, mp.mpf("1.01"), 6, lambda z: 1 / _erf_over_x(z), f32)
+    yield Fit("erfc_exponent_f32", exponent, mp.mpf("0.99"), mp.mpf("4.0"), 8, mp.erfc, f32)
+
+
+def _double_targets() -> Iterator[Fit]:
+    f64, center = np.float64, mp.mpf("2.5")
+
+    def near(u: mp.mpf) -> mp.mpf:
+        return _erfinv_of_w(u + center)
+
+    def far(u: mp.mpf) -> mp.mpf:
+        return _erfinv_of_w((u + 3) ** 2)
+
+    yield Fit("exp_f64", _exp_tail, -_HALF_LN2, _HALF_LN2, 8, lambda r: r * r, f64)
+    yield Fit("log_f64", _log_s, _ZERO, _Z_LOG, 5, lambda z: z, f64)
+    yield Fit("atan_f64", _odd_tail(mp.atan), _ZERO, mp.mpf("0.1717"), 8, lambda z: z, f64)
+    yield Fit("sin_f64", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 4, lambda z: z, f64)
+    yield Fit("cos_f64", _cos_tail, _ZERO, _QUARTER**2, 4, lambda z: z * z, f64)
+    yield Fit("erf_f64", _erf_over_x, _ZERO, mp.mpf(1), 9, _one, f64)
+    yield _erfcx("erfcx_f64", mp.mpf("0.61"), 12)  # x in [0.9, 10.3]
+    yield Fit("erfinv_small_f64", near, _ZERO - center, center, 13, lambda u: 1 / near(u), f64)
+    low, high = mp.sqrt(5) - 3, mp.mpf("4.1") - 3
+    yield Fit("erfinv_large_f64", far, low, high, 17, lambda u: 1 / far(u), f64)
+
+
+def _erfcx(name: str, high: mp.mpf, degree: int) -> Fit:
+    low = mp.mpf("-0.471")
+    return Fit(name, _erfcx_of_t, low, high, degree, lambda t: 1 / _erfcx_of_t(t), np.float64)
 
 
 def _wide_targets() -> Iterator[Fit]:
     """What float64 results need: errors far below 2^-53 of the result."""
-    f64 = np.float64
-    half_ln2 = mp.log(2) / 2 * mp.mpf("1.01")
-    quarter = mp.pi / 4 * mp.mpf("1.001")
-    z_log = ((mp.sqrt(2) - 1) / (mp.sqrt(2) + 1)) ** 2 * mp.mpf("1.01")
-    zero = mp.mpf("1e-12")
-    yield Fit("exp_wide", _exp_tail, -half_ln2, half_ln2, 10, lambda r: r * r, f64)
-    yield Fit("log_wide", _log_s, zero, z_log, 6, lambda z: z, f64)
-    yield Fit("sin_wide", _odd_tail(mp.sin), zero, quarter**2, 5, lambda z: z, f64)
-    yield Fit("cos_wide", _cos_tail, zero, quarter**2, 5, lambda z: z * z, f64)
-    # t runs over x in [0.9, 6]
-    yield Fit(
-        "erfcx_wide",
-        _erfcx_of_t,
-        mp.mpf("-0.471"),
-        mp.mpf("0.415"),
-        18,
-        lambda t: 1 / _erfcx_of_t(t),
-        f64,
-    )
-    yield Fit("erf_wide", lambda z: _erf_over_x(z) - 1, zero, mp.mpf(1), 12, _one, f64)
-    half = mp.mpf("0.5")
-    yield Fit(
-        "lgamma_near_2", _lgamma_near_2, -half, half, 18, lambda t: 1 / _lgamma_near_2(t), f64
-    )
-    yield Fit("lgamma_tail", _lgamma_tail, zero, 1 / mp.mpf("12.25"), 10, _one, f64)
+    f64, half = np.float64, mp.mpf("0.5")
+
+    def near_2(t: mp.mpf) -> mp.mpf:
+        return 1 / _lgamma_near_2(t)
+
+    yield Fit("exp_wide", _exp_tail, -_HALF_LN2, _HALF_LN2, 10, lambda r: r * r, f64)
+    yield Fit("log_wide", _log_s, _ZERO, _Z_LOG, 6, lambda z: z, f64)
+    yield Fit("sin_wide", _odd_tail(mp.sin), _ZERO, _QUARTER**2, 5, lambda z: z, f64)
+    yield Fit("cos_wide", _cos_tail, _ZERO, _QUARTER**2, 5, lambda z: z * z, f64)
+    yield _erfcx("erfcx_wide", mp.mpf("0.415"), 18)  # x in [0.9, 6]
+    yield Fit("erf_wide", lambda z: _erf_over_x(z) - 1, _ZERO, mp.mpf(1), 12, _one, f64)
+    yield Fit("lgamma_near_2", _lgamma_near_2, -half, half, 18, near_2, f64)
+    yield Fit("lgamma_tail", _lgamma_tail, _ZERO, 1 / mp.mpf("12.25"), 10, _one, f64)
 
 
 def main(names: list[str]) -> None:

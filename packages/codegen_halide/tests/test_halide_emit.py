@@ -179,7 +179,7 @@ def _of(dtype: DType, count: int) -> Kernel:
 
 
 @pytest.mark.parametrize(
-    ("made", "code"),
+    ("kernel", "code"),
     [
         (_sorted(), "GY-HALIDE-002"),
         (_moved(), "GY-HALIDE-003"),
@@ -187,8 +187,8 @@ def _of(dtype: DType, count: int) -> Kernel:
         (_of(F32, 1 << 31), "GY-HALIDE-004"),
     ],
 )
-def test_refusals(made, code):
-    assert HalideBackend().refuses(made, target("avx2")).code == code
+def test_refusals(kernel, code):
+    assert HalideBackend().refuses(kernel, target("avx2")).code == code
 
 
 def test_text_for_cuda_compiles(build_folder):
@@ -203,8 +203,10 @@ def test_text_for_cuda_compiles(build_folder):
 
 
 def test_the_package_imports_no_halide():
-    said = (
+    script_text = (
         "import sys, gyrator_codegen_halide.stage; print({'halide', 'torch'} & sys.modules.keys())"
     )
-    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script_text], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "set()"

@@ -28,11 +28,11 @@ def refused(use):
 
 
 def chosen(config):
-    found = [u for u in uses() if not refused(u)]
+    result = [u for u in uses() if not refused(u)]
     if config.getoption("--halide-kernels") > 5:
-        return found
+        return result
     first = {}
-    for u in found:
+    for u in result:
         if u.op in FEW and {*u.operands, u.result} <= {*TYPES, DType.I32}:
             first.setdefault((u.op, u.operands[0] if u.op != "cast" else u.result), u)
     return list(first.values())

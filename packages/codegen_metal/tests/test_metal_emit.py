@@ -80,17 +80,17 @@ def test_rows_of_unknown_length(library, name):
     rng = np.random.default_rng(3)
     for m, n in ((3, 0), (1, 1), (70, 31), (9, 65), (2, 3000), (0, 4)):
         for lanes, built in library.items():
-            found = built.kernels[name]
+            result = built.kernels[name]
             if n == 0 and name in ("max", "argmin", "wide"):
                 continue
-            arrays = {b.name: np.zeros(m * n + m + 1, NUMPY[b.dtype]) for b in found.parameters}
+            arrays = {b.name: np.zeros(m * n + m + 1, NUMPY[b.dtype]) for b in result.parameters}
             arrays["x"][:] = np.round(rng.standard_normal(arrays["x"].size) * 8)
             want = {k: v.copy() for k, v in arrays.items()}
 
-            run_kernel(found, want, {"s0": m, "s1": n})
+            run_kernel(result, want, {"s0": m, "s1": n})
             assert built(name, arrays, s0=m, s1=n) == 0, (lanes, m, n)
 
-            assert_same_writes(found, arrays, want)
+            assert_same_writes(result, arrays, want)
 
 
 def test_long_sums_are_as_close_as_in_float64(build_folder):
@@ -140,7 +140,7 @@ def test_scatters_fold_into_one_another(scatters, name):
     run_kernel(scatters.kernels[name], want, {})
     assert scatters(name, arrays) == 0
 
-    assert_close(arrays["z"], want["z"], name, True)
+    assert_close(arrays["z"], want["z"], name, 4)
 
 
 @pytest.mark.parametrize("check", [Check.INDEX, Check.RUNTIME])
@@ -160,14 +160,14 @@ def test_text_and_launch():
     """One function a kernel, named arguments in order, the user's lines, and how many groups."""
     backend = MetalBackend()
     assert isinstance(backend, TilingBackend)
-    made = evolve(rows("sum", *KINDS["sum"]), origins=(0,))
-    again = evolve(made, name="sum_again")
+    result = evolve(rows("sum", *KINDS["sum"]), origins=(0,))
+    again = evolve(result, name="sum_again")
     origins = (Origin("n", "aten.sum", "f.py:1", "y = x.sum() # ü \\"),)
-    (unit,) = backend.emit([made, again], ShapeFacts(), origins, target())
+    (unit,) = backend.emit([result, again], ShapeFacts(), origins, target())
     first, second = unit.kernels
     assert (first.kernel, second.kernel, second.symbol) == ("sum", "sum_again", "sum")
     assert unit.text.count("kernel void") == 1 and unit.text.isascii()
-    assert unit == backend.emit([made, again], ShapeFacts(), origins, target())[0]
+    assert unit == backend.emit([result, again], ShapeFacts(), origins, target())[0]
     row = first.source_map[0][0] - 1
     assert first.text.splitlines()[row].startswith("// n = aten.sum // f.py:1: y = x.sum()")
     assert [a.name for a in first.arguments] == ["x_1", "y0_1", "z", "s0", "s1"]
@@ -186,8 +186,8 @@ def test_functions_of_the_support_are_reserved_or_prefixed():
 
 def test_names_of_the_language_are_not_taken():
     body = [Load("half", "device", I0), Let("thread", "neg", ("half",), F32)]
-    made = kernel("constant", [(I0, 4)], [], [outer(*body, Store("kernel", I0, "thread"))])
-    (unit,) = MetalBackend().emit([made], ShapeFacts(), (), target())
+    result = kernel("constant", [(I0, 4)], [], [outer(*body, Store("kernel", I0, "thread"))])
+    (unit,) = MetalBackend().emit([result], ShapeFacts(), (), target())
     assert "device const float* device_1" in unit.text and unit.kernels[0].symbol == "constant_1"
 
 
@@ -208,27 +208,29 @@ def test_refusals(code):
     types = {"y": I64} if code == "GY-METAL-004" else {}
     locals_ = [Local("row", F32, expr(8))] if code == "GY-METAL-006" else []
     stages = [inner(Load("a", "x", ROW), *REFUSED[code])]
-    made = kernel("k", [(I0, 4)], [(R0, 8)], stages, types, locals_=locals_)
+    result = kernel("k", [(I0, 4)], [(R0, 8)], stages, types, locals_=locals_)
 
-    found = MetalBackend().refuses(made, target())
+    results = MetalBackend().refuses(result, target())
 
-    assert found is not None and found.code == code
-    assert found.where.endswith("kernel k") and found.help
+    assert results is not None and results.code == code
+    assert results.where.endswith("kernel k") and results.help
 
 
 def test_other_refusals():
     sort = SortStep(("v", "p"), ("a",), F32)
     for extent in (S0, expr(1025)):
         stages = [inner(Load("a", "x", R0), sort, Store("y", R0, "v"))]
-        found = MetalBackend().refuses(kernel("k", [], [(R0, extent)], stages), target())
-        assert found is not None and found.code == "GY-METAL-005"
+        result = MetalBackend().refuses(kernel("k", [], [(R0, extent)], stages), target())
+        assert result is not None and result.code == "GY-METAL-005"
     both = inner(Load("a", "x", ROW), SUM, evolve(SUM, names=("d",), reverse=True))
-    found = MetalBackend().refuses(kernel("k", [(I0, 4)], [(R0, 8)], [both]), target())
-    assert found is not None and "both ways" in found.message
+    result = MetalBackend().refuses(kernel("k", [(I0, 4)], [(R0, 8)], [both]), target())
+    assert result is not None and "both directions" in result.message
     row = Local("row", F32, S0)
-    kept = inner(Load("a", "x", R0), Store("row", R0, "a"))
-    found = MetalBackend().refuses(kernel("k", [], [(R0, S0)], [kept], locals_=[row]), target())
-    assert found is not None and found.code == "GY-METAL-006"
+    retained = inner(Load("a", "x", R0), Store("row", R0, "a"))
+    result = MetalBackend().refuses(
+        kernel("k", [], [(R0, S0)], [retained], locals_=[row]), target()
+    )
+    assert result is not None and result.code == "GY-METAL-006"
 
 
 GRID, LOOP = LoopKind.GRID, LoopKind.LOOP
@@ -256,11 +258,11 @@ def test_scans_and_sorts_have_one_way_each():
     backend = MetalBackend()
     steps = {(1, 64): SUM, (8, 32): SortStep(("c", "p"), ("a",), F32)}
     for (points, lanes), step in steps.items():
-        made = kernel("k", [(I0, 4)], [(R0, 8)], [inner(Load("a", "x", ROW), step)])
-        program = backend.tile([made], ShapeFacts(), (), target())
+        result = kernel("k", [(I0, 4)], [(R0, 8)], [inner(Load("a", "x", ROW), step)])
+        program = backend.tile([result], ShapeFacts(), (), target())
         loops = Loop(GRID, (I0,), points), Loop(LOOP, (R0,), lanes)
         program = evolve(program, kernels=(evolve(program.kernels[0], loops=loops),))
-        with pytest.raises(UnsupportedError, match=r"a scan is|a row that"):
+        with pytest.raises(UnsupportedError, match=r"a scan needs|a row that"):
             backend.emit_tiled(program, target())
 
 
@@ -269,5 +271,5 @@ def test_wide_reductions_are_refused():
     program = backend.tile([rows("sum", *KINDS["sum"])], ShapeFacts(), (), target())
     (tiled,) = program.kernels
     wide = evolve(tiled, reductions=(evolve(tiled.reductions[0], wide=True),))
-    with pytest.raises(UnsupportedError, match="accumulated"):
+    with pytest.raises(UnsupportedError, match="accumulation"):
         backend.emit_tiled(evolve(program, kernels=(wide,)), target())

@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 from metal_harness import Library
 
-from gyrator_codegen.passes import MapThreads
+from gyrator_codegen.passes.threads.map_threads import MapThreads
 from gyrator_ir.body.nodes import SortStep
 from gyrator_ir.tile.nodes import Repeat
 from gyrator_testing.interp.kernel import run_kernel

@@ -61,21 +61,21 @@ class Case:
         v = (self.batch, self.groups, self.columns, self.value)
         scores, out = (*q[:3], self.columns), (*q[:3], self.value)
         sums = (*q[:2], self.padded)
-        given = [(q, self.dtype), (k, self.dtype), (v, self.dtype)]
+        inputs = [(q, self.dtype), (k, self.dtype), (v, self.dtype)]
         if gradients:
             sums = (*q[:2], self.rows) if self.padded is None else sums
-            given += [(out, self.dtype), (sums, DType.F32), (q[:3], DType.F32)]
-            made = list(given[:3])
+            inputs += [(out, self.dtype), (sums, DType.F32), (q[:3], DType.F32)]
+            result = list(inputs[:3])
         else:
-            made = [(out, self.dtype), *([] if self.padded is None else [(sums, DType.F32)])]
+            result = [(out, self.dtype), *([] if self.padded is None else [(sums, DType.F32)])]
         if self.mask is not None:
-            given.append((scores, self.mask))
+            inputs.append((scores, self.mask))
         buffers, tensors = [], []
-        for n, (shape, dtype) in enumerate(given + made):
+        for n, (shape, dtype) in enumerate(inputs + result):
             shape = tuple(expr(m) for m in shape)
-            masking = self.mask is not None and n == len(given) - 1
+            masking = self.mask is not None and n == len(inputs) - 1
             strides = self.layout(shape, masking)
-            offset = self.offset if n < len(given) else 0
+            offset = self.offset if n < len(inputs) else 0
             tensors.append(TensorRef(f"p{n}", dtype, shape, strides, expr(offset)))
             last = sum(((m - 1) * s for m, s in zip(shape, strides, strict=True)), expr(offset))
             buffers.append(Buffer(f"p{n}", dtype, CUDA, (last + 1,), (expr(1),)))
@@ -87,8 +87,8 @@ class Case:
                 name="attend",
                 device=CUDA,
                 kind=kind,
-                inputs=tuple(tensors[: len(given)]),
-                outputs=tuple(tensors[len(given) :]),
+                inputs=tuple(tensors[: len(inputs)]),
+                outputs=tuple(tensors[len(inputs) :]),
                 attributes=attributes,
                 parameters=tuple(buffers),
                 sizes=tuple(sorted(sizes, key=lambda s: s.name)),
@@ -119,13 +119,13 @@ def arrays_of(kernel, sizes, rng):
 def views(kernel, sizes, arrays):
     known = {Sym(name): value for name, value in sizes.items()}
     named = {p.name: a for p, a in zip(kernel.parameters, arrays, strict=True)}
-    found = []
+    result = []
     for t in (*kernel.inputs, *kernel.outputs):
         shape = [integer(n, known) for n in t.shape]
         flat = named[t.buffer][integer(t.offset, known) :]
         steps = [integer(s, known) * flat.itemsize for s in t.strides]
-        found.append(np.lib.stride_tricks.as_strided(flat, shape, steps))
-    return found[: len(kernel.inputs)], found[len(kernel.inputs) :]
+        result.append(np.lib.stride_tricks.as_strided(flat, shape, steps))
+    return result[: len(kernel.inputs)], result[len(kernel.inputs) :]
 
 
 def weights_of(inputs, mask, scale, causal):
@@ -185,12 +185,12 @@ def run(kernel, interpreter, folder, arrays, sizes, facts=None):
     path.write_text(unit.text, encoding="utf-8")
     (source,) = unit.kernels
     kinds = [p.dtype for p in kernel.parameters]
-    found = [a.copy() for a in arrays]
+    result = [a.copy() for a in arrays]
     numbers = [sizes[s.name] for s in kernel.sizes]
-    blocks = {"XBLOCK": 16, "RBLOCK": 16}
+    blocks = {n: 16 for n, _ in source.candidates[0].values if n.endswith("BLOCK")}
     grid = grid_of(source, numbers, blocks)
-    interpreter.run(str(path), source.symbol, found, kinds, numbers, blocks, grid)
-    return found
+    interpreter.run(str(path), source.symbol, result, kinds, numbers, blocks, grid)
+    return result
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -205,9 +205,9 @@ def test_attention(name, interpreter, text_folder):
         views(kernel, SIZES, arrays)[0][3][:, :, 1] = float(ml_dtypes.finfo(NUMPY[case.mask]).min)
     inputs, _ = views(kernel, SIZES, arrays)
     out, sums = attention(inputs, case.scale, case.causal)
-    found = run(kernel, interpreter, text_folder, arrays, SIZES)
+    result = run(kernel, interpreter, text_folder, arrays, SIZES)
 
-    (got, *more), error = views(kernel, SIZES, found)[1], ERRORS[case.dtype]
+    (got, *more), error = views(kernel, SIZES, result)[1], ERRORS[case.dtype]
     np.testing.assert_allclose(got.astype(np.float64), out, rtol=error, atol=4 * error)
     for total in more:
         rows = sums.shape[2]
@@ -244,19 +244,19 @@ def test_gradients(name, interpreter, text_folder):
     inputs[4][...], inputs[5][...] = np.inf, mean
     inputs[4][:, :, : sums.shape[2]] = sums
     slopes = weights * (slopes - mean[..., None]) * case.scale
-    wanted = [
+    expected = [
         np.einsum("bhls,bhse->bhle", slopes, k),
         np.einsum("bhls,bhle->bhse", slopes, q),
         np.einsum("bhls,bhlf->bhsf", weights, grad),
     ]
     for n in (1, 2):
-        shape = wanted[n].shape
-        wanted[n] = wanted[n].reshape(shape[0], -1, ratio, *shape[2:]).sum(axis=2)
+        shape = expected[n].shape
+        expected[n] = expected[n].reshape(shape[0], -1, ratio, *shape[2:]).sum(axis=2)
     buffers = {p.name: a.copy() for p, a in zip(kernel.parameters, arrays, strict=True)}
     run_template(kernel, buffers, SIZES)
     reference = [buffers[p.name] for p in kernel.parameters]
-    for found in (run(kernel, interpreter, text_folder, arrays, SIZES), reference):
-        for got, want in zip(views(kernel, SIZES, found)[1], wanted, strict=True):
+    for result in (run(kernel, interpreter, text_folder, arrays, SIZES), reference):
+        for got, want in zip(views(kernel, SIZES, result)[1], expected, strict=True):
             error = 4 * ERRORS[case.dtype] * max(1, np.abs(want).max(initial=0))
             np.testing.assert_allclose(got.astype(np.float64), want, rtol=0, atol=error)
 
@@ -294,40 +294,41 @@ def test_candidates_fit_the_shared_memory_and_the_work():
     (least, *_) = blocks(1, rows=64, columns=64)
     assert least["XBLOCK"] == least["RBLOCK"] == 16
     for c in blocks(227 << 10, gradients=True, rows=4096, columns=4096):
-        vectors = c["num_stages"] * c["XBLOCK"] + c["RBLOCK"]
-        assert vectors * 512 + 2 * c["XBLOCK"] * c["RBLOCK"] <= 227 << 10
+        vectors = c["num_stages"] * c["KBLOCK"] + c["RBLOCK"]
+        assert vectors * 512 + 2 * c["KBLOCK"] * c["RBLOCK"] <= 227 << 10
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         (Case(dtype=DType.F64), "attention of f64 has no kernel"),
         (Case(mask=DType.I64), "attention of i64 has no kernel"),
-        (Case(query=S0), "vectors of s0 numbers"),
-        (Case(value=1024), "vectors of 1024 numbers"),
-        (Case(query=0), "vectors of 0 numbers"),
+        (Case(query=S0), "vectors of dynamic length s0"),
+        (Case(value=1024), "vectors of length 1024"),
+        (Case(query=0), "vectors of length 0"),
         (Case(heads=0, groups=0), "without heads"),
     ],
 )
-def test_refusals(case, said):
-    found = TritonBackend().refuses_template(case.kernel(), OFFERS)
-    assert found is not None and found.code == "GY-TRITON-007" and said in found.message
+def test_refusals(case, message):
+    result = TritonBackend().refuses_template(case.kernel(), OFFERS)
+    assert result is not None and result.code == "GY-TRITON-007" and message in result.message
 
 
 def test_vectors_that_no_block_can_hold_are_refused():
     kernel = Case(query=512, value=512).kernel(gradients=True)
-    for shared, said in ((99 << 10, "takes 197632 bytes of the 101376"), (227 << 10, "")):
+    reason = "needs 197632 bytes of shared memory; a program has 101376"
+    for shared, message in ((99 << 10, reason), (227 << 10, "")):
         bound = evolve(OFFERS, heuristics=evolve(OFFERS.heuristics, shared_bytes=shared))
-        found = TritonBackend().refuses_template(kernel, bound)
-        assert said in (found.message if found else "")
-        assert bool(found) == bool(said)
+        result = TritonBackend().refuses_template(kernel, bound)
+        assert message in (result.message if result else "")
+        assert bool(result) == bool(message)
 
 
 def test_a_tensor_that_reads_other_bits_is_refused():
     kernel = Case(dtype=DType.F16).kernel()
     changed = tuple(evolve(p, dtype=DType.BF16) for p in kernel.parameters)
-    found = TritonBackend().refuses_template(evolve(kernel, parameters=changed), OFFERS)
-    assert found is not None and "reads bf16 as other bits" in found.message
+    result = TritonBackend().refuses_template(evolve(kernel, parameters=changed), OFFERS)
+    assert result is not None and "reinterprets bf16 as another dtype" in result.message
 
 
 def test_constant_sizes_stand_in_the_text():
@@ -343,7 +344,8 @@ def test_its_choices_are_in_tile_ir(gradients):
     program = verify(backend.tile([kernel], ShapeFacts(), (), OFFERS))
     assert parse(show(program)) == program
     (tiled,) = program.kernels
-    assert [c.name for c in tiled.choices] == ["XBLOCK", "RBLOCK", "num_warps", "num_stages"]
+    blocks = ["XBLOCK", "RBLOCK", *["KBLOCK"] * gradients]
+    assert [c.name for c in tiled.choices] == [*blocks, "num_warps", "num_stages"]
     first, *others = tiled.candidates
     second = evolve(program, kernels=(with_candidates(tiled, others[:1]),))
     (one,), (two,) = (backend.emit_tiled(p, OFFERS) for p in (program, second))
@@ -360,7 +362,8 @@ def test_machine_code(tmp_path):
         (path := tmp_path / f"attend{gradients}.py").write_text(unit.text, encoding="utf-8")
         (source,) = unit.kernels
         types = [a.type for a in source.arguments]
-        values = (("XBLOCK", 64), ("RBLOCK", 32), ("num_warps", 4), ("num_stages", 2))
+        walked = (("KBLOCK", 32),) if gradients else ()
+        values = (("XBLOCK", 64), ("RBLOCK", 32), *walked, ("num_warps", 4), ("num_stages", 2))
         job = {"path": str(path), "symbol": "attend", "types": types, "values": values}
         jobs.append(job | {"units": True})
     environment = {k: v for k, v in os.environ.items() if k != "TRITON_INTERPRET"}

@@ -55,9 +55,9 @@ TOGETHER = {name for name in CASES if name.endswith(("_0", "_4")) and "rows_6" n
 def library(interpreter, text_folder):
     program = parse("tile.program 1 @p\n" + "".join(CASES.values()))
     kernels = [t.kernel for t in program.kernels]
-    made = Library(kernels, interpreter, text_folder, unit_statements=60)
-    assert not made.refused
-    return made
+    result = Library(kernels, interpreter, text_folder, unit_statements=60)
+    assert not result.refused
+    return result
 
 
 @pytest.mark.parametrize("name", CASES)

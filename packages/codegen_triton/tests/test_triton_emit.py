@@ -82,9 +82,9 @@ def kernels():
 
 @pytest.fixture(scope="module")
 def library(interpreter, text_folder):
-    made = Library(list(kernels()), interpreter, text_folder)
-    assert not made.refused
-    return made
+    result = Library(list(kernels()), interpreter, text_folder)
+    assert not result.refused
+    return result
 
 
 def check(library, name, arrays, tolerance=2e-6, **sizes):
@@ -99,11 +99,11 @@ def check(library, name, arrays, tolerance=2e-6, **sizes):
 
 
 def arrays_of(library, name, size, rng):
-    found = {}
+    result = {}
     for b in library.kernels[name].parameters:
         dtype = NUMPY[b.dtype]
-        found[b.name] = rng.standard_normal(max(size, 1)).astype(dtype)
-    return found
+        result[b.name] = rng.standard_normal(max(size, 1)).astype(dtype)
+    return result
 
 
 def special(rng, m, n):
@@ -380,21 +380,21 @@ def test_refusals():
         ),
     }
     for code, k in cases.items():
-        found = backend.refuses(k, bare)
-        assert found is not None and found.code == code and found.help
+        result = backend.refuses(k, bare)
+        assert result is not None and result.code == code and result.help
     copied = outer(Load("a", "x", I0), Store("y", I0, "a"))
     pairs = kernel("k", [(I0, 4)], [], [copied], {"x": DType.C64, "y": DType.C64})
-    found = backend.refuses(pairs, target())
-    assert found is not None and found.code == "GY-TRITON-001"
+    result = backend.refuses(pairs, target())
+    assert result is not None and result.code == "GY-TRITON-001"
 
 
 def test_what_is_printed_is_tile_ir():
     backend, bound = TritonBackend(), target()
     assert isinstance(backend, TilingBackend)
-    given = [softmax("softmax", 3, 40), turned("tiled", 60, 70)]
-    program = backend.tile(given, ShapeFacts(), (), bound)
-    assert [t.kernel for t in program.kernels] == given
-    assert backend.emit_tiled(program, bound) == backend.emit(given, ShapeFacts(), (), bound)
+    inputs = [softmax("softmax", 3, 40), turned("tiled", 60, 70)]
+    program = backend.tile(inputs, ShapeFacts(), (), bound)
+    assert [t.kernel for t in program.kernels] == inputs
+    assert backend.emit_tiled(program, bound) == backend.emit(inputs, ShapeFacts(), (), bound)
 
 
 def test_decisions_that_text_has_no_form_for():

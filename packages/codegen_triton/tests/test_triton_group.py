@@ -29,20 +29,20 @@ def library(request, interpreter, text_folder):
 @pytest.mark.parametrize("name", CASES)
 def test_group(library, name):
     case, whole = CASES[name], library.kernels[name]
-    given = {}
+    inputs = {}
     for member in range(MEMBERS):
         for key, array in case.arrays.items():
             # Other numbers for each member, where they are no indices.
-            mine = (
+            actual = (
                 array.copy() if array.dtype.kind in "iub" else array * array.dtype.type(member % 3)
             )
-            given[whole.parameter(member, key)] = mine
-    got = {key: array.copy() for key, array in given.items()}
+            inputs[whole.parameter(member, key)] = actual
+    got = {key: array.copy() for key, array in inputs.items()}
 
     library(name, got, **case.sizes)
 
     for member in range(MEMBERS):
         keys = {key: whole.parameter(member, key) for key in case.arrays}
-        want = {key: given[k].copy() for key, k in keys.items()}
+        want = {key: inputs[k].copy() for key, k in keys.items()}
         run_kernel(case.kernel, want, case.sizes)
         assert_same_writes(case.kernel, {key: got[k] for key, k in keys.items()}, want)

@@ -18,9 +18,9 @@ USES = {use.name: use for use in uses()}
 @pytest.fixture(scope="module")
 def library(interpreter, text_folder):
     kernels = [use.kernel(N, CUDA) for use in USES.values()]
-    made = Library(kernels, interpreter, text_folder, unit_statements=400)
-    assert not made.refused
-    return made
+    result = Library(kernels, interpreter, text_folder, unit_statements=400)
+    assert not result.refused
+    return result
 
 
 def test_every_row_has_an_emitter():
@@ -69,5 +69,5 @@ def test_devices_that_convert_floats_of_8_bits_give_the_same(interpreter, text_f
         library("there", {"x0": xs, "y": narrow})
         library("back", {"x0": narrow, "y": wide})
         results.append((narrow.view(np.uint8), wide[: len(xs) - len(beyond)]))
-    for mine, other in zip(*results, strict=True):
-        np.testing.assert_array_equal(mine, other)
+    for actual, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(actual, other)

@@ -42,11 +42,11 @@ def compare(library, kernel, **sizes):
             arrays[b.name] = rng.integers(-100, 100, 4096).astype(kind)
         else:
             arrays[b.name] = rng.standard_normal(4096).astype(kind)
-    mine = {n: a.copy() for n, a in arrays.items()}
-    library(kernel.name, mine, **sizes)
+    actual = {n: a.copy() for n, a in arrays.items()}
+    library(kernel.name, actual, **sizes)
     run_kernel(kernel, arrays, sizes)
     for name, want in arrays.items():
-        got, want = (a.astype(np.float64) for a in (mine[name], want))
+        got, want = (a.astype(np.float64) for a in (actual[name], want))
         step = 1e-2 if kernel.parameters[0].dtype.is_narrow_float else 1e-5
         np.testing.assert_allclose(got, want, rtol=step, atol=step * np.abs(want).max())
 
@@ -82,5 +82,5 @@ def test_candidates_fit_and_follow_the_shape(text_folder):
         assert len(source.candidates) > 1
         for c in source.candidates:
             v = dict(c.values)
-            held = v["KBLOCK"] * (v["XBLOCK"] + v["RBLOCK"]) * 2 * v["num_stages"]
-            assert held <= 227 << 10
+            shared_bytes = v["KBLOCK"] * (v["XBLOCK"] + v["RBLOCK"]) * 2 * v["num_stages"]
+            assert shared_bytes <= 227 << 10

@@ -28,14 +28,14 @@ def kernels():
 
 @pytest.fixture(scope="module")
 def library(interpreter, text_folder):
-    made = Library(list(kernels()), interpreter, text_folder, unit_statements=600)
-    assert not made.refused
-    return made
+    result = Library(list(kernels()), interpreter, text_folder, unit_statements=600)
+    assert not result.refused
+    return result
 
 
 def run(library, name, x, **sizes):
     """Run a kernel on `x`; return what it gives, and what the definition gives."""
-    found = []
+    result = []
     for way in (
         library,
         lambda name, arrays, **_: run_kernel(library.kernels[name], arrays, sizes),
@@ -44,8 +44,8 @@ def run(library, name, x, **sizes):
         arrays = {b.name: np.zeros(x.size, NUMPY[b.dtype]) for b in parameters}
         arrays["x"] = x.ravel().copy()
         way(name, arrays, **sizes)
-        found.append(arrays)
-    return found
+        result.append(arrays)
+    return result
 
 
 @pytest.mark.parametrize("kind", ScanKind)

@@ -38,7 +38,7 @@ def build(function, job, arch):
 
 def main():
     """Compile every job for every target."""
-    found = {}
+    result = {}
     for job in pickle.load(sys.stdin.buffer):
         spec = importlib.util.spec_from_file_location(job["symbol"], job["path"])
         module = importlib.util.module_from_spec(spec)
@@ -46,10 +46,10 @@ def main():
         for arch in TARGETS:
             key = (job["symbol"], tuple(job["types"]), arch)
             try:
-                found[key] = build(getattr(module, job["symbol"]), job, arch)
+                result[key] = build(getattr(module, job["symbol"]), job, arch)
             except Exception as error:
-                found[key] = f"{type(error).__name__}: {error}"
-    pickle.dump(found, sys.stdout.buffer)
+                result[key] = f"{type(error).__name__}: {error}"
+    pickle.dump(result, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

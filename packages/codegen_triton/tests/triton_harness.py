@@ -80,7 +80,7 @@ class Library:
         # Small blocks: the interpreter folds element by element.
         for b in kernel.parameters:
             assert arrays[b.name].dtype == NUMPY[b.dtype], b.name
-        given = [arrays[b.name] for b in kernel.parameters]
+        inputs = [arrays[b.name] for b in kernel.parameters]
         kinds = [b.dtype for b in kernel.parameters]
         numbers = [sizes[s.name] for s in kernel.sizes]
         tiled = self.tiled[name]
@@ -95,4 +95,4 @@ class Library:
         values |= blocks or {}
         path = self.paths[name]
         grid = grid_of(source, numbers, values)
-        self._interpreter.run(path, source.symbol, given, kinds, numbers, values, grid)
+        self._interpreter.run(path, source.symbol, inputs, kinds, numbers, values, grid)

@@ -1,4 +1,4 @@
-"""What passes and printers ask about extents and bodies."""
+"""Analyses of extents and bodies, for passes and printers."""
 
 from collections.abc import Collection, Iterable, Iterator
 
@@ -28,12 +28,12 @@ _ROUNDING = (
 
 
 def static(e: Expr) -> int | None:
-    """Return the value of a constant expression, None for others."""
+    """Return the value of a constant expression, or None."""
     return e.value if isinstance(e, Number) else None
 
 
 def linear_position(axes: Iterable[Axis]) -> Expr:
-    """Return the row-major position over axes."""
+    """Return the row-major linear index over axes."""
     position: Expr = ZERO
     for a in axes:
         position = position * a.extent + a.symbol
@@ -41,7 +41,7 @@ def linear_position(axes: Iterable[Axis]) -> Expr:
 
 
 def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
-    """Yield the names and types of all that a kernel loads, keeps, computes and stores."""
+    """Yield the names and types of a kernel's parameters, locals, values, reductions and scans."""
     yield from ((b.name, b.dtype) for b in kernel.parameters)
     yield from ((t.name, t.dtype) for t in kernel.locals)
     for stage in kernel.stages:
@@ -53,13 +53,12 @@ def element_types(kernel: Kernel) -> Iterator[tuple[str, DType]]:
 
 
 def ordered(stage: Stage) -> bool:
-    """Say whether a stage walks the inner axes one element at a time: it has a scan or a sort."""
+    """Return whether a stage has a scan or a sort, and so visits the inner elements in order."""
     return any(isinstance(s, ScanStep | SortStep) for s in stage.body)
 
 
 def in_order(kernel: Kernel) -> bool:
-    """Say whether each point's elements must be reduced one after another, since each step
-    rounds."""
+    """Return whether the kernel has a rounding reduction that must be done in element order."""
     return kernel.numerics is Numerics.BATCH_INVARIANT and any(
         isinstance(s, Reduce) and s.dtype.is_float and s.kind in _ROUNDING
         for stage in kernel.stages
@@ -68,21 +67,23 @@ def in_order(kernel: Kernel) -> bool:
 
 
 def work(body: Iterable[KernelStatement]) -> int:
-    """Return the approximate cost of a body, where an addition costs 1."""
+    """Return the approximate cost of a body relative to an addition."""
     return sum(OPS[s.op].cost if isinstance(s, Let) else 1 for s in body)
 
 
 def invariant(
     body: Iterable[KernelStatement], symbols: Iterable[Sym], written: Collection[str], loads: bool
 ) -> tuple[list[KernelStatement], list[KernelStatement]]:
-    """Split a body into what is the same for all values of `symbols`, and the rest.
+    """Split a body into the statements that are invariant in loops over `symbols`, and the rest.
 
     Args:
+        body: the statements.
+        symbols: the loop variables.
         written: buffers that the kernel stores to.
-        loads: the loops surely run, so that loads and checks may be done ahead of them.
+        loads: whether loads and checks may be hoisted, because the loops run at least once.
     """
     moving = set(symbols)
-    here: set[str] = set()
+    varying: set[str] = set()
     fixed: list[KernelStatement] = []
     rest: list[KernelStatement] = []
     for s in body:
@@ -90,19 +91,19 @@ def invariant(
             case Const():
                 still = True
             case Let():
-                still = here.isdisjoint(s.args)
+                still = varying.isdisjoint(s.args)
             case IndexValue(expr=e):
                 still = moving.isdisjoint(e.free_symbols)
             case Load(buffer=buffer, index=index, mask=None):
                 still = loads and buffer not in written and moving.isdisjoint(index.free_symbols)
             case Bind(value=value, mask=None, size=e):
-                still = loads and value not in here and moving.isdisjoint(e.free_symbols)
+                still = loads and value not in varying and moving.isdisjoint(e.free_symbols)
             case _:
                 still = False
         if still:
             fixed.append(s)
             continue
-        here.update(defined(s))
+        varying.update(defined(s))
         if isinstance(s, Bind):
             moving.add(s.symbol)
         rest.append(s)

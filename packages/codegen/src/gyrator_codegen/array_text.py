@@ -1,4 +1,4 @@
-"""Index expressions as text of Python libraries whose values are arrays."""
+"""Index expressions as text for Python array libraries."""
 
 from typing import ClassVar
 
@@ -6,15 +6,14 @@ from gyrator_ir.expr import And, Fragment, Max, Min, Node, Or, Prec, PythonPrint
 
 
 class ArrayPrinter(PythonPrinter):
-    """Writes Python over arrays of integers: what Python has no operator for on arrays is a call of
-    the library."""
+    """Prints Python over integer arrays, calling library functions where Python has no operator."""
 
     minimum: ClassVar[str]
     maximum: ClassVar[str]
     where: ClassVar[str]
 
     def fragment(self, node: Node) -> Fragment:
-        """Return the text of a node; conjunctions are of bits, which bind tightly in Python."""
+        """Return the text of a node. Conjunctions use bitwise operators, which bind tightly."""
         if isinstance(node, And | Or):
             word = " & " if isinstance(node, And) else " | "
             return Fragment(word.join(self.at(a, Prec.ATOM) for a in node.args), Prec.RELATION)
@@ -25,7 +24,7 @@ class ArrayPrinter(PythonPrinter):
         return Fragment("*".join([self.at(atom, Prec.ATOM)] * power), Prec.PRODUCT)
 
     def extremum(self, node: Min | Max) -> Fragment:
-        """Return nested calls of two arguments."""
+        """Return nested calls with two arguments each."""
         name = self.minimum if isinstance(node, Min) else self.maximum
         text = self(node.args[-1])
         for arg in reversed(node.args[:-1]):
@@ -33,7 +32,7 @@ class ArrayPrinter(PythonPrinter):
         return Fragment(text, Prec.ATOM)
 
     def select(self, node: Where) -> Fragment:
-        """Return a selection; both sides are computed."""
+        """Return a selection, which evaluates both sides."""
         return Fragment(
             f"{self.where}({self(node.cond)}, {self(node.a)}, {self(node.b)})", Prec.ATOM
         )

@@ -1,13 +1,13 @@
-"""How many kernels share a translation unit."""
+"""Batching of kernels into translation units."""
 
 from collections.abc import Sequence
 
 
 def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
-    """Group 0..len(sizes) into consecutive runs of about equal total size.
+    """Group the indices of `sizes` into consecutive runs of about equal total size.
 
-    There are as many groups as `limit` demands, and at least `workers` where each of them gets
-    several.
+    There are enough groups for an average size of at most `limit`, and at least `workers` if each
+    of those gets two or more elements on average.
     """
     if not sizes:
         return []
@@ -17,8 +17,8 @@ def balanced(sizes: Sequence[int], limit: int, workers: int) -> list[list[int]]:
         count = max(count, workers)
     count = min(count, len(sizes))
     groups: list[list[int]] = [[] for _ in range(count)]
-    done = 0
-    for number, size in enumerate(sizes):
-        groups[min(count - 1, (done + size // 2) * count // max(total, 1))].append(number)
-        done += size
+    before = 0
+    for index, size in enumerate(sizes):
+        groups[min(count - 1, (before + size // 2) * count // max(total, 1))].append(index)
+        before += size
     return [group for group in groups if group]

@@ -1,4 +1,4 @@
-"""Along which axes a kernel's accesses are consecutive in memory."""
+"""The axes along which a kernel's accesses are contiguous in memory."""
 
 from gyrator_codegen.lanes import lane_access
 from gyrator_ir.body.nodes import Axis, Load, Store
@@ -7,18 +7,19 @@ from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import Access
 
 VECTOR = 16
-"""Elements, or bytes, that an access takes at once."""
+"""Elements of a vector for which accesses are classified; also the bytes of a vector access."""
 _INNER = 4
-"""How much more an access counts that is repeated for each inner element."""
+"""Relative weight of an access that is repeated for each inner element."""
 
 
 def consecutive(index: Expr, axis: Axis) -> bool:
-    """Say whether an address grows by one from element to element of an axis."""
+    """Return whether an address grows by one from element to element of an axis."""
     return lane_access(index, axis.symbol, VECTOR, frozenset()).kind is Access.UNIT
 
 
 def consecutive_inside(kernel: Kernel) -> bool:
-    """Say whether more accesses are consecutive along the last inner axis than along a point's."""
+    """Return whether at least as many accesses are contiguous along the last inner axis as along
+    the last axis of points."""
     if not kernel.inner:
         return False
     inner = {a.symbol for a in kernel.inner}

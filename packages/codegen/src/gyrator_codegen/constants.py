@@ -1,10 +1,46 @@
-"""Constants and casts that all languages write alike."""
+"""Constants, casts and reserved words that several languages have in common."""
 
+import math
+
+from gyrator_codegen.rounding import round_to
 from gyrator_ir.types import DType
+
+CPP_WORDS = frozenset(
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const "
+    "const_cast constexpr continue decltype default delete do double dynamic_cast else enum "
+    "explicit export extern false float for friend goto if inline int long mutable namespace new "
+    "noexcept not not_eq nullptr operator or or_eq private protected public register "
+    "reinterpret_cast return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename union unsigned using "
+    "virtual void volatile wchar_t while xor xor_eq".split()
+)
+"""Reserved words of C++ and of languages derived from it."""
+
+
+def literal(value: bool | int | float, dtype: DType, nan: str, infinity: str, suffix: str) -> str:
+    """Return a constant as text for languages derived from C.
+
+    Args:
+        value: the constant.
+        dtype: its type.
+        nan: the text of NaN of a floating-point type.
+        infinity: the text of infinity of a floating-point type.
+        suffix: the suffix of finite floats.
+    """
+    if dtype is DType.BOOL:
+        return "true" if value else "false"
+    if not dtype.is_float:
+        return integer(value, dtype)
+    number = round_to(float(value), dtype)
+    if math.isnan(number):
+        return nan
+    if math.isinf(number):
+        return f"-{infinity}" if number < 0 else infinity
+    return f"{number!r}{suffix}"
 
 
 def wrapped(value: bool | int | float, dtype: DType) -> int:
-    """Return an integer as a type of integers holds it: by its low bits."""
+    """Return an integer wrapped to the range of an integer type."""
     bits = 8 * dtype.size
     number = int(value) & ((1 << bits) - 1)
     return number - (1 << bits) if dtype.is_signed and number >> (bits - 1) else number
@@ -14,7 +50,7 @@ _SUFFIXES = {DType.I64: "L", DType.U64: "UL", DType.U32: "U"}
 
 
 def integer(value: bool | int | float, dtype: DType) -> str:
-    """Return a constant as C writes it where a `long` has 64 bits."""
+    """Return an integer constant as C text, for a `long` of 64 bits."""
     number = wrapped(value, dtype)
     if number == -(1 << 63):
         return "(-9223372036854775807L - 1)"
@@ -25,13 +61,15 @@ def integer(value: bool | int | float, dtype: DType) -> str:
 def bitcast(
     text: str, source: DType, target: DType, name: str, converted: str, same_bits: str
 ) -> str:
-    """Return the same bits as another type of the same size.
+    """Return the text of a bitcast to another type of the same size.
 
     Args:
-        text: an atom or call.
-        name: of the target type.
-        converted: how a value `{0}` is converted to the type `{1}`.
-        same_bits: how it is taken for one of the type.
+        text: the operand, an atom or call.
+        source: its type.
+        target: the type of the result.
+        name: the name of the target type.
+        converted: format of a conversion of a value `{0}` to the type `{1}`.
+        same_bits: format of a reinterpretation of a value `{0}` as the type `{1}`.
     """
     if source is target:
         return text

@@ -1,8 +1,8 @@
-"""Sizes as tile passes compare them."""
+"""Estimates of sizes, for the heuristics of tile passes."""
 
 from gyrator_ir.expr import Const, Expr, ShapeFacts
 
-_UNKNOWN = 256  # what a dynamic extent is taken for when work is compared
+_UNKNOWN = 256  # the estimate of a dynamic extent
 
 
 def extent_guess(extent: Expr) -> int:
@@ -11,11 +11,11 @@ def extent_guess(extent: Expr) -> int:
 
 
 def guess(size: Expr, facts: ShapeFacts, unknown: int = _UNKNOWN) -> int:
-    """Return a typical value of a size, or `unknown` where nothing is known."""
-    known = facts.hint(size)
-    return unknown if known is None else known
+    """Return a typical value of a size, or `unknown` if it has no hint."""
+    hint = facts.hint(size)
+    return unknown if hint is None else hint
 
 
 def power_of_two(value: int) -> int:
-    """Return the least power of two that is not below `value`; 1 for 0."""
+    """Return the least power of two that is at least `value`; 1 for 0."""
     return 1 << max(value - 1, 0).bit_length()

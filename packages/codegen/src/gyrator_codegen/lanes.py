@@ -1,9 +1,8 @@
-"""How an address changes from lane to lane of a vector, and how costly that access is.
+"""How an address changes from lane to lane of a vector, and the cost of such an access.
 
-A vector holds `lanes` consecutive values of one loop symbol, the first of them a multiple of
-`lanes`. Quotients and remainders are harmless where they cannot change within such a vector:
-`(k*v + rest) // c` is constant, and `(k*v + rest) % c` has slope k, if `k*lanes` divides both `c`
-and `rest`.
+A vector covers `lanes` consecutive values of one loop symbol, starting at a multiple of `lanes`. In
+such a vector, `(k*v + rest) // c` is constant and `(k*v + rest) % c` has slope k, if `k*lanes`
+divides both `c` and `rest`.
 """
 
 from math import gcd
@@ -11,7 +10,7 @@ from types import MappingProxyType
 
 from attrs import frozen
 
-from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, FloorDiv, Mod, Mul, Sym
+from gyrator_ir.expr import ONE, ZERO, Add, Const, Expr, FloorDiv, Max, Min, Mod, Mul, Sym
 from gyrator_ir.tile.nodes import Access
 
 PRICES = MappingProxyType(
@@ -20,25 +19,33 @@ PRICES = MappingProxyType(
         Access.UNIT: 2,
         Access.STRIDED: 20,
         Access.GATHERED: 24,
+        Access.RUNS: 8,
         Access.LANES: 24,
     }
 )
-"""Roughly what one vector of an access costs, where a vector load costs 1."""
+"""Approximate cost of one vector of an access, by its kind."""
+
+_VECTORS = 4
+"""A remainder must wrap around at most once in this many vectors, so that most vectors are one
+contiguous run."""
 
 
 @frozen
 class LaneAccess:
-    """The class of an access and, for `STRIDED`, the distance in elements."""
+    """The kind of an access and, for `STRIDED`, the stride in elements."""
 
     kind: Access
     stride: Expr = ZERO
 
 
 def lane_access(index: Expr, symbol: Sym, lanes: int, varying: frozenset[Sym]) -> LaneAccess:
-    """Classify address `index` in a vector over `symbol`.
+    """Classify the address `index` in a vector over `symbol`.
 
     Args:
-        varying: symbols bound to loaded values, one a lane.
+        index: an address.
+        symbol: the loop variable of the vector.
+        lanes: elements of the vector.
+        varying: symbols bound to values that differ between lanes.
     """
     free = index.free_symbols
     if symbol not in free and free.isdisjoint(varying):
@@ -47,7 +54,8 @@ def lane_access(index: Expr, symbol: Sym, lanes: int, varying: frozenset[Sym]) -
         return LaneAccess(Access.LANES)
     stride = lane_slope(index, symbol, lanes)
     if stride is None:
-        return LaneAccess(Access.LANES)
+        growth = _growth(index, symbol, lanes)
+        return LaneAccess(Access.RUNS if growth is not None and growth[1] == 1 else Access.LANES)
     if stride is ZERO:
         return LaneAccess(Access.UNIFORM)
     if stride is ONE:
@@ -56,7 +64,7 @@ def lane_access(index: Expr, symbol: Sym, lanes: int, varying: frozenset[Sym]) -
 
 
 def lane_slope(index: Expr, symbol: Sym, lanes: int) -> Expr | None:
-    """Return how much `index` grows from lane to lane, or None where that is not constant."""
+    """Return the stride of `index` from lane to lane, or None if it is not constant."""
     if symbol not in index.free_symbols:
         return ZERO
     if index is symbol:
@@ -80,6 +88,40 @@ def lane_slope(index: Expr, symbol: Sym, lanes: int) -> Expr | None:
     return None
 
 
+def _growth(index: Expr, symbol: Sym, lanes: int) -> tuple[int, int] | None:
+    """Return bounds of the growth of `index` from one lane to the next, or None if unknown.
+
+    This supports sums, remainders by large divisors, and minima and maxima of linear expressions,
+    as rolled and padded tensors have them.
+    """
+    if symbol not in index.free_symbols:
+        return 0, 0
+    if index is symbol:
+        return 1, 1
+    match index:
+        case Add():
+            low = high = 0
+            for monomial, coefficient in index.terms:
+                growth = _growth(monomial, symbol, lanes)
+                if growth is None:
+                    return None
+                ends = [coefficient * g for g in growth]
+                low, high = low + min(ends), high + max(ends)
+            return low, high
+        case Mod(a=a, b=Const(value=divisor)):
+            growth = _growth(a, symbol, lanes)
+            short = divisor < _VECTORS * lanes
+            if short or growth is None or growth[0] < 0 or growth[1] >= divisor:
+                return None
+            return growth[0] - divisor, growth[1]
+        case Min() | Max():
+            bounds = [g for a in index.args if (g := _growth(a, symbol, lanes)) is not None]
+            if len(bounds) < len(index.args):
+                return None
+            return min(g[0] for g in bounds), max(g[1] for g in bounds)
+    return None
+
+
 def _product_slope(product: Mul, symbol: Sym, lanes: int) -> Expr | None:
     slope: Expr | None = None
     others: Expr = ONE
@@ -100,7 +142,7 @@ def _product_slope(product: Mul, symbol: Sym, lanes: int) -> Expr | None:
 
 
 def _constant_quotient(node: FloorDiv | Mod, symbol: Sym, lanes: int) -> Expr | None:
-    """Return the slope of the numerator if the quotient is the same for all lanes, else None."""
+    """Return the stride of the numerator if the quotient is the same for all lanes, else None."""
     if not isinstance(node.b, Const):
         return None
     slope = lane_slope(node.a, symbol, lanes)
@@ -114,7 +156,7 @@ def _constant_quotient(node: FloorDiv | Mod, symbol: Sym, lanes: int) -> Expr | 
 
 
 def _content(value: Expr) -> int:
-    """Return an integer that visibly divides `value`; 0 for zero."""
+    """Return an integer that divides `value` by its syntactic form; 0 for zero."""
     if isinstance(value, Const):
         return value.value
     if isinstance(value, Add):
@@ -123,9 +165,10 @@ def _content(value: Expr) -> int:
 
 
 def split_terms(index: Expr, inner: frozenset[Sym]) -> tuple[Expr, Expr]:
-    """Return (fixed, moving) with `fixed + moving == index`: moving terms contain `inner` symbols.
+    """Return (fixed, moving) with `fixed + moving == index`, where the terms of `moving` contain
+    symbols of `inner`.
 
-    The fixed part can be computed once, outside the loops over `inner`.
+    The fixed part can be hoisted out of the loops over `inner`.
     """
     if index.free_symbols.isdisjoint(inner):
         return index, ZERO

@@ -1,7 +1,7 @@
-"""What kernel languages that print Tile IR have in common."""
+"""The common base of kernel languages that print Tile IR."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar
 
 from attrs import evolve
@@ -20,23 +20,24 @@ from gyrator_ir.tile.nodes import Repeat, TiledKernel, TileProgram
 
 
 class TilingLanguage(ABC):
-    """A `TilingBackend` but for its name, what it refuses, its passes and its text."""
+    """Base class of a `TilingBackend`. A subclass defines its name, the kernels it refuses, its
+    passes and its text."""
 
     package: ClassVar[str]
-    """The package whose source decides the text."""
+    """The package whose source determines the text."""
 
     @property
     def content_hash(self) -> str:
-        """A digest of the source of the package, and of what it imports of ours."""
+        """A digest of the source of the package and of the Gyrator packages that it imports."""
         return content_hash(self.package)
 
     @abstractmethod
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return what decides how kernels run."""
+        """Return the tile passes for a target."""
 
     @abstractmethod
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, batched as `emit` does."""
+        """Emit tiled kernels, batched as by `emit`."""
 
     def tile(
         self,
@@ -47,7 +48,7 @@ class TilingLanguage(ABC):
         edits: PassEdits = NO_EDITS,
         tracer: Tracer | None = None,
     ) -> TileProgram:
-        """Decide how the kernels run, by the language's passes."""
+        """Decide how the kernels run, by the passes of the language with `edits` applied."""
         return tile(kernels, facts, self.passes(target), origins, edits, tracer)
 
     def emit(
@@ -57,44 +58,63 @@ class TilingLanguage(ABC):
         origins: Sequence[Origin],
         target: Target,
     ) -> tuple[TranslationUnit, ...]:
-        """Write whatever launches run: `tile`, then `emit_tiled`."""
+        """Emit kernels: `tile` followed by `emit_tiled`."""
         return self.emit_tiled(self.tile(kernels, facts, origins, target), target)
 
 
 def served(program: TileProgram, sources: Mapping[str, KernelSource]) -> tuple[KernelSource, ...]:
-    """Return the sources of a program's kernels, repeats included, of those written, by kernel
-    name."""
-    found = []
+    """Return the sources of a program's kernels and repeats. `sources` has those of the emitted
+    kernels by name."""
+    kernels = []
     for k in program.kernels:
         if isinstance(k, TiledKernel) and k.kernel.name in sources:
-            found.append(sources[k.kernel.name])
+            kernels.append(sources[k.kernel.name])
         elif isinstance(k, Repeat) and k.kernel in sources:
-            found.append(evolve(sources[k.kernel], kernel=k.name))
-    return tuple(found)
+            kernels.append(evolve(sources[k.kernel], kernel=k.name))
+    return tuple(kernels)
 
 
 def batched(
-    program: TileProgram, written: Sequence[tuple[KernelSource, str]], limit: int, workers: int
+    program: TileProgram,
+    written: Sequence[tuple[KernelSource, str]],
+    limit: int,
+    workers: int,
+    between: str = "\n",
 ) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
-    """Yield the names, texts and kernels of units of about equal size. What is written of kernels
-    of a program is given as their sources, with the text of their functions alone."""
+    """Yield the names, texts and kernels of translation units of about equal size.
+
+    Args:
+        program: the kernels.
+        written: the source of each emitted kernel, and the text of its function only.
+        limit: statements per unit.
+        workers: compiler processes that may run in parallel.
+        between: text between two functions.
+    """
     kernels = (k.kernel for k in program.kernels if isinstance(k, TiledKernel))
     statements = {k.name: sum(len(stage.body) for stage in k.stages) for k in kernels}
     sizes = [statements[source.kernel] + 4 for source, _ in written]
     for number, run in enumerate(balanced(sizes, limit, workers)):
-        here = {written[k][0].kernel: written[k][0] for k in run}
-        yield f"unit{number}", "\n".join(written[k][1] for k in run), served(program, here)
+        sources = {written[k][0].kernel: written[k][0] for k in run}
+        yield f"unit{number}", between.join(written[k][1] for k in run), served(program, sources)
+
+
+def alone(
+    word: str, sources: Iterable[KernelSource]
+) -> Iterator[tuple[str, str, tuple[KernelSource, ...]]]:
+    """Yield the names, texts and kernels of translation units with one kernel each."""
+    for number, source in enumerate(sources):
+        yield f"{word}{number}", source.text, (source,)
 
 
 def index_check(code: int, check: Check) -> KernelCheck:
-    """Return the meaning of the code by which a kernel reports an index out of bounds."""
+    """Return the error of the code by which a kernel reports an out-of-bounds index."""
     failure = Failure.RUNTIME if check is Check.RUNTIME else Failure.INDEX
-    said = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
-    return KernelCheck(code, failure, said)
+    message = "index out of bounds: an index is outside [-n, n) for a dimension of size n"
+    return KernelCheck(code, failure, message)
 
 
 def index_checks(kernel: Kernel) -> dict[Check, KernelCheck]:
-    """Return the meanings of the codes by which a kernel reports indices out of bounds, by kind of
+    """Return the errors of the codes by which a kernel reports out-of-bounds indices, by kind of
     check."""
     body = (s for stage in kernel.stages for s in stage.body)
     kinds = dict.fromkeys(s.check for s in body if isinstance(s, Bind) and s.check)

@@ -1,4 +1,4 @@
-"""What passes and printers for vector machines ask about a kernel's loops."""
+"""The loop nest of a kernel for vector machines, by the role of each loop."""
 
 from attrs import frozen
 
@@ -10,80 +10,111 @@ from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Loop, LoopKind, Method, TiledKernel
 from gyrator_ir.types import DType
 
+MOST_TILE_ROWS = 14
+"""The maximum number of rows of a register tile."""
+_WORD = 4  # bytes
+
 
 @frozen
 class Nest:
-    """The loops of a kernel, each over one axis, by what they are for."""
+    """The loops of a kernel, each over one axis, by role."""
 
     grid: tuple[Loop, ...]
     vectors: Loop
     """The loop whose steps are vectors."""
     axis: Axis
-    """What it walks."""
+    """The axis of the vectors."""
     lanes: int
     """Elements of a vector."""
     across: bool
-    """Vectors run along points: the lanes of a vector are different points."""
+    """Whether vectors run along points, so that the lanes of a vector are different points."""
     columns: bool
-    """Loops over inner axes stand around that of the vectors: all points of a unit go through a
-    reduction together, row by row."""
+    """Whether loops over inner axes enclose the vector loop, so that all points of a unit are
+    reduced together, row by row."""
 
     @property
     def symbol(self) -> Sym:
-        """That of the vectors' axis."""
+        """The symbol of the vectors' axis."""
         return self.axis.symbol
 
     @property
     def rows(self) -> tuple[Loop, ...]:
-        """The grid loops over other axes than that of the vectors."""
+        """The grid loops over axes other than that of the vectors."""
         return tuple(x for x in self.grid if x.axes[0] is not self.symbol)
 
     @property
     def stretch(self) -> int:
-        """How many points along the vectors are a unit of work, where they run along points."""
+        """The number of points along the vectors in a unit of work, if vectors run along points."""
         return settled(next(x.step for x in self.grid if x.axes[0] is self.symbol))
 
 
 def nest(tiled: TiledKernel) -> Nest | None:
-    """Return the loops of a kernel by what they are for; None for one that has none.
+    """Return the loops of a kernel by role, or None if it has no loops.
 
-    Where loops over points stand below the grid, vectors run along the axis of the first of them;
-    else along that of the innermost loop.
+    If there are loops over points below the grid, vectors run along the axis of the first one, else
+    along that of the innermost loop. Those of the results of a matrix product run along columns.
     """
     if not tiled.loops:
         return None
     points = {a.symbol for a in tiled.kernel.axes}
     grid = tuple(x for x in tiled.loops if x.kind is LoopKind.GRID)
     below = tiled.loops[len(grid) :]
-    place = next((n for n, x in enumerate(below) if x.axes[0] in points), None)
-    vectors = tiled.loops[-1] if place is None else below[place]
+    first = next((n for n, x in enumerate(below) if x.axes[0] in points), None)
+    if first is not None and tiled.contraction:
+        first += 1  # the loop of row blocks precedes that of columns
+    vectors = tiled.loops[-1] if first is None else below[first]
     axis = axis_of(tiled.kernel, vectors.axes[0])
-    return Nest(grid, vectors, axis, settled(vectors.step), place is not None, bool(place))
+    return Nest(grid, vectors, axis, settled(vectors.step), first is not None, bool(first))
 
 
 def unfit(tiled: TiledKernel, lanes: int) -> str | None:
-    """Return what a language of vectors of `lanes` can't follow in a kernel's decisions, or None:
-    what `vector_pipeline` never decides."""
-    if tiled.contraction or tiled.choices or tiled.pipelined or tiled.replicated:
-        return "contractions, choices, pipelines or replicated loads"
+    """Return the decisions about a kernel that a language with vectors of `lanes` does not support,
+    or None. `vector_pipeline` only makes supported decisions."""
+    if tiled.choices or tiled.pipelined or tiled.replicated:
+        return "choices, pipelines or replicated loads"
     if tiled.index is not DType.I64:
         return f"indices in {tiled.index.value}"
     if any(len(x.axes) != 1 or isinstance(x.step, str) for x in tiled.loops):
-        return "several axes as one loop, or steps that are chosen later"
+        return "loops over several axes, or steps that are choices"
+    if tiled.contraction:
+        return _unfit_contraction(tiled, lanes)
     loops = nest(tiled)
     if loops is None:
         return None
     if loops.lanes != lanes and (loops.across or loops.lanes > 1):
-        return f"vectors of {loops.lanes} where the processor's have {lanes}"
+        return f"vectors of {loops.lanes} lanes on a processor with {lanes}"
     if [x.axes for x in tiled.loops if x.kind is LoopKind.LOOP] not in _orders(tiled, loops):
-        return "loops in this order"
+        return "this order of loops"
     cut = {loops.symbol, *(t.along for t in tiled.transposed)}
     if any(x.step != 1 for x in tiled.loops if x.axes[0] not in cut):
-        return "steps along other axes than those of vectors and of transposed loads"
+        return "steps along axes other than those of vectors and transposed loads"
     points = [a.symbol for a in tiled.kernel.axes]
     if len(loops.grid) != len(points) or {x.axes[0] for x in loops.grid} != set(points):
-        return "points without a grid loop of their own"
+        return "axes of points without a grid loop"
     return _unfit_reductions(tiled, loops)
+
+
+def tile_columns(lanes: int, dtype: DType) -> int:
+    """Return the columns of a register tile: two vectors of 32-bit elements, or one of 64-bit
+    elements, which is two registers."""
+    return lanes if dtype.size > _WORD else 2 * lanes
+
+
+def fits_registers(rows: int, lanes: int) -> bool:
+    """Return whether register tiles may have this number of rows, with panels that are stored in
+    vectors."""
+    return rows <= MOST_TILE_ROWS and (rows < lanes or not rows % lanes)
+
+
+def _unfit_contraction(tiled: TiledKernel, lanes: int) -> str | None:
+    assert tiled.contraction is not None
+    product = tiled.contraction.products[0]
+    *_, columns, rows = (settled(x.step) for x in tiled.loops)
+    if lanes == 1 or not product.along:
+        return "contractions without panels"
+    if columns != tile_columns(lanes, product.dtype) or not fits_registers(rows, lanes):
+        return f"register tiles of {rows} by {columns}"
+    return None
 
 
 def _unfit_reductions(tiled: TiledKernel, loops: Nest) -> str | None:
@@ -92,24 +123,24 @@ def _unfit_reductions(tiled: TiledKernel, loops: Nest) -> str | None:
     recorded = iter(tiled.reductions)
     for stage in tiled.kernel.stages:
         loads = {s.name for s in stage.body if isinstance(s, Load)}
-        here = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
-        unrolls = {settled(r.unroll) for _, r in here}
+        pairs = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
+        unrolls = {settled(r.unroll) for _, r in pairs}
         if len(unrolls) > 1 or any(n & (n - 1) for n in unrolls):
-            return "reductions of a stage that are unrolled differently, or by no power of two"
-        for s, r in here:
+            return "different unroll factors in a stage, or ones that are not powers of two"
+        for s, r in pairs:
             if r.method not in (Method.ACCUMULATE, Method.TWO_PASS):
                 return "reductions at once or by matrix units"
             if r.method is Method.TWO_PASS and (loops.across or loops.lanes == 1):
-                return "two passes but along vectors"
+                return "two passes that are not along vectors"
             if r.keep and (row is None or row > settled(r.block)):
-                return "values that are kept of a part of a row"
+                return "kept values of a part of a row"
             if r.reload and s.args[0] not in loads:
-                return "computed values that are loaded again"
+                return "reloading of computed values"
     return None
 
 
 def _orders(tiled: TiledKernel, loops: Nest) -> list[list[tuple[Sym, ...]]]:
-    """Return the orders of loops below the grid that are known."""
+    """Return the supported orders of the loops below the grid."""
     symbols = {a.symbol for a in tiled.kernel.inner}
     inner = [x.axes for x in tiled.loops if x.axes[0] in symbols]
     if len(inner) != len(symbols):
@@ -128,7 +159,7 @@ def axis_of(kernel: Kernel, symbol: Sym) -> Axis:
 
 
 def steps(kernel: Kernel, loop: Loop) -> Expr:
-    """Return how many steps a loop over a whole axis takes."""
+    """Return the number of steps of a loop over a whole axis."""
     extent = axis_of(kernel, loop.axes[0]).extent
     return extent if loop.step == 1 else ceildiv(extent, settled(loop.step))
 
@@ -139,5 +170,5 @@ def grid_loop(symbol: Sym, step: int = 1) -> Loop:
 
 
 def plain_loop(symbol: Sym, step: int = 1) -> Loop:
-    """Return a loop of one step after another."""
+    """Return a sequential loop."""
     return Loop(LoopKind.LOOP, (symbol,), step)

@@ -1,11 +1,11 @@
-"""Which elements a program's blocks hold: the loops of a tiled kernel as text has them.
+"""The blocks of a program: the loop nests that languages of blocks support.
 
     grid (i0, i1) by XBLOCK                         points, in blocks of XBLOCK
-    grid (i0) by 1, grid (i1) by XBLOCK             the same within one value of i0
+    grid (i0) by 1, grid (i1) by XBLOCK             the same for one value of i0
     ... loop (r0) by RBLOCK                         and their inner elements
     grid (i0) by XBLOCK, grid (i1) by RBLOCK        tiles of points
 
-Positions along each dimension of a block are one number, of which axes are digits.
+Each dimension of a block has one linear index, from which the index of each axis is computed.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _NESTS = (
     (_POINTS, _INNER),
     ((_GRID, 1), _POINTS, _INNER),
 )
-"""Kinds and steps of loops, as `Blocks` has them."""
+"""The supported loop nests, as kinds and steps of loops."""
 _PRODUCT = (_POINTS, (_GRID, "RBLOCK"), (_LOOP, "KBLOCK"))
 _PRODUCTS = (
     _PRODUCT,
@@ -34,25 +34,26 @@ _PRODUCTS = (
     (*_PRODUCT, (_LOOP, 1)),
     ((_GRID, 1), *_PRODUCT, (_LOOP, 1)),
 )
-"""The same of products: batches, rows, columns, depth, and what is summed over one by one."""
+"""The supported nests of matrix products: batches, rows, columns, depth, and further contracted
+axes that are iterated over one element at a time."""
 
 
 @frozen
 class Blocks:
-    """The axes along the dimensions of blocks."""
+    """The axes along each dimension of a block."""
 
     first: tuple[Axis, ...]
     second: tuple[Axis, ...] = ()
     still: frozenset[Sym] = frozenset()
-    """Axes that have one value in a block of points."""
+    """Axes that have a single value within a block of points."""
     whole: bool = False
-    """All inner elements of a point are in one block."""
+    """Whether one block covers all inner elements of a point."""
     tiles: bool = False
-    """The second axes are points too."""
+    """Whether the second axes are axes of points too."""
 
 
 def blocks_of(tiled: TiledKernel) -> Blocks:
-    """Return the blocks of a kernel that is no product of matrices."""
+    """Return the blocks of a kernel that is not a matrix product."""
     kernel = tiled.kernel
     grid = [loop for loop in tiled.loops if loop.kind is LoopKind.GRID]
     if not kernel.inner and len(grid) > 1:
@@ -64,23 +65,26 @@ def blocks_of(tiled: TiledKernel) -> Blocks:
 
 
 class Flat:
-    """One flattened group of axes: `x`, and each axis's symbol as digits of it.
+    """A flattened group of axes: the symbol of their linear index, and the index of each axis as
+    digits of it.
 
     Args:
-        name: `i` or `r`, the letter of its kind of symbols.
-        axes: the outermost first.
-        others: symbols that the flat one must differ from, beside those of the axes.
+        name: `i` or `r`, the first letter of the new symbol.
+        axes: the axes, outermost first.
+        others: symbols that the new one must differ from, besides those of the axes.
     """
 
     def __init__(self, name: str, axes: tuple[Axis, ...], others: Iterable[Sym] = ()) -> None:
-        taken = {a.symbol.name for a in axes} | {s.name for s in others}
-        number = next(n for n in range(len(taken) + 1) if f"{name}_{n}" not in taken)
+        used = {a.symbol.name for a in axes} | {s.name for s in others}
+        number = next(n for n in range(len(used) + 1) if f"{name}_{n}" not in used)
         self.symbol = Sym(f"{name}_{number}")
         self.digits: dict[Sym, Expr] = {}
         rest: Expr = self.symbol
         for k, a in enumerate(reversed(axes)):
             last = k == len(axes) - 1
-            extent = ONE if a.extent is ZERO else a.extent  # without points, no digit matters
+            extent = (
+                ONE if a.extent is ZERO else a.extent
+            )  # the digits of an empty space are unused
             self.digits[a.symbol] = rest if last else rest % extent
             if not last:
                 rest = rest // extent
@@ -88,91 +92,92 @@ class Flat:
 
 @frozen
 class ProductAxes:
-    """The axes of each loop of a product of matrices."""
+    """The axes of each loop of a matrix product."""
 
     batches: tuple[Axis, ...]
     rows: tuple[Axis, ...]
     columns: tuple[Axis, ...]
     depth: tuple[Axis, ...]
-    around: tuple[Axis, ...]
-    """Those that are summed over one by one."""
+    serial: tuple[Axis, ...]
+    """Contracted axes that are iterated over one element at a time."""
 
 
 def product_axes(tiled: TiledKernel, c: Contraction) -> ProductAxes:
-    """Return the axes of each loop of a product."""
+    """Return the axes of each loop of a matrix product."""
     kernel = tiled.kernel
     rows, columns, depth = (axes_of(kernel, tiled.loops[n]) for n in (c.rows, c.columns, c.depth))
     others = [x for n, x in enumerate(tiled.loops) if n not in (c.rows, c.columns, c.depth)]
     batches = (a for x in others if x.kind is LoopKind.GRID for a in axes_of(kernel, x))
-    around = (a for x in others if x.kind is LoopKind.LOOP for a in axes_of(kernel, x))
-    return ProductAxes(tuple(batches), rows, columns, depth, tuple(around))
+    serial = (a for x in others if x.kind is LoopKind.LOOP for a in axes_of(kernel, x))
+    return ProductAxes(tuple(batches), rows, columns, depth, tuple(serial))
 
 
 @frozen(eq=False)
-class Places:
-    """The flattened groups of axes of a product of matrices."""
+class ProductIndices:
+    """The flattened groups of axes of a matrix product."""
 
     rows: Flat
     columns: Flat
     batches: Flat
-    around: Flat
+    serial: Flat
     depth: Flat
-    turned: Flat
-    """Depth again, as the first dimension of the right factor's blocks."""
-    again: dict[Sym, Expr]
-    """What the symbols of its axes are called there."""
+    right_depth: Flat
+    """The depth of the right factor, which is the first dimension of its blocks."""
+    right_symbols: dict[Sym, Expr]
+    """The symbols that replace those of the depth axes in the right factor."""
 
 
-def places_of(axes: ProductAxes) -> Places:
-    """Return the flattened groups of its axes."""
-    again: dict[Sym, Expr] = {a.symbol: Sym(f"r_k{n}") for n, a in enumerate(axes.depth)}
+def product_indices(axes: ProductAxes) -> ProductIndices:
+    """Return the flattened groups of the axes of a matrix product."""
+    right_symbols: dict[Sym, Expr] = {a.symbol: Sym(f"r_k{n}") for n, a in enumerate(axes.depth)}
     rows = Flat("i", axes.rows)
     columns = Flat("i", axes.columns, (rows.symbol,))
     batches = Flat("i", axes.batches, (rows.symbol, columns.symbol))
-    around = Flat("r", axes.around)
-    depth = Flat("r", axes.depth, (around.symbol,))
+    serial = Flat("r", axes.serial)
+    depth = Flat("r", axes.depth, (serial.symbol,))
     renewed = tuple(Axis(Sym(f"r_k{n}"), a.extent) for n, a in enumerate(axes.depth))
-    turned = Flat("r", renewed, (around.symbol, depth.symbol))
-    return Places(rows, columns, batches, around, depth, turned, again)
+    right_depth = Flat("r", renewed, (serial.symbol, depth.symbol))
+    return ProductIndices(rows, columns, batches, serial, depth, right_depth, right_symbols)
 
 
 def pair_offset(tiled: TiledKernel, written: Expr) -> int | None:
-    """Return what an index, as it is written, adds to twice the position of a point; None for any
-    other index."""
+    """Return the constant that a rewritten index adds to twice the linear index of a point, or None
+    for any other index."""
     position = Flat("i", blocks_of(tiled).first).symbol
     rest = written - 2 * position
     return rest.value if isinstance(rest, Const) else None
 
 
 def unfit_blocks(tiled: TiledKernel) -> str | None:
-    """Return what a language of blocks can't follow in a kernel's decisions, or None: what
-    `block_pipeline` never decides."""
+    """Return the decisions about a kernel that languages of blocks do not support, or None.
+    `block_pipeline` only makes supported decisions."""
     if tiled.threads or tiled.transposed or tiled.prefetches or tiled.cleared:
-        return "programs have no threads, prefetches or blocks in memory of their own"
+        return "threads, transposed loads, prefetches or cleared buffers"
     if not _in_points(tiled):
-        return "pairs are at twice the position of a point"
+        return "pairs that are not at twice the index of a point"
     product = tiled.contraction is not None
     whole = in_one_step(tiled)
     method = Method.MATRIX if product else Method.AT_ONCE if whole else Method.ACCUMULATE
     for r in tiled.reductions:
         if r.method is not method or r.unroll != 1 or r.chain or r.wide or r.block:
-            return f"{r.result} is reduced as {method.value}, and in no other way"
+            return f"a method other than plain {method.value} for {r.result}"
     nest = tuple((loop.kind, loop.step) for loop in tiled.loops)
     if nest not in (_PRODUCTS if product else _NESTS):
-        return "its loops are none that text has"
+        return "this loop nest"
     if not product and nest[0] == (_GRID, 1):
         extent = axes_of(tiled.kernel, tiled.loops[1])[-1].extent
         steps = steps_of(tiled, tiled.loops[1])
         if not isinstance(extent, Const) or any(extent.value % step for step in steps):
-            return f"blocks of {steps} points reach beyond the axis of {extent!r}"
+            return f"blocks of {steps} points that exceed an axis of {extent!r}"
     return None
 
 
 def _in_points(tiled: TiledKernel) -> bool:
     forms = {f.index: f.written for f in tiled.forms}
     for p in tiled.pairs:
-        one = tiled.kernel.stages[p.stage].body[p.first]
-        assert isinstance(one, Load | Store)
-        if blocks_of(tiled).second or pair_offset(tiled, forms.get(one.index, one.index)) is None:
+        first = tiled.kernel.stages[p.stage].body[p.first]
+        assert isinstance(first, Load | Store)
+        written = forms.get(first.index, first.index)
+        if blocks_of(tiled).second or pair_offset(tiled, written) is None:
             return False
     return True

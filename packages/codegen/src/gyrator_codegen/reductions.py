@@ -1,7 +1,7 @@
-"""What reductions and scans keep of the elements they have seen, in every language."""
+"""The loop-carried state of reductions and scans, common to all languages."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from attrs import frozen
@@ -19,11 +19,11 @@ REDUCTION_OF: Mapping[ScanKind, ReduceKind] = MappingProxyType({
     ScanKind.ARGMAX: ReduceKind.MAX,
     ScanKind.LOGSUMEXP: ReduceKind.MAX,
 })  # fmt: skip
-"""The reduction whose identity a scan's values start from."""
+"""The reduction whose identity is the initial value of each kind of scan."""
 
 
 def identity(kind: ReduceKind, dtype: DType) -> bool | int | float:
-    """Return what leaves a reduction as it is; for `argmin` and `argmax`, as their value."""
+    """Return the identity of a reduction; for `argmin` and `argmax`, that of the value."""
     match kind:
         case ReduceKind.PROD | ReduceKind.ALL:
             return True if dtype is DType.BOOL else 1
@@ -56,35 +56,48 @@ MERGED: Mapping[ReduceKind, str] = MappingProxyType({
     ReduceKind.ALL: "bit_and",
     ReduceKind.XOR: "bit_xor",
 })  # fmt: skip
-"""The op that joins two of what a reduction, or its first pass, keeps."""
+"""The op that merges two accumulators of a reduction, or of its first pass."""
 
-_NOWHERE = (1 << 63) - 1  # a position behind all others
+
+def in_pairs(parts: Sequence[str], combined: Callable[[str, str], str]) -> str:
+    """Return the pairwise (tree) combination of a power of two of parts, in the order in which
+    accumulators are merged."""
+    while len(parts) > 1:
+        parts = [combined(a, b) for a, b in zip(parts[::2], parts[1::2], strict=True)]
+    return parts[0]
+
+
+_NOWHERE = (1 << 63) - 1  # an index after all others
 _WIDE_SCANS = (ScanKind.SUM, ScanKind.PROD, ScanKind.LOGSUMEXP)
 
 
 @frozen
 class Carried:
-    """A variable that loops carry from element to element."""
+    """A loop-carried variable."""
 
     role: str
-    """What it is among those of its reduction: `acc`, and beside it `with`, for each accumulator;
-    the `total` that chains end in; `run`, `sum` and `count` of two passes; the place `at`."""
+    """Its role in the reduction: `acc` and its companion `with`, for each accumulator; `total`, to
+    which chains are added; `run`, `sum` and `count` of two passes; the index `at` of a scan."""
     dtype: DType
     start: bool | int | float
     total: bool = False
-    """It only changes when a chain ends."""
+    """Whether it only changes at the end of a chain."""
+    lanes: bool = False
+    """Whether each lane has its own."""
+    name: str = ""
+    """Its name in the text."""
 
 
 def carried(
     s: Reduce | ScanStep, how: Reduction | None = None, copies: int = 1
 ) -> tuple[Carried, ...]:
-    """Return what a reduction, or a running one, carries: for each of `copies` accumulators, or of
-    all blocks of two passes."""
+    """Return the loop-carried variables of a reduction with `copies` accumulators, of a two-pass
+    reduction, or of a scan."""
     if isinstance(s, ScanStep):
         wide = s.kind in _WIDE_SCANS and s.dtype.is_float
         dtype, kind = DType.F64 if wide else s.dtype, REDUCTION_OF[s.kind]
-        places = (Carried("at", DType.I64, 0),) if s.kind in POSITIONS else ()
-        return (Carried("acc", dtype, identity(kind, dtype)), *places)
+        index = (Carried("at", DType.I64, 0),) if s.kind in POSITIONS else ()
+        return (Carried("acc", dtype, identity(kind, dtype)), *index)
     assert how is not None
     welford = s.kind is ReduceKind.WELFORD
     if how.method is Method.TWO_PASS:
@@ -92,10 +105,10 @@ def carried(
         count = (Carried("count", DType.I64, 0),) if welford else ()
         return (first, Carried("sum", DType.F64, 0), *count)
     dtype = DType.F64 if how.wide or welford else s.dtype
-    one = [Carried("acc", dtype, identity(s.kind, dtype))]
+    accumulator = [Carried("acc", dtype, identity(s.kind, dtype))]
     if s.kind in POSITIONS:
-        one.append(Carried("with", DType.I64, _NOWHERE))
+        accumulator.append(Carried("with", DType.I64, _NOWHERE))
     elif welford or s.kind is ReduceKind.ONLINE_SOFTMAX:
-        one.append(Carried("with", DType.F64, 0))
+        accumulator.append(Carried("with", DType.F64, 0))
     total = [Carried("total", DType.F64, 0, total=True)] if how.chain else []
-    return (*one * copies, *total)
+    return (*accumulator * copies, *total)

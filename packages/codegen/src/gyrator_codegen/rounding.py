@@ -1,4 +1,4 @@
-"""Numbers as floats of a type hold them."""
+"""Rounding of numbers to floating-point types."""
 
 import math
 import struct

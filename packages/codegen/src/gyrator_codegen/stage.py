@@ -1,4 +1,4 @@
-"""Kernels in, kernels with all decisions about the machine out."""
+"""The tiling stage: Kernel IR to Tile IR."""
 
 from collections.abc import Sequence
 
@@ -20,13 +20,18 @@ def tile(
     edits: PassEdits = NO_EDITS,
     tracer: Tracer | None = None,
 ) -> TileProgram:
-    """Return the kernels as a language prints them: from plain loops, by the passes in order.
+    """Return the tiled kernels: scalar loops, transformed by the passes in order.
 
     Args:
-        edits: what a user changes of the passes.
+        kernels: the kernels, groups and templates to tile.
+        facts: facts about their sizes.
+        passes: tile passes, such as `vector_pipeline(target, lanes)`.
+        origins: the origins of the schedule, for diagnostics and comments.
+        edits: edits of the passes by a user.
+        tracer: records the passes.
 
     Raises:
-        InputError: GY-STAGE-001, for arguments of other types.
+        InputError: GY-STAGE-001, for arguments of the wrong type.
     """
     takes("tile", kernels, Sequence)
     for kernel in kernels:

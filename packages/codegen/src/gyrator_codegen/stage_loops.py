@@ -1,10 +1,15 @@
-"""What printers for vector machines ask about the loops of one stage, and about units of work."""
+"""Queries of printers for vector machines: a kernel's decisions, the loops of a stage, and units of
+work."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from gyrator_codegen.nests import Nest, axis_of, steps
+from gyrator_codegen.analysis import linear_position
+from gyrator_codegen.language import index_checks
+from gyrator_codegen.nests import Nest, axis_of, nest, steps
+from gyrator_codegen.reductions import Carried, carried
+from gyrator_codegen.writer import Names
 from gyrator_ir.body.nodes import (
     Axis,
     Bind,
@@ -19,101 +24,218 @@ from gyrator_ir.body.nodes import (
     Store,
 )
 from gyrator_ir.body.rewrite import defined, live, used
+from gyrator_ir.expr import ZERO, Expr, product_of
 from gyrator_ir.expr import Const as Number
-from gyrator_ir.expr import Expr
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
 from gyrator_ir.tile.choices import settled
-from gyrator_ir.tile.nodes import Method, Prefetch, TiledKernel
+from gyrator_ir.tile.loops import extent_of
+from gyrator_ir.tile.nodes import DRAWN, Access, IndexAccess, Method, Prefetch, TiledKernel
 from gyrator_ir.types import DType
+
+_UNIFORM = IndexAccess(ZERO, Access.UNIFORM)
+
+
+class Decisions:
+    """A kernel's decisions indexed by statement, and names for its text that are not `reserved`."""
+
+    def __init__(self, tiled: TiledKernel, reserved: frozenset[str]) -> None:
+        self.tiled = tiled
+        self.kernel = kernel = tiled.kernel
+        self.nest = nest(tiled)
+        self.across = self.nest is not None and self.nest.across
+        """Whether the lanes of a vector are different points."""
+        self.storage = kernel.storage
+        self.position = linear_position(kernel.inner)
+        self.checks = index_checks(kernel)
+        self.reductions = {r.result: r for r in tiled.reductions}
+        self.rows = {x.name for x in kernel.locals} if self.across and self.loops.lanes > 1 else ()
+        """Locals with a vector of points, rather than a value, at each address."""
+        self.points = [s for g in kernel.stages if g.level is Level.OUTER for s in g.body]
+        """The statements that run once per point."""
+        self.statements = [s for stage in kernel.stages for s in stage.body]
+        bound = {s.symbol.name for s in self.statements if isinstance(s, Bind)}
+        named = (*(a.symbol for a in kernel.axes + kernel.inner), *kernel.sizes)
+        self.symbols = bound | {symbol.name for symbol in named}
+        """Names of all symbols that indices may contain."""
+        self.names = Names(reserved | self.symbols)
+        for name in (name for s in self.statements for name in defined(s)):
+            self.names.stable(name)
+        self.drawn = [s.name for s in self.statements if isinstance(s, Let) and s.op in DRAWN]
+        """Random numbers, which are generated in batches."""
+        self.pairs: dict[int, tuple[KernelStatement, KernelStatement]] = {}
+        """Pairs of statements that are one access, by the identity of either."""
+        for pair in tiled.pairs:
+            body = kernel.stages[pair.stage].body
+            both = body[pair.first], body[pair.second]
+            self.pairs |= {id(s): both for s in both}
+        self._stored = {
+            id(kernel.stages[u.stage].body[u.statement]): u.value for u in tiled.unrounded
+        }
+        self._ahead = frozenset(tiled.ahead)
+        self._accesses = {a.index: a for a in tiled.accesses}
+
+    @property
+    def loops(self) -> Nest:
+        """The loop nest of a kernel that has loops."""
+        assert self.nest is not None
+        return self.nest
+
+    def access(self, e: Expr, *, lanes: bool = True) -> IndexAccess:
+        """Return how an index varies across lanes, or that it is uniform for a scalar access."""
+        return (self._accesses.get(e) or IndexAccess(e, Access.LANES)) if lanes else _UNIFORM
+
+    def stored_value(self, s: Store) -> str:
+        """Return the operand that a store is printed with, which the store may round."""
+        return self._stored.get(id(s), s.value)
+
+    def hoisted(
+        self, body: Iterable[KernelStatement]
+    ) -> tuple[list[KernelStatement], list[KernelStatement]]:
+        """Return the statements of a body that are hoisted out of its loops, including constants,
+        and the rest."""
+        parts: tuple[list[KernelStatement], list[KernelStatement]] = [], []
+        for s in body:
+            names = (s.symbol.name,) if isinstance(s, Bind) else defined(s)
+            parts[not isinstance(s, Const) and self._ahead.isdisjoint(names)].append(s)
+        return parts
+
+    @property
+    def work(self) -> tuple[Expr, Expr, Expr]:
+        """The number of work items distributed among threads, the number of units of each, and the
+        total number of elements."""
+        grid, threads = () if self.nest is None else self.nest.grid, self.tiled.threads
+        counts = [steps(self.kernel, loop) for loop in grid]
+        shared = 0 if threads is None else threads.loops
+        elements = extent_of(self.kernel.axes + self.kernel.inner)
+        return product_of(counts[:shared]), product_of(counts[shared:]), elements
+
+    @property
+    def single_range(self) -> bool:
+        """Whether units are tiles along the vectors only, so that several are one range."""
+        return self.across and not self.loops.columns and len(self.loops.grid) == 1
+
+    @property
+    def tile(self) -> str | None:
+        """A name for the index of a tile along vectors of points."""
+        return f"{self.loops.symbol.name}_tile" if self.across else None
+
+    @property
+    def digits(self) -> dict[str, Expr]:
+        """The indices of a unit of work, the last varying fastest, with their numbers of values. An
+        index is named by its symbol, or `<symbol>_tile` for a loop with steps. A single tile along
+        the vectors has no index."""
+        counts: dict[str, Expr] = {}
+        for loop in () if self.nest is None else self.nest.grid:
+            symbol, count = loop.axes[0], steps(self.kernel, loop)
+            vectors = self.across and symbol is self.loops.symbol
+            if not (vectors and isinstance(count, Number) and count.value <= 1):
+                plain = loop.step == 1 and not vectors
+                counts[symbol.name if plain else f"{symbol.name}_tile"] = count
+        return counts
 
 
 @frozen
 class StageLoops:
-    """The loops of a stage over inner axes."""
+    """The loops of a stage over inner axes, and how they run."""
 
+    body: Sequence[KernelStatement]
     axes: tuple[Axis, ...]
-    """In the order of their loops."""
+    """The inner axes in loop order."""
     vector: bool
-    """The innermost loop is that of the vectors."""
+    """Whether the innermost loop is the vector loop."""
     backwards: bool
     copies: int
-    """Steps that are written side by side."""
+    """Unroll factor."""
     block: int
-    """Elements of the innermost loop that are taken at a time; 0 for no cut."""
+    """Elements per block of the innermost loop; 0 if it is not blocked."""
     chain: int
-    """The elements between two flushes, where chains end between two runs of the innermost loop; 0
-    where they don't."""
+    """Elements after which chains are flushed between two runs of the innermost loop; 0 if they are
+    not flushed there."""
     counts: bool
-    """Something asks how many elements have come."""
+    """Whether a reduction needs the number of elements so far."""
     first: tuple[Prefetch, ...]
-    """What each vector asks for."""
+    """Prefetches of each vector."""
     second: tuple[Prefetch, ...]
-    """What the second of two passes asks for."""
+    """Prefetches of each vector in the second of two passes."""
+    carried: Mapping[str, tuple[Carried, ...]]
+    """The loop-carried variables, by the first result of their reduction or scan."""
+
+    @property
+    def axis(self) -> Axis:
+        """The axis of the innermost loop."""
+        return self.axes[-1]
+
+    @property
+    def ends(self) -> dict[str, DType]:
+        """The results of reductions, with their types."""
+        reduces = (s for s in self.body if isinstance(s, Reduce))
+        return {n: t for s in reduces for n, t in zip(s.names, s.types, strict=True)}
 
 
-def stage_loops(tiled: TiledKernel, loops: Nest, number: int) -> StageLoops:
-    """Return the loops of stage `number`, which runs over the inner axes and has no sort."""
-    kernel = tiled.kernel
-    body = kernel.stages[number].body
-    reduces = {s.names[0]: s for s in body if isinstance(s, Reduce)}
+def stage_loops(decisions: Decisions, number: int, body: Sequence[KernelStatement]) -> StageLoops:
+    """Return the loops of stage `number`, which runs over the inner axes and has no sort. `body` is
+    the part of the stage that runs inside of the loops."""
+    kernel, tiled, loops = decisions.kernel, decisions.tiled, decisions.loops
+    reduces = [s for s in body if isinstance(s, Reduce)]
     scans = [s for s in body if isinstance(s, ScanStep)]
     axes = kernel.inner
     if not scans:
         order = [x.axes[0] for x in tiled.loops]
         axes = tuple(axis_of(kernel, x) for x in order if x in {a.symbol for a in kernel.inner})
     vector = not scans and not loops.across and loops.lanes > 1
-    recorded = [r for r in tiled.reductions if r.result in reduces]
+    recorded = [decisions.reductions[s.names[0]] for s in reduces]
     copies = max((settled(r.unroll) for r in recorded), default=1)
     block = max((settled(r.block) for r in recorded), default=0)
     chain = 0 if block else max((r.chain for r in recorded), default=0)
     if not loops.columns:
         chain *= copies * (loops.lanes if vector else 1)
-    single = [reduces[r.result] for r in recorded if r.method is Method.ACCUMULATE]
-    counts = any(s.kind is ReduceKind.WELFORD for s in single)
+    lanes = vector or (loops.across and loops.lanes > 1)
+    keeps: dict[str, tuple[Carried, ...]] = {}
+    for s in body:
+        if isinstance(s, Reduce | ScanStep):
+            name, how = s.names[0], decisions.reductions.get(s.names[0])
+            each = lanes and (how is None or how.method is not Method.TWO_PASS)
+            keeps[name] = tuple(
+                evolve(c, lanes=each, name=decisions.names.take(f"{name}_{c.role}"))
+                for c in carried(s, how, 1 if loops.columns else copies)
+            )
+    single = (s for s, r in zip(reduces, recorded, strict=True) if r.method is Method.ACCUMULATE)
     first, second = (
         tuple(p for p in tiled.prefetches if p.stage == number and p.second is late)
         for late in (False, True)
     )
-    backwards = bool(scans) and scans[0].reverse
-    return StageLoops(axes, vector, backwards, copies, block, chain, counts, first, second)
-
-
-def parted(
-    body: Iterable[KernelStatement], ahead: Collection[str]
-) -> tuple[list[KernelStatement], list[KernelStatement]]:
-    """Return what of a body is computed ahead of its loops, constants and what is named, and the
-    rest."""
-    parts: tuple[list[KernelStatement], list[KernelStatement]] = [], []
-    for s in body:
-        names = (s.symbol.name,) if isinstance(s, Bind) else defined(s)
-        first = isinstance(s, Const) or any(name in ahead for name in names)
-        parts[not first].append(s)
-    return parts
+    return StageLoops(
+        body=body, axes=axes, vector=vector,
+        backwards=bool(scans) and scans[0].reverse,
+        copies=copies, block=block, chain=chain,
+        counts=any(s.kind is ReduceKind.WELFORD for s in single),
+        first=first, second=second, carried=keeps,
+    )  # fmt: skip
 
 
 @frozen
-class Sorted:
-    """A stage around a sort: what makes the values to sort, and what is done beside the sorted
-    ones, what it needs of the former included."""
+class SortedStage:
+    """A stage split at its sort. `before` computes the values to sort. `after` uses the sorted
+    values, and repeats the statements of `before` that it needs."""
 
     before: tuple[KernelStatement, ...]
     step: SortStep
     after: tuple[KernelStatement, ...]
 
 
-def sorted_stage(body: Sequence[KernelStatement]) -> Sorted | None:
-    """Return the parts of a body with a sort, None for one without."""
-    found = ((k, s) for k, s in enumerate(body) if isinstance(s, SortStep))
-    place, step = next(found, (0, None))
+def sorted_stage(body: Sequence[KernelStatement]) -> SortedStage | None:
+    """Split a body at its sort; return None for a body without one."""
+    sorts = ((k, s) for k, s in enumerate(body) if isinstance(s, SortStep))
+    position, step = next(sorts, (0, None))
     if step is None:
         return None
-    before, after = tuple(body[:place]), tuple(body[place + 1 :])
+    before, after = tuple(body[:position]), tuple(body[position + 1 :])
     again = live(before, [name for s in after for name in used(s)])
-    return Sorted(before, step, (*(s for s in again if not isinstance(s, Store)), *after))
+    return SortedStage(before, step, (*(s for s in again if not isinstance(s, Store)), *after))
 
 
 def results(s: KernelStatement, storage: dict[str, DType]) -> list[tuple[str, DType]]:
-    """Return the names that a statement gives values, with their types; `storage` has those of
+    """Return the values that a statement defines, with their types; `storage` has the types of
     buffers."""
     match s:
         case Load(name=name, buffer=buffer):
@@ -125,22 +247,9 @@ def results(s: KernelStatement, storage: dict[str, DType]) -> list[tuple[str, DT
     return []
 
 
-def kept(kernel: Kernel, number: int, storage: dict[str, DType]) -> dict[str, DType]:
-    """Return what later stages want of stage `number`, but for constants, with the types."""
-    wanted = {name for g in kernel.stages[number + 1 :] for s in g.body for name in used(s)}
-    found = [x for s in kernel.stages[number].body for x in results(s, storage)]
-    return {name: dtype for name, dtype in found if name in wanted}
-
-
-def digits(kernel: Kernel, loops: Nest) -> list[tuple[str, Expr]]:
-    """Return names for what numbers the units of work, the last fastest, and how many values each
-    has: a symbol, or `<symbol>_tile` where a loop has steps. A tile along the vectors that is the
-    only one has no number."""
-    found: list[tuple[str, Expr]] = []
-    for loop in loops.grid:
-        symbol, count = loop.axes[0], steps(kernel, loop)
-        vectors = loops.across and symbol is loops.symbol
-        if not (vectors and isinstance(count, Number) and count.value <= 1):
-            plain = loop.step == 1 and not vectors
-            found.append((symbol.name if plain else f"{symbol.name}_tile", count))
-    return found
+def later_values(kernel: Kernel, number: int, storage: dict[str, DType]) -> dict[str, DType]:
+    """Return the values of stage `number`, except constants, that later stages use, with their
+    types."""
+    later = {name for g in kernel.stages[number + 1 :] for s in g.body for name in used(s)}
+    values = [x for s in kernel.stages[number].body for x in results(s, storage)]
+    return {name: dtype for name, dtype in values if name in later}

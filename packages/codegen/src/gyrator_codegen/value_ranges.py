@@ -1,4 +1,4 @@
-"""Intervals in which the values of a body lie."""
+"""Interval analysis of the values of a body."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -13,20 +13,20 @@ from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.types import DType
 
 Range = tuple[float, float]
-"""The least and the largest value: exact integers of integers, finite floats of floats that are
-never NaN."""
+"""The least and the greatest value: exact integers for an integer value, finite floats for a float
+that is never NaN."""
 
-_ROUNDED: Mapping[DType, float] = MappingProxyType({DType.F32: 2.0**-21, DType.F64: 2.0**-50})
-"""More than what rounding changes a number by, relatively, and quotients that are two units in the
-last place off. Of other floats nothing is known."""
+_ERRORS: Mapping[DType, float] = MappingProxyType({DType.F32: 2.0**-21, DType.F64: 2.0**-50})
+"""Upper bounds of the relative error of an op, including quotients that are off by two units in the
+last place. Values of other float types have no range."""
 _SMALLEST = 2.0**-126
-"""Floats nearer to 0 may be taken for it: devices flush them."""
+"""Smaller floats may become 0, since devices flush subnormal numbers."""
 _LARGEST = 2.0**100
-"""Floats beyond are given up, long before any overflows."""
+"""Larger floats have no range, which rules out overflow."""
 
 
-def whole_range(dtype: DType) -> Range | None:
-    """Return the values of an integer type, or None."""
+def type_range(dtype: DType) -> Range | None:
+    """Return the range of an integer type or of bool, or None for others."""
     if dtype is DType.BOOL:
         return 0, 1
     if not dtype.is_int:
@@ -38,23 +38,23 @@ def whole_range(dtype: DType) -> Range | None:
 
 @define(eq=False)
 class ValueRanges:
-    """What is known of values by name; grows as statements are told of in order."""
+    """The ranges of values by name; statements are added in order."""
 
     facts: ShapeFacts
-    """With the ranges of all symbols."""
+    """Facts that include the ranges of all symbols."""
     buffers: Mapping[str, DType]
     types: dict[str, DType] = field(factory=dict)
-    _found: dict[str, Range | None] = field(factory=dict)
+    _ranges: dict[str, Range | None] = field(factory=dict)
 
     def of(self, name: str) -> Range | None:
-        """Return the range of a value, None for a float of which nothing is known."""
-        return self._found[name]
+        """Return the range of a value, or None for a float with an unknown range."""
+        return self._ranges[name]
 
     def compared(self, s: Let) -> bool | None:
-        """Return what a comparison gives wherever it is made; None if that is not known."""
+        """Return the result of a comparison if it is always the same, else None."""
         if OPS[s.op].typing is not Typing.COMPARE:
             return None
-        a, b = (self._found[name] for name in s.args)
+        a, b = (self._ranges[name] for name in s.args)
         if a is None or b is None:
             return None
         below, above = a[1] < b[0], a[0] > b[1]
@@ -67,8 +67,8 @@ class ValueRanges:
         }[s.op]  # fmt: skip
         return True if certain else False if never else None
 
-    def tell(self, s: AnyStatement) -> None:
-        """Learn of the values that a statement defines, of those it reads being known."""
+    def add(self, s: AnyStatement) -> None:
+        """Add the values that a statement defines. Its operands must have been added before."""
         match s:
             case Load(name, buffer):
                 self._set(name, self.buffers[buffer], None)
@@ -83,46 +83,46 @@ class ValueRanges:
                 for name, dtype in zip(defined(s), getattr(s, "types", ()), strict=True):
                     self._set(name, dtype, None)
 
-    def _set(self, name: str, dtype: DType, known: Range | None) -> None:
-        whole = whole_range(dtype)
-        if whole is not None:
-            inside = known is not None and whole[0] <= known[0] and known[1] <= whole[1]
-            known = known if inside else whole
-        elif known is not None:
-            known = _rounded(known, dtype)
-        self.types[name], self._found[name] = dtype, known
+    def _set(self, name: str, dtype: DType, value: Range | None) -> None:
+        limits = type_range(dtype)
+        if limits is not None:
+            inside = value is not None and limits[0] <= value[0] and value[1] <= limits[1]
+            value = value if inside else limits
+        elif value is not None:
+            value = _rounded(value, dtype)
+        self.types[name], self._ranges[name] = dtype, value
 
     def _result(self, op: str, args: tuple[str, ...], dtype: DType) -> Range | None:
-        operands = [self._found[a] for a in args]
+        operands = [self._ranges[a] for a in args]
         if op == "where":
             operands = operands[1:]
         if op == "cast":
             return _converted(operands[0], self.types[args[0]], dtype)
         rule = _RULES.get(op)
-        given = [x for x in operands if x is not None]
-        if rule is None or len(given) < len(operands):
+        ranges = [x for x in operands if x is not None]
+        if rule is None or len(ranges) < len(operands):
             return None
-        return rule(*given)
+        return rule(*ranges)
 
 
-def _rounded(known: Range, dtype: DType) -> Range | None:
-    if dtype not in _ROUNDED or max(map(abs, known)) > _LARGEST:
+def _rounded(exact: Range, dtype: DType) -> Range | None:
+    if dtype not in _ERRORS or max(map(abs, exact)) > _LARGEST:
         return None
-    low, high = known
+    low, high = exact
     if 0 < low < _SMALLEST:
         low = 0.0
     if -_SMALLEST < high < 0:
         high = 0.0
-    more = _ROUNDED[dtype]
-    return low - abs(low) * more, high + abs(high) * more
+    error = _ERRORS[dtype]
+    return low - abs(low) * error, high + abs(high) * error
 
 
-def _converted(known: Range | None, source: DType, target: DType) -> Range | None:
-    if known is None or (source.is_float and source not in _ROUNDED):
+def _converted(value: Range | None, source: DType, target: DType) -> Range | None:
+    if value is None or (source.is_float and source not in _ERRORS):
         return None
     if source.is_float and target.is_int:
-        return math.trunc(known[0]), math.trunc(known[1])
-    return known
+        return math.trunc(value[0]), math.trunc(value[1])
+    return value
 
 
 def _corners(of: Callable[[float, float], float]) -> Callable[[Range, Range], Range]:
@@ -198,4 +198,5 @@ _RULES: Mapping[str, Callable[..., Range | None]] = MappingProxyType(
         "shr": _shifted,
     }
 )
-"""What becomes of ranges of operands; of integers that would wrap, the whole type is left."""
+"""The range of each op's result from those of its operands. Integers that could wrap get the range
+of their type."""

@@ -1,4 +1,4 @@
-"""Lines of program text with indentation, and which line stands for which origin."""
+"""A writer of program text, with indentation and a source map."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ from gyrator_ir.provenance import Origin
 
 
 class Writer:
-    """Collects lines; the only mutable thing in an emitter.
+    """Collects the lines of a program.
 
     Args:
-        step: what one level of indentation is written as.
+        step: the text of one level of indentation.
     """
 
     def __init__(self, step: str = "  ") -> None:
@@ -29,14 +29,14 @@ class Writer:
             self.line(text)
 
     def origin(self, row: int) -> None:
-        """Say that the next line stands for row `row` of the program's table of origins."""
+        """Map the next line to row `row` of the program's origins."""
         self._origins.append((len(self._lines) + 1, row))
 
     @contextmanager
     def block(self, head: str, end: str = "}") -> Iterator[None]:
-        """Write `head`, what the `with` body writes one level deeper, and `end`.
+        """Write `head`, the lines of the `with` body indented by one level, and `end`.
 
-        An `end` of "" writes nothing, for languages that close a block by indentation.
+        If `end` is empty, it is not written, as for languages that close a block by indentation.
         """
         self.line(head)
         outside = self._indent
@@ -48,39 +48,39 @@ class Writer:
 
     @property
     def text(self) -> str:
-        """All lines, each ended by a newline."""
+        """The text of all lines, each ending in a newline."""
         return "\n".join(self._lines) + "\n" if self._lines else ""
 
     @property
     def source_map(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (line of `text` from 1, row of the origins), in order of lines."""
+        """Pairs of a line of `text`, counted from 1, and a row of the origins, in line order."""
         return tuple(self._origins)
 
 
 class Names:
-    """Gives identifiers that are free in the target language, each only once.
+    """Generates unique identifiers of the target language.
 
     Args:
-        reserved: words that the language or the emitter's prelude takes.
+        reserved: words that the language or the emitter's prelude uses.
     """
 
     def __init__(self, reserved: frozenset[str]) -> None:
         self._reserved = reserved
-        self._taken: set[str] = set()
+        self._used: set[str] = set()
         self._stable: dict[str, str] = {}
 
-    def take(self, wanted: str) -> str:
-        """Return `wanted`, or with underscores and a number where it is taken or reserved."""
-        name = wanted
+    def take(self, base: str) -> str:
+        """Return a new identifier: `base`, with a numeric suffix if it is used or reserved."""
+        name = base
         count = 0
-        while name in self._taken or name in self._reserved:
+        while name in self._used or name in self._reserved:
             count += 1
-            name = f"{wanted}_{count}"
-        self._taken.add(name)
+            name = f"{base}_{count}"
+        self._used.add(name)
         return name
 
     def stable(self, name: str) -> str:
-        """Return the identifier for `name`, the same at every call."""
+        """Return the identifier of `name`, the same one for every call."""
         word = self._stable.get(name)
         if word is None:
             word = self._stable[name] = self.take(name)
@@ -90,19 +90,20 @@ class Names:
 def write_origins(
     writer: Writer, rows: Sequence[int], origins: Sequence[Origin], mark: str = "#"
 ) -> None:
-    """Write the user's lines that a kernel computes, as comments.
+    """Write the user's source lines of a kernel as comments.
 
-    They are ASCII, for not every compiler takes more, and no backslash at an end takes a next line.
+    The comments are ASCII, since not every compiler accepts more, and do not end in a backslash,
+    which would continue them on the next line.
     """
-    seen: set[str] = set()
+    written: set[str] = set()
     for row in rows:
         if not 0 <= row < len(origins):
             continue
         origin = origins[row]
-        place = f"  {mark} {origin.location}" if origin.location else ""
-        said = f": {origin.code}" if origin.code else ""
-        text = " ".join(f"{mark} {origin.node} = {origin.target}{place}{said}".split())
-        if text not in seen:
-            seen.add(text)
+        location = f"  {mark} {origin.location}" if origin.location else ""
+        code = f": {origin.code}" if origin.code else ""
+        text = " ".join(f"{mark} {origin.node} = {origin.target}{location}{code}".split())
+        if text not in written:
+            written.add(text)
             writer.origin(row)
             writer.line(text.encode("ascii", "backslashreplace").decode().rstrip("\\"))

@@ -1,38 +1,40 @@
-"""Statements of a body as C++ text, in order."""
+"""Emission of statements as C++: values, and all kinds of accesses, for whole vectors, partial
+vectors, and single elements."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from gyrator_codegen_cpp.accesses import at_lane, load, load_pair, store, store_pair
-from gyrator_codegen_cpp.dtypes import literal
+from gyrator_codegen_cpp.dtypes import STORAGE, lane_type, literal
 from gyrator_codegen_cpp.ops import EMITTERS, UNIFORM_ARGS, cast
-from gyrator_codegen_cpp.scope import Scope
-from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store
-from gyrator_ir.expr import Expr
+from gyrator_codegen_cpp.scope import Scope, Span
+from gyrator_ir.body.nodes import Bind, Const, IndexValue, Let, Load, Store, StoreMode
+from gyrator_ir.expr import ONE, ZERO, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.tile.nodes import Access
+from gyrator_ir.tile.nodes import DRAWN, Access, IndexAccess, Prefetch
 from gyrator_ir.types import DType
+
+_COMBINE = {mode: f"gy_{mode.value}" for mode in (StoreMode.ADD, StoreMode.MUL)}
+_COMBINE |= {StoreMode.MIN: "gy_minimum", StoreMode.MAX: "gy_maximum"}
 
 
 def run(scope: Scope, body: Iterable[KernelStatement]) -> None:
-    """Write the statements; collectives go to `scope.collective`."""
-    whole = scope.lanes is not None and scope.live is None
+    """Emit statements. Reductions, scans and sorts are passed to `scope.collective`."""
+    full_vector = scope.lanes is not None and scope.live is None
     for s in body:
-        pair = scope.frame.pairs.get(id(s)) if whole else None
-        match pair:
+        match scope.frame.pairs.get(id(s)) if full_vector else None:
             case None:
                 _statement(scope, s)
             case Load() as one, Load() as other if s is one:
-                load_pair(scope, one, other)
+                _load_pair(scope, one, other)
             case Store() as one, Store() as other if s is other:
-                store_pair(scope, one, other)
+                _store_pair(scope, one, other)
 
 
 def _statement(scope: Scope, s: KernelStatement) -> None:
     match s:
-        case Load(name=name) | Let(name=name) if name in scope.frame.given:
+        case Load(name=name) | Let(name=name) if name in scope.frame.kept:
             pass
         case Load():
-            load(scope, s)
+            _load(scope, s)
         case Let():
             _let(scope, s)
         case Const(name, value, dtype):
@@ -42,10 +44,13 @@ def _statement(scope: Scope, s: KernelStatement) -> None:
         case Bind():
             _bind(scope, s)
         case Store():
-            store(scope, s)
+            _store(scope, s)
         case _:
             assert scope.collective is not None, s
             scope.collective(scope, s)
+
+
+# Values ---------------------------------------------------------------------------------------
 
 
 def _let(scope: Scope, s: Let) -> None:
@@ -54,27 +59,24 @@ def _let(scope: Scope, s: Let) -> None:
     types = tuple(v.dtype for v in values)
     uniform = UNIFORM_ARGS.get(s.op, ())
     if any(values[k].varying for k in uniform):
-        # The prelude wants these operands to be the same for all lanes: one after another.
-        one = EMITTERS[s.op](tuple(map(scope.one_lane, s.args)), types, s.dtype, "s")
-        scope.define(s.name, scope.by_lane(s.name, s.dtype, one), s.dtype, varying=True)
-        return
-    if s.op == "where" and varying and not values[0].varying:
-        # A branch: nothing is spread over the lanes for it, and the compiler has less to simplify.
-        one, other = (scope.operand(a, varying) for a in s.args[1:])
-        scope.define(s.name, f"{values[0].text} ? {one} : {other}", s.dtype, varying)
-        return
-    args = tuple(scope.operand(a, varying and k not in uniform) for k, a in enumerate(s.args))
-    if s.name in scope.frame.tiled.exact:
-        text = args[0]
+        # The prelude requires these operands to be the same for all lanes, so emit one at a time.
+        lane_text = EMITTERS[s.op](tuple(map(scope.one_lane, s.args)), types, s.dtype, "s")
+        text = scope.by_lane(s.name, s.dtype, lane_text)
+    elif s.op == "where" and varying and not values[0].varying:
+        # A branch needs no broadcast, and is easier for the compiler to simplify.
+        lane_text, other = (scope.operand(a, varying) for a in s.args[1:])
+        text = f"{values[0].text} ? {lane_text} : {other}"
     else:
-        if s.name in scope.frame.drawn:
-            args = (*args, scope.frame.drawn[s.name])
-        text = EMITTERS[s.op](args, types, s.dtype, "v" if varying else "s")
+        args = [scope.operand(a, varying and k not in uniform) for k, a in enumerate(s.args)]
+        args += [scope.frame.words_of(s.name)] if s.op in DRAWN else []
+        text = args[0]
+        if s.name not in scope.frame.tiled.exact:
+            text = EMITTERS[s.op](tuple(args), types, s.dtype, "v" if varying else "s")
     scope.define(s.name, text, s.dtype, varying)
 
 
 def index_text(scope: Scope, e: Expr, varying: bool) -> str:
-    """Return an index expression as an `i64` value, spread over the lanes if asked for."""
+    """Return an index expression as an `i64` value, as a vector if `varying`."""
     access = scope.access(e)
     match access.kind:
         case Access.UNIFORM:
@@ -83,38 +85,249 @@ def index_text(scope: Scope, e: Expr, varying: bool) -> str:
             return f"gy_viota({scope.index(e)})"
         case Access.STRIDED:
             return f"gy_viota({scope.index(e)}, {scope.index(access.stride)})"
-    return scope.by_lane("index", DType.I64, at_lane(scope, e))
+    return scope.by_lane("index", DType.I64, _at_lane(scope, e))
 
 
 def _index_value(scope: Scope, s: IndexValue) -> None:
-    varying = scope.access(s.expr).kind is not Access.UNIFORM
-    text = index_text(scope, s.expr, varying)
-    scope.define(s.name, cast(text, DType.I64, s.dtype), s.dtype, varying)
+    access = scope.access(s.expr)
+    varying = access.kind is not Access.UNIFORM
+    if s.dtype is DType.I32 and access.kind in (Access.UNIT, Access.STRIDED):
+        arguments = f"(si32)({scope.index(s.expr)})"
+        if access.kind is Access.STRIDED:
+            arguments += f", (si32)({scope.index(access.stride)})"
+        text = f"gy_viota32({arguments})"
+    else:
+        text = cast(index_text(scope, s.expr, varying), DType.I64, s.dtype)
+    scope.define(s.name, text, s.dtype, varying)
 
 
 def _bind(scope: Scope, s: Bind) -> None:
-    value = scope.value(s.value)
-    mask = None if s.mask is None else scope.value(s.mask)
-    varying = value.varying or (mask is not None and mask.varying)
-    name = s.symbol.name
-    zero = scope.zero(DType.I64, varying)
-    size = f"(si64)({scope.index(s.size)})"
-    if varying:
-        size = f"gy_vsplat({size})"
-    text = cast(scope.operand(s.value, varying), value.dtype, DType.I64)
-    if mask is not None:
-        assert s.mask is not None
+    name, operands = s.symbol.name, [scope.value(v) for v in (s.value, s.mask) if v is not None]
+    varying = any(v.varying for v in operands)
+    form = "v" if varying else "s"
+    zero, size = scope.constant(0, DType.I64, form), f"(si64)({scope.index(s.size)})"
+    text = cast(scope.operand(s.value, varying), operands[0].dtype, DType.I64)
+    if s.mask is not None:
         text = f"gy_select({scope.operand(s.mask, varying)}, {text}, {zero})"
-    scope.line(f"{'v' if varying else 's'}i64 {name} = {text};")
+    scope.line(f"{form}i64 {name} = {text};")
+    size = scope.spread(size, form)
     if s.wrap:
         scope.line(f"{name} = gy_select(gy_lt({name}, {zero}), gy_add({name}, {size}), {name});")
     if s.check:
         bad = f"gy_lt({name}, {zero}) | gy_ge({name}, {size})"
-        only = scope.live_mask(s.mask) if varying else mask and mask.text
+        only = scope.live_mask(s.mask) if varying else s.mask and operands[1].text
         if only:
             bad = f"({bad}) & {only}"
         scope.line(f"if (gy_any({bad})) return {scope.frame.checks[s.check].code};")
     if varying:
-        scope.line(f"si64 {name}_lanes[GY_LANES];")
-        scope.line(f"gy_store({name}_lanes, {name});")
-        scope.varying = scope.varying | {s.symbol}
+        scope.line(f"si64 {name}_lanes[GY_LANES];", f"gy_store({name}_lanes, {name});")
+        scope.varying |= {s.symbol}
+
+
+# Addresses ------------------------------------------------------------------------------------
+
+
+def address(
+    scope: Scope, buffer: str, e: Expr, text: Callable[[Scope, Expr], str] = Scope.index
+) -> str:
+    """Return a pointer to the element at `e` for the first lane, or with indices printed by
+    `text`."""
+    ahead = scope.frame.access(e).ahead
+    ahead_pointer = scope.pointers.get((buffer, ahead))
+    pointer, rest = (
+        (scope.frame.pointers[buffer], e) if ahead_pointer is None else (ahead_pointer, e - ahead)
+    )
+    return pointer if rest is ZERO else f"{pointer} + {text(scope, rest)}"
+
+
+def _of_lane(scope: Scope, s: Load | Store) -> str:
+    """Return a pointer to the element of lane `lane`."""
+    access = scope.frame.access(s.index)
+    match access.kind:
+        case Access.UNIFORM:
+            return address(scope, s.buffer, s.index)
+        case Access.UNIT:
+            return f"{address(scope, s.buffer, s.index)} + lane"
+        case Access.STRIDED:
+            return f"{address(scope, s.buffer, s.index)} + lane*({scope.index(access.stride)})"
+    return address(scope, s.buffer, s.index, _at_lane)
+
+
+def _at_lane(scope: Scope, e: Expr) -> str:
+    """Return the text of an index expression for lane `lane`."""
+    assert scope.lanes is not None
+    names = {scope.lanes.name: f"({scope.at(scope.lanes)} + lane)"}
+    return scope.index(e, **names, **{t.name: f"{t.name}_lanes[lane]" for t in scope.varying})
+
+
+def _row(scope: Scope, s: Load | Store) -> str:
+    """Return a pointer to a local's vector."""
+    return f"{scope.frame.pointers[s.buffer]} + GY_LANES*({scope.index(s.index)})"
+
+
+def _vector_index(scope: Scope, access: IndexAccess) -> str:
+    """Return the uniform offset of a gather, and the `i64` vector of offsets that vary by lane."""
+    assert scope.lanes is not None
+    rest, total = access.index, ""
+    for name, factor in access.terms:
+        symbol = Sym(name)
+        rest = rest - factor * symbol
+        text = f"gy_viota({scope.at(symbol)})" if symbol is scope.lanes else name
+        if factor is not ONE:
+            text = f"gy_mul({text}, gy_vsplat((si64)({scope.index(factor)})))"
+        total = f"gy_add({total}, {text})" if total else text
+    return f"{scope.index(rest)}, {total}"
+
+
+def hoist(scope: Scope, body: Iterable[KernelStatement]) -> Scope:
+    """Emit the loop-invariant parts of the addresses in `body`; return the scope inside of the
+    loop."""
+    inside, frame = scope.nested(), scope.frame
+    for s in body:
+        if isinstance(s, Load | Store) and s.buffer not in frame.rows:
+            ahead = frame.access(s.index).ahead
+            if ahead is not ZERO and (s.buffer, ahead) not in inside.pointers:
+                element, base = STORAGE[frame.storage[s.buffer]], frame.pointers[s.buffer]
+                name = inside.pointers[s.buffer, ahead] = frame.names.take(f"{base}_at")
+                scope.line(f"{element} *const {name} = {base} + {scope.index(ahead)};")
+    return inside
+
+
+def requests(scope: Scope, prefetches: Iterable[Prefetch]) -> list[str]:
+    """Return the prefetch statements for one vector."""
+    return [
+        f"__builtin_prefetch({address(scope, p.buffer, p.index)}{', 1' if p.write else ''});"
+        for p in prefetches
+    ]
+
+
+# Accesses -------------------------------------------------------------------------------------
+
+
+def _test(scope: Scope, mask: str | None) -> str | None:
+    """Return the text of a uniform mask; None without a mask, or if it varies by lane."""
+    return None if mask is None or scope.value(mask).varying else scope.value(mask).text
+
+
+def _lane_test(scope: Scope, mask: str | None) -> str:
+    return "" if mask is None else f"if ({scope.one_lane(mask)}) "
+
+
+def _run(scope: Scope, s: Load | Store, word: str, value: str = "", zero: str = "") -> str:
+    """Return the call of the prelude's function for consecutive elements, one per active lane:
+    those of the mask, the first ones, or all."""
+    arguments = f"{address(scope, s.buffer, s.index)}{value}"
+    if s.mask is not None and scope.value(s.mask).varying:
+        return f"{word}_mask({arguments}, {scope.live_mask(s.mask)}{zero})"
+    return f"{word}({arguments})" if scope.live is None else f"{word}_n({arguments}, {scope.live})"
+
+
+def _load(scope: Scope, s: Load) -> None:
+    """Emit a load with the widest accesses that its address allows."""
+    dtype, access, test = scope.frame.storage[s.buffer], scope.access(s.index), _test(scope, s.mask)
+    by_lane, varying = s.mask is not None and test is None, True
+    zero = scope.constant(0, dtype, scope.form)
+    if s.buffer in scope.frame.rows:
+        test, text = None, f"gy_vload({_row(scope, s)})"
+    elif access.kind is Access.UNIFORM:
+        text, varying = f"gy_sload({address(scope, s.buffer, s.index)})", by_lane
+        if by_lane:
+            mask, nothing = scope.operand(str(s.mask), True), scope.constant(0, dtype, "s")
+            lane_text = f"gy_any({scope.live_mask(s.mask)}) ? {text} : {nothing}"
+            text = f"gy_select({mask}, gy_vsplat((s{lane_type(dtype)})({lane_text})), {zero})"
+        zero = scope.constant(0, dtype, "s")
+    elif access.kind is Access.UNIT:
+        text = _run(scope, s, "gy_vload", zero=f", {zero}")
+    elif access.kind is Access.STRIDED and scope.live is None and not by_lane:
+        pointer = address(scope, s.buffer, s.index)
+        text = f"gy_vload_strided({pointer}, {scope.index(access.stride)})"
+    elif access.kind is Access.RUNS and scope.live is None and not by_lane:
+        text = f"gy_vload_runs([&](si64 lane) GY_LAMBDA {{ return {_of_lane(scope, s)}; }})"
+    elif access.kind is Access.GATHERED:
+        test, lanes = None, scope.live_mask(s.mask)
+        arguments = f"{scope.frame.pointers[s.buffer]} + {_vector_index(scope, access)}"
+        text = (
+            f"gy_gather_mask({arguments}, {lanes}, {zero})" if lanes else f"gy_gather({arguments})"
+        )
+    else:
+        test, lane_text = None, f"gy_sload({_of_lane(scope, s)})"
+        text = scope.by_lane(s.name, dtype, lane_text, _lane_test(scope, s.mask))
+    scope.define(s.name, text if test is None else f"{test} ? {text} : {zero}", dtype, varying)
+
+
+def _store(scope: Scope, s: Store) -> None:
+    """Emit a store, or an update that combines with the stored value."""
+    value_name, combines = scope.frame.stored_value(s), s.mode is not StoreMode.SET
+    no_run = combines and scope.frame.storage[s.buffer] is DType.BOOL
+    if s.buffer in scope.frame.rows:
+        pointer, value = _row(scope, s), scope.operand(value_name, varying=True)
+        if s.mask is not None:
+            mask = scope.operand(s.mask, varying=True)
+            value = f"gy_select({mask}, {value}, gy_vload({pointer}))"
+        scope.line(f"gy_store({pointer}, {value});")
+    elif scope.lanes is None:
+        scope.line(_store_one(scope, s, value_name, address(scope, s.buffer, s.index)))
+    elif scope.access(s.index).kind is not Access.UNIT or no_run:
+        _store_lanes(scope, s, value_name)
+    elif combines and s.buffer in scope.frame.tiled.atomic:
+        with scope.block("if (shared) {"):
+            _store_lanes(scope.nested(), s, value_name)
+        with scope.block("else {"):
+            _store_run(scope.nested(), s, value_name)
+    else:
+        _store_run(scope, s, value_name)
+
+
+def _store_run(scope: Scope, s: Store, value_name: str) -> None:
+    value, test = scope.operand(value_name, varying=True), _test(scope, s.mask)
+    if s.mode is not StoreMode.SET:
+        zero = scope.constant(0, scope.frame.storage[s.buffer], scope.form)
+        value = f"{_COMBINE[s.mode]}({_run(scope, s, 'gy_vload', zero=f', {zero}')}, {value})"
+    scope.line(f"{f'if ({test}) ' if test else ''}{_run(scope, s, 'gy_store', f', {value}')};")
+
+
+def _store_lanes(scope: Scope, s: Store, value_name: str) -> None:
+    text = _store_one(scope, s, value_name, _of_lane(scope, s))
+    scope.line(f"{scope.each_lane} {{ {text} }}")
+
+
+def _store_one(scope: Scope, s: Store, value_name: str, pointer: str) -> str:
+    value, test = scope.one_lane(value_name), _lane_test(scope, s.mask)
+    if s.mode is StoreMode.SET:
+        return f"{test}gy_store({pointer}, {value});"
+    plain = f"gy_store({pointer}, {_COMBINE[s.mode]}(gy_sload({pointer}), {value}));"
+    if s.buffer not in scope.frame.tiled.atomic:
+        return test + plain
+    return f"{test}if (shared) gy_atomic_{s.mode.value}({pointer}, {value}); else {plain}"
+
+
+def _load_pair(scope: Scope, first_load: Load, second_load: Load) -> None:
+    """Emit the loads of two neighbours."""
+    dtype = scope.frame.storage[first_load.buffer]
+    even, odd = (scope.frame.names.take(f"{s.name}_part") for s in (first_load, second_load))
+    scope.line(f"v{lane_type(dtype)} {even}, {odd};")
+    scope.line(
+        f"gy_vload_pairs({address(scope, first_load.buffer, first_load.index)}, {even}, {odd});"
+    )
+    scope.define(first_load.name, even, dtype, varying=True)
+    scope.define(second_load.name, odd, dtype, varying=True)
+
+
+def _store_pair(scope: Scope, first_store: Store, second_store: Store) -> None:
+    """Emit the stores of two neighbours."""
+    even, odd = (
+        scope.operand(scope.frame.stored_value(s), True) for s in (first_store, second_store)
+    )
+    scope.line(
+        f"gy_store_pairs({address(scope, first_store.buffer, first_store.index)}, {even}, {odd});"
+    )
+
+
+def clear(scope: Scope, s: Store, symbol: Sym, span: Span) -> None:
+    """Emit a store of zeros to consecutive elements over `span` of `symbol`, by the C library's
+    optimized function."""
+    at = scope.index(s.index, **{symbol.name: span.low})
+    element = STORAGE[scope.frame.storage[s.buffer]]
+    count = f"({span.high} - {span.low}) * (si64)sizeof({element})"
+    pointer = scope.frame.pointers[s.buffer]
+    scope.line(f"if ({span.high} > {span.low}) __builtin_memset({pointer} + {at}, 0, {count});")

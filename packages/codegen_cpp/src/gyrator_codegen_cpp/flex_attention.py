@@ -1,9 +1,9 @@
-"""Flexible attention as C++: flash attention (Dao et al. 2022) over the blocks that a block mask
-lists.
+"""Emission of flexible attention as C++: flash attention (Dao et al. 2022) over the blocks that a
+block mask lists.
 
-A thread takes a block of rows of one head at a time. Keys and values are walked over in blocks,
-held as numbers in `f32`; what formulas make of a block of scores is a kernel of its own, over that
-block, which is tiled and written as every kernel is.
+A thread processes a block of rows of one head at a time, in a loop over blocks of keys and values,
+which are converted to `f32`. The formulas are applied to a block of scores by a separate kernel
+over that block, which is tiled and emitted like any other kernel.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gyrator_codegen import Writer, static, tile
 from gyrator_codegen.passes import vector_pipeline
 from gyrator_codegen.passes.bind_choices import BindChoices
 from gyrator_codegen_cpp.dtypes import STORAGE, literal
-from gyrator_codegen_cpp.kernel import emit_kernel
+from gyrator_codegen_cpp.kernel import emit_kernel, parameters
 from gyrator_codegen_cpp.prelude import Isa
 from gyrator_codegen_cpp.refusals import refusal
 from gyrator_ir.body.nodes import Axis, Const, Let, Load, Statement, Store
@@ -22,7 +22,7 @@ from gyrator_ir.body.rewrite import reads, renamed
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import ONE, CPrinter, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage, TemplateKernel
-from gyrator_ir.loop.formulas import BATCH, COLUMN, HEAD, ROW, apart, sizes_in
+from gyrator_ir.loop.formulas import BATCH, COLUMN, HEAD, ROW, sizes_in, with_distinct_names
 from gyrator_ir.loop.nodes import Buffer, Formula, Literal, TemplateKind, TensorRef
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import KernelCheck, KernelSource
@@ -31,29 +31,29 @@ from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 TEMPLATE = "GY-CPP-024"
-"""A template of types or sizes that its kernel does not hold."""
+"""A template with dtypes or sizes that its kernel does not support."""
 
 _ROWS = 64
 _COLUMNS = 64
-"""Places of a block of scores along each side."""
+"""Number of columns in a block of scores."""
 _LONGEST_VECTOR = 512
 _FLOATS = (DType.F32, DType.F16, DType.BF16)
 _SIZES = {name: Sym(f"s_{name}") for name in ("batch", "head", "row", "column", "rows", "width")}
-"""What a kernel of formulas is told of its block of scores."""
+"""Sizes that a kernel of formulas receives: the position and extents of its block of scores."""
 
 
 def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-    """Return why the template can't be written, or None."""
-    said = _unheld(kernel)
-    if not said:
+    """Return why the template cannot be emitted, or None."""
+    message = _unsupported(kernel)
+    if not message:
         stages = tuple(Stage(Level.OUTER, f.body) for f in kernel.formulas)
         stub = Kernel(kernel.name, kernel.device, (), (), stages, parameters=kernel.parameters)
         return refusal(stub, target)
-    help = "leave the operation to its ATen op"
-    return Diagnostic(TEMPLATE, said, where=f"kernel {kernel.name}", help=help)
+    help = "run the operation as its ATen op"
+    return Diagnostic(TEMPLATE, message, where=f"kernel {kernel.name}", help=help)
 
 
-def _unheld(kernel: TemplateKernel) -> str:
+def _unsupported(kernel: TemplateKernel) -> str:
     if kernel.kind is not TemplateKind.FLEX_ATTENTION:
         return f"C++ kernels have no template of {kernel.kind.value}"
     q, _, v = kernel.inputs[:3]
@@ -61,11 +61,11 @@ def _unheld(kernel: TemplateKernel) -> str:
         return f"attention of {q.dtype.value} has no kernel"
     lengths = [static(t.shape[3]) for t in (q, v)]
     if not all(n and n <= _LONGEST_VECTOR for n in lengths):
-        return f"vectors of {q.shape[3]} and {v.shape[3]} numbers are not 1 to {_LONGEST_VECTOR}"
+        return f"vectors of lengths {q.shape[3]}, {v.shape[3]} are not 1 to {_LONGEST_VECTOR} long"
     stored = {p.name: p.dtype for p in kernel.parameters}
     for t in (*kernel.inputs, *kernel.outputs):
         if t.dtype is not stored[t.buffer]:
-            return f"attention reads {stored[t.buffer].value} as other bits"
+            return f"attention reinterprets {stored[t.buffer].value} as another dtype"
     return ""
 
 
@@ -76,24 +76,24 @@ def emit_flex(
     target: Target,
     isa: Isa,
 ) -> KernelSource:
-    """Write one kernel of flexible attention."""
-    return _Flex(kernel, facts, origins, target, isa).written()
+    """Emit a kernel of flexible attention."""
+    return _Flex(kernel, facts, origins, target, isa).emitted()
 
 
 @frozen
-class _Judge:
-    """What becomes of a block of scores: a kernel, and the order of what it is given."""
+class _ScoreKernel:
+    """The kernel that applies formulas to a block of scores, and the order of its arguments."""
 
     symbol: str
     sizes: tuple[Sym, ...]
     captured: tuple[str, ...]
     first: int
-    """Its codes of failures are counted from here."""
+    """Offset of its failure codes."""
 
 
 @define(eq=False)
 class _Flex:
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     kernel: TemplateKernel
     facts: ShapeFacts
@@ -103,68 +103,66 @@ class _Flex:
     writer: Writer = field(factory=Writer)
     checks: list[KernelCheck] = field(factory=list)
 
-    def written(self) -> KernelSource:
-        """Write the kernels of formulas, and the walk around them."""
+    def emitted(self) -> KernelSource:
+        """Emit the kernels of formulas, and the function that calls them."""
         k, w = self.kernel, self.writer
-        score, mask = apart(k.formulas)
+        score, mask = with_distinct_names(k.formulas)
         parts: list[str] = []
         pairs = 2 if self._number("full") else 1
         open_ = _is_true(mask)
-        judges = [self._judge("some", score, None if open_ else mask, parts)]
+        score_kernels = [self._score_kernel("some", score, None if open_ else mask, parts)]
         if pairs > 1:
-            judges.append(judges[0] if open_ else self._judge("whole", score, None, parts))
+            score_kernels.append(
+                score_kernels[0] if open_ else self._score_kernel("whole", score, None, parts)
+            )
         symbol = f"gy_k_{k.name}"
         with w.block(f'extern "C" si64 {symbol}(void *const *buffers, const si64 *sizes) {{'):
-            self._body(judges)
+            self._body(score_kernels)
         text = "\n".join([*parts, w.text])
         return KernelSource(k.name, symbol, text, checks=tuple(self.checks))
 
     # Formulas -------------------------------------------------------------------------------
 
-    def _judge(
+    def _score_kernel(
         self, name: str, score: Formula, mask: Formula | None, parts: list[str]
-    ) -> _Judge | None:
-        """Write the kernel of a block's scores, if anything is left to do."""
-        if mask is None and score.result in score.given and self._scale > 0:
+    ) -> _ScoreKernel | None:
+        """Emit the kernel that applies formulas to a block of scores, if they have any effect."""
+        if mask is None and score.result in score.parameters and self._scale > 0:
             return None
         k = self.kernel
         body = _statements(score, mask, self._scale)
         captured = tuple(n for n in reads(body) if n != "scores")
-        known = {p.name: p for p in k.parameters}
+        parameters_by_name = {p.name: p for p in k.parameters}
         scores = Buffer("scores", DType.F32, k.device, (_SIZES["rows"] * _COLUMNS,), (ONE,))
         used = set(sizes_in((Formula("all", (), body, score.result),)))
         sizes = {*used, _SIZES["rows"], _SIZES["width"]}
-        made = Kernel(
+        kernel = Kernel(
             f"{k.name}_{name}",
             k.device,
             (Axis(Sym("i0"), _SIZES["rows"]), Axis(Sym("i1"), _SIZES["width"])),
             (),
             (Stage(Level.OUTER, body),),
-            parameters=(scores, *(known[n] for n in captured)),
+            parameters=(scores, *(parameters_by_name[n] for n in captured)),
             sizes=tuple(sorted(sizes, key=lambda s: s.name)),
         )
         facts = self.facts
         for s in _SIZES.values():
             facts = facts.with_range(s, 0, 1 << 40)
-        program = tile((made,), facts, vector_pipeline(self.target, self.isa.lanes))
+        program = tile((kernel,), facts, vector_pipeline(self.target, self.isa.lanes))
         (tiled,) = BindChoices().run(program).kernels
         assert isinstance(tiled, TiledKernel)
         source = emit_kernel(tiled, (), self.isa, inner=True)
         parts.append(source.text)
         first = len(self.checks)
         self.checks += [evolve(c, code=first + c.code) for c in source.checks]
-        return _Judge(source.symbol, made.sizes, captured, first)
+        return _ScoreKernel(source.symbol, kernel.sizes, captured, first)
 
-    # The walk -------------------------------------------------------------------------------
+    # Main function -------------------------------------------------------------------------------
 
-    def _body(self, judges: Sequence[_Judge | None]) -> None:
+    def _body(self, score_kernels: Sequence[_ScoreKernel | None]) -> None:
         w, k = self.writer, self.kernel
         w.line("(void)sizes;")
-        for number, p in enumerate(k.parameters):
-            kind = STORAGE[p.dtype]
-            w.line(f"{kind} *const {p.name} = ({kind} *)buffers[{number}];")
-        for number, s in enumerate(k.sizes):
-            w.line(f"const si64 {s.name} = sizes[{number}];")
+        parameters(w, k, str)
         q, keys = k.inputs[:2]
         rows, block = self._show(q.shape[2]), self._rows
         w.line(f"const si64 rows = {rows}, columns = {self._show(keys.shape[2])};")
@@ -181,11 +179,11 @@ class _Flex:
                 w.line("const si64 head = task / tiles % heads, batch = task / (tiles * heads);")
                 w.line(f"const si64 first = (tiles - 1 - task % tiles) * {block};")
                 w.line(f"const si64 count = gy_least({block}, rows - first);")
-                self._tile(judges)
+                self._tile(score_kernels)
         w.line("return failed;")
 
     def _scratch(self) -> None:
-        """Declare what a thread holds."""
+        """Emit the declarations of a thread's memory."""
         w, x = self.writer, self._rows
         lengths = {
             "query": x * self._padded(0), "keys": self._length(0) * _COLUMNS,
@@ -198,8 +196,8 @@ class _Flex:
             w.line(f"sf32 *const {name} = {at};")
             at = f"{name} + {length}"
 
-    def _tile(self, judges: Sequence[_Judge | None]) -> None:
-        """Write what is done for a block of rows."""
+    def _tile(self, score_kernels: Sequence[_ScoreKernel | None]) -> None:
+        """Emit the computation of a block of rows."""
         w, k = self.writer, self.kernel
         width = self._padded(2)
         w.line(
@@ -210,43 +208,43 @@ class _Flex:
         w.line(f"__builtin_memset(query + count * {depth}, 0, (filled - count) * {4 * depth});")
         w.line(f"__builtin_memset(acc, 0, {4 * width} * filled);")
         w.line("for (si64 i = 0; i < count; i++) limit[i] = -__builtin_inff(), total[i] = 0;")
-        for number, judge in enumerate(judges):
-            counts, places = k.inputs[3 + 2 * number : 5 + 2 * number]
+        for number, score_kernel in enumerate(score_kernels):
+            counts, block_lists = k.inputs[3 + 2 * number : 5 + 2 * number]
             block = f"first / {self._number('row_block')}"
             listed = self._element(counts, "batch", "head", block)
             with w.block(f"for (si64 n = 0, end = {listed}; n < end; n++) {{"):
-                place = self._element(places, "batch", "head", block, "n")
+                block_index = self._element(block_lists, "batch", "head", block, "n")
                 length = self._number("column_block")
-                w.line(f"const si64 begin = (si64){place} * {length};")
+                w.line(f"const si64 begin = (si64){block_index} * {length};")
                 w.line(f"const si64 last = gy_least(begin + {length}, columns);")
                 with w.block(f"for (si64 start = begin; start < last; start += {_COLUMNS}) {{"):
-                    self._step(judge)
+                    self._step(score_kernel)
         self._finish()
 
-    def _step(self, judge: _Judge | None) -> None:
-        """Write what is done for a block of scores."""
+    def _step(self, score_kernel: _ScoreKernel | None) -> None:
+        """Emit the computation of a block of scores."""
         w, values = self.writer, self._padded(2)
         w.line(f"const si64 width = gy_least({_COLUMNS}, last - start);")
         w.line("const si64 whole = (width + GY_LANES - 1) / GY_LANES * GY_LANES;")
         group = self._group
-        w.line(f"{self._rows_of(1, group, 'start', 'width', 'keys', turned=True)};")
+        w.line(f"{self._rows_of(1, group, 'start', 'width', 'keys', transposed=True)};")
         w.line(f"__builtin_memset(scores, 0, {4 * _COLUMNS} * filled);")
         w.line(
             f"gy_add_product(query, {self._padded(0)}, keys, {_COLUMNS}, scores, {_COLUMNS}, "
             f"filled, whole, {self._length(0)});"
         )
         scale = literal(self._scale, DType.F32)
-        if judge is not None:
+        if score_kernel is not None:
             scale = "1.0f"
             texts = {_SIZES[n]: t for n, t in _TEXTS.items()}
-            sizes = ", ".join(texts.get(s, s.name) for s in judge.sizes)
+            sizes = ", ".join(texts.get(s, s.name) for s in score_kernel.sizes)
             w.line(f"const si64 told[] = {{{sizes}}};")
-            given = ", ".join(f"(void *){n}" for n in ("scores", *judge.captured))
-            w.line(f"void *const given[] = {{{given}}};")
-            w.line(f"const si64 code = {judge.symbol}_all(given, told);")
-            if judge.first or self.checks:
-                said = f"__atomic_store_n(&failed, {judge.first} + code, __ATOMIC_RELAXED)"
-                w.line(f"if (code) {said};")
+            arguments = ", ".join(f"(void *){n}" for n in ("scores", *score_kernel.captured))
+            w.line(f"void *const given[] = {{{arguments}}};")
+            w.line(f"const si64 code = {score_kernel.symbol}_all(given, told);")
+            if score_kernel.first or self.checks:
+                report = f"__atomic_store_n(&failed, {score_kernel.first} + code, __ATOMIC_RELAXED)"
+                w.line(f"if (code) {report};")
             else:
                 w.line("(void)code;")
         w.line(
@@ -260,7 +258,7 @@ class _Flex:
         )
 
     def _finish(self) -> None:
-        """Write the stores of the results."""
+        """Emit the stores of the results."""
         w, (out, *rows) = self.writer, self.kernel.outputs
         with w.block("for (si64 i = 0; i < count; i++) {"):
             w.line("const sf32 sum = total[i] == 0 ? 1.0f : total[i];")
@@ -277,16 +275,16 @@ class _Flex:
     # Text -----------------------------------------------------------------------------------
 
     def _rows_of(
-        self, place: int, head: str, first: str, count: str, to: str, *, turned: bool = False
+        self, position: int, head: str, first: str, count: str, to: str, *, transposed: bool = False
     ) -> str:
-        """Return the call that takes vectors of an input to a thread's memory."""
-        t = self.kernel.inputs[place]
+        """Return the call that copies vectors of an input to a thread's memory."""
+        t = self.kernel.inputs[position]
         at = self._at(t, "batch", head, first)
         step, across = (self._show(s) for s in t.strides[2:])
-        ld = _COLUMNS if turned else self._padded(place)
-        name = "gy_columns_of" if turned else "gy_rows_of"
-        given = f"(const {STORAGE[t.dtype]} *){at}"
-        return f"{name}({given}, {step}, {across}, {count}, {self._length(place)}, {to}, {ld})"
+        ld = _COLUMNS if transposed else self._padded(position)
+        name = "gy_columns_of" if transposed else "gy_rows_of"
+        pointer = f"(const {STORAGE[t.dtype]} *){at}"
+        return f"{name}({pointer}, {step}, {across}, {count}, {self._length(position)}, {to}, {ld})"
 
     def _element(self, t: TensorRef, *index: str) -> str:
         return f"*({self._at(t, *index)})"
@@ -311,31 +309,31 @@ class _Flex:
         names = [self._show(t.shape[1]) for t in self.kernel.inputs[:2]]
         return f"(head / ({names[0]} / {names[1]}))"
 
-    def _length(self, place: int) -> int:
-        found = static(self.kernel.inputs[place].shape[3])
-        assert found is not None
-        return found
+    def _length(self, position: int) -> int:
+        length = static(self.kernel.inputs[position].shape[3])
+        assert length is not None
+        return length
 
-    def _padded(self, place: int) -> int:
-        """Return the length of a vector in a thread's memory."""
-        return -(-self._length(place) // self.isa.lanes) * self.isa.lanes
+    def _padded(self, position: int) -> int:
+        """Return the padded length of a vector in a thread's memory."""
+        return -(-self._length(position) // self.isa.lanes) * self.isa.lanes
 
     @property
     def _rows(self) -> int:
-        """Rows of a block, of which blocks of the mask hold a whole number."""
+        """Number of rows in a block, a divisor of the mask's block length."""
         block = self._number("row_block")
         return next(n for n in (_ROWS, 48, 32, 16, 8, 1) if not block % n)
 
     @property
     def _scale(self) -> float:
-        found = dict(self.kernel.attributes)["scale"]
-        assert isinstance(found, Literal) and isinstance(found.value, float)
-        return found.value
+        attribute = dict(self.kernel.attributes)["scale"]
+        assert isinstance(attribute, Literal) and isinstance(attribute.value, float)
+        return attribute.value
 
     def _number(self, name: str) -> int:
-        found = dict(self.kernel.attributes)[name]
-        assert isinstance(found, Literal) and isinstance(found.value, int)
-        return found.value
+        attribute = dict(self.kernel.attributes)[name]
+        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
+        return attribute.value
 
 
 _TEXTS = {
@@ -351,20 +349,20 @@ def _is_true(mask: Formula) -> bool:
 
 
 def _statements(score: Formula, mask: Formula | None, scale: float) -> tuple[Statement, ...]:
-    """Return the body of a kernel that puts a block's scores in the place of its products."""
+    """Return the body of a kernel that replaces a block's products by its scores."""
     i, j = Sym("i0"), Sym("i1")
-    here = i * _COLUMNS + j
+    index = i * _COLUMNS + j
     symbols = {
         BATCH: _SIZES["batch"],
         HEAD: _SIZES["head"],
         ROW: _SIZES["row"] + i,
         COLUMN: _SIZES["column"] + j,
     }
-    (given,) = score.given
+    (value_name,) = score.parameters
     body: list[Statement] = [
-        Load("product", "scores", here),
+        Load("product", "scores", index),
         Const("factor", scale, DType.F32),
-        Let(given, "mul", ("product", "factor"), DType.F32),
+        Let(value_name, "mul", ("product", "factor"), DType.F32),
     ]
     result = score.result
     for f in (score, mask):
@@ -373,4 +371,4 @@ def _statements(score: Formula, mask: Formula | None, scale: float) -> tuple[Sta
         body.append(Const("nowhere", float("-inf"), DType.F32))
         body.append(Let("judged", "where", (mask.result, result, "nowhere"), DType.F32))
         result = "judged"
-    return (*body, Store("scores", here, result))
+    return (*body, Store("scores", index, result))

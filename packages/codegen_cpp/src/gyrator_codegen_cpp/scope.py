@@ -1,28 +1,29 @@
-"""Straight-line bodies as C++ text: one vector, the last part of one, or one element at a time.
+"""Emission state of C++ code for whole vectors, partial vectors, or single elements.
 
-`Frame` is what a whole kernel function shares; `Scope` is a place in it: which loop runs along the
-lanes, which values are in reach, which parts of addresses are already computed.
+`Frame` is the state of a kernel function. `Scope` is that of a block in it: the vectorized loop,
+the visible values, and the parts of addresses that are already computed.
 """
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import cache
+from typing import Any
 
 from attrs import define, evolve, field, frozen
 
-from gyrator_codegen import Names, Nest, Writer, index_checks, linear_position, nest
-from gyrator_codegen_cpp.dtypes import lane_type, literal
+from gyrator_codegen import Writer
+from gyrator_codegen.stage_loops import Decisions
+from gyrator_codegen_cpp.dtypes import RESERVED, lane_type, literal
 from gyrator_codegen_cpp.prelude import Isa
-from gyrator_ir.body.rewrite import defined
-from gyrator_ir.expr import ZERO, CPrinter, Expr, Sym
+from gyrator_ir.expr import CPrinter, Expr, Sym
 from gyrator_ir.kernel.nodes import KernelStatement
-from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
+from gyrator_ir.tile.nodes import IndexAccess, TiledKernel
 from gyrator_ir.types import DType
 
 
 @frozen
 class Value:
-    """A named value: its text, and whether each lane has its own."""
+    """A named value: its text, and whether it varies by lane."""
 
     text: str
     dtype: DType
@@ -30,153 +31,108 @@ class Value:
 
 
 @frozen
-class Lanes:
-    """Vectors run along `symbol`; `live` is the text of the number of lanes in use, or None if all
-    are."""
+class Span:
+    """The range [low, high) of a loop. `low` is a multiple of the lanes."""
 
-    symbol: Sym
-    live: str | None = None
+    low: str
+    high: str
+    exact: int | None = None
+    """`high - low`, if it is static."""
+    multiple: int = 1
+    """A divisor of `high - low`."""
 
 
 @frozen
 class Array:
-    """Values of a loop's steps, side by side."""
+    """An array of the values of a loop's iterations."""
 
     name: str
     dtype: DType
     symbol: Sym
-    """The loop's."""
+    """The loop's symbol."""
     low: str = "0"
-    """Where it starts."""
+    """The loop's start."""
     pitch: str = ""
-    """`GY_LANES*` where each step has a vector."""
-
-    def moved(self, low: str) -> "Array":
-        """Return the array for a loop that starts at `low`."""
-        return evolve(self, low=low)
+    """`GY_LANES*` if each iteration has a vector."""
 
     def _at(self, scope: "Scope") -> str:
         text = scope.at(self.symbol)
         return f"{self.name} + {self.pitch}{text if self.low == '0' else f'({text} - {self.low})'}"
 
     def load(self, scope: "Scope") -> str:
-        """Return the value, or the vector of values, here."""
+        """Return the load of the value, or vector of values, of the current iteration."""
         return f"gy_{scope.form}load({self._at(scope)})"
 
     def store(self, scope: "Scope", text: str) -> None:
-        """Write the store of what `load` returns."""
+        """Emit the store to the location that `load` reads."""
         scope.line(f"gy_store({self._at(scope)}, {text});")
 
 
-_UNIFORM = IndexAccess(ZERO, Access.UNIFORM)
+class Frame(Decisions):
+    """The state of a kernel function while it is emitted."""
 
-
-class Frame:
-    """What one kernel function has in common. It grows while the function is written."""
-
-    def __init__(self, tiled: TiledKernel, isa: Isa, reserved: frozenset[str]) -> None:
-        self.tiled = tiled
-        self.kernel = kernel = tiled.kernel
-        self.nest = nest(tiled)
+    def __init__(self, tiled: TiledKernel, isa: Isa) -> None:
+        super().__init__(tiled, RESERVED)
+        self.symbol = f"gy_k_{tiled.kernel.name}"
         self.width = isa.lanes
         self.writer = Writer()
-        self.names = Names(reserved)
-        self.storage = kernel.storage
-        self.position = linear_position(kernel.inner)
         self.pointers: dict[str, str] = {}
-        self.local_rows: set[str] = set()
-        """Locals that hold a vector of points at each address, not one value."""
-        self.drawn: dict[str, str] = {}
-        """What holds the words ahead of a random number, by its name."""
-        self.checks = index_checks(kernel)
         self.arrays: dict[str, Array] = {}
-        """Values that an array over a loop holds, by name."""
-        self.given: set[str] = set()
-        """Those of them that are not computed again where a stage names them."""
-        self.ahead = frozenset(tiled.ahead)
-        self._accesses = {a.index: a for a in tiled.accesses}
-        self.pairs: dict[int, tuple[KernelStatement, KernelStatement]] = {}
-        """Two statements that are one access, by the identity of either."""
-        self.stored: dict[int, str] = {}
-        """What stores are given in the place of their values, by the identity of the store."""
-        for u in tiled.unrounded:
-            self.stored[id(kernel.stages[u.stage].body[u.statement])] = u.value
-        for pair in tiled.pairs:
-            body = kernel.stages[pair.stage].body
-            both = body[pair.first], body[pair.second]
-            self.pairs |= {id(s): both for s in both}
-        self.reductions = {r.result: r for r in tiled.reductions}
-        for name in (name for stage in kernel.stages for s in stage.body for name in defined(s)):
-            self.names.stable(name)
-        self._plain = frozenset(tiled.plain)
-        self.printer = cache(self._printer)
-        """Returns the writer of index expressions under a naming of symbols."""
+        """Arrays of values over a loop, by value name."""
+        self.kept: set[str] = set()
+        """Values in arrays that later stages do not recompute."""
+        plain, calls = frozenset(tiled.plain), ("gy_floor_div", "gy_floor_mod")
+        self.printer = cache(lambda names: CPrinter(plain.__contains__, dict(names), *calls))
+        """Returns the printer of index expressions for a mapping of symbols to names."""
 
-    @property
-    def loops(self) -> Nest:
-        """The loops of a kernel that has some."""
-        assert self.nest is not None
-        return self.nest
-
-    def _printer(self, symbols: frozenset[tuple[Sym, str]]) -> CPrinter:
-        return CPrinter(self._plain.__contains__, dict(symbols), "gy_floor_div", "gy_floor_mod")
-
-    def access(self, e: Expr) -> IndexAccess:
-        """Return what an index is for a vector."""
-        return self._accesses.get(e) or IndexAccess(e, Access.LANES)
+    def words_of(self, value: str) -> str:
+        """Return the name of the buffer of words for a random value."""
+        return self.names.stable(f"{value}_drawn")
 
 
 @define
 class Scope:
-    """A place in a kernel function."""
+    """A block of a kernel function."""
 
     frame: Frame
-    lanes: Lanes | None
+    lanes: Sym | None
+    """The vectorized axis, or None."""
+    live: str | None = None
+    """Text of the number of active lanes; None if all are active."""
     env: dict[str, Value] = field(factory=dict)
     varying: frozenset[Sym] = frozenset()
-    """Symbols bound to one value a lane."""
+    """Symbols whose values vary by lane."""
     symbols: dict[Sym, str] = field(factory=dict)
-    """Symbols whose text is not their name."""
+    """Texts of symbols, if different from their names."""
     pointers: dict[tuple[str, Expr], str] = field(factory=dict)
-    """Addresses computed ahead: (buffer, part of the index) -> name of the pointer."""
+    """Hoisted addresses: (buffer, part of the index) -> name of the pointer."""
     collective: Callable[["Scope", KernelStatement], None] | None = None
-    """What to do at a Reduce, ScanStep or SortStep."""
+    """Emits a Reduce, ScanStep or SortStep."""
 
     @property
     def form(self) -> str:
-        """Prefix of lane types here: `v` or `s`."""
+        """Prefix of lane types in this scope: `v` or `s`."""
         return "s" if self.lanes is None else "v"
 
-    @property
-    def live(self) -> str | None:
-        """Text of the number of lanes in use, None if all are."""
-        return None if self.lanes is None else self.lanes.live
-
-    def nested(self, **changes: object) -> "Scope":
-        """Return a place inside this one: names given there are not seen here."""
-        inside = Scope(
-            self.frame, self.lanes, dict(self.env), self.varying, self.symbols,
-            dict(self.pointers), self.collective,
-        )  # fmt: skip
-        for name, value in changes.items():
-            setattr(inside, name, value)
-        return inside
+    def nested(self, **changes: Any) -> "Scope":
+        """Return a nested scope, whose definitions are not visible in this one."""
+        return evolve(self, env=dict(self.env), pointers=dict(self.pointers), **changes)
 
     def block(self, head: str) -> AbstractContextManager[None]:
-        """Write a block in braces."""
+        """Emit a block in braces."""
         return self.frame.writer.block(head)
 
     def line(self, *texts: str) -> None:
-        """Write lines."""
+        """Emit lines."""
         self.frame.writer.lines(*texts)
 
     def scratch(self, name: str, element: str, length: str) -> None:
-        """Declare memory of the heap that lives as long as the block."""
+        """Declare heap memory for the duration of the block."""
         self.line(f"const gy_scratch {name}_memory((si64)sizeof({element}) * {length});")
         self.line(f"{element} *const {name} = ({element} *){name}_memory.aligned();")
 
     def array(self, array: Array, length: int) -> Array:
-        """Declare an array of a name that is still to be taken; return it."""
+        """Declare an array under a unique name, and return it with that name."""
         array = evolve(array, name=self.frame.names.take(array.name))
         self.line(f"alignas(64) s{lane_type(array.dtype)} {array.name}[{length}];")
         return array
@@ -191,18 +147,18 @@ class Scope:
         return self.frame.printer(frozenset(symbols.items()))(e)
 
     def at(self, symbol: Sym) -> str:
-        """Return a loop's symbol as text."""
+        """Return the text of a loop's symbol."""
         return self.symbols.get(symbol, symbol.name)
 
     def value(self, name: str) -> Value:
-        """Return a value; one that an array holds is loaded here."""
+        """Return a value, loading it first if it is in an array."""
         if name not in self.env:
             array = self.frame.arrays[name]
             self.define(name, array.load(self), array.dtype, varying=True)
         return self.env[name]
 
     def operand(self, name: str, varying: bool) -> str:
-        """Return a value's text, spread over the lanes if asked for and not so already."""
+        """Return a value's text, broadcast to all lanes if it must be `varying` and is not."""
         value = self.value(name)
         return value.text if value.varying or not varying else self.spread(value.text, self.form)
 
@@ -210,16 +166,12 @@ class Scope:
         """Return a scalar's text as a value of a form."""
         return f"gy_vsplat({text})" if form == "v" else text
 
-    def zero(self, dtype: DType, varying: bool) -> str:
-        """Return the zero of a type."""
-        return self.constant(0, dtype, self.form if varying else "s")
-
     def constant(self, number: bool | int | float, dtype: DType, form: str) -> str:
         """Return a literal as a value of a form."""
         return self.spread(f"(s{lane_type(dtype)}){literal(number, dtype)}", form)
 
     def define(self, name: str, text: str, dtype: DType, varying: bool) -> None:
-        """Declare the value `name` as `text`."""
+        """Emit the definition of value `name` as `text`."""
         varying = varying and self.lanes is not None
         form = "v" if varying else "s"
         word = self.frame.names.stable(name)
@@ -229,11 +181,11 @@ class Scope:
     # Addresses ------------------------------------------------------------------------------
 
     def access(self, e: Expr) -> IndexAccess:
-        """Return what an index is here."""
-        return _UNIFORM if self.lanes is None else self.frame.access(e)
+        """Return how an index varies in this scope."""
+        return self.frame.access(e, lanes=self.lanes is not None)
 
     def one_lane(self, name: str) -> str:
-        """Return a value's text for the lane called `lane`; a varying one is put into an array."""
+        """Return a value's text for lane `lane`; a varying value is stored to an array first."""
         value = self.value(name)
         if not value.varying:
             return value.text
@@ -242,21 +194,21 @@ class Scope:
         self.line(f"gy_store({array}, {value.text});")
         return f"{array}[lane]"
 
-    def by_lane(self, name: str, dtype: DType, one: str, test: str = "") -> str:
-        """Return a vector that is computed lane by lane: `one` for the lane called `lane`, if
-        `test` says so."""
+    def by_lane(self, name: str, dtype: DType, lane_text: str, test: str = "") -> str:
+        """Return a vector that is computed lane by lane, as `lane_text` for lane `lane`, under the
+        condition in `test`."""
         array = self.frame.names.take(f"{name}_lanes")
         self.line(f"s{lane_type(dtype)} {array}[GY_LANES] = {{}};")
-        self.line(f"{self.each_lane} {test}{array}[lane] = {one};")
+        self.line(f"{self.each_lane} {test}{array}[lane] = {lane_text};")
         return f"gy_vload({array})"
 
     @property
     def each_lane(self) -> str:
-        """The head of a loop over the lanes in use, one by one."""
+        """The head of a loop over the active lanes."""
         return f"for (si64 lane = 0; lane < {self.live or 'GY_LANES'}; lane++)"
 
     def live_mask(self, mask: str | None) -> str | None:
-        """Return the mask of lanes that count, None if all do: `mask` and the live ones."""
+        """Return the conjunction of `mask` and the active lanes; None if all are active."""
         parts = [] if mask is None else [self.operand(mask, varying=True)]
         if self.live is not None:
             parts.append(f"gy_lane_mask({self.live})")

@@ -1,42 +1,30 @@
-"""The stages of a kernel as loops: all of a stage's own loops, and what they carry along.
+"""Emission of the stages of a kernel as loops, with their loop-carried state.
 
-What reduces down the columns does so for a strip of neighbouring points, row by row: the rows
-stream through while the strip's accumulators stay in the nearest cache, so that memory is read in
-long consecutive runs. Everything that outlives a stage is then an array over the strip.
+Column reductions process a strip of neighbouring points row by row: rows are streamed while the
+strip's accumulators stay in the first-level cache, so that memory is read in long consecutive runs.
+Values that outlive a stage are then arrays over the strip.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from math import gcd
 
 from attrs import frozen
 
-from gyrator_codegen import axis_of
-from gyrator_codegen.reductions import carried
+from gyrator_codegen import axis_of, static
+from gyrator_codegen.reductions import Carried
 from gyrator_codegen.stage_loops import (
-    Sorted,
+    SortedStage,
     StageLoops,
-    kept,
-    parted,
-    results,
+    later_values,
     sorted_stage,
     stage_loops,
 )
-from gyrator_codegen_cpp.accesses import clear, hoist, requests
-from gyrator_codegen_cpp.body import run
-from gyrator_codegen_cpp.collectives import Accumulators, Scanner, State, TwoPass
+from gyrator_codegen.unrolling import parts_of
+from gyrator_codegen_cpp.body import clear, hoist, requests, run
+from gyrator_codegen_cpp.collectives import Accumulators, Scanner, TwoPass, type_of
 from gyrator_codegen_cpp.dtypes import lane_type
-from gyrator_codegen_cpp.loops import (
-    Span,
-    each,
-    nested_loops,
-    shifted,
-    stretch,
-    turns,
-    vector_loop,
-    whole,
-)
-from gyrator_codegen_cpp.scope import Array, Lanes, Scope, Value
+from gyrator_codegen_cpp.scope import Array, Scope, Span, Value
 from gyrator_ir.body.nodes import Axis, Load, Reduce, ScanStep, Store
 from gyrator_ir.body.rewrite import defined
 from gyrator_ir.expr import Sym
@@ -48,64 +36,176 @@ from gyrator_ir.types import DType
 
 Body = Sequence[KernelStatement]
 Carrier = Accumulators | TwoPass | Scanner
+Emit = Callable[[Scope, int], None]
+"""Emits one vector (or element) of a loop in a scope, for accumulator number `copy`."""
+
+UnrolledStep = Callable[[Scope, range, str | None], None]
+"""Emits the steps of an unrolled iteration, at offsets from the first; for a partial vector, with
+its number of elements."""
 
 
 @frozen
 class Strip:
-    """Neighbouring points that go through stages together."""
+    """Neighbouring points that are processed together in each stage."""
 
     symbol: Sym
     span: Span
     points: int
-    """The most that there are."""
+    """Maximum number of points."""
 
     def declare(self, scope: Scope, name: str, dtype: DType) -> None:
-        """Write the declaration of the array of a value."""
+        """Declare the array of a value."""
         array = Array(f"{name}_strip", dtype, self.symbol, self.span.low)
         scope.frame.arrays[name] = scope.array(array, self.points)
 
     @contextmanager
     def each(self, scope: Scope) -> Iterator[Scope]:
-        """Write a loop over the strip's arrays, which are as long as whole vectors, around what the
-        `with` body writes."""
-        name, width = self.symbol.name, scope.frame.width
-        low, high = self.span.low, self.span.high
-        with scope.block(f"for (si64 {name} = {low}; {name} < {high}; {name} += {width}) {{"):
-            yield scope.nested(lanes=Lanes(self.symbol) if width > 1 else None)
+        """Emit a loop over the strip's arrays, padded to whole vectors, around the output of the
+        `with` body."""
+        name, span, width = self.symbol.name, self.span, scope.frame.width
+        with each(scope, name, span.low, span.high, f" += {width}"):
+            yield scope.nested(lanes=self.symbol if width > 1 else None, live=None)
 
 
 @frozen
 class _Stage:
-    """A stage's loops, and what they carry along."""
+    """A stage's loops, and their loop-carried state."""
 
-    body: Body
     loops: StageLoops
     carried: dict[str, Carrier]
     chain: str
-    """Counts the elements of a chain."""
+    """Name of the counter of a chain's elements."""
     count: str
-    """Counts the elements for those who ask."""
+    """Name of the counter of elements, if a reduction needs it."""
     strip: Strip | None
     """The points that are reduced together."""
 
     @property
-    def axis(self) -> Axis:
-        """That of the innermost loop."""
-        return self.loops.axes[-1]
+    def counted(self) -> list[str]:
+        """The statement that counts an element, if a reduction needs it."""
+        return [f"{self.count}++;"] if self.loops.counts else []
 
     @property
-    def states(self) -> list[State]:
-        """The variables that are carried."""
-        return [s for one in self.carried.values() for s in one.states]
+    def states(self) -> list[Carried]:
+        """The loop-carried variables."""
+        return [s for carrier in self.carried.values() for s in carrier.states]
+
+
+# Loops ----------------------------------------------------------------------------------------
+
+
+def _full_range(scope: Scope, axis: Axis) -> Span:
+    """Return the whole range of an axis."""
+    exact = static(axis.extent)
+    return Span("0", scope.index(axis.extent), exact, exact or 1)
+
+
+def axis_range(scope: Scope, axis: Axis, first: str, last: str, step: int) -> Span:
+    """Emit the range of steps `first` to `last` of an axis, and return it. For an axis of a single
+    step, nothing is emitted."""
+    name, extent = axis.symbol.name, static(axis.extent)
+    if first == "0" and extent is not None and extent <= step:
+        return _full_range(scope, axis)
+    low, high = f"{name}_low", f"{name}_high"
+    scope.line(f"const si64 {low} = {first} * {step};")
+    end = f"{last} * {step}"
+    if extent is None or extent % step:
+        end = f"gy_least({end}, {scope.index(axis.extent)})"
+    scope.line(f"const si64 {high} = {end};")
+    return Span(low, high, None, 1 if extent is None else gcd(extent, step))
+
+
+def each(
+    scope: Scope, name: str, low: str, high: str, step: str = "++"
+) -> AbstractContextManager[None]:
+    """Emit a loop from `low` to `high`, with increment `step`; backwards with `--`."""
+    if step == "--":
+        return scope.block(f"for (si64 {name} = {high} - 1; {name} >= {low}; {name}--) {{")
+    return scope.block(f"for (si64 {name} = {low}; {name} < {high}; {name}{step}) {{")
+
+
+@contextmanager
+def _nested_loops(scope: Scope, axes: Iterable[Axis], step: str = "++") -> Iterator[Scope]:
+    """Emit nested loops, one per axis, around the output of the `with` body."""
+    with ExitStack() as stack:
+        for a in axes:
+            extent = scope.index(a.extent)
+            stack.enter_context(each(scope, a.symbol.name, "0", extent, step))
+            scope = scope.nested()
+        yield scope
+
+
+def _unrolled(
+    scope: Scope, symbol: Sym, span: Span, width: int, copies: int, emit: UnrolledStep
+) -> None:
+    """Emit loops over `span` of `symbol` in steps of `width`, unrolled by `copies`, followed by the
+    remainder."""
+    name, high = symbol.name, span.high
+    with scope.block("{"):
+        scope.line(f"si64 {name} = {span.low};")
+        for part in parts_of(span.exact, span.multiple, width, copies):
+            step, left = part.steps * width, f"{high} - {name}"
+            test = f"{name} + {step} <= {high}" if part.whole else f"{name} < {high}"
+            head = f"if ({test})" if part.once else f"for (; {test}; {name} += {step})"
+            with scope.block(f"{head} {{"):
+                if part.live:
+                    live = left if part.once else f"gy_least(GY_LANES, {left})"
+                    scope.line(f"const si64 live = {live};")
+                emit(scope.nested(), range(0, step, width), "live" if part.live else None)
+
+
+def _shifted(scope: Scope, symbol: Sym, offset: int) -> dict[Sym, str]:
+    """Return the texts of symbols with `offset` added to `symbol`."""
+    return scope.symbols | ({symbol: f"({symbol.name} + {offset})"} if offset else {})
+
+
+def vector_loop(scope: Scope, symbol: Sym, span: Span, copies: int, emit: Emit) -> None:
+    """Emit a vectorized loop over `span` of `symbol`, unrolled by `copies`."""
+    if scope.frame.width == 1:
+        with each(scope, symbol.name, span.low, span.high):
+            emit(scope.nested(lanes=None), 0)
+        return
+
+    def turn(at: Scope, offsets: range, live: str | None) -> None:
+        for copy, offset in enumerate(offsets):
+            inside = at.nested(lanes=symbol, live=live, symbols=_shifted(at, symbol, offset))
+            with at.block("{") if len(offsets) > 1 else nullcontext():
+                emit(inside, copy)
+
+    _unrolled(scope, symbol, span, scope.frame.width, copies, turn)
 
 
 # Points ---------------------------------------------------------------------------------------
 
 
-def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
-    """Write statements of points, a vector at a time; some values are kept in arrays."""
+def tiles(scope: Scope, first: str, last: str) -> None:
+    """Emit the computation of tiles `first` to `last` of the vectorized axis."""
+    frame, loops = scope.frame, scope.frame.loops
+    span = axis_range(scope, loops.axis, first, last, loops.stretch)
+    if loops.columns:
+        _columns(scope, span)
+    elif frame.tiled.transposed:
+        _transposed(scope, span)
+    elif len(frame.points) == len(frame.statements):
+        _points(scope, frame.points, span)
+    else:
+        inside = hoist(scope, frame.points)
+        vector_loop(inside, loops.symbol, span, 1, lambda at, copy: point(at))
+
+
+def point(scope: Scope) -> None:
+    """Emit the stages of a point, or of a vector of points."""
+    for number, stage in enumerate(scope.frame.kernel.stages):
+        if stage.level is Level.OUTER or not scope.frame.kernel.inner:
+            run(scope, stage.body)
+        else:
+            _inner(scope, number, stage.body)
+
+
+def _points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> None:
+    """Emit statements of points as a vectorized loop. The values in `keep` are stored to arrays."""
     loops, cleared = scope.frame.loops, scope.frame.tiled.cleared
-    ahead, rest = parted(body, scope.frame.ahead)
+    ahead, rest = scope.frame.hoisted(body)
     run(scope, ahead)
     zeros = [s for s in rest if isinstance(s, Store) and s.buffer in cleared]
     for s in zeros:
@@ -121,36 +221,35 @@ def points(scope: Scope, body: Body, span: Span, keep: Iterable[str] = ()) -> No
         vector_loop(hoist(scope, rest), loops.symbol, span, 1, vector)
 
 
-def columns(scope: Scope, span: Span) -> None:
-    """Write the stages of a kernel that reduces down columns, over a strip of its points."""
+def _columns(scope: Scope, span: Span) -> None:
+    """Emit the stages of a column reduction over a strip of points."""
     loops, stages = scope.frame.loops, scope.frame.kernel.stages
     strip = Strip(loops.symbol, span, loops.stretch)
     for number, stage in enumerate(stages):
         if stage.level is Level.INNER:
-            inner_stage(scope, number, stage.body, strip)
+            _inner(scope, number, stage.body, strip)
             continue
-        wanted = kept(scope.frame.kernel, number, scope.frame.storage)
-        for name, dtype in wanted.items():
+        values = later_values(scope.frame.kernel, number, scope.frame.storage)
+        for name, dtype in values.items():
             strip.declare(scope, name, dtype)
-        points(scope, stage.body, span, wanted)
+        _points(scope, stage.body, span, values)
 
 
-def transposed(scope: Scope, span: Span) -> None:
-    """Write the work on one tile of two axes: the stretch `span` along the vectors.
+def _transposed(scope: Scope, span: Span) -> None:
+    """Emit the computation of a 2D tile, over the range `span` of the vectorized axis.
 
-    The tile is read by vectors along the axis that is consecutive in memory, and turned in
-    registers into a small array, from where the body reads its vectors.
+    The tile is read in vectors along the axis that is consecutive in memory, and transposed in
+    registers into a small array, from which the body loads its vectors.
     """
     frame, loops = scope.frame, scope.frame.loops
     symbol = frame.tiled.transposed[0].along
     rows = settled(next(x.step for x in loops.grid if x.axes[0] is symbol))
     tile = f"{symbol.name}_tile"
-    across = stretch(scope, axis_of(frame.kernel, symbol), tile, f"({tile} + 1)", rows)
+    across = axis_range(scope, axis_of(frame.kernel, symbol), tile, f"({tile} + 1)", rows)
     low, high = across.low, across.high
-    body = [s for stage in frame.kernel.stages for s in stage.body]
     names = {t.load for t in frame.tiled.transposed}
-    loads = [s for s in body if isinstance(s, Load) and s.name in names]
-    frame.given |= names
+    loads = [s for s in frame.statements if isinstance(s, Load) and s.name in names]
+    frame.kept |= names
     for s in loads:
         array = Array(f"{s.name}_tile", frame.storage[s.buffer], symbol, low, "GY_LANES*")
         frame.arrays[s.name] = scope.array(array, rows * frame.width)
@@ -158,11 +257,13 @@ def transposed(scope: Scope, span: Span) -> None:
     def vector(at: Scope, copy: int) -> None:
         for s in loads:
             first = at.index(s.index, **{symbol.name: low})
-            given = f"{frame.pointers[s.buffer]} + {first}, {at.index(at.access(s.index).stride)}"
+            arguments = (
+                f"{frame.pointers[s.buffer]} + {first}, {at.index(at.access(s.index).stride)}"
+            )
             to = f"{frame.arrays[s.name].name}, {high} - {low}, {at.live or 'GY_LANES'}"
-            at.line(f"gy_turn({given}, {to});")
-        with each(at, symbol, low, high):
-            run(at.nested(), body)
+            at.line(f"gy_turn({arguments}, {to});")
+        with each(at, symbol.name, low, high):
+            run(at.nested(), frame.statements)
 
     vector_loop(scope, loops.symbol, span, 1, vector)
 
@@ -170,78 +271,69 @@ def transposed(scope: Scope, span: Span) -> None:
 # Inner elements -------------------------------------------------------------------------------
 
 
-def inner_stage(scope: Scope, number: int, body: Body, strip: Strip | None = None) -> None:
-    """Write stage `number` of the kernel, which runs over the inner axes."""
-    if not scope.frame.kernel.inner:
-        run(scope, body)
-        return
+def _inner(scope: Scope, number: int, body: Body, strip: Strip | None = None) -> None:
+    """Emit stage `number` of the kernel, an inner stage."""
     frame = scope.frame
-    ahead, rest = parted(body, frame.ahead)
+    ahead, rest = frame.hoisted(body)
     run(scope, ahead)
-    if (found := sorted_stage(rest)) is not None:
-        _sort(scope, found)
+    if (sort_stage := sorted_stage(rest)) is not None:
+        _sort(scope, sort_stage)
         return
-    loops = stage_loops(frame.tiled, frame.loops, number)
-    stage = _Stage(rest, loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
+    loops = stage_loops(frame, number, rest)
+    stage = _Stage(loops, {}, frame.names.take("chain"), frame.names.take("row"), strip)
     for s in rest:
         if isinstance(s, Reduce | ScanStep):
             stage.carried[s.names[0]] = _carrier(scope, stage, s)
-    ends = [x for s in rest if isinstance(s, Reduce) for x in results(s, frame.storage)]
     if strip is not None:
-        for name, dtype in [*((s.name, s.carried.dtype) for s in stage.states), *ends]:
+        for name, dtype in ({s.name: s.dtype for s in stage.states} | loops.ends).items():
             strip.declare(scope, name, dtype)
-    _at_rest(scope, stage, [], lambda one, at: one.declare(at), [s.name for s in stage.states])
+    _outside_loops(
+        scope, stage, [], lambda one, at: one.declare(at), [s.name for s in stage.states]
+    )
     if loops.counts:
         scope.line(f"si64 {stage.count} = 0;")
     if loops.chain:
         scope.line(f"si64 {stage.chain} = 0;")
-    with nested_loops(scope, loops.axes[:-1], loops.backwards) as at:
+    with _nested_loops(scope, loops.axes[:-1], "--" if loops.backwards else "++") as at:
         _innermost(at, stage) if strip is None else _rows(at, stage)
-    _at_rest(scope, stage, stage.states, lambda one, at: one.finish(at), [name for name, _ in ends])
+    _outside_loops(scope, stage, stage.states, lambda one, at: one.finish(at), loops.ends)
 
 
 def _carrier(scope: Scope, stage: _Stage, s: Reduce | ScanStep) -> Carrier:
     if isinstance(s, ScanStep):
-        return Scanner(scope, s, scope.form, carried(s))
-    frame, how, strip = scope.frame, scope.frame.reductions[s.names[0]], stage.strip is not None
-    across, keeps = stage.loops.vector, carried(s, how, 1 if strip else settled(how.unroll))
-    nonempty = None if frame.tiled.nonempty else f"{scope.index(extent_of(stage.loops.axes))} > 0"
-    if how.method is Method.TWO_PASS:
-        loads = (x for x in stage.body if isinstance(x, Load) and x.name == s.args[0])
-        source = next(loads) if how.reload else None
-        return TwoPass(scope, s, "s", keeps, nonempty, how, stage.axis.symbol, source)
-    lanes = across or scope.lanes is not None or (strip and frame.width > 1)
-    return Accumulators(scope, s, "v" if lanes else "s", keeps, nonempty, across, stage.count)
+        return Scanner(scope, s, stage.loops, stage.count)
+    two_pass = scope.frame.reductions[s.names[0]].method is Method.TWO_PASS
+    return (TwoPass if two_pass else Accumulators)(scope, s, stage.loops, stage.count)
 
 
-def _at_rest(
-    scope: Scope, stage: _Stage, states: Sequence[State],
+def _outside_loops(
+    scope: Scope, stage: _Stage, states: Sequence[Carried],
     write: Callable[[Carrier, Scope], None], keep: Iterable[str],
 ) -> None:  # fmt: skip
-    """Write what happens between turns of the loops: to variables, or to each vector of a strip,
-    whose variables are fetched from arrays, and kept there."""
+    """Emit code outside of the inner loops with `write`, for the loop-carried variables, or for
+    each vector of a strip, whose variables are loaded from arrays and stored back."""
     if stage.strip is None:
-        for one in stage.carried.values():
-            write(one, scope)
+        for carrier in stage.carried.values():
+            write(carrier, scope)
     elif stage.carried:
-        with stage.strip.each(scope) as at, _held(at, states, keep):
-            for one in stage.carried.values():
-                write(one, at)
+        with stage.strip.each(scope) as at, _loaded(at, states, keep):
+            for carrier in stage.carried.values():
+                write(carrier, at)
 
 
 @contextmanager
-def _held(at: Scope, states: Sequence[State], kept: Iterable[str]) -> Iterator[None]:
-    """Write what fetches arrays' values ahead of the `with` body, and keeps some behind it."""
+def _loaded(at: Scope, states: Sequence[Carried], stored: Iterable[str]) -> Iterator[None]:
+    """Emit loads of variables from arrays before the `with` body, and stores of some after it."""
     for s in states:
-        at.line(f"{s.type} {s.name} = {at.frame.arrays[s.name].load(at)};")
+        at.line(f"{type_of(s)} {s.name} = {at.frame.arrays[s.name].load(at)};")
     yield
-    for name in kept:
-        held = name in at.env
-        at.frame.arrays[name].store(at, at.operand(name, varying=True) if held else name)
+    for name in stored:
+        in_scope = name in at.env
+        at.frame.arrays[name].store(at, at.operand(name, varying=True) if in_scope else name)
 
 
-def _link(scope: Scope, stage: _Stage, elements: str) -> None:
-    """Write the count of a chain's elements, and its end."""
+def _count_chain(scope: Scope, stage: _Stage, elements: str) -> None:
+    """Emit the counting of a chain's elements, and its end."""
     if stage.loops.chain:
         with scope.block(f"if (({stage.chain} += {elements}) >= {stage.loops.chain}) {{"):
             scope.line(f"{stage.chain} = 0;")
@@ -249,104 +341,107 @@ def _link(scope: Scope, stage: _Stage, elements: str) -> None:
 
 
 def _flush(scope: Scope, stage: _Stage) -> None:
-    states = [s for one in stage.carried.values() if one.cascade for s in one.states]
-    _at_rest(scope, stage, states, lambda one, at: one.flush(at), [s.name for s in states])
+    states = [s for carrier in stage.carried.values() if carrier.cascade for s in carrier.states]
+    _outside_loops(
+        scope, stage, states, lambda carrier, at: carrier.flush(at), [s.name for s in states]
+    )
 
 
 def _rows(scope: Scope, stage: _Stage) -> None:
-    """Write the walk of a strip down the rows, some of them at a time."""
-    strip, symbol = stage.strip, stage.axis.symbol
+    """Emit the loop of a strip over the rows, several at a time."""
+    strip, loops, symbol = stage.strip, stage.loops, stage.loops.axis.symbol
     assert strip is not None
-    states = [s for s in stage.states if not s.carried.total]
+    states = [s for s in stage.states if not s.total]
 
     def row(at: Scope, offsets: range, live: str | None) -> None:
-        places = [hoist(at.nested(symbols=shifted(at, symbol, k)), stage.body) for k in offsets]
-        _count(at, stage)
+        inner = (at.nested(symbols=_shifted(at, symbol, k)) for k in offsets)
+        scopes = [hoist(place, loops.body) for place in inner]
+        at.line(*stage.counted)
 
-        def vector(here: Scope, copy: int) -> None:
-            with _held(here, states, [s.name for s in states]):
-                for place in places:
-                    inside = place.nested(lanes=here.lanes, symbols=here.symbols | place.symbols)
-                    with here.block("{"):
-                        _step(inside, stage, 0)
+        def vector(vector_scope: Scope, copy: int) -> None:
+            with _loaded(vector_scope, states, [s.name for s in states]):
+                for place in scopes:
+                    symbols = vector_scope.symbols | place.symbols
+                    with vector_scope.block("{"):
+                        _step(
+                            place.nested(
+                                lanes=vector_scope.lanes, live=vector_scope.live, symbols=symbols
+                            ),
+                            stage,
+                            0,
+                        )
 
         vector_loop(at, strip.symbol, strip.span, 1, vector)
-        _link(at, stage, str(len(offsets)))
+        _count_chain(at, stage, str(len(offsets)))
 
-    turns(scope, symbol, whole(scope, stage.axis), 1, stage.loops.copies, row)
-
-
-def _count(scope: Scope, stage: _Stage) -> None:
-    if stage.loops.counts:
-        scope.line(f"{stage.count}++;")
+    _unrolled(scope, symbol, _full_range(scope, loops.axis), 1, loops.copies, row)
 
 
 def _step(scope: Scope, stage: _Stage, copy: int) -> None:
-    """Write a stage's statements, whose collectives feed accumulators number `copy`."""
+    """Emit a stage's statements, with reductions into accumulator number `copy`."""
     scope.collective = lambda here, s: stage.carried[defined(s)[0]].update(here, copy)
-    run(scope, stage.body)
+    run(scope, stage.loops.body)
 
 
 def _innermost(scope: Scope, stage: _Stage) -> None:
-    """Write the innermost loop, in blocks where it is cut."""
-    scope = hoist(scope, stage.body)
-    span, name, block = whole(scope, stage.axis), stage.axis.symbol.name, stage.loops.block
+    """Emit the innermost loop, in blocks if it is split."""
+    loops, inside = stage.loops, hoist(scope, stage.loops.body)
+    span, name, block = _full_range(inside, loops.axis), loops.axis.symbol.name, loops.block
     if not block or (span.exact is not None and span.exact <= block):
-        _span(scope, span, stage)
-        _link(scope, stage, span.high)
+        _span(inside, span, stage)
+        _count_chain(inside, stage, span.high)
         return
     low, high = f"{name}_low", f"{name}_high"
-    with scope.block(f"for (si64 {low} = 0; {low} < {span.high}; {low} += {block}) {{"):
-        scope.line(f"const si64 {high} = gy_least({low} + {block}, {span.high});")
+    with each(inside, low, "0", span.high, f" += {block}"):
+        inside.line(f"const si64 {high} = gy_least({low} + {block}, {span.high});")
         multiple = 1 if span.exact is None else gcd(span.exact, block)
-        _span(scope, Span(low, high, None, multiple), stage)
-        _flush(scope, stage)
+        _span(inside, Span(low, high, None, multiple), stage)
+        _flush(inside, stage)
 
 
 def _span(scope: Scope, span: Span, stage: _Stage) -> None:
-    """Write the work on a stretch of the innermost loop."""
-    symbol, loops = stage.axis.symbol, stage.loops
+    """Emit a range of the innermost loop."""
+    symbol, loops = stage.loops.axis.symbol, stage.loops
 
     def step(at: Scope, copy: int) -> None:
         if at.live is None:
             at.line(*requests(at, loops.first))
-        _count(at, stage)
+        at.line(*stage.counted)
         _step(at, stage, copy)
 
     if not loops.vector:
-        with each(scope, symbol, span.low, span.high, loops.backwards):
+        with each(scope, symbol.name, span.low, span.high, "--" if loops.backwards else "++"):
             step(scope.nested(), 0)
         return
-    blocks = [one for one in stage.carried.values() if isinstance(one, TwoPass)]
-    if not blocks:
+    blocks = [carrier for carrier in stage.carried.values() if isinstance(carrier, TwoPass)]
+    with scope.block("{") if blocks else nullcontext():
+        for carrier in blocks:
+            carrier.begin_block(scope, span)
         vector_loop(scope, symbol, span, loops.copies, step)
-        return
-    with scope.block("{"):
-        for one in blocks:
-            one.begin_block(scope, span)
-        vector_loop(scope, symbol, span, loops.copies, step)
-        for number, one in enumerate(blocks):
-            one.end_block(scope, span, () if number else loops.second)
+        for number, carrier in enumerate(blocks):
+            carrier.end_block(scope, span, () if number else loops.second)
 
 
-def _sort(scope: Scope, stage: Sorted) -> None:
-    """Write a stage around one `SortStep`, element by element."""
+def _sort(scope: Scope, stage: SortedStage) -> None:
+    """Emit a stage with a `SortStep`, element by element."""
     axes, step = scope.frame.kernel.inner, stage.step
-    values, places = (scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places"))
+    values, positions = (
+        scope.frame.names.take(f"{step.names[0]}_{x}") for x in ("values", "places")
+    )
     with scope.block("{"):
         scope.line(f"const si64 count = {scope.index(extent_of(axes))};")
-        for name, element in ((values, f"s{lane_type(step.dtype)}"), (places, "si64")):
+        for name, element in ((values, f"s{lane_type(step.dtype)}"), (positions, "si64")):
             scope.scratch(name, element, "2 * count")
 
-        with nested_loops(hoist(scope, stage.before), axes) as at:
+        with _nested_loops(hoist(scope, stage.before), axes) as at:
             run(at, stage.before)
             where = at.index(scope.frame.position)
             at.line(f"{values}[{where}] = {at.value(step.args[0]).text};")
-            at.line(f"{places}[{where}] = {where};")
-        given = f"{values}, {places}, {values} + count, {places} + count, count"
-        scope.line(f"gy_sort({given}, {'true' if step.descending else 'false'});")
-        with nested_loops(hoist(scope, stage.after), axes) as at:
+            at.line(f"{positions}[{where}] = {where};")
+        arguments = f"{values}, {positions}, {values} + count, {positions} + count, count"
+        scope.line(f"gy_sort({arguments}, {'true' if step.descending else 'false'});")
+        with _nested_loops(hoist(scope, stage.after), axes) as at:
             where = at.index(scope.frame.position)
-            for name, array, dtype in zip(step.names, (values, places), step.types, strict=True):
+            for name, array, dtype in zip(step.names, (values, positions), step.types, strict=True):
                 at.env[name] = Value(f"{array}[{where}]", dtype, varying=False)
             run(at, stage.after)

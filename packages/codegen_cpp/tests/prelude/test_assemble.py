@@ -39,10 +39,10 @@ def public_names() -> list[str]:
 
 def compiler(isa: Isa) -> str:
     """The compiler for an instruction set; the test is skipped where there is none."""
-    found = machine("aarch64") if isa is Isa.NEON else None
-    if isinstance(found, str):
-        pytest.skip(found)
-    return "g++" if found is None else found.compiler
+    result = machine("aarch64") if isa is Isa.NEON else None
+    if isinstance(result, str):
+        pytest.skip(result)
+    return "g++" if result is None else result.compiler
 
 
 def compile_text(text: str, isa: Isa, *flags: str) -> subprocess.CompletedProcess:
@@ -110,9 +110,9 @@ def test_an_unknown_name_is_refused():
 
 
 def test_names_are_found_in_kernel_text():
-    found = names_in(KERNEL)
-    assert {"gy_erf", "gy_exp", "gy_vload_n", "gy_bf16"} <= found
-    assert "kernel" not in found
+    result = names_in(KERNEL)
+    assert {"gy_erf", "gy_exp", "gy_vload_n", "gy_bf16"} <= result
+    assert "kernel" not in result
 
 
 def test_manifest_names_its_headers_and_their_needs():

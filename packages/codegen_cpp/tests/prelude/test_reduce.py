@@ -269,7 +269,7 @@ def test_atomics_lose_no_update(code, isa, folder):
         out = np.ones(3, dtype)
         library(f"{name}_{code}", out, v, len(v))
         for slot in range(3):
-            mine = v[slot::3].astype(np.int64)
-            want = f(np.append(mine, 1)) if name != "add" else 1 + f(mine)
+            actual = v[slot::3].astype(np.int64)
+            want = f(np.append(actual, 1)) if name != "add" else 1 + f(actual)
             assert out[slot].astype(value) == np.array(want).astype(value), name
     assert library("threads") >= 1

@@ -1,4 +1,4 @@
-"""One kernel as a function of the unit's script, which gives Halide's module of it."""
+"""Emission of a kernel as a function of the unit's script, which returns its Halide module."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from gyrator_codegen.extents import guess
 from gyrator_codegen_halide.ops import constant
 from gyrator_codegen_halide.schedule import Schedule
 from gyrator_codegen_halide.text import Printer, listed
-from gyrator_codegen_halide.values import Scheduling, Values, reach
+from gyrator_codegen_halide.values import Scheduling, Values, accessed_extent
 from gyrator_ir.body.nodes import Bind, Reduce, ReduceKind, ScanStep, Store
 from gyrator_ir.expr import ONE, Expr, ShapeFacts, Sym, linear
 from gyrator_ir.kernel.nodes import Level
@@ -16,10 +16,14 @@ from gyrator_ir.types import DType
 
 
 class KernelText:
-    """Writes one kernel: what its values are, then in which loops they are computed.
+    """Emits a kernel: the definitions of its values, then their schedule.
 
     Args:
-        reserved: names that the script has taken.
+        tiled: the kernel.
+        facts: hints for its sizes.
+        how: the source of its schedule.
+        writer: the script's writer.
+        reserved: names that the script uses.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class KernelText:
         self.schedule = Schedule(tiled, how, self.values, writer)
 
     def write(self, symbol: str) -> None:
-        """Write the function `symbol`."""
+        """Emit the function `symbol`."""
         with self._w.block(f"def {symbol}(autoscheduler):", end=""):
             inputs = ", ".join(self._inputs())
             for axis in self.values.coordinates(Level.INNER):
@@ -46,19 +50,19 @@ class KernelText:
             dense = [self._dense(level, stores) for level, stores in self.values.dense.items()]
             flat = [self._flat(buffer, stores) for buffer, stores in self.values.flat.items()]
             outputs = ", ".join(dense + flat + self._checks())
-            made = f"[{inputs}], [{outputs}], TARGET, autoscheduler"
-            self._w.line(f'return compiled("{symbol}_halide", {made})')
+            arguments = f"[{inputs}], [{outputs}], TARGET, autoscheduler"
+            self._w.line(f'return compiled("{symbol}_halide", {arguments})')
 
     @property
     def inputs(self) -> list[str]:
-        """The parameters that are read."""
+        """Parameters that are read."""
         reads = {s.buffer for s in self.values.loads}
         return [b.name for b in self.kernel.parameters if b.name in reads]
 
     def _inputs(self) -> list[str]:
         for size in self.kernel.sizes:
-            made = f'size("{size.name}", {self._guess(size)})'
-            self._w.line(f"{size.name}_given, {size.name} = {made}")
+            arguments = f'size("{size.name}", {self._guess(size)})'
+            self._w.line(f"{size.name}_given, {size.name} = {arguments}")
         for name in self.inputs:
             dtype = self.values.types[name].value
             self._w.line(f'{name} = buffer("{name}", "{dtype}", {self._reached(name)})')
@@ -68,20 +72,22 @@ class KernelText:
         return max(1, guess(size, self._facts))
 
     def _reached(self, buffer: str) -> int:
-        found = reach(self.kernel, next(b for b in self.kernel.parameters if b.name == buffer))
-        return self._guess(ONE if found is None else found)
+        elements = accessed_extent(
+            self.kernel, next(b for b in self.kernel.parameters if b.name == buffer)
+        )
+        return self._guess(ONE if elements is None else elements)
 
     def _extents(self, symbols: Sequence[Sym]) -> str:
-        """Return the lengths of some axes as a list."""
+        """Return the extents of axes as a list."""
         return f"[{', '.join(self._text.index(self.values.extents[s]) for s in symbols)}]"
 
-    def _function(self, name: str, at: str, wanted: Sequence[str | Sym], result: str) -> None:
-        """Write what values are as a function of coordinates."""
+    def _function(self, name: str, at: str, results: Sequence[str | Sym], result: str) -> None:
+        """Emit a function from coordinates to values."""
         with self._w.block(f"def {name}({at}):", end=""):
-            self._w.lines(*self._text.body(wanted), f"return {result}")
+            self._w.lines(*self._text.body(results), f"return {result}")
 
     def _folds(self) -> None:
-        """Write reductions and scans."""
+        """Emit reductions and scans."""
         recorded = iter(self.tiled.reductions)
         inner = self.values.coordinates(Level.INNER)
         for s in (s for stage in self.kernel.stages for s in stage.body):
@@ -90,14 +96,14 @@ class KernelText:
             name = f"{s.names[0]}_fold"
             self._function(f"{name}_of", listed(inner), s.args, f"[{', '.join(s.args)}]")
             points, extents = listed(self.values.points), self._extents(self.values.inner)
-            made = (
+            arguments = (
                 f'"{name}", "{s.kind.value}", "{s.dtype.value}", {name}_of, [{points}], {extents}'
             )
             if isinstance(s, Reduce):
                 lanes = self.schedule.accumulators(next(recorded))
-                self._w.line(f"{name} = reduction({made}, {_start(s)}, {lanes})")
+                self._w.line(f"{name} = reduction({arguments}, {_start(s)}, {lanes})")
             else:
-                self._w.line(f"{name} = scanned({made}, {s.reverse})")
+                self._w.line(f"{name} = scanned({arguments}, {s.reverse})")
             self.schedule.fold(name)
 
     def _dense(self, level: Level, stores: list[Store]) -> str:
@@ -108,13 +114,13 @@ class KernelText:
         extents = ((x, self.values.extents[x]) for x, _ in rows[0])
         dims = (f"({x.name}, {self._text.index(e)}, {self._guess(e)})" for x, e in extents)
         strides = (f"[{', '.join(self._text.index(d) for _, d in row)}]" for row in rows)
-        made = f"{name}_of, [{at}], [{', '.join(dims)}], [{', '.join(strides)}]"
-        self._w.line(f'{name} = dense("{name}", {made})')
+        arguments = f"{name}_of, [{at}], [{', '.join(dims)}], [{', '.join(strides)}]"
+        self._w.line(f'{name} = dense("{name}", {arguments})')
         self.schedule.write(name, level)
         return name
 
     def shape(self, level: Level, s: Store) -> list[tuple[Sym, Expr]]:
-        """Return the coordinates of a dense store, the last loop's first, with their strides."""
+        """Return the coordinates of a dense store, innermost loop first, with their strides."""
         split = linear(s.index, self.values.coordinates(level))
         assert split is not None
         return [(x, split[0][x]) for x in reversed(self.schedule.order(level))]
@@ -128,8 +134,10 @@ class KernelText:
             tests = " & ".join([*mask, *(f"{b.name}_inside" for b in binds)]) or "None"
             result = f"({self._text.index(s.index)}, {s.value}, {tests})"
             self._function(f"{name}_{k}_of", listed(symbols), [s.value, *mask, *binds], result)
-            made = f'{name}, "{dtype}", {name}_{k}_of, {self._extents(symbols)}, "{s.mode.value}"'
-            self._w.line(f"scatter({made}, {self.schedule.free(s)})")
+            arguments = (
+                f'{name}, "{dtype}", {name}_{k}_of, {self._extents(symbols)}, "{s.mode.value}"'
+            )
+            self._w.line(f"scatter({arguments}, {self.schedule.free(s)})")
         return name
 
     def _checks(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Rows of the op table and constants as text over the prelude's functions."""
+"""Ops and constants as calls of the prelude's functions."""
 
 import math
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ STORAGE = {
     for d in DType
     if d.is_int or d in (DType.F64, DType.F32, DType.F16, DType.BF16, DType.BOOL)
 }
-"""Halide's code of how an element lies in memory: 0 for int, 1 for uint, 2 for float. Narrow floats
-are moved as bits. Types that are not here cannot be in a kernel."""
+"""Halide's type code of elements in memory: 0 for int, 1 for uint, 2 for float. Narrow floats are
+moved as bits. Other dtypes cannot occur in a kernel."""
 
 LACKING = frozenset({"fma", "fmod", "remainder", "erfinv", "lgamma", "digamma"})
-"""Rows that Halide has no function for."""
+"""Ops that Halide lacks."""
 SINGLE = frozenset({"erf", "erfc", "hypot"})
-"""Rows that it has for `f32` alone."""
+"""Ops that it has only for `f32`."""
 
 _RENAMED = {"abs": "abs_", "round": "round_", "pow": "pow_"}
 _CONVERSIONS = frozenset({"cast", "bitcast"})
 
 
 def has(op: str, dtypes: Sequence[DType]) -> bool:
-    """Say whether the prelude has a row for operands of these types."""
+    """Return whether the prelude supports an op for operands of these dtypes."""
     return op not in LACKING and not (op in SINGLE and DType.F64 in dtypes)
 
 
@@ -38,12 +38,12 @@ def call(op: str, args: Sequence[str], types: Sequence[DType], dtype: DType) -> 
 
 
 def constant(value: bool | int | float, dtype: DType) -> str:
-    """Return a constant of the type."""
+    """Return a constant of a dtype."""
     if dtype is DType.BOOL:
         return f"const({int(bool(value))}, 'bool')"
     if dtype.is_float:
         return f"const({_float(float(value))}, '{dtype.value}')"
-    # Halide takes what it is given as a signed 64-bit integer, and converts by the low bits.
+    # Halide treats its argument as a signed 64-bit integer and keeps the low bits.
     number = wrapped(value, dtype if dtype.size < 8 else DType.I64)
     return f"const({number}, '{dtype.value}')"
 

@@ -1,4 +1,4 @@
-"""In which loops a kernel's functions are computed, as its tile loops say."""
+"""Emission of Halide schedules from a kernel's tile loops."""
 
 from gyrator_codegen import Writer, nest
 from gyrator_codegen_halide.values import POINT, Scheduling, Values
@@ -10,13 +10,13 @@ from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import LoopKind, Reduction, TiledKernel
 
 _PLAIN_LANES = 8
-"""Elements of a vector where the loops leave it to the compiler."""
+"""Vector length if the loops do not specify it."""
 _THREADS = 256
-"""The most threads of a block."""
+"""Maximum number of threads in a block."""
 
 
 class Schedule:
-    """Writes the schedule of one kernel."""
+    """Emits the schedule of a kernel."""
 
     def __init__(self, tiled: TiledKernel, how: Scheduling, values: Values, writer: Writer) -> None:
         self._how, self._values, self._w = how, values, writer
@@ -26,29 +26,29 @@ class Schedule:
         self._folds: list[str] = []
 
     def order(self, level: Level) -> list[Sym]:
-        """Return the coordinates of a level, the outermost loop first."""
-        found = [s for x in self._grid for s in x.axes] or [POINT.symbol]
-        found += self._values.inner if level is Level.INNER else ()
+        """Return the coordinates of a level, outermost loop first."""
+        symbols = [s for x in self._grid for s in x.axes] or [POINT.symbol]
+        symbols += self._values.inner if level is Level.INNER else ()
         if self._nest is not None and self._nest.across:
-            found.remove(self._nest.symbol)
-            found.append(self._nest.symbol)
-        return found
+            symbols.remove(self._nest.symbol)
+            symbols.append(self._nest.symbol)
+        return symbols
 
     def accumulators(self, how: Reduction) -> int:
-        """Return how many a point has."""
+        """Return the number of accumulators per point."""
         if self._nest is None or self._nest.across or self._how.autoscheduler:
             return 1
         return max(1, self._nest.lanes) * settled(how.unroll)
 
     def free(self, s: Store) -> str:
-        """Return lanes of vectors, and whether threads share the work, where a store's elements may
-        be written in any order."""
+        """Return the vector lanes and whether to use threads, for a store whose elements can be
+        written in any order."""
         if s.mode is not StoreMode.SET or self._values.bound(s.index) or self._how.autoscheduler:
             return "None"
         return f"({self._nest.lanes if self._nest else 1}, {self._shared > 0})"
 
     def fold(self, name: str) -> None:
-        """Note a reduction or scan, which a single loop nest computes where it is needed."""
+        """Register a reduction or scan, which a single loop nest computes where it is used."""
         if self._values.single:
             self._folds.append(name)
         elif not self._how.autoscheduler:
@@ -61,7 +61,7 @@ class Schedule:
         return f"Along({loops.symbol.name}, {loops.lanes}, {loops.columns})"
 
     def write(self, name: str, level: Level) -> None:
-        """Write the loops of a function of coordinates, and where they compute folds."""
+        """Emit the loops of a function of coordinates, and where they compute reductions."""
         if self._how.autoscheduler:
             return
         if self._how.blocks:
@@ -75,7 +75,7 @@ class Schedule:
             self._w.line(f"{fold}.at({name}, {last}, {self._along()})")
 
     def _tiles(self, name: str, level: Level) -> str:
-        """Write loops, vectors and threads; return the innermost loop over points."""
+        """Emit loops, vectors and threads; return the innermost loop over points."""
         loops = self._nest
         grid = [x.axes[0].name for x in self._grid] or [POINT.symbol.name]
         below = [s.name for s in self._values.inner] if level is Level.INNER else []

@@ -1,4 +1,4 @@
-"""The Halide kernel language: kernels in, translation units out."""
+"""The Halide kernel language: from kernels to translation units."""
 
 import re
 from functools import cache, partial
@@ -32,16 +32,16 @@ from gyrator_ir.tile.choices import bound
 from gyrator_ir.tile.nodes import TiledKernel, TileProgram
 
 LANES = {"avx512": 16, "avx2": 8}
-"""32-bit elements of a vector by `Target.arch`."""
+"""Number of 32-bit elements in a vector by `Target.arch`."""
 
 TOO_MUCH = "GY-HALIDE-006"
-"""A compilation that failed, or exceeded its limits of memory and time."""
+"""A compilation failed, or exceeded its memory or time limit."""
 
 
 @frozen
 class HalideBackend(TilingLanguage):
-    """Kernels as Halide's algorithms and schedules: a `TilingBackend`. Those that differ only in
-    names share a function."""
+    """Emits kernels as Halide algorithms and schedules: a `TilingBackend`. Kernels that differ only
+    in names share a function."""
 
     package: ClassVar[str] = "gyrator_codegen_halide"
 
@@ -49,19 +49,20 @@ class HalideBackend(TilingLanguage):
 
     name: str = "halide"
     autoscheduler: str = ""
-    """`Mullapudi2016`, `Adams2019` or `Li2018`: Halide's own instead of the tile loops."""
+    """`Mullapudi2016`, `Adams2019` or `Li2018`: a Halide autoscheduler to use instead of the tile
+    loops."""
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Say why this kernel can't be written, or None."""
+        """Return why this kernel cannot be emitted, or None."""
         return refusal(kernel, target, self.scheduling)
 
     @property
     def scheduling(self) -> Scheduling:
-        """Where schedules come from."""
+        """The source of schedules."""
         return Scheduling(self.autoscheduler, self.blocks)
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return what decides how kernels run."""
+        """Return the tiling passes."""
         numbers = target.heuristics
         return (
             MergeRepeats(),
@@ -74,7 +75,8 @@ class HalideBackend(TilingLanguage):
         )
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, a unit each: Halide links no modules of strict arithmetic."""
+        """Return the units of a tiled program, one per kernel, because Halide cannot link modules
+        with strict arithmetic."""
         takes("emit_tiled", program, TileProgram)
         takes("emit_tiled", target, Target)
         kernels = (bound(k) for k in program.kernels if isinstance(k, TiledKernel))
@@ -83,14 +85,15 @@ class HalideBackend(TilingLanguage):
 
 @frozen
 class HalideCudaBackend(HalideBackend):
-    """The same for CUDA: grid loops are blocks, the elements of their steps threads."""
+    """The Halide backend for CUDA: grid loops become blocks, and the elements of their steps
+    threads."""
 
     blocks: ClassVar[bool] = True
 
     name: str = "halide-cuda"
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return what decides how kernels run."""
+        """Return the tiling passes."""
         numbers = target.heuristics
         return (
             MergeRepeats(),
@@ -114,14 +117,14 @@ def _prelude(name: str) -> str:
 def _reserved() -> frozenset[str]:
     text = _prelude("ops.txt") + _prelude("kernels.txt")
     words = re.findall(r"^(?:def |class )?(\w+)", text, re.MULTILINE)
-    given = "hl os resource sys traceback codes thread autoscheduler"
-    return frozenset((*words, *kwlist, *given.split()))
+    names = "hl os resource sys traceback codes thread autoscheduler"
+    return frozenset((*words, *kwlist, *names.split()))
 
 
 def _unit(
     number: int, tiled: TiledKernel, program: TileProgram, target: Target, how: Scheduling
 ) -> TranslationUnit:
-    """Write a text that is a script to Python and, but for the script, C++ to a compiler."""
+    """Return a text that is both a Python script and a C++ source that skips the script."""
     script, entry = Writer("    "), Writer()
     symbol = f"gy_k_{tiled.kernel.name}"
     text = KernelText(tiled, program.facts, how, script, _reserved())
@@ -140,5 +143,5 @@ def _unit(
         "#if 0\n'''\n#endif\n",
     )
     source = KernelSource(tiled.kernel.name, symbol, script.text, checks=checks_of(text))
-    known = served(program, {source.kernel: source})
-    return TranslationUnit(f"unit{number}", "halide", "".join(parts), known)
+    sources = served(program, {source.kernel: source})
+    return TranslationUnit(f"unit{number}", "halide", "".join(parts), sources)

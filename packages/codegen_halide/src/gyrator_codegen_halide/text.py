@@ -1,4 +1,4 @@
-"""Expressions and statements as Halide's Python text."""
+"""Expressions and statements as Halide's Python source."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,31 +12,32 @@ from gyrator_ir.types import DType
 
 
 class IndexPrinter(ArrayPrinter):
-    """Writes index expressions over Halide's: `//` and `%` of theirs mean what ours mean for
-    positive divisors, and divisions by 0 give 0.
+    """Prints index expressions for Halide, whose `//` and `%` agree with ours for positive divisors
+    and return 0 for a divisor of 0.
 
     Args:
         sizes: the kernel's parameters.
-        wide: the arithmetic has 64 bits.
+        wide: whether arithmetic has 64 bits.
     """
 
     minimum, maximum, where = "hl.min", "hl.max", "hl.select"
 
     def __init__(self, sizes: Sequence[Sym], wide: bool) -> None:
-        given = {s: f"{s.name}_given" for s in sizes}
-        super().__init__(lambda s: given.get(s, f"wide({s.name})") if wide else s.name)
+        names_of_sizes = {s: f"{s.name}_given" for s in sizes}
+        super().__init__(lambda s: names_of_sizes.get(s, f"wide({s.name})") if wide else s.name)
         self._wide = wide
 
     def integer(self, value: int) -> str:
-        """Return a literal of the width."""
+        """Return a literal of the arithmetic's width."""
         return f"hl.i64({value})" if self._wide else str(value)
 
 
 class Printer:
-    """Writes what a kernel's values are.
+    """Prints the definitions of a kernel's values.
 
     Args:
-        narrow: all indices fit into 32 bits.
+        values: the kernel's values.
+        narrow: whether all indices fit in 32 bits.
     """
 
     def __init__(self, values: Values, narrow: bool) -> None:
@@ -46,9 +47,10 @@ class Printer:
         )
 
     def index(self, e: Expr) -> str:
-        """Return an address or an extent, of 32 bits.
+        """Return a 32-bit address or extent.
 
-        What is linear is computed in 32 bits: its parts are no larger than the address itself.
+        Linear expressions are computed in 32 bits, because their terms are no larger than the
+        address.
         """
         if self._narrow or linear(e, e.free_symbols) is not None:
             return self._short(e)
@@ -66,8 +68,10 @@ class Printer:
             case Load(name, _, _, mask) if name in forwarded:
                 return f"{name} = where({mask}, {forwarded[name]}, {constant(0, types[name])})"
             case Load(name, buffer, index, mask):
-                place = f'{buffer}, {self.index(index)}, "{types[name].value}"'
-                return f"{name} = " + (f"load_if({mask}, {place})" if mask else f"load({place})")
+                location = f'{buffer}, {self.index(index)}, "{types[name].value}"'
+                return f"{name} = " + (
+                    f"load_if({mask}, {location})" if mask else f"load({location})"
+                )
             case Let(name, op, args, dtype):
                 return f"{name} = {call(op, args, [types[a] for a in args], dtype)}"
             case Const(name, value, dtype):
@@ -89,5 +93,5 @@ class Printer:
 
 
 def listed(symbols: Iterable[Sym]) -> str:
-    """Return the names of symbols."""
+    """Return the names of symbols, separated by commas."""
     return ", ".join(s.name for s in symbols)

@@ -1,5 +1,5 @@
-"""What a kernel's values are made of: in Halide a value is a function of its coordinates, and what
-one stage hands to a later one through memory is that function."""
+"""The values of a kernel as functions of coordinates. In Halide, a value that one stage passes to a
+later one through memory is such a function."""
 
 from collections.abc import Iterable
 
@@ -20,17 +20,17 @@ POINT = Axis(Sym("i_point"), ONE)
 
 @frozen
 class Scheduling:
-    """Where a kernel's schedule comes from."""
+    """The source of a kernel's schedule."""
 
     autoscheduler: str = ""
-    """One of Halide's own instead of the tile loops."""
+    """One of Halide's autoschedulers, to use instead of the tile loops."""
     blocks: bool = False
-    """Steps of grid loops are blocks of a GPU, elements of a step its threads."""
+    """Map the steps of grid loops to GPU blocks, and the elements of a step to threads."""
 
 
 def distinct(kernel: Kernel, reserved: frozenset[str]) -> Kernel:
-    """Return the kernel with names that are not reserved, each of which means one thing in all of
-    it: stages see one another's values."""
+    """Return the kernel with unique names that are not reserved, because all stages share a
+    namespace."""
     axes = {a.symbol.name for a in (*kernel.axes, *kernel.inner)}
     names = Names(reserved | axes | {s.name for s in kernel.sizes})
     buffers = {b.name: names.take(b.name) for b in kernel.parameters}
@@ -59,18 +59,18 @@ def distinct(kernel: Kernel, reserved: frozenset[str]) -> Kernel:
 
 
 class Values:
-    """The statements of a kernel by what they define.
+    """The statements of a kernel by their definitions.
 
     Attributes:
-        kernel: with distinct names.
-        types: of values.
-        forwarded: loads by name, each with the value that was stored there before.
-        lost: loads after a store to another place of the buffer.
-        checks: bindings that raise.
-        dense: stores that fill a strided tensor of their coordinates, by the level of their stage.
-        flat: the other stores, by buffer.
-        single: there is one loop nest, those of reductions inside of it not counted.
-        copied: a buffer that lies where another one is written must be copied first.
+        kernel: the kernel with distinct names.
+        types: dtypes of values.
+        forwarded: loads by name, each with the value stored to the same address before.
+        lost: loads after a store to another address of the buffer.
+        checks: bindings with an index check.
+        dense: stores that fill a strided tensor over their coordinates, by the level of their
+            stage. flat: the other stores, by buffer. single: whether there is only one loop nest,
+            apart from those of reductions inside of it. copied: whether an input that aliases an
+            output must be copied first.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Values:
         self.checks: list[tuple[Level, Bind]] = []
         self.dense: dict[Level, list[Store]] = {}
         self.flat: dict[str, list[tuple[Level, Store]]] = {}
-        self._maker: dict[str | Sym, KernelStatement] = {}
-        self._written: dict[str, Store] = {}
+        self._definitions: dict[str | Sym, KernelStatement] = {}
+        self._stores: dict[str, Store] = {}
         stores: list[tuple[Level, Store]] = []
         for stage in kernel.stages:
             for s in stage.body:
-                self._take(s)
+                self._define(s)
                 if isinstance(s, Bind) and s.check is not Check.NONE:
                     self.checks.append((stage.level, s))
                 elif isinstance(s, Store) and all(s.buffer != b.name for b in kernel.locals):
@@ -106,77 +106,80 @@ class Values:
         alone = self.single and len(stores) == 1 and not how.autoscheduler
         self.copied = not (alone and self._in_place(stores[0][1]))
 
-    def _take(self, s: KernelStatement) -> None:
+    def _define(self, s: KernelStatement) -> None:
         for name in defined(s):
-            self._maker[name] = s
+            self._definitions[name] = s
             self.types[name] = self.types[s.buffer] if isinstance(s, Load) else _type(s)
         match s:
-            case Load(name, buffer, index) if buffer in self._written:
-                before = self._written[buffer]
+            case Load(name, buffer, index) if buffer in self._stores:
+                before = self._stores[buffer]
                 if before.index is index and before.mode is StoreMode.SET and before.mask is None:
                     self.forwarded[name] = before.value
                 else:
                     self.lost.append(name)
             case Store():
-                self._written[s.buffer] = s
+                self._stores[s.buffer] = s
             case Bind():
-                self._maker[s.symbol] = s
+                self._definitions[s.symbol] = s
 
     def coordinates(self, level: Level) -> tuple[Sym, ...]:
-        """Return those of a stage of this level."""
+        """Return the coordinates of stages of a level."""
         return self.points + (self.inner if level is Level.INNER else ())
 
     def _dense(self, level: Level, s: Store) -> bool:
-        """Say whether a store fills a strided tensor of its stage's coordinates."""
+        """Return whether a store fills a strided tensor over its stage's coordinates."""
         split = linear(s.index, self.coordinates(level))
         if s.mode is not StoreMode.SET or s.mask is not None or split is None:
             return False
-        known = set(self.kernel.sizes)
+        sizes = set(self.kernel.sizes)
         return not self.bound(s.index) and all(
             ShapeFacts().known_nonnegative(c)
-            and c.free_symbols <= known
+            and c.free_symbols <= sizes
             and (c is not ZERO or symbol is POINT.symbol)
             for symbol, c in split[0].items()
         )
 
     def _in_place(self, store: Store) -> bool:
-        """Say whether all that is loaded may lie where the one store goes."""
+        """Return whether all loads may alias the only store."""
         return all(s.index is store.index for s in self.loads if s.buffer == store.buffer)
 
     @property
     def loads(self) -> list[Load]:
-        """What reads memory."""
-        made = self._maker.values()
-        return [s for s in made if isinstance(s, Load) and s.name not in self.forwarded]
+        """The loads that read memory."""
+        statements = self._definitions.values()
+        return [s for s in statements if isinstance(s, Load) and s.name not in self.forwarded]
 
     def bound(self, index: Expr) -> list[Sym]:
-        """Return the symbols of an index that stand for values, in order of their statements."""
-        return [x for x in self._maker if isinstance(x, Sym) and x in index.free_symbols]
+        """Return the symbols of an index that are bound to values, in statement order."""
+        return [x for x in self._definitions if isinstance(x, Sym) and x in index.free_symbols]
 
-    def slice(self, wanted: Iterable[str | Sym]) -> list[KernelStatement]:
-        """Return the statements that values and bound symbols are made of, reductions and scans
-        but for their arguments, in order."""
-        found: set[KernelStatement] = set()
-        pending = list(wanted)
+    def slice(self, values: Iterable[str | Sym]) -> list[KernelStatement]:
+        """Return, in order, the statements that compute values and bound symbols. The arguments of
+        reductions and scans are not followed."""
+        statements: set[KernelStatement] = set()
+        pending = list(values)
         while pending:
-            s = self._maker.get(pending.pop())
-            if s is None or s in found:
+            s = self._definitions.get(pending.pop())
+            if s is None or s in statements:
                 continue
-            found.add(s)
+            statements.add(s)
             if isinstance(s, Load) and s.name in self.forwarded:
                 pending += [self.forwarded[s.name], *used(s)]
             elif not isinstance(s, Reduce | ScanStep):
                 pending += [*used(s), *(x for e in expressions(s) for x in e.free_symbols)]
-        return [s for stage in self.kernel.stages for s in stage.body if s in found]
+        return [s for stage in self.kernel.stages for s in stage.body if s in statements]
 
     def needed(self, bind: Bind) -> list[Sym]:
-        """Return the coordinates that a bound symbol depends on; all points' if on a reduction."""
-        found: set[Sym] = set()
+        """Return the coordinates that a bound symbol depends on; for a reduction, those of all
+        points."""
+        symbols: set[Sym] = set()
         for s in self.slice([bind.symbol]):
-            found = found.union(*(e.free_symbols for e in expressions(s)))
+            symbols = symbols.union(*(e.free_symbols for e in expressions(s)))
             if isinstance(s, Reduce | ScanStep):
-                found.update(self.points if isinstance(s, Reduce) else (*self.points, *self.inner))
-        return [x for x in (*self.points, *self.inner) if x in found]
+                symbols.update(
+                    self.points if isinstance(s, Reduce) else (*self.points, *self.inner)
+                )
+        return [x for x in (*self.points, *self.inner) if x in symbols]
 
 
 def _type(s: KernelStatement) -> DType:
@@ -186,21 +189,21 @@ def _type(s: KernelStatement) -> DType:
     return dtype
 
 
-def reach(kernel: Kernel, buffer: Buffer) -> Expr | None:
-    """Return how many elements of a buffer a kernel may touch: its span, or from the addresses
-    where the kernel does not know its sizes. None where neither is known."""
-    known = set(kernel.sizes)
-    if all(e.free_symbols <= known for e in (*buffer.shape, *buffer.strides)):
+def accessed_extent(kernel: Kernel, buffer: Buffer) -> Expr | None:
+    """Return the number of elements of a buffer that a kernel may access: its span, or if the
+    kernel lacks its sizes, a bound from the addresses. None if neither is known."""
+    sizes = set(kernel.sizes)
+    if all(e.free_symbols <= sizes for e in (*buffer.shape, *buffer.strides)):
         return sum_of(
             [ONE, *((n - 1) * d for n, d in zip(buffer.shape, buffer.strides, strict=True))]
         )
     axes = {a.symbol: a.extent for a in (*kernel.axes, *kernel.inner)}
-    reached: list[Expr] = []
+    ends: list[Expr] = []
     for s in (s for stage in kernel.stages for s in stage.body):
         if isinstance(s, Load | Store) and s.buffer == buffer.name:
             split = linear(s.index, axes)
-            if split is None or not split[1].free_symbols <= known:
+            if split is None or not split[1].free_symbols <= sizes:
                 return None
             steps = (c * (axes[a] - 1) for a, c in split[0].items())
-            reached.append(sum_of([split[1], ONE, *steps]))
-    return maximum(*reached) if reached else None
+            ends.append(sum_of([split[1], ONE, *steps]))
+    return maximum(*ends) if ends else None

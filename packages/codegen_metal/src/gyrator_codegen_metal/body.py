@@ -1,4 +1,4 @@
-"""Straight-line statements: loads, values of the op table, checked indices and stores."""
+"""Emission of straight-line statements: loads, ops, checked indices and stores."""
 
 from gyrator_codegen_metal.code import Code
 from gyrator_codegen_metal.dtypes import cast, literal
@@ -8,7 +8,7 @@ from gyrator_ir.types import DType
 
 
 def statement(code: Code, s: Statement) -> None:
-    """Write one statement."""
+    """Emit a statement."""
     match s:
         case Load():
             _load(code, s)
@@ -27,7 +27,7 @@ def statement(code: Code, s: Statement) -> None:
 
 
 def _element(code: Code, s: Load | Store) -> str:
-    """Return what a load or a store addresses; a local lies in its thread's own memory."""
+    """Return the element that a load or store accesses. Locals are in thread memory."""
     local = s.buffer in {t.name for t in code.kernel.locals}
     at = f"r / {code.lanes}" if local else code.at(s.index)
     return f"{code.names.stable(s.buffer)}[{at}]"

@@ -1,4 +1,4 @@
-"""The place where statements are written: names, values, and who of a point's threads writes."""
+"""Emission state of a kernel: names, values, and which of a point's threads write."""
 
 from attrs import define, field, frozen
 
@@ -15,7 +15,7 @@ from gyrator_ir.types import DType
 
 @frozen
 class Value:
-    """A value in the text."""
+    """A value in the source."""
 
     text: str
     dtype: DType
@@ -23,26 +23,26 @@ class Value:
 
 @define(eq=False)
 class Code:
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     tiled: TiledKernel
     lanes: int
     """Threads that share a point's elements: one, a SIMD group, or a threadgroup."""
     names: Names
     at: CPrinter = field(init=False)
-    """Returns an index expression as text."""
+    """Prints an index expression."""
     writer: Writer = field(factory=Writer)
     values: dict[str, Value] = field(factory=dict)
     dirty: set[str] = field(factory=set)
     """Buffers stored to since the last barrier."""
     checks: dict[Check, KernelCheck] = field(init=False)
-    """What the codes of its checks mean."""
+    """The kernel's checks, with their codes."""
     bound: set[Sym] = field(factory=set)
-    """Symbols that stand for values which were checked."""
+    """Symbols bound to checked values."""
     inner: bool = False
-    """What is written runs for every inner element."""
+    """Whether the current code runs for every inner element."""
     live: bool = False
-    """Threads without an element take part, for there is a scan or a sort."""
+    """Whether threads without an element participate, because of a scan or sort."""
 
     def __attrs_post_init__(self) -> None:
         self.checks = index_checks(self.kernel)
@@ -52,27 +52,27 @@ class Code:
 
     @property
     def kernel(self) -> Kernel:
-        """What is computed."""
+        """The kernel."""
         return self.tiled.kernel
 
     @property
     def index(self) -> str:
-        """The type of indices in the text."""
+        """Metal type of indices."""
         return TYPES[self.tiled.index]
 
     def value(self, name: str, text: str, dtype: DType) -> None:
-        """Write the definition of an IR value."""
+        """Emit the definition of an IR value."""
         word = self.names.take(name)
         self.writer.line(f"{TYPES[dtype]} {word} = {text};")
         self.values[name] = Value(word, dtype)
 
     def condition(self, index: Expr | None, mask: str | None, store: bool) -> str:
-        """Return when an access or a check is made; empty for always.
+        """Return the condition of an access or check; empty for always.
 
         Args:
             index: the address of an access.
             mask: the value that must be true.
-            store: only one of the threads that compute the same writes.
+            store: only one of the threads that compute the same value writes it.
         """
         parts = []
         if self.live:
@@ -86,7 +86,7 @@ class Code:
         return " && ".join(parts)
 
     def barrier(self) -> None:
-        """Make what a point's threads have stored visible to all of them."""
+        """Emit a barrier that makes stores by a point's threads visible to all of them."""
         if self.lanes > 1:
             scope = "simdgroup" if self.lanes == 32 else "threadgroup"
             self.writer.line(f"{scope}_barrier(mem_flags::mem_device);")

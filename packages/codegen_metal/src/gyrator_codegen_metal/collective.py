@@ -1,6 +1,6 @@
-"""Reductions, scans and sorts: what a thread keeps of its elements, and how threads merge it.
+"""Emission of reductions, scans and sorts: the state of each thread, and how threads merge it.
 
-What is kept is a structure of support.metal, named as the kind is.
+The state is a structure in support.metal named after the kind.
 """
 
 from gyrator_codegen import REDUCTION_OF, identity
@@ -11,11 +11,11 @@ from gyrator_codegen_metal.threads import SIMD, Threads
 from gyrator_ir.body.nodes import POSITIONS, Reduce, ReduceKind, ScanKind, ScanStep, SortStep
 
 _NOWHERE = "0x7fffffffffffffffL"
-"""A position behind all others."""
+"""A position after all others."""
 
 
 def _structure(s: Reduce | ScanStep) -> tuple[str, str]:
-    """Return the type that holds what has been taken, and what it holds before the first."""
+    """Return the type of the state, and its initial value."""
     kind, scans = s.kind, isinstance(s, ScanStep)
     of = REDUCTION_OF[kind] if isinstance(kind, ScanKind) else kind
     first = [literal(identity(of, s.dtype), s.dtype)]
@@ -33,76 +33,76 @@ def _structure(s: Reduce | ScanStep) -> tuple[str, str]:
 
 
 def start(code: Code, s: Reduce | ScanStep, word: str = "kept") -> str:
-    """Write the declaration of what a thread keeps; return its name."""
+    """Emit the declaration of a thread's state; return its name."""
     name = code.names.take(f"{s.names[0]}_{word}")
     kind, first = _structure(s)
     code.writer.line(f"{kind} {name} = {first};")
     return name
 
 
-def take(code: Code, s: Reduce | ScanStep, kept: str) -> None:
-    """Write what one element does to what is kept."""
+def take(code: Code, s: Reduce | ScanStep, state: str) -> None:
+    """Emit the update of the state by an element."""
     args = [code.values[a].text for a in s.args]
     if s.kind is ReduceKind.DOT:
         args = [EMITTERS["mul"](args, (s.dtype, s.dtype), s.dtype)]
     if s.kind in POSITIONS:
         args.append("r")
     when = "if (live) " if code.live else ""
-    code.writer.line(f"{when}{kept}.take({', '.join(args)});")
+    code.writer.line(f"{when}{state}.take({', '.join(args)});")
 
 
-def end(code: Code, s: Reduce, kept: str, threads: Threads) -> None:
-    """Write how the threads of a point merge what they kept, and name the results."""
+def end(code: Code, s: Reduce, state: str, threads: Threads) -> None:
+    """Emit the merging of the states of a point's threads, and define the results."""
     w = code.writer
     if threads.lanes == SIMD:
-        w.line(f"{kept} = gy_simd({kept}, lane);")
+        w.line(f"{state} = gy_simd({state}, lane);")
     elif threads.lanes > SIMD:
         parts, groups = code.names.take(f"{s.names[0]}_parts"), threads.lanes // SIMD
         w.line(f"threadgroup {_structure(s)[0]} {parts}[{groups}];")
-        w.line(f"{kept} = gy_group({kept}, {parts}, thread_index, {groups});")
-    texts = [f"{kept}.result()"]
+        w.line(f"{state} = gy_group({state}, {parts}, thread_index, {groups});")
+    texts = [f"{state}.result()"]
     if s.kind is ReduceKind.WELFORD:
-        texts = [f"{kept}.{part}.result()" for part in ("mean", "squares")]
-        texts.append(f"{TYPES[s.dtype]}({kept}.count)")
+        texts = [f"{state}.{part}.result()" for part in ("mean", "squares")]
+        texts.append(f"{TYPES[s.dtype]}({state}.count)")
     elif s.kind is ReduceKind.ONLINE_SOFTMAX:
-        texts = [f"{kept}.top", f"{kept}.total()"]
+        texts = [f"{state}.top", f"{state}.total()"]
     for name, text, dtype in zip(s.names, texts, s.types, strict=True):
         code.value(name, text, dtype)
 
 
-def scan(code: Code, s: ScanStep, kept: str) -> None:
-    """Write the running result at an element."""
-    own = kept if code.lanes == 1 else start(code, s, "own")
+def scan(code: Code, s: ScanStep, state: str) -> None:
+    """Emit the scan's result at an element."""
+    own = state if code.lanes == 1 else start(code, s, "own")
     take(code, s, own)
     if code.lanes > 1:
-        code.writer.line(f"{own} = gy_scan({own}, {kept}, lane);")
-        code.writer.line(f"{kept} = {own}.from({SIMD - 1});")
+        code.writer.line(f"{own} = gy_scan({own}, {state}, lane);")
+        code.writer.line(f"{state} = {own}.from({SIMD - 1});")
     code.value(s.names[0], f"{own}.result()", s.types[0])
 
 
 def rows(code: Code, s: SortStep) -> tuple[str, str]:
-    """Write the declarations of a row's values and positions; return their names."""
-    row, place = (code.names.take(f"{n}_row") for n in s.names)
+    """Emit the declarations of a row's values and positions; return their names."""
+    row, positions = (code.names.take(f"{n}_row") for n in s.names)
     code.writer.line(f"threadgroup {TYPES[s.dtype]} {row}[{code.lanes}];")
-    code.writer.line(f"threadgroup int {place}[{code.lanes}];")
-    return row, place
+    code.writer.line(f"threadgroup int {positions}[{code.lanes}];")
+    return row, positions
 
 
-def sort(code: Code, s: SortStep, row: str, place: str) -> None:
-    """Write a stable sort of a row that has a thread for each element: each counts those before its
-    own."""
+def sort(code: Code, s: SortStep, row: str, positions: str) -> None:
+    """Emit a stable sort of a row with one thread per element, each of which counts the elements
+    before its own."""
     w, word = code.writer, TYPES[s.dtype]
-    value, at = code.values[s.args[0]].text, code.names.take(f"{s.names[0]}_at")
+    value, rank = code.values[s.args[0]].text, code.names.take(f"{s.names[0]}_at")
     barrier = "threadgroup_barrier(mem_flags::mem_threadgroup);"
-    w.lines(f"if (live) {row}[r] = {value};", barrier, f"int {at} = 0;")
+    w.lines(f"if (live) {row}[r] = {value};", barrier, f"int {rank} = 0;")
     before = "gy_before({1}, {0})" if s.descending else "gy_before({0}, {1})"
     with w.block("for (int other = 0; live && other < extent; other++) {"):
         w.line(f"const {word} rival = {row}[other];")
         same = f"!{before.format(value, 'rival')} && other < r"
-        w.line(f"{at} += {before.format('rival', value)} || ({same}) ? 1 : 0;")
+        w.line(f"{rank} += {before.format('rival', value)} || ({same}) ? 1 : 0;")
     w.line(barrier)
     with w.block("if (live) {"):
-        w.lines(f"{row}[{at}] = {value};", f"{place}[{at}] = int(r);")
+        w.lines(f"{row}[{rank}] = {value};", f"{positions}[{rank}] = int(r);")
     w.line(barrier)
-    for name, array, dtype in zip(s.names, (row, place), s.types, strict=True):
+    for name, array, dtype in zip(s.names, (row, positions), s.types, strict=True):
         code.value(name, f"live ? {TYPES[dtype]}({array}[r]) : {literal(0, dtype)}", dtype)

@@ -1,11 +1,9 @@
-"""Metal's names of element types, literals, and casts as eager does them."""
+"""Metal's dtypes, literals, and casts with eager semantics."""
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from gyrator_codegen import round_to
-from gyrator_codegen.constants import integer
+from gyrator_codegen import constants
 from gyrator_ir.types import DType
 
 TYPES: Mapping[DType, str] = MappingProxyType(
@@ -24,38 +22,28 @@ TYPES: Mapping[DType, str] = MappingProxyType(
         DType.BOOL: "bool",
     }
 )
-"""The types that Metal kernels compute on: there is no `f64`."""
+"""Metal types of values. There is no `f64`."""
 
 
 def unsigned(dtype: DType) -> str:
-    """Return the type in which integer arithmetic of a type wraps."""
+    """Return the unsigned type in which integer arithmetic wraps."""
     return "ulong" if dtype.size == 8 else "uint"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """Return a constant as Metal source; integers wrap to the type."""
-    if dtype is DType.BOOL:
-        return "true" if value else "false"
-    if dtype.is_float:
-        text = _float(float(value))
-        return text if dtype is DType.F32 else f"{TYPES[dtype]}({text})"
-    return integer(value, dtype)
-
-
-def _float(value: float) -> str:
-    if math.isnan(value):
-        return "NAN"
-    single = round_to(value, DType.F32)
-    if math.isinf(single):
-        return "INFINITY" if single > 0 else "(-INFINITY)"
-    return f"{single!r}f" if math.copysign(1, single) > 0 else f"({single!r}f)"
+    """Return a constant as Metal source. Integers wrap to the dtype."""
+    if not dtype.is_float:
+        return constants.literal(value, dtype, "", "", "")
+    text = constants.literal(value, DType.F32, "NAN", "INFINITY", "f")
+    text = f"({text})" if text.startswith("-") else text
+    return text if dtype is DType.F32 else f"{TYPES[dtype]}({text})"
 
 
 def cast(text: str, source: DType, target: DType) -> str:
-    """Return the conversion by value of an atom or call.
+    """Return the value conversion of an atom or call.
 
-    Through `f32` between narrow floats and other types; floats to small integers through a wider
-    one, so that what fits neither wraps as eager's does.
+    Conversions between narrow floats and other types go through `f32`. Floats are converted to
+    small integers through a wider type, so that out-of-range values wrap as in eager mode.
     """
     if source is target:
         return text

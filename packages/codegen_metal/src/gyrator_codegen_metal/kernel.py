@@ -1,4 +1,4 @@
-"""One tiled kernel as one Metal function."""
+"""Emission of a tiled kernel as one Metal function."""
 
 from collections.abc import Sequence
 
@@ -20,17 +20,17 @@ from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Tiled, TiledKernel
 
 THREADS, LANES = "THREADS", "LANES"
-"""Entries of a kernel's one configuration: threads of a threadgroup, and those that share a point's
-elements."""
+"""Entries of a kernel's only configuration: threads per threadgroup, and threads that share a
+point's elements."""
 
 
 def emit_kernel(
     tiled: Tiled, origins: Sequence[Origin], symbols: Names
 ) -> tuple[KernelSource, str]:
-    """Return one kernel as a text that compiles on its own, and the function alone.
+    """Return a kernel as self-contained source, and the function's text alone.
 
     Raises:
-        UnsupportedError: GY-METAL-001 for decisions that no text has a form for.
+        UnsupportedError: GY-METAL-001, for tiling decisions that Metal kernels cannot express.
     """
     threads = threads_of(tiled)
     assert isinstance(tiled, TiledKernel), tiled  # else `threads_of` raises
@@ -44,21 +44,21 @@ def emit_kernel(
         for b in kernel.parameters
     ]
     arguments += [KernelArgument(names.stable(s.name), "constant long&") for s in kernel.sizes]
-    given = {a.name: names.take(f"{a.name}_given") for a in arguments if a.type.endswith("&")}
-    parameters = [f"{a.type} {given.get(a.name, a.name)}" for a in arguments]
+    size_words = {a.name: names.take(f"{a.name}_given") for a in arguments if a.type.endswith("&")}
+    parameters = [f"{a.type} {size_words.get(a.name, a.name)}" for a in arguments]
     parameters += ["device atomic_int* failed"] if code.checks else []
-    places = [f"{p} [[buffer({k})]]" for k, p in enumerate(parameters)]
-    places.append("uint group_index [[threadgroup_position_in_grid]]")
-    places.append("uint thread_index [[thread_position_in_threadgroup]]")
+    bindings = [f"{p} [[buffer({k})]]" for k, p in enumerate(parameters)]
+    bindings.append("uint group_index [[threadgroup_position_in_grid]]")
+    bindings.append("uint thread_index [[thread_position_in_threadgroup]]")
     write_origins(w, kernel.origins, origins, "//")
-    with w.block(f"kernel void {symbol}(\n    " + ",\n    ".join(places) + ") {"):
-        for name, word in given.items():
+    with w.block(f"kernel void {symbol}(\n    " + ",\n    ".join(bindings) + ") {"):
+        for name, word in size_words.items():
             w.line(f"const {index} {name} = {index}({word});")
         _point(code, threads)
         if code.checks:
             w.line("bool sound = true;")
         for t in kernel.locals:
-            assert isinstance(t.extent, Const), t  # else it is refused
+            assert isinstance(t.extent, Const), t  # checked by `refusal`
             length = max(-(-t.extent.value // threads.lanes), 1)
             w.line(f"{TYPES[t.dtype]} {names.stable(t.name)}[{length}];")
         for stage in kernel.stages:
@@ -79,12 +79,12 @@ def emit_kernel(
 
 
 def _point(code: Code, threads: Threads) -> None:
-    """Write which point a thread works for, and its place among those that do."""
+    """Emit a thread's point, and its index among the point's threads."""
     w, index, lanes = code.writer, code.index, threads.lanes
     x = f"{index}(group_index)"
     if threads.points > 1:
-        place = "thread_index" if lanes == 1 else f"(thread_index / {lanes})"
-        x = f"{x} * {threads.points} + {index}{place if lanes > 1 else '(thread_index)'}"
+        thread = "thread_index" if lanes == 1 else f"(thread_index / {lanes})"
+        x = f"{x} * {threads.points} + {index}{thread if lanes > 1 else '(thread_index)'}"
     w.line(f"const {index} x = {x};")
     w.line(f"if (x >= {code.at(extent_of(code.kernel.axes))}) return;")
     if lanes > 1:
@@ -93,7 +93,7 @@ def _point(code: Code, threads: Threads) -> None:
 
 
 def _digits(code: Code, flat: str, axes: Sequence[Axis]) -> None:
-    """Write axes as digits of their position as one."""
+    """Emit axes as digits of their flat position."""
     rest = flat
     for k, a in enumerate(reversed(axes)):
         name, extent = code.names.stable(a.symbol.name), f"({code.at(a.extent)})"
@@ -116,10 +116,10 @@ def _stage(code: Code, stage: Stage, threads: Threads) -> None:
 
 
 def _loop(code: Code, stage: Stage, threads: Threads) -> None:
-    """Write an inner stage: each of a point's threads takes every so many elements."""
+    """Emit an inner stage, in which the threads of a point process interleaved elements."""
     w, index, lanes = code.writer, code.index, threads.lanes
     backwards = any(isinstance(s, ScanStep) and s.reverse for s in stage.body)
-    kept = {s.names[0]: start(code, s) for s in stage.body if isinstance(s, Reduce | ScanStep)}
+    states = {s.names[0]: start(code, s) for s in stage.body if isinstance(s, Reduce | ScanStep)}
     sorted_rows = {s.names[0]: rows(code, s) for s in stage.body if isinstance(s, SortStep)}
     outside = dict(code.values)
     code.inner, code.live = True, ordered(stage) and lanes > 1
@@ -135,9 +135,9 @@ def _loop(code: Code, stage: Stage, threads: Threads) -> None:
             for s in stage.body:
                 match s:
                     case Reduce():
-                        take(code, s, kept[s.names[0]])
+                        take(code, s, states[s.names[0]])
                     case ScanStep():
-                        scan(code, s, kept[s.names[0]])
+                        scan(code, s, states[s.names[0]])
                     case SortStep():
                         sort(code, s, *sorted_rows[s.names[0]])
                     case _:
@@ -145,4 +145,4 @@ def _loop(code: Code, stage: Stage, threads: Threads) -> None:
     code.values, code.inner, code.live = outside, False, False
     for s in stage.body:
         if isinstance(s, Reduce):
-            end(code, s, kept[s.names[0]], threads)
+            end(code, s, states[s.names[0]], threads)

@@ -1,7 +1,7 @@
-"""Rows of the op table as Metal expressions over atoms.
+"""Metal expressions for the ops of the op table.
 
-Functions that the hardware approximates are those of `metal::precise`. Metal's own `fmod` rounds
-its quotient, so that ours is written out.
+Functions that the hardware approximates use `metal::precise`. Metal's `fmod` rounds its quotient,
+so that `gy_fmod` implements it.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from gyrator_codegen_metal.dtypes import TYPES, cast, unsigned
 from gyrator_ir.types import DType
 
 Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
-"""Takes the operands' texts (atoms) and types and the result's type."""
+"""Returns an expression from the operands' texts (atoms), their dtypes and the result's dtype."""
 
 
 def _form(text: str) -> Emitter:
@@ -30,7 +30,8 @@ def _arithmetic(operator: str) -> Emitter:
 
 
 def _integer(text: str) -> Emitter:
-    """A form whose result is converted to the type: narrow operands are promoted."""
+    """Return an emitter that converts its result to the dtype, since narrow operands are
+    promoted."""
     return lambda args, types, dtype: f"{TYPES[dtype]}({text.format(*args)})"
 
 
@@ -88,4 +89,4 @@ def _table() -> Mapping[str, Emitter]:
 
 
 EMITTERS: Mapping[str, Emitter] = _table()
-"""What each op is written as; `erfc`, `erfinv`, `lgamma` and `digamma` are lacking."""
+"""Emitters of all ops except `erfc`, `erfinv`, `lgamma` and `digamma`."""

@@ -1,11 +1,11 @@
-"""What the Metal kernel language can't express, said before anything is written."""
+"""Checks for kernels that the Metal kernel language cannot express, before emission."""
 
 from collections.abc import Iterator
 
 from gyrator_codegen.refusals import Refusals
 from gyrator_codegen_metal.dtypes import TYPES
 from gyrator_codegen_metal.ops import EMITTERS
-from gyrator_codegen_metal.threads import MOST
+from gyrator_codegen_metal.threads import MAX_THREADS
 from gyrator_ir.body.nodes import ScanStep, SortStep
 from gyrator_ir.diagnostics import Diagnostic
 from gyrator_ir.expr import Const
@@ -14,49 +14,50 @@ from gyrator_ir.target import Target
 from gyrator_ir.tile.loops import extent_of
 
 DTYPE = "GY-METAL-002"
-"""An element type that Metal kernels do not compute on."""
+"""A dtype that Metal kernels do not support."""
 OPERATION = "GY-METAL-003"
 """An op that Metal kernels do not have."""
 ATOMIC = "GY-METAL-004"
-"""A scatter whose mode is not atomic on the target for the type."""
+"""A scatter mode without atomics for the dtype on the target."""
 ORDERED = "GY-METAL-005"
-"""A sort of a row that has more elements than a threadgroup has threads, or beside a scan; scans
-both ways."""
+"""A sort of a row with more elements than a threadgroup has threads, or together with a scan; scans
+in both directions."""
 LOCAL = "GY-METAL-006"
-"""A local of an unknown or large length, or that is not addressed by the linear position."""
+"""A local of an unknown or large length, or not addressed by the linear position."""
 BUFFERS = "GY-METAL-007"
-"""More arguments than a function has places for."""
+"""More arguments than a function supports."""
 
-PLACES = 31
+MAX_ARGUMENTS = 31
 LOCAL_EXTENT = 4096
-"""Elements of a local at most: what the threads of a point keep to themselves."""
+"""Maximum number of elements of a local, which is in thread memory."""
 
 
 def refusal(kernel: Kernel, target: Target) -> Diagnostic | None:
-    """Return why the kernel can't be written, or None."""
+    """Return why the kernel cannot be emitted, or None."""
     return next(_refusals(kernel, target), None)
 
 
 def _refusals(kernel: Kernel, target: Target) -> Iterator[Diagnostic]:
-    why = Refusals(kernel, "Metal")
-    yield from why.types(DTYPE, TYPES)
-    if len(kernel.parameters) + len(kernel.sizes) >= PLACES:
-        said = f"a function has {PLACES} places for tensors and sizes, one of them for checks"
-        yield why.of(BUFFERS, said)
+    refusals = Refusals(kernel, "Metal")
+    yield from refusals.types(DTYPE, TYPES)
+    if len(kernel.parameters) + len(kernel.sizes) >= MAX_ARGUMENTS:
+        message = f"a function has at most {MAX_ARGUMENTS} arguments for tensors, sizes and checks"
+        yield refusals.of(BUFFERS, message)
     for t in kernel.locals:
         if not isinstance(t.extent, Const) or t.extent.value > LOCAL_EXTENT:
-            said = f"a local of {t.extent!r} elements is more than threads keep"
-            help = "compute the values again, or give them a buffer of their own"
-            yield why.of(LOCAL, said, t.name, help)
+            message = f"a local of {t.extent!r} elements does not fit in thread memory"
+            help = "recompute the values, or store them in a buffer"
+            yield refusals.of(LOCAL, message, t.name, help)
     everything = [s for stage in kernel.stages for s in stage.body]
     ordered = {type(s) for s in everything if isinstance(s, ScanStep | SortStep)}
-    ways = [{s.reverse for s in x.body if isinstance(s, ScanStep)} for x in kernel.stages]
-    if len(ordered) > 1 or any(len(x) > 1 for x in ways):
-        said = "scans both ways in one stage, or beside a sort"
-        yield why.of(ORDERED, said, help="run them as two kernels")
+    directions = [{s.reverse for s in x.body if isinstance(s, ScanStep)} for x in kernel.stages]
+    if len(ordered) > 1 or any(len(x) > 1 for x in directions):
+        message = "scans in both directions in one stage, or together with a sort"
+        yield refusals.of(ORDERED, message, help="run them as two kernels")
     extent = extent_of(kernel.inner)
-    if SortStep in ordered and not (isinstance(extent, Const) and extent.value <= MOST):
-        yield why.of(ORDERED, f"a row of {extent!r} elements is more than a threadgroup sorts")
-    yield from why.ops(OPERATION, EMITTERS)
-    yield from why.locals(LOCAL)
-    yield from why.atomics(ATOMIC, target)
+    if SortStep in ordered and not (isinstance(extent, Const) and extent.value <= MAX_THREADS):
+        message = f"a row of {extent!r} elements is too long to sort in a threadgroup"
+        yield refusals.of(ORDERED, message)
+    yield from refusals.ops(OPERATION, EMITTERS)
+    yield from refusals.locals(LOCAL)
+    yield from refusals.atomics(ATOMIC, target)

@@ -1,4 +1,4 @@
-"""The Metal kernel language: kernels in, translation units out."""
+"""The Metal kernel language: from kernels to translation units."""
 
 from typing import ClassVar
 
@@ -20,32 +20,28 @@ from gyrator_ir.tile.nodes import Repeat, TileProgram
 
 @frozen
 class MetalBackend(TilingLanguage):
-    """Kernels as text in the Metal shading language, one function each: a `TilingBackend`.
+    """Emits kernels in the Metal Shading Language, one function each: a `TilingBackend`.
 
-    `KernelSource.grid` says how many threadgroups run, its one configuration how many threads each
-    has. Kernels that differ only in names share a function.
+    `KernelSource.grid` is the number of threadgroups, and its only configuration the number of
+    threads in each. Kernels that differ only in names share a function.
     """
 
     package: ClassVar[str] = "gyrator_codegen_metal"
-
-    @property
-    def name(self) -> str:
-        """`metal`."""
-        return "metal"
+    name: ClassVar[str] = "metal"
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Say why this kernel can't be written, or None."""
+        """Return why this kernel cannot be emitted, or None."""
         return refusal(kernel, target)
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return those of `thread_pipeline`."""
+        """Return the passes of `thread_pipeline`."""
         return thread_pipeline(target)
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, in units of about `unit_statements`.
+        """Return the units of a tiled program, of about `unit_statements` statements each.
 
         Raises:
-            UnsupportedError: GY-METAL-001 for decisions that Metal kernels can't express.
+            UnsupportedError: GY-METAL-001, for tiling decisions that Metal kernels cannot express.
         """
         takes("emit_tiled", program, TileProgram)
         takes("emit_tiled", target, Target)

@@ -1,9 +1,9 @@
-"""Which threads compute what: the loops of a tiled kernel as text has them.
+"""Mapping of a tiled kernel's loops to threads.
 
-grid (i0, i1) by 256                         a thread for each point
-grid (i0, i1) by 256, loop (r0, r1)          which walks the inner elements
-grid (i0) by 8, loop (r0) by 32              a SIMD group for each point
-grid (i0), loop (r0) by 256                  a threadgroup for each point
+grid (i0, i1) by 256                         a thread per point
+grid (i0, i1) by 256, loop (r0, r1)          which iterates over the inner elements
+grid (i0) by 8, loop (r0) by 32              a SIMD group per point
+grid (i0), loop (r0) by 256                  a threadgroup per point
 """
 
 from attrs import frozen
@@ -16,11 +16,11 @@ from gyrator_ir.tile.loops import axes_of, extent_of
 from gyrator_ir.tile.nodes import LoopKind, Method, Tiled, TiledKernel
 
 SIMD = 32
-"""Threads that run in step, and exchange values without memory."""
-MOST = 1024
-"""Threads of a threadgroup."""
+"""Threads in a SIMD group, which exchange values without memory."""
+MAX_THREADS = 1024
+"""Maximum number of threads in a threadgroup."""
 TILING = "GY-METAL-001"
-"""Decisions that Metal kernels can't express."""
+"""Tiling decisions that Metal kernels cannot express."""
 
 
 @frozen
@@ -29,46 +29,48 @@ class Threads:
 
     points: int
     lanes: int
-    """Those that share a point's elements."""
+    """Number of threads that share a point's elements."""
     groups: Expr
-    """How many threadgroups there are."""
+    """Number of threadgroups."""
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """Number of threads."""
         return self.points * self.lanes
 
 
 def threads_of(tiled: Tiled) -> Threads:
-    """Return a kernel's threads. UnsupportedError for decisions that no text has a form for."""
-    found = _threads(tiled) if isinstance(tiled, TiledKernel) else "each kernel has its own text"
-    if isinstance(found, Threads):
-        return found
+    """Return a kernel's threads. UnsupportedError for tiling decisions that cannot be expressed."""
+    threads: Threads | str = "Metal kernels cannot share an emitted function"
+    if isinstance(tiled, TiledKernel):
+        threads = _threads(tiled)
+    if isinstance(threads, Threads):
+        return threads
     help = "tile for this language with `gyrator_codegen.passes.thread_pipeline`"
-    raise UnsupportedError.of(TILING, found, where=f"kernel {name_of(tiled)}", help=help)
+    raise UnsupportedError.of(TILING, threads, where=f"kernel {name_of(tiled)}", help=help)
 
 
 def _threads(tiled: TiledKernel) -> Threads | str:
     kernel = tiled.kernel
     if tiled.contraction or tiled.threads or tiled.transposed or tiled.pipelined:
-        return "there are no matrix units, host threads, transposed or pipelined loads"
+        return "matrix units, host threads, transposed and pipelined loads are not supported"
     if tiled.prefetches or tiled.cleared or tiled.replicated or tiled.choices:
-        return "there are no prefetches, cleared buffers, replicated loads or choices"
+        return "prefetches, cleared buffers, replicated loads and choices are not supported"
     for r in tiled.reductions:
         if r.method is not Method.ACCUMULATE or r.unroll != 1 or r.chain or r.wide or r.block:
-            return f"{r.result} is accumulated, and reduced in no other way"
+            return f"{r.result} must be reduced by plain accumulation"
     points, *inner = tiled.loops
     grid = points.kind is LoopKind.GRID and points.axes == tuple(a.symbol for a in kernel.axes)
     if not grid or len(inner) > 1 or [x.kind for x in inner] != [LoopKind.LOOP] * len(inner):
-        return "points are one grid loop, and inner axes one loop"
+        return "the parallel axes must be one grid loop, and the inner axes one loop"
     step, lanes = points.step, inner[0].step if inner else 1
     assert isinstance(step, int) and isinstance(lanes, int), tiled.loops
-    if (lanes > 1 and (lanes % SIMD or (lanes > SIMD and step > 1))) or step * lanes > MOST:
-        return f"{step} points of {lanes} threads each are no threadgroup"
+    if (lanes > 1 and (lanes % SIMD or (lanes > SIMD and step > 1))) or step * lanes > MAX_THREADS:
+        return f"{step} points of {lanes} threads each do not form a threadgroup"
     body = [s for stage in kernel.stages for s in stage.body]
     if step > 1 and any(isinstance(s, SortStep) for s in body):
-        return "a row that is sorted has a threadgroup to itself"
+        return "a row that is sorted needs its own threadgroup"
     if lanes > SIMD and any(isinstance(s, ScanStep) for s in body):
-        return "a scan is of one SIMD group"
+        return "a scan needs a single SIMD group"
     total = extent_of(axes_of(kernel, points))
     return Threads(step, lanes, (total + step - 1) // step)

@@ -1,4 +1,4 @@
-"""Straight-line statements: loads, values of the op table, checked indices and stores."""
+"""Emission of straight-line statements: loads, ops, checked indices and stores."""
 
 from collections.abc import Callable
 
@@ -13,8 +13,8 @@ from gyrator_ir.types import DType
 
 
 def statements(code: Code, number: int, write: Callable[[int, KernelStatement], None]) -> None:
-    """Write those of stage `number` by `write`, which is told their places, between barriers; a
-    load that reuses what is in registers takes that value."""
+    """Emit the statements of stage `number` with `write(position, statement)`, and barriers between
+    them. A load of a value that is already in registers reuses it."""
     for place, s in enumerate(code.kernel.stages[number].body):
         if place:
             barrier(code, number, place)
@@ -31,18 +31,18 @@ def statements(code: Code, number: int, write: Callable[[int, KernelStatement], 
 
 
 def barrier(code: Code, number: int, place: int = 0) -> None:
-    """Write the barrier ahead of a statement, or of a stage, if there is one."""
+    """Emit the barrier before a statement or stage, if there is one."""
     if (number, place) in code.barriers:
         code.writer.line("tl.debug_barrier()")
 
 
 def statement(code: Code, s: KernelStatement) -> None:
-    """Write one statement, which is no collective."""
+    """Emit a statement other than a reduction, scan or sort."""
     match s:
         case Load():
             _load(code, s)
         case Let(name, op) if name in code.tiled.fours:
-            _draw(code, s)
+            _random_fours(code, s)
         case Let(name, op, args, dtype):
             operands = [code.values[a] for a in args]
             types = tuple(v.dtype for v in operands)
@@ -68,8 +68,8 @@ def statement(code: Code, s: KernelStatement) -> None:
             _store(code, s)
 
 
-def _draw(code: Code, s: Let) -> None:
-    """Write a random number whose counters follow one another, four at a time."""
+def _random_fours(code: Code, s: Let) -> None:
+    """Emit random numbers with consecutive counters, generated four at a time."""
     seed, position = code.values[s.args[0]], code.positions[s.args[1]]
     at, first = code.index(position), code.fours(position)
     text = f"gy_four_{s.op}({seed.text}, {atom(first)}.to(tl.int64))"
@@ -77,12 +77,12 @@ def _draw(code: Code, s: Let) -> None:
 
 
 def constant(code: Code, value: bool | int | float, dtype: DType) -> str:
-    """Return a block of one element that holds a constant."""
+    """Return a constant as a block of one element."""
     shape = code.block(False, False)
     if dtype.is_narrow_float:
         return cast(f"tl.full({shape}, {literal(value, DType.F32)}, tl.float32)", DType.F32, dtype)
     text = literal(value, dtype)
-    if text == "-0.0":  # a constant that equals 0 is filled in as +0
+    if text == "-0.0":  # Triton fills a constant that equals 0 as +0
         return f"tl.full({shape}, 0.0, {TYPES[dtype]}) * -1.0"
     return f"tl.full({shape}, {text}, {TYPES[dtype]})"
 
@@ -102,13 +102,13 @@ def _load(code: Code, s: Load) -> None:
             text = f"tl.where({code.values[s.mask].text}, {text}, 0).to({TYPES[row.dtype]})"
         code.define(s.name, text, row.dtype, row.x, row.r)
         return
-    at = code.index(s.index)
+    index = code.index(s.index)
     mask = None if s.mask is None else code.values[s.mask]
-    x, r = at.x, at.r
+    x, r = index.x, index.r
     if mask is not None:
         x, r = x or mask.x, r or mask.r
     if code.inner and not r and not _has_elements(code):
-        r = True  # without elements, nothing may be read
+        r = True  # nothing may be read if there are no elements
     valid = _mask(code, x, r, None if mask is None else mask.text)
     x = x or (code.inner and s.name in code.tiled.replicated)
     pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, x, r)}"
@@ -120,23 +120,23 @@ def _load(code: Code, s: Load) -> None:
     code.define(s.name, text, _dtype(code, s.buffer), x, r)
 
 
-def load_pair(code: Code, one: Load, other: Load) -> None:
-    """Write the loads of neighbours at twice the position of each point as one."""
-    dtype = _dtype(code, one.buffer)
+def load_pair(code: Code, first_load: Load, second_load: Load) -> None:
+    """Emit the loads of two neighbours at twice the position of each point as one load."""
+    dtype = _dtype(code, first_load.buffer)
     zero = "False" if dtype is DType.BOOL else "0"
-    text = f"tl.load({_pair_pointer(code, one)}, mask=pair_mask, other={zero})"
-    first, second = (code.names.take(s.name) for s in (one, other))
+    text = f"tl.load({_pair_pointer(code, first_load)}, mask=pair_mask, other={zero})"
+    first, second = (code.names.take(s.name) for s in (first_load, second_load))
     code.writer.line(f"{first}, {second} = tl.split(tl.reshape({text}, [XBLOCK, 2]))")
-    for s, word in ((one, first), (other, second)):
+    for s, word in ((first_load, first), (second_load, second)):
         code.values[s.name] = Value(word, dtype, True, False)
 
 
-def store_pair(code: Code, one: Store, other: Store) -> None:
-    """Write the stores of neighbours at twice the position of each point as one."""
-    values = (code.values[s.value] for s in (one, other))
+def store_pair(code: Code, first_store: Store, second_store: Store) -> None:
+    """Emit the stores of two neighbours at twice the position of each point as one store."""
+    values = (code.values[s.value] for s in (first_store, second_store))
     texts = (v.text if v.x else code.full(v.text) for v in values)
     text = f"tl.interleave({', '.join(texts)})"
-    code.writer.line(f"tl.store({_pair_pointer(code, one)}, {text}, mask=pair_mask)")
+    code.writer.line(f"tl.store({_pair_pointer(code, first_store)}, {text}, mask=pair_mask)")
 
 
 def _pair_pointer(code: Code, first: Load | Store) -> str:
@@ -146,7 +146,7 @@ def _pair_pointer(code: Code, first: Load | Store) -> str:
 
 
 def _has_elements(code: Code) -> bool:
-    # A loop without elements has no body to run.
+    # The body of a loop without elements does not run.
     return code.tiled.nonempty or not code.blocks.whole
 
 
@@ -191,16 +191,16 @@ def _bind(code: Code, s: Bind) -> None:
 
 
 def atom(text: str) -> str:
-    """Return an expression so that any operator may stand beside it."""
+    """Return an expression in a form that any operator can be applied to."""
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def _store(code: Code, s: Store) -> None:
     value = code.values[s.value]
     mask = None if s.mask is None else code.values[s.mask]
-    local = next((t for t in code.kernel.locals if t.name == s.buffer), None)
-    if local is not None:
-        _keep(code, s.buffer, value, mask)
+    row = next((t for t in code.kernel.locals if t.name == s.buffer), None)
+    if row is not None:
+        _store_local(code, s.buffer, value, mask)
         return
     pointer = f"{code.names.stable(s.buffer)} + {_shaped(code, s.index, True, code.inner)}"
     valid = _mask(code, True, code.inner, None if mask is None else mask.text)
@@ -212,23 +212,25 @@ def _store(code: Code, s: Store) -> None:
     else:
         function = f"tl.atomic_{s.mode.value}"
         if value.dtype.is_float and s.mode is not StoreMode.ADD:
-            text = _sticky(s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text)
+            text = _nan_propagating(
+                s.mode, value.dtype, f"tl.load({pointer}, mask={valid}, other=0)", text
+            )
         code.writer.line(f'{function}({pointer}, {text}, mask={valid}, sem="relaxed")')
 
 
-def _sticky(mode: StoreMode, dtype: DType, old: str, new: str) -> str:
-    """Return what a minimum or maximum of floats is given, so that a NaN stays.
+def _nan_propagating(mode: StoreMode, dtype: DType, old: str, new: str) -> str:
+    """Return the operand of a float minimum or maximum, such that NaNs propagate.
 
-    Atomics compare floats as integers: positive NaNs lie above all numbers, negative ones below.
-    Where either is a NaN, the one at the right end is given. The first to reach an element has seen
-    what was there before; what it leaves, none of the others can replace.
+    Atomics compare floats as integers: positive NaNs are above all numbers, negative NaNs below. If
+    the old or the new value is a NaN, the operand is the NaN at the appropriate end. The first
+    program to update an element has seen its initial value, and no other operand replaces a NaN.
     """
     word = "tl.int64" if dtype is DType.F64 else "tl.int32"
     most = (1 << (8 * dtype.size - 1)) - 1
     return f"gy_sticky_nan({old}, {new}, {most if mode is StoreMode.MAX else -1}, {word})"
 
 
-def _keep(code: Code, name: str, value: Value, mask: Value | None) -> None:
+def _store_local(code: Code, name: str, value: Value, mask: Value | None) -> None:
     if mask is None:
         code.rows[name] = value
         return

@@ -1,4 +1,4 @@
-"""The place where statements are written: names, values and how far each of them reaches."""
+"""Emission state of a kernel: names, and values with the dimensions along which they vary."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ from gyrator_ir.types import DType
 
 @frozen
 class Value:
-    """A value in the text: a name, and the dimensions along which it varies."""
+    """A value in the source: a name, and the dimensions along which it varies."""
 
     text: str
     dtype: DType
@@ -26,36 +26,37 @@ class Value:
 
 @define(eq=False)
 class Code:
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     tiled: TiledKernel
     writer: Writer
     names: Names
     wide: bool
-    """Indices have 64 bits."""
+    """Whether indices have 64 bits."""
     blocks: Blocks
     flats: tuple[Flat, Flat]
     converted: frozenset[DType] = frozenset()
-    """Floats of 8 bits that the device converts itself."""
+    """8-bit float types with hardware conversions."""
     letters: tuple[str, str] = ("x", "r")
-    """What positions along each dimension are called."""
+    """Names of the positions along each dimension."""
     lengths: tuple[str, str] = ("XBLOCK", "RBLOCK")
-    """What the lengths of blocks along each dimension are called."""
+    """Names of the block lengths along each dimension."""
     bound: dict[Sym, Value] = field(factory=dict)
-    """Index symbols that stand for loaded values."""
+    """Values of index symbols that are loaded."""
     values: dict[str, Value] = field(factory=dict)
     positions: dict[str, Expr] = field(factory=dict)
-    """Index expressions that are values."""
+    """Index expressions of values."""
     read: dict[tuple[int, int], Value] = field(factory=dict)
-    """What was loaded and stored so far, by stage and statement."""
+    """Values loaded and stored so far, by stage and statement."""
     rows: dict[str, Value] = field(factory=dict)
-    """Locals, which are blocks in registers."""
+    """Locals, which are stored as blocks in registers."""
     inner: bool = False
-    """What is written has both dimensions: an inner stage, or a tile."""
+    """Whether the current code has both dimensions: an inner stage, or a tile."""
     reuses: dict[tuple[int, int], tuple[int, int]] = field(init=False)
-    """Which load gives what another statement, by stage and place, has read or stored."""
+    """For loads that reuse a value, the statement that loaded or stored it, by stage and
+    position."""
     barriers: frozenset[tuple[int, int]] = field(init=False)
-    """The stages and statements that barriers stand ahead of."""
+    """The stages and statements that are preceded by a barrier."""
     _forms: dict[Expr, Expr] = field(init=False)
     _plain: frozenset[Expr] = field(init=False)
 
@@ -69,33 +70,33 @@ class Code:
 
     @property
     def kernel(self) -> Kernel:
-        """What is computed."""
+        """The kernel."""
         return self.tiled.kernel
 
     def plain(self, division: FloorDiv | Mod) -> bool:
-        """Say whether the device's own division rounds as is meant."""
+        """Return whether Triton's division, which truncates, is correct for a division."""
         return division in self._plain
 
     @property
     def rank(self) -> int:
-        """Dimensions of blocks: one, or two."""
+        """Rank of blocks, 1 or 2."""
         return 2 if self.blocks.second else 1
 
     @property
     def index_type(self) -> str:
-        """The type of indices."""
+        """Triton's type of indices."""
         return "tl.int64" if self.wide else "tl.int32"
 
     def form(self, e: Expr) -> Expr:
-        """Return the expression as it is written, over flat symbols or over the axes'."""
+        """Return the form in which an expression is emitted, over flat symbols or axes."""
         return self._forms.get(e, e)
 
     def printer(self) -> TritonPrinter:
-        """Return a printer for the names as they are now."""
+        """Return a printer of index expressions for the current names."""
         return TritonPrinter(self.plain, self._symbol)
 
     def fours(self, e: Expr) -> str:
-        """Return an index expression at every fourth place along the last dimension of a block."""
+        """Return an index expression at every fourth position along the last dimension."""
         last, letter = self.flats[self.rank - 1].symbol, self.letters[self.rank - 1]
         show = TritonPrinter(
             self.plain, lambda s: f"{letter}_fours" if s is last else self._symbol(s)
@@ -122,18 +123,19 @@ class Code:
         return Value(self.printer()(e), DType.I64 if self.wide else DType.I32, x, r)
 
     def scalar(self, e: Expr) -> bool:
-        """Say whether an index expression is a plain number: over sizes alone."""
+        """Return whether an index expression is a scalar, over sizes only."""
         flats = (*self.flats[0].digits, *self.flats[1].digits, *self.bound)
         return self.form(e).free_symbols.isdisjoint(flats) and not (
             self.form(e).free_symbols & {flat.symbol for flat in self.flats}
         )
 
     def used(self, body: Iterable[AnyStatement]) -> set[Sym]:
-        """Return the symbols that the text of statements' expressions mentions."""
+        """Return the symbols used by the expressions of statements."""
         return {x for s in body for e in expressions(s) for x in self.form(e).free_symbols}
 
     def digits(self, flat: Flat, used: set[Sym]) -> None:
-        """Write the axes of a flat group that are used; `first` is the place of still ones."""
+        """Emit the used axes of a flat group. Axes that are constant within a block are computed
+        from `first`."""
         still = TritonPrinter(self.plain, lambda s: "first")
         for symbol in reversed(flat.digits):
             if symbol in used:
@@ -149,15 +151,15 @@ class Code:
         return f"[{first}, {self.lengths[1] if r else '1'}]"
 
     def full(self, text: str) -> str:
-        """Return `text` as a block of the stage's whole shape."""
+        """Return `text` broadcast to the full shape of the stage."""
         return f"tl.broadcast_to({text}, {self.block(True, self.inner)})"
 
     def let(self, name: str, text: str, dtype: DType, x: bool, r: bool) -> Value:
-        """Write `name = text` and return the value."""
+        """Emit `name = text` and return the value."""
         word = self.names.take(name)
         self.writer.line(f"{word} = {text}")
         return Value(word, dtype, x, r)
 
     def define(self, name: str, text: str, dtype: DType, x: bool, r: bool) -> None:
-        """Write the definition of an IR value."""
+        """Emit the definition of an IR value."""
         self.values[name] = self.let(name, text, dtype, x, r)

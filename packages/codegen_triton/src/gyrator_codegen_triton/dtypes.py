@@ -1,4 +1,4 @@
-"""Triton's names of element types, and casts as eager does them."""
+"""Triton's dtypes, and casts with eager semantics."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -24,11 +24,11 @@ TYPES: Mapping[DType, str] = MappingProxyType(
         **dict.fromkeys(BYTE_FLOATS, "tl.uint8"),
     }
 )
-"""The types that Triton kernels compute on. A `bool` is a byte in memory and `int1` in a block;
-floats of 8 bits are their bits, as eager and Triton round them in different ways."""
+"""Triton types of values. A `bool` is a byte in memory and `int1` in a block. 8-bit floats are
+represented by their bits, because eager and Triton round them differently."""
 
 _SHORT = {"float": "fp", "bfloat": "bf", "int": "i", "uint": "u"}
-"""Kinds of types, as signatures call them."""
+"""Abbreviations of type kinds in signatures."""
 
 _FORMS: Mapping[DType, str] = MappingProxyType(
     {
@@ -38,23 +38,23 @@ _FORMS: Mapping[DType, str] = MappingProxyType(
         DType.F8E5M2FNUZ: "2, 16, 0x7F",
     }
 )
-"""Of a float of 8 bits: the bits of its mantissa, its exponent's bias, its largest magnitude."""
+"""Format of each 8-bit float: mantissa bits, exponent bias, and largest magnitude."""
 
 _HELD: Mapping[DType, str] = MappingProxyType(
     {DType.F8E4M3: "tl.float8e4nv", DType.F8E5M2: "tl.float8e5"}
 )
-"""Triton's names of floats of 8 bits that devices convert themselves."""
+"""Triton types of 8-bit floats with hardware conversions."""
 
 
 def pointer(dtype: DType) -> str:
-    """Return what a signature calls a pointer to elements of a type."""
+    """Return the signature's name of a pointer to elements of a dtype."""
     name = TYPES[dtype].removeprefix("tl.")
     kind = name.rstrip("0123456789")
     return f"*{_SHORT[kind]}{name.removeprefix(kind)}"
 
 
 def literal(value: bool | int | float, dtype: DType) -> str:
-    """Return a constant as Triton source; integers wrap to the type."""
+    """Return a constant as Triton source. Integers wrap to the dtype."""
     if dtype is DType.BOOL:
         return repr(bool(value))
     if dtype.is_float:
@@ -65,11 +65,11 @@ def literal(value: bool | int | float, dtype: DType) -> str:
 
 
 def cast(text: str, source: DType, target: DType, converted: frozenset[DType] = frozenset()) -> str:
-    """Return the conversion by value of an atom or call.
+    """Return the value conversion of an atom or call.
 
-    Through `f32` between narrow floats and other types. What no integer of the target type is
-    becomes what eager's kernels make of it: the nearest end of the range of a type of 32 or 64
-    bits, of which narrower types take the low bits.
+    Conversions between narrow floats and other types go through `f32`. Floats outside of the range
+    of an integer type saturate to a 32- or 64-bit type, of which narrower types take the low bits,
+    as in eager mode.
     """
     if source is target:
         return text

@@ -7,8 +7,8 @@ from gyrator_ir.expr import FloorDiv, Fragment, Mod, Prec, Sym
 
 
 class TritonPrinter(ArrayPrinter):
-    """Writes blocks of integers. `//` and `%` round towards 0 there, so that they stand only where
-    numerators are proved not to be negative."""
+    """Prints blocks of integers. Triton's `//` and `%` round towards 0, so that they are used only
+    for numerators that are provably non-negative."""
 
     minimum, maximum, where = "tl.minimum", "tl.maximum", "tl.where"
 
@@ -19,13 +19,13 @@ class TritonPrinter(ArrayPrinter):
         self._nonnegative = nonnegative
 
     def floordiv(self, node: FloorDiv) -> Fragment:
-        """Return `a // b`, or a call where the numerator may be negative."""
+        """Return `a // b`, or a helper call if the numerator may be negative."""
         if self._nonnegative(node):
             return super().floordiv(node)
         return Fragment(f"gy_floor_div({self(node.a)}, {self(node.b)})", Prec.ATOM)
 
     def mod(self, node: Mod) -> Fragment:
-        """Return `a % b`, or a call where the numerator may be negative."""
+        """Return `a % b`, or a helper call if the numerator may be negative."""
         if self._nonnegative(node):
             return super().mod(node)
         return Fragment(f"gy_floor_mod({self(node.a)}, {self(node.b)})", Prec.ATOM)

@@ -1,4 +1,4 @@
-"""One tiled kernel as one `@triton.jit` function."""
+"""Emission of a tiled kernel as one `@triton.jit` function."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,8 +9,7 @@ from gyrator_codegen_triton.body import barrier, load_pair, statement, statement
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.reduction import LoopReduction, reduce_block
 from gyrator_codegen_triton.scan_sort import LoopScan, scan_block, sort_block
-from gyrator_codegen_triton.source import blocks_over, function, options, source_of
-from gyrator_codegen_triton.support import RESERVED
+from gyrator_codegen_triton.source import RESERVED, blocks_over, function, options, source_of
 from gyrator_ir.body.nodes import Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import Const, Expr, ShapeFacts, minimum
 from gyrator_ir.kernel.nodes import KernelGroup, KernelStatement, Level, Stage
@@ -32,11 +31,11 @@ def emit_kernel(
     most: int = 0,
     selected: int = 1,
 ) -> tuple[KernelSource, str]:
-    """Return one kernel as a text that runs on its own, and the function alone.
+    """Return the kernel as self-contained source, and the function's text alone.
 
-    With a `group`, whose members all are this kernel, each has its share of the programs: `most`,
-    which then take several blocks in turn, or 0 for one a block. A program selects its tensors
-    among those of `selected` members at a time.
+    With a `group`, whose members are all this kernel, the programs are divided among the members:
+    at most `most` for each, which then process several blocks in turn, or with 0, one per block. A
+    program selects its tensors among those of `selected` members at a time.
     """
     kernel, blocks = tiled.kernel, blocks_of(tiled)
     flats = Flat("i", blocks.first), Flat("r", blocks.second)
@@ -52,10 +51,10 @@ def emit_kernel(
     ahead = {p.stage: p.ahead for p in tiled.pipelined}
     with (
         function(launched, symbol, code, lengths, origins),
-        _work(code, total, extent, group, most, selected) as block,
+        _programs(code, total, extent, group, most, selected) as block,
     ):
-        _spaces(code, total, extent, block)
-        _early(code)
+        _index_spaces(code, total, extent, block)
+        _early_loads(code)
         for n, stage in enumerate(kernel.stages):
             _stage(code, stage, n, ahead.get(n, 1))
     if group is not None:
@@ -64,12 +63,12 @@ def emit_kernel(
 
 
 @contextmanager
-def _work(
+def _programs(
     code: Code, total: Expr, extent: Expr, group: KernelGroup | None, most: int, selected: int
 ) -> Iterator[str]:
-    """Write which member and which blocks of it a program works on.
+    """Emit the computation of a program's member and blocks.
 
-    The `with` body writes the work on one block, whose number is given.
+    The `with` body emits the work on the block whose number is yielded.
     """
     w, show = code.writer, code.printer()
     wide = "tl.cast({}, tl.int64)" if code.wide else "{}"
@@ -82,7 +81,7 @@ def _work(
     w.line(f"blocks = {blocks}")
     w.line(f"programs = tl.minimum(blocks, {most})" if most else "programs = blocks")
     w.line("member = tl.program_id(0) // programs")
-    _choose(code, group, selected)
+    _select_member(code, group, selected)
     first = "tl.program_id(0) % programs"
     if not most:
         yield wide.format(f"({first})")
@@ -91,39 +90,39 @@ def _work(
         yield wide.format("block")
 
 
-def _choose(code: Code, group: KernelGroup, selected: int) -> None:
-    """Write the selection of a member's buffers: of some members, by the bits of its place.
+def _select_member(code: Code, group: KernelGroup, selected: int) -> None:
+    """Emit the selection of a member's buffers, for groups of members by the bits of its index.
 
-    What is skipped is not fetched either, which instructions that run once would mostly wait for.
-    The branches follow one another: compilers make one block of those that end at the same place,
-    and load all buffers ahead of it.
+    Branches skip the instructions of other groups, because fetching code that runs once dominates.
+    The branches are sequential: compilers would merge branches with a common end into one block and
+    load all buffers before it.
     """
     w, count = code.writer, len(group.members)
     for bit in range(selected.bit_length() - 1):
         w.line(f"bit{bit} = (member >> {bit}) % 2 == 1")
     for start in range(0, count, selected):
-        places = range(start, min(start + selected, count))
+        members = range(start, min(start + selected, count))
         if start == 0:
-            _select(code, group, places)
+            _select_buffers(code, group, members)
             continue
         with w.block(f"if member // {selected} == {start // selected}:", end=""):
-            _select(code, group, places)
+            _select_buffers(code, group, members)
 
 
-def _select(code: Code, group: KernelGroup, places: range) -> None:
+def _select_buffers(code: Code, group: KernelGroup, members: range) -> None:
     for b in code.kernel.parameters:
-        texts = [code.names.stable(group.parameter(place, b.name)) for place in places]
+        texts = [code.names.stable(group.parameter(place, b.name)) for place in members]
         bit = 0
         while len(texts) > 1:
             pairs = zip(texts[1::2], texts[::2], strict=False)
             odd = texts[-1:] if len(texts) % 2 else []
-            texts = [f"tl.where(bit{bit}, {one}, {zero})" for one, zero in pairs] + odd
+            texts = [f"tl.where(bit{bit}, {high}, {low})" for high, low in pairs] + odd
             bit += 1
         code.writer.line(f"{code.names.stable(b.name)} = {texts[0]}")
 
 
-def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
-    """Write the blocks of points and inner elements, and the axes as digits of them."""
+def _index_spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
+    """Emit the blocks of points and inner elements, and the axes as digits of them."""
     w, blocks = code.writer, code.blocks
     show = code.printer()
     column, row = ("[:, None]", "[None, :]") if blocks.second else ("", "")
@@ -159,7 +158,7 @@ def _spaces(code: Code, total: Expr, extent: Expr, block: str) -> None:
         code.digits(code.flats[1], used)
 
 
-def _early(code: Code) -> None:
+def _early_loads(code: Code) -> None:
     for stage in code.kernel.stages:
         code.inner = stage.level is Level.INNER and bool(code.kernel.inner)
         for s in stage.body:
@@ -181,16 +180,16 @@ def _stage(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
     else:
         outside = dict(code.values)
         _block(code, stage, number)
-        _forget(code, stage, outside)
+        _drop_values(code, stage, outside)
     code.inner = False
 
 
-def _forget(code: Code, stage: Stage, outside: dict[str, Value]) -> None:
-    """Drop the names of an inner stage's own values, which a later stage may take."""
+def _drop_values(code: Code, stage: Stage, outside: dict[str, Value]) -> None:
+    """Drop the values local to an inner stage, whose names a later stage may reuse."""
     if not code.inner:
         return
-    kept = {n for s in stage.body if isinstance(s, Reduce) for n in s.names}
-    for name in [n for n in code.values if n not in outside and n not in kept]:
+    results = {n for s in stage.body if isinstance(s, Reduce) for n in s.names}
+    for name in [n for n in code.values if n not in outside and n not in results]:
         del code.values[name]
 
 
@@ -206,7 +205,7 @@ def _block(code: Code, stage: Stage, number: int) -> None:
             case Store(), _, Store() as other:
                 store_pair(code, other, s)
             case (Load(), _, Load()) | (Store(), Store(), _):
-                pass  # done with the other one
+                pass  # emitted with the other one
             case Reduce(), _, _:
                 reduce_block(code, s)
             case ScanStep(), _, _:
@@ -220,7 +219,7 @@ def _block(code: Code, stage: Stage, number: int) -> None:
 
 
 def _loop(code: Code, stage: Stage, number: int, ahead: int | str) -> None:
-    """Write an inner stage as a loop over blocks of the inner elements."""
+    """Emit an inner stage as a loop over blocks of the inner elements."""
     w = code.writer
     loops = {
         s.names[0]: LoopReduction(code, s) if isinstance(s, Reduce) else LoopScan(code, s)

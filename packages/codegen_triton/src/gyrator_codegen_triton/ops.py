@@ -1,9 +1,9 @@
-"""Every row of the op table as a Triton expression over atoms.
+"""Triton expressions for all ops of the op table.
 
-Basic operations use the correctly rounded forms (`tl.div_rn`, `tl.sqrt_rn`). What the hardware only
-approximates comes from the device's mathematical library, which `libdevice` names alike for NVIDIA
-and AMD: `tl.exp` is 2**(a * log2 e) with a rounded product, tens of units in the last place away
-for large arguments.
+Basic operations use the correctly rounded forms (`tl.div_rn`, `tl.sqrt_rn`). Functions that the
+hardware only approximates use the device's math library, which `libdevice` exposes under the same
+names for NVIDIA and AMD. For example, `tl.exp` computes 2**(a * log2 e) with a rounded product,
+with errors of tens of ulps for large arguments.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from gyrator_codegen_triton.dtypes import TYPES, cast
 from gyrator_ir.types import DType
 
 Emitter = Callable[[list[str], tuple[DType, ...], DType], str]
-"""Takes the operands' texts (atoms) and types and the result's type."""
+"""Returns an expression from the operands' texts (atoms), their dtypes and the result's dtype."""
 
 
 def _form(text: str) -> Emitter:
@@ -22,13 +22,13 @@ def _form(text: str) -> Emitter:
 
 
 def _either(single: str, double: str) -> Emitter:
-    """One form for `f32` and one for `f64`."""
+    """Return an emitter with separate forms for `f32` and `f64`."""
 
     return lambda args, types, dtype: (double if dtype is DType.F64 else single).format(*args)
 
 
 def _neg(args: list[str], types: tuple[DType, ...], dtype: DType) -> str:
-    # Triton writes -a as 0 - a, which loses the sign of 0.
+    # Triton computes -a as 0 - a, which loses the sign of 0.
     return f"{args[0]} * -1.0" if dtype.is_float else f"0 - {args[0]}"
 
 
@@ -101,12 +101,12 @@ def _table() -> Mapping[str, Emitter]:
 
 
 EMITTERS: Mapping[str, Emitter] = _table()
-"""What each op is written as."""
+"""Emitters of all ops."""
 
 APPROXIMATE: Mapping[str, Emitter] = MappingProxyType({
     "div": _form("{0} / {1}"),
     "rsqrt": _form("1.0 / tl.sqrt_rn({0})"),
     "sigmoid": _form("gy_sigmoid_approximate({0})"),
 })  # fmt: skip
-"""What some ops are written as in `f32` where two units in the last place do not matter. Roots stay
-as they are: the hardware's take what is less than the least normal number for 0."""
+"""Emitters of some ops in `f32` if an error of two ulps is acceptable. Square roots stay exact,
+because the hardware's approximate ones flush subnormal numbers to 0."""

@@ -1,9 +1,8 @@
-"""A product of matrices as one `@triton.jit` function, on the matrix units of the device.
+"""Emission of a matrix product as one `@triton.jit` function that uses matrix units.
 
-Each program computes a block of rows by columns. It walks depth, the axes that are summed over, in
-blocks, which `tl.dot` multiplies and adds to an accumulator, and then runs the kernel's outer
-stages on the block. Programs are numbered so that those that run at the same time share rows and
-columns in the cache.
+Each program computes a block of rows by columns. It iterates over the depth, the reduced axes, in
+blocks, accumulates with `tl.dot`, and then runs the kernel's outer stages on the block. Programs
+are numbered such that concurrent programs share rows and columns in the cache.
 """
 
 from collections.abc import Sequence
@@ -11,12 +10,18 @@ from collections.abc import Sequence
 from attrs import frozen
 
 from gyrator_codegen import Names, Writer
-from gyrator_codegen.positions import Blocks, Flat, Places, ProductAxes, places_of, product_axes
+from gyrator_codegen.positions import (
+    Blocks,
+    Flat,
+    ProductAxes,
+    ProductIndices,
+    product_axes,
+    product_indices,
+)
 from gyrator_codegen_triton.body import atom, barrier, statement, statements
 from gyrator_codegen_triton.code import Code, Value
 from gyrator_codegen_triton.dtypes import TYPES
-from gyrator_codegen_triton.source import blocks_over, function, options, source_of
-from gyrator_codegen_triton.support import RESERVED
+from gyrator_codegen_triton.source import RESERVED, blocks_over, function, options, source_of
 from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import AnyStatement, renamed
 from gyrator_ir.expr import Const, Expr, ShapeFacts, Sym
@@ -37,30 +42,31 @@ _WORDS = frozenset(
 
 @frozen(eq=False)
 class _Factor:
-    """One side of a product: where its statements are written, and which give its value."""
+    """One operand of a product: its emission state, its statements and its value."""
 
     code: Code
     body: tuple[AnyStatement, ...]
     value: str
     dtype: DType
     letter: str
-    """Of positions along depth."""
+    """Name of positions along the depth."""
     loaded: bool
-    """The value is read from memory as it is, so that what lies outside is 0."""
+    """Whether the value is loaded from memory without computation, so that it is 0 out of
+    bounds."""
 
 
 @frozen(eq=False)
 class _Text:
-    """What is known while one product is written."""
+    """The state while a product is emitted."""
 
     kernel: Kernel
     contraction: Contraction
     axes: ProductAxes
-    places: Places
+    positions: ProductIndices
     result: Code
-    """Where the sums are, and what is done with them."""
+    """Emission state of the accumulators and the epilogue."""
     factors: tuple[tuple[_Factor, _Factor], ...]
-    """Both sides of each product."""
+    """Both operands of each product."""
 
 
 def _factor(
@@ -82,9 +88,9 @@ def emit_product(
     target: Target,
     symbol: str,
 ) -> tuple[KernelSource, str]:
-    """Return the kernel as a text that runs on its own, and the function alone."""
+    """Return the kernel as self-contained source, and the function's text alone."""
     kernel, axes = tiled.kernel, product_axes(tiled, contraction)
-    places = places_of(axes)
+    positions = product_indices(axes)
     wide = tiled.index is DType.I64
     writer, names = Writer("    "), Names(RESERVED | _WORDS | {symbol})
 
@@ -92,26 +98,26 @@ def emit_product(
         first: tuple[Axis, ...], second: tuple[Axis, ...], *look: tuple[str, str, Flat]
     ) -> Code:
         (x, xblock, xflat), (r, rblock, rflat) = look
-        made = Code(
+        result_code = Code(
             tiled, writer, names, wide, Blocks(first, second, tiles=True), (xflat, rflat),
             target.capabilities.converted, letters=(x, r), lengths=(xblock, rblock), inner=True,
         )  # fmt: skip
-        made.bound[places.batches.symbol] = Value("batch", DType.I32, False, False)
-        made.bound[places.around.symbol] = Value("position", DType.I32, False, False)
-        return made
+        result_code.bound[positions.batches.symbol] = Value("batch", DType.I32, False, False)
+        result_code.bound[positions.serial.symbol] = Value("position", DType.I32, False, False)
+        return result_code
 
-    row, column = ("m", "XBLOCK", places.rows), ("n", "RBLOCK", places.columns)
-    left = code(axes.rows, axes.depth, row, ("k", "KBLOCK", places.depth))
-    right = code(axes.depth, axes.columns, ("kt", "KBLOCK", places.turned), column)
+    row, column = ("m", "XBLOCK", positions.rows), ("n", "RBLOCK", positions.columns)
+    left = code(axes.rows, axes.depth, row, ("k", "KBLOCK", positions.depth))
+    right = code(axes.depth, axes.columns, ("kt", "KBLOCK", positions.right_depth), column)
     result = code(axes.rows, axes.columns, row, column)
     factors = tuple(
         (
             _factor(kernel, p, p.left, left, {}, "k"),
-            _factor(kernel, p, p.right, right, places.again, "kt"),
+            _factor(kernel, p, p.right, right, positions.right_symbols, "kt"),
         )
         for p in contraction.products
     )
-    text = _Text(kernel, contraction, axes, places, result, factors)
+    text = _Text(kernel, contraction, axes, positions, result, factors)
     with function(kernel, symbol, result, "XBLOCK RBLOCK KBLOCK", origins):
         _space(text)
         _walk(text, target)
@@ -126,8 +132,8 @@ def emit_product(
 
 
 def _space(text: _Text) -> None:
-    """Write the block of rows and columns, and the axes that are the same in all of the loop."""
-    code, axes, places = text.result, text.axes, text.places
+    """Emit the block of rows and columns, and the loop-invariant axes."""
+    code, axes, positions = text.result, text.axes, text.positions
     w, show, group = code.writer, code.printer(), text.contraction.group
     rows, columns = show(extent_of(axes.rows)), show(extent_of(axes.columns))
     w.line(f"m_tiles = ({rows} + XBLOCK - 1) // XBLOCK")
@@ -148,12 +154,12 @@ def _space(text: _Text) -> None:
     used = code.used(s for stage in outer for s in stage.body)
     for factor in (f for pair in text.factors for f in pair):
         used |= factor.code.used(factor.body)
-    for flat in (places.batches, places.rows, places.columns):
+    for flat in (positions.batches, positions.rows, positions.columns):
         code.digits(flat, used)
 
 
 def _mask(code: Code, letter: str, block: str, shape: str, length: Expr) -> None:
-    """Write which positions of a block lie inside; all, where the blocks fill the length."""
+    """Emit the mask of in-bounds positions of a block; all true if the blocks fill the length."""
     inside = f"{letter} < {code.printer()(length)}"
     if isinstance(length, Const):
         full = f"tl.full({shape}, True, tl.int1)"
@@ -162,9 +168,9 @@ def _mask(code: Code, letter: str, block: str, shape: str, length: Expr) -> None
 
 
 def _walk(text: _Text, target: Target) -> None:
-    """Write the loop over depth."""
+    """Emit the loop over the depth."""
     w, code, show = text.result.writer, text.result, text.result.printer()
-    axes, places = text.axes, text.places
+    axes, positions = text.axes, text.positions
     products = text.contraction.products
     body = [s for stage in text.kernel.stages for s in stage.body]
     types = {s.names[0]: s.dtype for s in body if isinstance(s, Reduce)}
@@ -174,14 +180,14 @@ def _walk(text: _Text, target: Target) -> None:
         sums.append(acc)
         w.line(f"{acc} = tl.zeros([XBLOCK, RBLOCK], {TYPES[types[p.result]]})")
         code.values[p.result] = Value(acc, types[p.result], True, True)
-    length, around = show(extent_of(axes.depth)), show(extent_of(axes.around))
-    if axes.around:
+    length, around = show(extent_of(axes.depth)), show(extent_of(axes.serial))
+    if axes.serial:
         w.line(f"blocks = ({length} + KBLOCK - 1) // KBLOCK")
         head = f"for step in range(0, {atom(around)} * blocks):"
     else:
         head = f"for start in range(0, {length}, KBLOCK):"
     with w.block(head, end=""):
-        if axes.around:
+        if axes.serial:
             wide = "tl.cast(step, tl.int64)" if code.wide else "step"
             w.line(f"start = step // {atom(around)} * KBLOCK")
             w.line(f"position = {wide} % {atom(around)}")
@@ -193,9 +199,9 @@ def _walk(text: _Text, target: Target) -> None:
         left, right = text.factors[0][0].code, text.factors[0][1].code
         used = {x for a, _ in text.factors for x in left.used(a.body)}
         used_right = {x for _, b in text.factors for x in right.used(b.body)}
-        code.digits(places.around, used | used_right)
-        left.digits(places.depth, used)
-        right.digits(places.turned, used_right)
+        code.digits(positions.serial, used | used_right)
+        left.digits(positions.depth, used)
+        right.digits(positions.right_depth, used_right)
         for p, acc, (a, b) in zip(products, sums, text.factors, strict=True):
             precision = _precision(p, types[p.result], target)
             w.line(f"{acc} = tl.dot({_block(a)}, {_block(b)}, {acc}{precision})")
@@ -208,7 +214,7 @@ def _precision(p: Product, total: DType, target: Target) -> str:
 
 
 def _block(factor: _Factor) -> str:
-    """Write a factor's statements; return its block, which is 0 beyond the end of depth."""
+    """Emit the statements of an operand; return its block, which is 0 beyond the depth."""
     code = factor.code
     for s in factor.body:
         assert not isinstance(s, Reduce | ScanStep | SortStep)

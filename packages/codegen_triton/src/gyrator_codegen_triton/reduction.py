@@ -1,6 +1,4 @@
-"""Reductions of a block, or of a loop's accumulators."""
-
-from collections.abc import Callable
+"""Emission of reductions, of a block or of a loop's accumulators."""
 
 from gyrator_codegen import identity
 from gyrator_codegen_triton.code import Code, Value
@@ -17,7 +15,8 @@ _COMBINED = {
     ReduceKind.XOR: "gy_xor",
 }
 _POSITIONS = {ReduceKind.ARGMIN: "gy_argmin", ReduceKind.ARGMAX: "gy_argmax"}
-_NOWHERE = (1 << 31) - 1  # a position behind all others
+_SEVERAL = {ReduceKind.WELFORD: "gy_welford", ReduceKind.ONLINE_SOFTMAX: "gy_exponentials"}
+_NOWHERE = (1 << 31) - 1  # a position after all others
 
 
 def _typed(value: bool | int | float, dtype: DType) -> str:
@@ -25,7 +24,7 @@ def _typed(value: bool | int | float, dtype: DType) -> str:
 
 
 def filled(code: Code, text: str, kind: ReduceKind, dtype: DType) -> str:
-    """Return a block with what a reduction ignores where no element is."""
+    """Return a block filled with the reduction's identity out of bounds."""
     fill = _typed(identity(kind, dtype), dtype)
     return f"tl.where(r_mask, {code.full(text)}, {fill})"
 
@@ -41,7 +40,7 @@ def _sum(text: str, dtype: DType) -> str:
 
 
 def reduce_block(code: Code, s: Reduce) -> None:
-    """Write a reduction of values that are all in the block."""
+    """Emit a reduction within a block."""
     args = [code.values[a].text for a in s.args]
     kind, dtype = s.kind, s.dtype
     match kind:
@@ -49,18 +48,14 @@ def reduce_block(code: Code, s: Reduce) -> None:
             text = args[0] if kind is ReduceKind.SUM else f"{args[0]} * {args[1]}"
             _point(code, s.names[0], _sum(filled(code, text, ReduceKind.SUM, dtype), dtype), dtype)
         case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
-            whole = filled(code, args[0], kind, dtype)
-            row = code.let(f"{s.names[0]}_row", whole, dtype, True, True).text
-            at = code.let(f"{s.names[0]}_at", places(code), DType.I64, True, True).text
+            filled_row = filled(code, args[0], kind, dtype)
+            row = code.let(f"{s.names[0]}_row", filled_row, dtype, True, True).text
+            at = code.let(f"{s.names[0]}_at", positions(code), DType.I64, True, True).text
             _first(code, s, row, at)
         case ReduceKind.WELFORD:
-            _two_passes(code, s, args[0])
+            _points(code, s, f"gy_welford_of({code.full(args[0])}, r_mask, extent)")
         case ReduceKind.ONLINE_SOFTMAX:
-            m, total = s.names
-            row_text = filled(code, args[0], ReduceKind.MAX, dtype)
-            _point(code, m, _reduced(row_text, "gy_maximum"), dtype)
-            power = f"libdevice.exp({args[0]} - {code.values[m].text})"
-            _point(code, total, _sum(filled(code, power, ReduceKind.SUM, dtype), dtype), dtype)
+            _points(code, s, f"gy_exponentials_of({code.full(args[0])}, r_mask)")
         case _:
             row = filled(code, args[0], kind, dtype)
             _point(code, s.names[0], _reduced_as(row, kind, dtype), dtype)
@@ -76,8 +71,16 @@ def _point(code: Code, name: str, text: str, dtype: DType) -> None:
     code.define(name, text, dtype, True, False)
 
 
-def places(code: Code) -> str:
-    """Return the elements' positions; behind all others where no element is."""
+def _points(code: Code, s: Reduce, text: str) -> None:
+    """Emit the results of a reduction with several results."""
+    words = [code.names.take(name) for name in s.names]
+    code.writer.line(f"{', '.join(words)} = {text}")
+    for name, word in zip(s.names, words, strict=True):
+        code.values[name] = Value(word, s.dtype, True, False)
+
+
+def positions(code: Code) -> str:
+    """Return the positions of the elements, and `_NOWHERE` out of bounds."""
     return f"{code.full(f'tl.where(r_mask, r, {_NOWHERE})')}.to(tl.int64)"
 
 
@@ -93,27 +96,11 @@ def _first(code: Code, s: Reduce, row: str, at: str) -> None:
     code.values[s.names[0]] = Value(name, DType.I64, True, False)
 
 
-def _two_passes(code: Code, s: Reduce, row: str) -> None:
-    mean, squares, count = s.names
-    dtype = s.dtype
-    extent = f"tl.full([1, 1], extent, tl.int64).to({TYPES[dtype]})"
-    code.define(count, extent, dtype, False, False)
-    n = f"gy_maximum({code.values[count].text}, 1.0)"
-    total = _sum(filled(code, row, ReduceKind.SUM, dtype), dtype)
-    _point(code, mean, f"{total} / {n}", dtype)
-    apart = code.let(
-        f"{squares}_row",
-        filled(code, f"({row} - {code.values[mean].text})", ReduceKind.SUM, dtype),
-        dtype, True, True,
-    )  # fmt: skip
-    _point(code, squares, _sum(f"{apart.text} * {apart.text}", dtype), dtype)
-
-
 class LoopReduction:
-    """One reduction of a loop: accumulators of a whole block, one step, and the end.
+    """A reduction in a loop, with accumulators of the block's shape.
 
     Args:
-        code: where the loop stands.
+        code: the emission state.
         s: the reduction.
     """
 
@@ -124,7 +111,7 @@ class LoopReduction:
         self._at = take(f"{s.names[0]}_at") if s.kind in _POSITIONS else ""
 
     def start(self, code: Code) -> None:
-        """Write the accumulators' first values."""
+        """Emit the initialization of the accumulators."""
         kind, dtype = self._s.kind, self._s.dtype
         first = identity(kind, dtype)
         shape = "[XBLOCK, RBLOCK]"
@@ -135,7 +122,7 @@ class LoopReduction:
             code.writer.line(f"{self._at} = tl.full({shape}, {_NOWHERE}, tl.int64)")
 
     def step(self, code: Code) -> None:
-        """Write what one block of elements does to the accumulators."""
+        """Emit the update of the accumulators by a block of elements."""
         s, acc, w = self._s, self._acc, code.writer
         args = [code.values[a].text for a in s.args]
 
@@ -149,16 +136,9 @@ class LoopReduction:
                 keep(acc[0], f"{acc[0]} + {args[0]} * {args[1]}")
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 self._position(code, args[0])
-            case ReduceKind.WELFORD:
-                self._welford(code, args[0], keep)
-            case ReduceKind.ONLINE_SOFTMAX:
-                apart, power = (code.names.take(f"{s.names[0]}_{n}") for n in ("apart", "power"))
-                # Equal infinities have no difference. One of the two scales is 1.
-                w.line(f"{apart} = tl.where({args[0]} == {acc[0]}, 0.0, {args[0]} - {acc[0]})")
-                w.line(f"{power} = libdevice.exp(-tl.abs({apart}))")
-                sums = f"{acc[1]} * {power} + 1.0", f"{acc[1]} + {power}"
-                keep(acc[1], f"tl.where({apart} > 0, {sums[0]}, {sums[1]})")
-                keep(acc[0], f"gy_maximum({acc[0]}, {args[0]})")
+            case ReduceKind.WELFORD | ReduceKind.ONLINE_SOFTMAX:
+                joined = ", ".join(acc)
+                w.line(f"{joined} = {_SEVERAL[s.kind]}_step({joined}, {args[0]}, r_mask)")
             case _:
                 keep(acc[0], f"{_COMBINED[s.kind]}({acc[0]}, {args[0]})")
 
@@ -169,16 +149,8 @@ class LoopReduction:
         place = f"tl.where(r_mask, r, {_NOWHERE}).to(tl.int64)"
         code.writer.line(f"{acc}, {at} = {_POSITIONS[kind]}({acc}, {at}, {value}, {place})")
 
-    def _welford(self, code: Code, value: str, keep: Callable[[str, str], None]) -> None:
-        mean, squares, count = self._acc
-        apart = code.names.take(f"{self._s.names[0]}_apart")
-        code.writer.line(f"{apart} = {value} - {mean}")
-        keep(count, f"{count} + 1.0")
-        keep(mean, f"{mean} + {apart} / {count}")
-        keep(squares, f"{squares} + {apart} * ({value} - {mean})")
-
     def end(self, code: Code) -> None:
-        """Write how the accumulators are merged."""
+        """Emit the reduction of the accumulators."""
         s, acc, dtype = self._s, self._acc, self._s.dtype
         match s.kind:
             case ReduceKind.SUM | ReduceKind.DOT:
@@ -186,22 +158,8 @@ class LoopReduction:
             case ReduceKind.ARGMIN | ReduceKind.ARGMAX:
                 _first(code, s, acc[0], self._at)
             case ReduceKind.WELFORD:
-                words = [code.names.take(name) for name in s.names]
-                joined = ", ".join(acc)
-                code.writer.line(
-                    f"{', '.join(words)} = tl.reduce(({joined}), 1, gy_welford, keep_dims=True)"
-                )
-                for name, word in zip(s.names, words, strict=True):
-                    code.values[name] = Value(word, dtype, True, False)
+                _points(code, s, _reduced(f"({', '.join(acc)})", "gy_welford"))
             case ReduceKind.ONLINE_SOFTMAX:
-                m, total = s.names
-                _point(code, m, _reduced(acc[0], "gy_maximum"), dtype)
-                top = code.values[m].text
-                power = f"libdevice.exp(tl.where({acc[0]} == {top}, 0.0, {acc[0]} - {top}))"
-                _point(code, total, _sum(f"{acc[1]} * {power}", dtype), dtype)
-                word = code.values[total].text
-                # The definition subtracts the infinity from itself.
-                finite = f"(({top} - {top}) == 0) | (extent <= 0)"
-                code.writer.line(f'{word} = tl.where({finite}, {word}, float("nan"))')
+                _points(code, s, f"gy_exponentials({', '.join(acc)}, extent)")
             case _:
                 _point(code, s.names[0], _reduced_as(acc[0], s.kind, dtype), dtype)

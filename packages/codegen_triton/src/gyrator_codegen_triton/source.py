@@ -1,12 +1,13 @@
-"""What stands around a kernel's function: the user's lines, its arguments, and the text's head."""
+"""The source around a kernel's body: origins, parameters, imports and helper functions."""
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.resources import files
 from typing import Protocol
 
 from gyrator_codegen import Names, Writer, write_origins
 from gyrator_codegen_triton.dtypes import pointer
-from gyrator_codegen_triton.support import preamble
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import Expr, ShapeFacts, Sym, subs
 from gyrator_ir.kernel.nodes import Launchable, Numerics
@@ -14,25 +15,51 @@ from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelArgument, KernelSource
 from gyrator_ir.tile.nodes import TiledKernel
 
+HEAD = """\
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+"""
+
+_HELPERS = {
+    helper[1]: helper[0]
+    for helper in re.finditer(
+        r"@triton\.jit\ndef (\w+)(?:.+\n|\n(?= ))*",
+        files("gyrator_codegen_triton.prelude").joinpath("helpers.txt").read_text("utf-8"),
+    )
+}
+"""Helper functions by name, each after the functions that it uses."""
+
+RESERVED = frozenset(_HELPERS) | frozenset(
+    "and as assert async await break class continue def del elif else except finally for from "
+    "global if import in is lambda nonlocal not or pass raise return try while with yield True "
+    "False None triton tl libdevice XBLOCK RBLOCK x r x_mask r_mask points extent start range "
+    "x_fours r_fours pair pair_mask first float int bool min max num_warps num_stages num_ctas "
+    "grid warmup".split()
+)
+"""Names that generated names must not shadow."""
+
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
 ALIGNMENT = 16
-"""Bytes that pointers are usually aligned to, and the divisor of sizes that matters: accesses of
-whole vectors need both."""
+"""Usual alignment of pointers in bytes, and the divisor of sizes, that vector accesses need."""
 
 
-class Written(Protocol):
-    """A kernel's text, as far as it is written."""
+class EmittedText(Protocol):
+    """The state of a kernel being emitted."""
 
     writer: Writer
     names: Names
     wide: bool
-    """Indices have 64 bits."""
+    """Whether indices have 64 bits."""
 
 
 @contextmanager
 def function(
-    launched: Launchable, symbol: str, code: Written, blocks: str, origins: Sequence[Origin]
+    launched: Launchable, symbol: str, code: EmittedText, blocks: str, origins: Sequence[Origin]
 ) -> Iterator[None]:
-    """Write a function, whose body the `with` body writes. `blocks` are names of lengths."""
+    """Emit a function, whose body the `with` body emits. `blocks` are the names of block
+    lengths."""
     parameters = [code.names.stable(b.name) for b in launched.parameters]
     sizes = [code.names.stable(s.name) for s in launched.sizes]
     lengths = [f"{b}: tl.constexpr" for b in blocks.split()]
@@ -48,14 +75,14 @@ def function(
 def source_of(
     kernel: Launchable,
     symbol: str,
-    code: Written,
+    code: EmittedText,
     facts: ShapeFacts,
     candidates: tuple[Configuration, ...],
     programs: Expr,
 ) -> tuple[KernelSource, str]:
-    """Return the written kernel as a text that runs on its own, and the function alone.
+    """Return the emitted kernel as self-contained source, and the function's text alone.
 
-    `programs` says how many run, over the kernel's sizes and the blocks of a candidate.
+    `programs` is the number of programs, over the kernel's sizes and the blocks of a candidate.
     """
     text = code.writer.text
     head = preamble(text)
@@ -73,16 +100,15 @@ def source_of(
 
 
 def blocks_over(length: Expr, block: str) -> Expr:
-    """Return how many blocks of a candidate's entry cover a length."""
+    """Return the number of blocks that cover a length, for the block length named `block`."""
     size = Sym(block)
     return (length + size - 1) // size
 
 
 def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
-    """Return the candidates with the compiler's options without which results would be others.
+    """Return the candidates with the compiler options that are required for correct results.
 
-    `enable_fp_fusion` is 0 where each operation rounds, `debug` is 1 where the kernel checks
-    indices.
+    `enable_fp_fusion` is 0 if each operation must round; `debug` is 1 if the kernel checks indices.
     """
     kernel = tiled.kernel
     more: list[tuple[str, int]] = []
@@ -95,8 +121,10 @@ def options(tiled: TiledKernel) -> tuple[Configuration, ...]:
     return tuple(Configuration((*c.values, *more)) for c in tiled.candidates)
 
 
-def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[KernelArgument, ...]:
-    """Return the types of the function's parameters, and what they are likely multiples of."""
+def _arguments(
+    kernel: Launchable, code: EmittedText, facts: ShapeFacts
+) -> tuple[KernelArgument, ...]:
+    """Return the types of the function's parameters, and their likely divisors."""
     buffers = (
         KernelArgument(code.names.stable(b.name), pointer(b.dtype), ALIGNMENT)
         for b in kernel.parameters
@@ -109,3 +137,14 @@ def _arguments(kernel: Launchable, code: Written, facts: ShapeFacts) -> tuple[Ke
         for s in kernel.sizes
     )
     return (*buffers, *numbers)
+
+
+def preamble(text: str) -> str:
+    """Return the imports and helper functions that kernel source needs."""
+    words = set(_WORD.findall(text))
+    chosen: list[str] = []
+    for name, function in reversed(_HELPERS.items()):
+        if name in words:
+            words.update(_WORD.findall(function))
+            chosen.append(f"\n\n{function}")
+    return HEAD + "".join(reversed(chosen)) + "\n\n"

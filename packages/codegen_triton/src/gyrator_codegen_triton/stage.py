@@ -1,16 +1,16 @@
-"""The Triton kernel language: kernels in, translation units out."""
+"""The Triton kernel language: from kernels to translation units."""
 
 from typing import ClassVar
 
 from attrs import frozen
 
-from gyrator_codegen import Names, TilingLanguage
+from gyrator_codegen import Names, TilingLanguage, batched
+from gyrator_codegen.language import alone
 from gyrator_codegen.passes import block_pipeline
-from gyrator_codegen_triton.expressible import check_expressible
 from gyrator_codegen_triton.kernel import emit_kernel
 from gyrator_codegen_triton.product import emit_product
-from gyrator_codegen_triton.refusals import refusal
-from gyrator_codegen_triton.support import RESERVED, preamble
+from gyrator_codegen_triton.refusals import check_tiling, refusal
+from gyrator_codegen_triton.source import RESERVED, preamble
 from gyrator_codegen_triton.templates.emit import emit_template
 from gyrator_codegen_triton.templates.rank_templates import RankTemplates
 from gyrator_codegen_triton.templates.refusals import template_refusal
@@ -26,22 +26,17 @@ from gyrator_ir.tile.nodes import TiledGroup, TiledKernel, TiledTemplate, TilePr
 
 @frozen
 class TritonBackend(TilingLanguage):
-    """Kernels as Triton text: a `TemplateBackend` and a `TilingBackend`.
+    """Emits kernels as Triton source: a `TemplateBackend` and a `TilingBackend`.
 
-    A unit's text defines one function a kernel, `KernelSource.symbol`; `KernelSource.grid` says how
-    many programs run. Each `KernelSource.text` is a program of its own. The kernels of a group all
-    do the same.
+    A unit defines one function per kernel, `KernelSource.symbol`; `KernelSource.grid` is the number
+    of programs. Each `KernelSource.text` is self-contained. The kernels of a group are identical.
     """
 
     package: ClassVar[str] = "gyrator_codegen_triton"
-
-    @property
-    def name(self) -> str:
-        """`triton`."""
-        return "triton"
+    name: ClassVar[str] = "triton"
 
     def refuses(self, kernel: Kernel, target: Target) -> Diagnostic | None:
-        """Say why this kernel can't be written, or None."""
+        """Return why this kernel cannot be emitted, or None."""
         return refusal(kernel, target, lambda k: self._tiled(k, target))
 
     def _tiled(self, kernel: Kernel, target: Target) -> TiledKernel:
@@ -50,66 +45,48 @@ class TritonBackend(TilingLanguage):
         return tiled
 
     def passes(self, target: Target) -> tuple[Pass[TileProgram], ...]:
-        """Return those of `block_pipeline`, and what ranks configurations of templates."""
-        return (*block_pipeline(target), RankTemplates(target.heuristics))
+        """Return the passes of `block_pipeline`, followed by `rank-templates`."""
+        heuristics = target.heuristics
+        return (*block_pipeline(target), RankTemplates(heuristics.cores, heuristics.shared_bytes))
 
     def emit_tiled(self, program: TileProgram, target: Target) -> tuple[TranslationUnit, ...]:
-        """Write tiled kernels, in units of about `unit_statements`, and groups and templates, a
-        unit each.
+        """Return the units of a tiled program. Kernels are batched into units of about
+        `unit_statements` statements; groups and templates get a unit each.
 
         Raises:
-            UnsupportedError: for decisions that Triton kernels can't express.
+            UnsupportedError: for tiling decisions that Triton kernels cannot express.
         """
         takes("emit_tiled", program, TileProgram)
         takes("emit_tiled", target, Target)
-        names = Names(RESERVED)
-        units: list[TranslationUnit] = []
-        groups: list[TranslationUnit] = []
-        templates: list[TranslationUnit] = []
-        sources: list[KernelSource] = []
-        bodies: list[str] = []
-        statements = 0
-
-        def close() -> None:
-            text = "\n\n".join(bodies)
-            name = f"unit{len(units)}"
-            units.append(TranslationUnit(name, "triton", preamble(text) + text, tuple(sources)))
-            sources.clear()
-            bodies.clear()
-
         for tiled in program.kernels:
-            check_expressible(tiled)
-            if isinstance(tiled, TiledGroup):
-                symbol = names.take(tiled.name)
-                source = _group(tiled, program, target, symbol)
-                name = f"group{len(groups)}"
-                groups.append(TranslationUnit(name, "triton", source.text, (source,)))
-                continue
-            if isinstance(tiled, TiledTemplate):
-                symbol = names.take(tiled.kernel.name)
-                source = emit_template(tiled, program.facts, program.origins, target, symbol)
-                name = f"template{len(templates)}"
-                templates.append(TranslationUnit(name, "triton", source.text, (source,)))
-                continue
-            assert isinstance(tiled, TiledKernel)
-            symbol = names.take(tiled.kernel.name)
-            source, body = _written(tiled, program, target, symbol)
-            sources.append(source)
-            bodies.append(body)
-            statements += sum(len(stage.body) for stage in tiled.kernel.stages) + 4
-            if statements >= target.heuristics.unit_statements:
-                close()
-                statements = 0
-        if sources:
-            close()
-        return (*units, *groups, *templates)
+            check_tiling(tiled)
+        names, facts, origins = Names(RESERVED), program.facts, program.origins
+        kernels = (k for k in program.kernels if isinstance(k, TiledKernel))
+        groups = (k for k in program.kernels if isinstance(k, TiledGroup))
+        templates = (k for k in program.kernels if isinstance(k, TiledTemplate))
+        emitted = [_emitted(k, program, target, names.take(k.kernel.name)) for k in kernels]
+        limit = target.heuristics.unit_statements
+        units = (
+            *((n, preamble(t) + t, s) for n, t, s in batched(program, emitted, limit, 1, "\n\n")),
+            *alone("group", (_group(k, program, target, names.take(k.name)) for k in groups)),
+            *alone(
+                "template",
+                (
+                    emit_template(k, facts, origins, target, names.take(k.kernel.name))
+                    for k in templates
+                ),
+            ),
+        )
+        return tuple(
+            TranslationUnit(name, "triton", text, sources) for name, text, sources in units
+        )
 
     def refuses_template(self, kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-        """Say why this template can't be written, or None."""
+        """Return why this template cannot be emitted, or None."""
         return template_refusal(kernel, target)
 
 
-def _written(
+def _emitted(
     tiled: TiledKernel, program: TileProgram, target: Target, symbol: str
 ) -> tuple[KernelSource, str]:
     facts, origins = program.facts, program.origins

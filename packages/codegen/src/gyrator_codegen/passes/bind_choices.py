@@ -1,4 +1,4 @@
-"""`bind-choices`: kernels whose choices are made."""
+"""`bind-choices`: replace choices by values."""
 
 from typing import ClassVar
 
@@ -11,13 +11,13 @@ from gyrator_ir.tile.nodes import TileProgram
 
 @frozen
 class BindChoices:
-    """Replace each choice by the value that the first candidate gives it.
+    """Replace each choice by its value in the first candidate.
 
-    Languages whose kernels have no parameters for choices run it before they print.
+    Languages whose kernels have no parameters for choices run this pass before they print.
     """
 
     name: ClassVar[str] = "bind-choices"
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program without choices."""
+        """Return the program with all choices bound."""
         return each_kernel(program, lambda tiled, _: bound(tiled))

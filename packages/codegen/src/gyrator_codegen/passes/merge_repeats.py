@@ -1,4 +1,4 @@
-"""`merge-repeats`: kernels that differ only in names, as the layers of a model do, are one."""
+"""`merge-repeats`: merge kernels that differ only in names, such as those of a model's layers."""
 
 from typing import ClassVar
 
@@ -24,12 +24,12 @@ Shape = tuple[object, ...]
 
 @frozen
 class MergeRepeats:
-    """Keep the first of kernels that differ only in names. It goes before what makes decisions."""
+    """Keep the first of kernels that differ only in names. This pass runs before any decisions."""
 
     name: ClassVar[str] = "merge-repeats"
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program whose kernels all differ."""
+        """Return the program with duplicates replaced by `Repeat`."""
         first: dict[Shape, str] = {}
         kernels: list[Tiled] = []
         for k in program.kernels:
@@ -37,8 +37,8 @@ class MergeRepeats:
                 k = _merged(k)
             elif isinstance(k, TiledKernel):
                 own = k.kernel.name
-                known = first.setdefault(_shape(k.kernel), own)
-                k = k if known == own else Repeat(own, known)
+                original = first.setdefault(_shape(k.kernel), own)
+                k = k if original == own else Repeat(own, original)
             kernels.append(k)
         if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
             return program
@@ -46,21 +46,21 @@ class MergeRepeats:
 
 
 def _merged(group: TiledGroup) -> TiledGroup:
-    places: dict[Shape, int] = {}
-    kept: list[TiledKernel] = []
+    indices: dict[Shape, int] = {}
+    kernels: list[TiledKernel] = []
     new: list[int] = []
     for k in group.kernels:
-        place = places.setdefault(_shape(k.kernel), len(kept))
-        if place == len(kept):
-            kept.append(k)
-        new.append(place)
-    if len(kept) == len(group.kernels):
+        index = indices.setdefault(_shape(k.kernel), len(kernels))
+        if index == len(kernels):
+            kernels.append(k)
+        new.append(index)
+    if len(kernels) == len(group.kernels):
         return group
-    return evolve(group, kernels=tuple(kept), members=tuple(new[n] for n in group.members))
+    return evolve(group, kernels=tuple(kernels), members=tuple(new[n] for n in group.members))
 
 
 def _shape(kernel: Kernel) -> Shape:
-    """Return what makes the kernel's text: all but the names of values and buffers."""
+    """Return a key of the kernel that does not depend on the names of values and buffers."""
     buffers = {b.name: k for k, b in enumerate(kernel.parameters)}
     buffers |= {t.name: -1 - k for k, t in enumerate(kernel.locals)}
     values: dict[str, int] = {}
@@ -84,12 +84,12 @@ def _shape(kernel: Kernel) -> Shape:
 
 
 def _statement(s: KernelStatement, values: dict[str, int], buffers: dict[str, int]) -> Shape:
-    def maybe(name: str | None) -> int | None:
+    def number(name: str | None) -> int | None:
         return None if name is None else values[name]
 
     match s:
         case Load(_, buffer, index, mask):
-            return (Load, buffers[buffer], index, maybe(mask))
+            return (Load, buffers[buffer], index, number(mask))
         case Let(_, op, args, dtype):
             return (Let, op, dtype, *(values[a] for a in args))
         case Const(_, value, dtype):
@@ -97,9 +97,9 @@ def _statement(s: KernelStatement, values: dict[str, int], buffers: dict[str, in
         case IndexValue(_, e, dtype):
             return (IndexValue, e, dtype)
         case Bind(symbol, value, size, wrap, check, mask):
-            return (Bind, symbol, values[value], size, wrap, check, maybe(mask))
+            return (Bind, symbol, values[value], size, wrap, check, number(mask))
         case Store(buffer, index, value, mode, mask):
-            return (Store, buffers[buffer], index, values[value], mode, maybe(mask))
+            return (Store, buffers[buffer], index, values[value], mode, number(mask))
         case Reduce(_, kind, args, dtype):
             return (Reduce, kind, dtype, *(values[a] for a in args))
         case ScanStep(_, kind, args, dtype, reverse):

@@ -1,4 +1,4 @@
-"""`nonempty-rows`: kernels each of whose points has inner elements."""
+"""`nonempty-rows`: prove that no inner axis is empty."""
 
 from typing import ClassVar
 
@@ -12,7 +12,7 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class NonemptyRows(KernelPass):
-    """Prove that no inner axis is empty; of constant extents alone, without `symbolic`."""
+    """Prove that no inner axis is empty; without `symbolic`, only for constant extents."""
 
     symbolic: bool = True
 

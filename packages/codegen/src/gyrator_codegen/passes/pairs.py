@@ -1,4 +1,4 @@
-"""Accesses to neighbours that may be one access of both."""
+"""Accesses of adjacent elements that can be combined into one access."""
 
 from collections.abc import Sequence
 
@@ -10,12 +10,12 @@ from gyrator_ir.kernel.nodes import KernelStatement
 def pairs_of(
     body: Sequence[KernelStatement], strided: set[Expr], buffers: set[str]
 ) -> list[tuple[int, int]]:
-    """Return places of two loads that no store to their buffer parts, or of two stores that no
-    other access of it does."""
-    found: list[tuple[int, int]] = []
+    """Return the indices of pairs of loads without a store to their buffer in between, and of pairs
+    of stores without another access of their buffer in between."""
+    pairs: list[tuple[int, int]] = []
     loads: dict[tuple[str, Expr], int] = {}
     stores: dict[tuple[str, Expr], int] = {}
-    for place, s in enumerate(body):
+    for position, s in enumerate(body):
         if not isinstance(s, Load | Store):
             continue
         reads = isinstance(s, Load)
@@ -30,7 +30,7 @@ def pairs_of(
         opened = loads if reads else stores
         first = opened.pop((s.buffer, s.index), None)
         if first is None:
-            opened[s.buffer, s.index + ONE] = place
+            opened[s.buffer, s.index + ONE] = position
         else:
-            found.append((first, place))
-    return sorted(found)
+            pairs.append((first, position))
+    return sorted(pairs)

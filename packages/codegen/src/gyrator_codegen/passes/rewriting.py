@@ -1,4 +1,4 @@
-"""What tile passes share."""
+"""Base class and helpers of tile passes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -14,33 +14,33 @@ from gyrator_ir.tile.nodes import Reduction, Tiled, TiledGroup, TiledKernel, Til
 Tile = Callable[[TiledKernel, ShapeFacts], TiledKernel]
 TileMember = Callable[[TiledKernel, ShapeFacts, int], TiledKernel]
 Reduced = Sequence[tuple[Reduce, Reduction]]
-"""What a stage reduces, and how so far."""
+"""The reductions of a stage, and the decisions about them so far."""
 Decide = Callable[[Stage, Reduced], Iterable[Reduction]]
 
 
 def each_kernel(program: TileProgram, tile: Tile) -> TileProgram:
-    """Return the program with `tile` applied to every kernel, those of groups included."""
+    """Return the program with `tile` applied to every kernel, including those of groups."""
     return each_member(program, lambda k, facts, members: tile(k, facts))
 
 
 class KernelPass(ABC):
-    """A pass that decides for each kernel by itself."""
+    """A pass that makes its decision for each kernel separately."""
 
     __slots__ = ()
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with every kernel, those of groups included, as the pass has it."""
+        """Return the program with the pass applied to every kernel, including those of groups."""
         return each_kernel(program, self._tile)
 
     @abstractmethod
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        """Return a kernel with what the pass decides."""
+        """Return the kernel with the decision of the pass."""
 
 
 def each_member(program: TileProgram, tile: TileMember) -> TileProgram:
-    """Return the program with `tile` applied to every kernel, which is told how many members its
-    launch has: one, but for groups."""
-    return _with(program, [_one(k, program.facts, tile) for k in program.kernels])
+    """Return the program with `tile` applied to every kernel. Its third argument is the number of
+    members of the launch, which is 1 except for groups."""
+    return _with(program, [_applied(k, program.facts, tile) for k in program.kernels])
 
 
 def each_alone(program: TileProgram, tile: Tile) -> TileProgram:
@@ -57,7 +57,7 @@ def _with(program: TileProgram, kernels: Sequence[Tiled]) -> TileProgram:
     return evolve(program, kernels=tuple(kernels))
 
 
-def _one(kernel: Tiled, facts: ShapeFacts, tile: TileMember) -> Tiled:
+def _applied(kernel: Tiled, facts: ShapeFacts, tile: TileMember) -> Tiled:
     if isinstance(kernel, TiledKernel):
         return tile(kernel, facts, 1)
     if not isinstance(kernel, TiledGroup):
@@ -69,13 +69,14 @@ def _one(kernel: Tiled, facts: ShapeFacts, tile: TileMember) -> Tiled:
 
 
 def each_stage(tiled: TiledKernel, decide: Decide) -> TiledKernel:
-    """Return the kernel with `decide` applied to every stage that reduces, but those that walk
-    elements in order: scans and sorts."""
+    """Return the kernel with `decide` applied to every stage that has reductions but no scan or
+    sort."""
     recorded = iter(tiled.reductions)
-    found: list[Reduction] = []
+    decisions: list[Reduction] = []
     for stage in tiled.kernel.stages:
-        here = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
-        found += [r for _, r in here] if not here or ordered(stage) else decide(stage, here)
-    if all(new is old for new, old in zip(found, tiled.reductions, strict=True)):
+        reduced = [(s, next(recorded)) for s in stage.body if isinstance(s, Reduce)]
+        unchanged = not reduced or ordered(stage)
+        decisions += [r for _, r in reduced] if unchanged else decide(stage, reduced)
+    if all(new is old for new, old in zip(decisions, tiled.reductions, strict=True)):
         return tiled
-    return evolve(tiled, reductions=tuple(found))
+    return evolve(tiled, reductions=tuple(decisions))

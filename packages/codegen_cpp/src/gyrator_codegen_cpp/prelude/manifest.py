@@ -1,4 +1,4 @@
-"""Which section of the prelude provides which name, and the assembly of a minimal prelude."""
+"""The index of prelude sections by provided names, and the assembly of a minimal prelude."""
 
 import enum
 import functools
@@ -12,13 +12,13 @@ from gyrator_ir.diagnostics import GyratorError
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"(?:gy|GY|omp|GOMP)_\w+")
-"""Names of the prelude but for those of types, which are in every prelude."""
+"""Names of the prelude other than types, which are in every prelude."""
 _MACRO = re.compile(r"^#define (GY_\w+)", re.MULTILINE)
 _UNDEF = re.compile(r"^#undef (GY_\w+)", re.MULTILINE)
 _FUNCTION = re.compile(r"GY_FN [\w<>*& ]*?\b(gy_\w+)\(")
 _COMMENT = re.compile(r"^\s*//.*\n", re.MULTILINE)
 
-#: Order in which the files are read; inside a prelude a section stands after the sections it needs.
+#: Order in which the files are read. In a prelude, a section follows the sections that it needs.
 _HEADERS = (
     "types",
     "memory",
@@ -51,34 +51,39 @@ _HEADERS = (
     "transpose",
     "attention",
     "loops",
+    "gemm",
     "threads",
     "sort",
 )
 
 
 class UnknownPreludeName(GyratorError):
-    """A name was asked for that no section provides: ``GY-CPP-101``, with the unknown names."""
+    """A requested name is not provided by any section (``GY-CPP-101``)."""
 
 
 class Isa(enum.Enum):
-    """The instruction sets the prelude is written for; the value is the macro ``GY_ISA``."""
+    """The instruction sets that the prelude supports. The value is that of the macro ``GY_ISA``."""
 
     AVX512 = 512
     AVX2 = 256
     NEON = 128
     PLAIN = 0
 
+    @classmethod
+    def of(cls, arch: str) -> "Isa":
+        """Return the ISA of a `Target.arch`, `PLAIN` for an unknown one."""
+        return cls.__members__.get(arch.upper(), cls.PLAIN)
+
     @property
     def lanes(self) -> int:
-        """Lanes of a vector of 32-bit elements (``GY_LANES``); 1 where there are no vectors."""
+        """Lanes in a vector of 32-bit elements (``GY_LANES``); 1 without vectors."""
         return {Isa.AVX512: 16, Isa.AVX2: 8, Isa.NEON: 4, Isa.PLAIN: 1}[self]
 
     @property
     def flags(self) -> tuple[str, ...]:
         """The compiler's machine flags for this ISA.
 
-        Atomic operations that are not in line are functions of gcc's own library, which kernels
-        are not linked with.
+        Outlined atomic operations are functions of libgcc, which kernels are not linked with.
         """
         return {
             Isa.AVX512: (
@@ -95,13 +100,13 @@ class Isa(enum.Enum):
         }[self]
 
 
-_STAND_INS = {Isa.NEON: "neon"}
-"""The header of an instruction set whose sections stand in for others'."""
+_STAND_INS = {Isa.NEON: "neon", Isa.PLAIN: "plain"}
+"""Headers whose sections replace those of other headers, by instruction set."""
 
 
 @attrs.frozen
 class Section:
-    """A piece of a header: the names it provides, and those of others that its text needs."""
+    """A section of a header: the names that it provides, and those that it needs."""
 
     provides: tuple[str, ...]
     needs: frozenset[str]
@@ -110,7 +115,7 @@ class Section:
 
 @attrs.frozen
 class Header:
-    """One file of ``headers/``, by topic."""
+    """A file in ``headers/``."""
 
     name: str
     sections: tuple[Section, ...]
@@ -129,7 +134,7 @@ class Manifest:
     sections: tuple[Section, ...]
     index: Mapping[str, int]
     closures: tuple[tuple[int, ...], ...]
-    """By section: what it needs, itself last, each behind what it needs in turn."""
+    """For each section, its transitive dependences in topological order, itself last."""
 
 
 def header_text(name: str) -> str:
@@ -147,25 +152,27 @@ class _Block:
 
 
 def _split(text: str) -> list[_Block]:
-    """Cut a header at its ``//%`` lines; comments are dropped."""
+    """Split a header at its ``//%`` lines, and drop comments."""
     blocks = []
     for block in re.split(r"^//% ", text, flags=re.MULTILINE)[1:]:
         head, _, body = block.partition("\n")
         provides, _, needs = head.partition(":")
         body = _COMMENT.sub("", body)
         local = set(_UNDEF.findall(body))
-        found = [n for n in _MACRO.findall(body) if n not in local] + _FUNCTION.findall(body)
+        defined = [n for n in _MACRO.findall(body) if n not in local] + _FUNCTION.findall(body)
         blocks.append(
-            _Block(tuple(provides.split()), tuple(needs.split()), body, tuple(dict.fromkeys(found)))
+            _Block(
+                tuple(provides.split()), tuple(needs.split()), body, tuple(dict.fromkeys(defined))
+            )
         )
     return blocks
 
 
 def load_manifest(isa: Isa | None = None) -> Manifest:
-    """Read all headers (some milliseconds, once a process) and find what each section needs.
+    """Read all headers (a few milliseconds, once per process) and determine what each section
+    needs.
 
-    An instruction set may have sections of its own, which stand in for those that provide the same
-    names.
+    An instruction set may have its own sections, which replace those that provide the same names.
     """
     return _manifest(_STAND_INS.get(isa) if isa is not None else None)
 
@@ -194,14 +201,15 @@ def _manifest(own: str | None) -> Manifest:
 
 
 def names_in(text: str) -> frozenset[str]:
-    """The names of the prelude that occur in a piece of C++ text, but for those of types."""
+    """Return the names of the prelude, except types, that occur in C++ text."""
     return frozenset(load_manifest().index.keys() & set(_NAME.findall(text)))
 
 
 def assemble(names_used: Collection[str], isa: Isa) -> str:
-    """Return the least prelude that provides ``names_used``, with its types, for ``isa``.
+    """Return the smallest prelude that provides ``names_used``, and all types, for ``isa``.
 
-    Raises `UnknownPreludeName` for a name that no section provides.
+    Raises:
+        UnknownPreludeName: for a name that no section provides.
     """
     manifest = load_manifest(isa)
     unknown = sorted(set(names_used) - manifest.index.keys())
@@ -211,8 +219,8 @@ def assemble(names_used: Collection[str], isa: Isa) -> str:
             message=f"the C++ prelude has no {', '.join(unknown)}",
             help="emit only names that prelude/README.md lists",
         )
-    wanted = sorted({manifest.index[n] for n in ("types", *names_used)})
-    order = dict.fromkeys(k for number in wanted for k in manifest.closures[number])
+    section_numbers = sorted({manifest.index[n] for n in ("types", *names_used)})
+    order = dict.fromkeys(k for number in section_numbers for k in manifest.closures[number])
     macros = f"#define GY_ISA {isa.value}\n#define GY_LANES {isa.lanes}\n"
     macros += f"#define GY_VEC {int(isa.lanes > 1)}\n"
     return macros + "".join(manifest.sections[i].text for i in order)

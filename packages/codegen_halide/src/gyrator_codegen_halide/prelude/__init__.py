@@ -1,1 +1,1 @@
-"""Text that every unit has: Halide's side of the op table, of kernels, and the entry's C++."""
+"""Parts of every unit: ops and kernels for Halide, and the C++ of the entry function."""

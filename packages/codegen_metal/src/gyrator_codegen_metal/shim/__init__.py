@@ -1,7 +1,7 @@
-"""Metal text as C++ for a host: to run it where no such GPU is.
+"""Metal source compiled as host C++, to run it without a GPU.
 
-`metal_stdlib` has what kernels use of Metal's standard library. A function of the calling
-convention of C++ kernels runs each kernel's threadgroups.
+`metal_stdlib` implements the part of Metal's standard library that kernels use. A function with the
+calling convention of C++ kernels runs each kernel's threadgroups.
 """
 
 from functools import cache
@@ -24,7 +24,7 @@ def header() -> str:
 
 
 def host_unit(unit: TranslationUnit) -> TranslationUnit:
-    """Return a unit of Metal kernels as one of C++, its text as it is."""
+    """Return a C++ unit that includes the unmodified text of a unit of Metal kernels."""
     w = Writer()
     for source in {s.symbol: s for s in unit.kernels}.values():
         _function(w, source)
@@ -33,14 +33,14 @@ def host_unit(unit: TranslationUnit) -> TranslationUnit:
 
 
 def _function(w: Writer, source: KernelSource) -> None:
-    """Write the function that runs a kernel's threadgroups, one after another."""
+    """Emit the function that runs a kernel's threadgroups sequentially."""
     numbers = dict(source.candidates[0].values)
     sizes = [a.name for a in source.arguments if a.type.endswith("&")]
     buffers = source.arguments[: len(source.arguments) - len(sizes)]
-    given = [f"({a.type})buffers[{k}]" for k, a in enumerate(buffers)] + sizes
-    given += ["&failed"] if source.checks else []
-    run = f"{source.symbol}({', '.join([*given, 'group', 'thread'])});"
-    groups = CPrinter(lambda division: True)(source.grid[0])  # sizes are not negative
+    arguments = [f"({a.type})buffers[{k}]" for k, a in enumerate(buffers)] + sizes
+    arguments += ["&failed"] if source.checks else []
+    run = f"{source.symbol}({', '.join([*arguments, 'group', 'thread'])});"
+    groups = CPrinter(lambda division: True)(source.grid[0])  # sizes are non-negative
     launch = f"metal_shim::launch<{numbers[THREADS]}, {str(numbers[LANES] > 1).lower()}>"
     head = f'extern "C" int64_t {source.symbol}(void *const *buffers, const int64_t *sizes) {{'
     with w.block(head):

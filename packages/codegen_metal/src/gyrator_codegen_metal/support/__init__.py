@@ -1,13 +1,15 @@
-"""Functions of generated kernels in Metal, copied in when used.
+"""Helper functions of generated Metal kernels, included on demand.
 
-A line `//% name ...` of support.metal opens a section and says what it provides; sections stand
-after those that they use.
+A line `//% name ...` in support.metal starts a section and lists the names that it provides.
+Sections follow those that they use.
 """
 
 import re
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
+
+from gyrator_codegen.constants import CPP_WORDS
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
 HEAD = """\
@@ -18,25 +20,20 @@ using namespace metal;
 #endif
 #pragma clang fp contract(off)
 """
-"""Every operation rounds, and NaNs and infinities are what they are. Metal before 3.2 has no pragma
-for the second, and takes what the caller of its compiler says: PyTorch, safe mathematics."""
+"""Every operation rounds, and NaNs and infinities are honored. Metal before 3.2 has no pragma for
+the latter and uses the compiler option, which PyTorch sets to safe math."""
 
-RESERVED = frozenset(
-    "alignas alignof and asm auto bfloat bitand bitor bool break case catch char class compl const "
-    "constant constexpr continue decltype default delete device do double else enum explicit "
-    "export extern false float for fragment friend goto half if inline int kernel long metal "
-    "mutable namespace new noexcept not nullptr operator or precise private protected public "
-    "register return short signed sizeof static struct switch template this thread threadgroup "
-    "throw true try typedef typename uchar uint ulong union unsigned ushort using vertex virtual "
-    "void volatile while xor x r start lane group_index thread_index total extent live sound "
-    "failed max min INFINITY NAN exp log sin cos tan floor ceil trunc rint fabs fma copysign "
-    "pow sqrt y0 y1 j0 j1 jn yn gamma signgam index".split()
+RESERVED = CPP_WORDS | frozenset(
+    "bfloat constant device fragment half kernel metal precise thread threadgroup uchar uint ulong "
+    "ushort vertex x r start lane group_index thread_index total extent live sound failed max min "
+    "INFINITY NAN exp log sin cos tan floor ceil trunc rint fabs fma copysign pow sqrt y0 y1 j0 j1 "
+    "jn yn gamma signgam index".split()
 )
-"""Words that generated names must not be."""
+"""Names that generated names must not shadow."""
 
 
 class Section(NamedTuple):
-    """A part of the text."""
+    """A section of support.metal."""
 
     names: list[str]
     words: frozenset[str]
@@ -45,14 +42,14 @@ class Section(NamedTuple):
 
 @cache
 def sections() -> tuple[Section, ...]:
-    """Return the parts of support.metal, in order."""
+    """Return the sections of support.metal, in order."""
     text = files(__package__).joinpath("support.metal").read_text(encoding="utf-8")
     parts = (part.split("\n", 1) for part in text.split("//% ")[1:])
     return tuple(Section(n.split(), frozenset(_WORD.findall(body)), body) for n, body in parts)
 
 
 def preamble(text: str) -> str:
-    """Return what stands before kernels: the head, and the functions that they need."""
+    """Return the head of a source, with the helper functions that its kernels need."""
     words = set(_WORD.findall(text))
     chosen: list[str] = []
     for section in reversed(sections()):

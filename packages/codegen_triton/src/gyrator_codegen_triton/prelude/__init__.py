@@ -1,1 +1,1 @@
-"""Functions that generated kernels call: Triton text, of which a kernel gets what it uses."""
+"""Triton helper functions of generated kernels, included on demand."""

@@ -1,9 +1,9 @@
-"""Flash attention as one `@triton.jit` function: Dao et al. 2022 and Dao 2023.
+"""Flash attention as one `@triton.jit` function (Dao et al. 2022, Dao 2023).
 
-A program computes the results of `XBLOCK` queries of one head. It walks over the keys and values in
-blocks, and keeps of each row the largest score so far, the sum of the exponentials of the scores
-less that one, and the sum of the values weighted by them; the sums are scaled down whenever the
-largest score grows. No score is ever stored.
+A program computes the results of `XBLOCK` queries of one head. It iterates over blocks of keys and
+values, and maintains for each row the largest score so far, the sum of the exponentials of scores
+relative to it, and the sum of the values weighted by these exponentials. The sums are rescaled
+whenever the largest score grows. Scores are never stored.
 """
 
 import math
@@ -28,42 +28,42 @@ from gyrator_ir.provenance import Origin
 
 @define(eq=False)
 class AttentionKernel(AttentionText):
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     @property
     def mask(self) -> TensorRef | None:
-        """What is added to the scores, or says which of them count."""
+        """The bias that is added to the scores, or the boolean mask; None without one."""
         return self.kernel.inputs[3] if len(self.kernel.inputs) > 3 else None
 
     @property
     def sums(self) -> TensorRef | None:
-        """Where the logarithms of the sums go."""
+        """The output for the logarithms of the sums, or None."""
         return self.kernel.outputs[1] if len(self.kernel.outputs) > 1 else None
 
     def write(self, origins: Sequence[Origin]) -> None:
-        """Write the function."""
+        """Emit the function."""
         w = self.writer
         with self.function(self.symbol):
             write_origins(w, self.kernel.origins, origins)
             self.lengths()
-            self.places()
+            self.locate()
             self.start()
             self.loops()
             self.finish()
 
     @property
     def programs(self) -> Expr:
-        """A program for each block of rows of a head."""
+        """One program per block of rows of a head."""
         batch, heads = self.q.shape[:2]
         return blocks_over(self.padded, "XBLOCK") * (batch * heads)
 
     @property
     def padded(self) -> Expr:
-        """How many rows are written of one head."""
+        """Number of rows of a head to write, including padding."""
         return self.q.shape[2] if self.sums is None else self.sums.shape[2]
 
-    def places(self) -> None:
-        """Write which rows of which head the program computes, and where its tensors begin."""
+    def locate(self) -> None:
+        """Emit the program's head and rows, and pointers to its tensors."""
         w = self.writer
         heads = self.q.shape[1]
         padded = self.rows if self.padded == self.q.shape[2] else self.let("padded", self.padded)
@@ -85,10 +85,10 @@ class AttentionKernel(AttentionText):
         if self.sums is not None:
             tensors.append(("sums", self.sums, "head"))
         for name, t, head in tensors:
-            self.begin(name, t, head)
+            self.pointer(name, t, head)
 
     def start(self) -> None:
-        """Write the queries, and the sums as they are before the first key."""
+        """Emit the load of the queries, and the initialization of the accumulators."""
         w = self.writer
         e, f = vector_of(self.q), vector_of(self.v)
         w.line("x = first + tl.arange(0, XBLOCK)")
@@ -109,7 +109,7 @@ class AttentionKernel(AttentionText):
         w.line(f"acc = tl.zeros([XBLOCK, {f}], tl.float32)")
 
     def loops(self) -> None:
-        """Write the walk over blocks that need no masks, and over the rest."""
+        """Emit the loop over blocks that need no masks, and the loop over the others."""
         w, columns = self.writer, self.k.shape[2]
         if not self.causal and self.divides(columns):
             with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
@@ -126,7 +126,7 @@ class AttentionKernel(AttentionText):
             self.step(edge=True)
 
     def step(self, edge: bool) -> None:
-        """Write what is done with a block of keys and values; at the `edge` some do not count."""
+        """Emit the step for a block of keys and values, which is masked at the `edge`."""
         w = self.writer
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
@@ -140,7 +140,7 @@ class AttentionKernel(AttentionText):
         w.line(f"key = {load(at, masks)}")
         w.line(f"scores = tl.dot(query, key{self.exact})")
         scores(self, self.mask, bounded=edge, edge=edge)
-        self.weigh()
+        self.weights()
         s = self.v.strides
         at = self.address("value_head", ("r[:, None]", s[2]), ("f[None, :]", s[3]))
         masks = ["r_mask[:, None]"] * edge + ["f_mask[None, :]"] * padded_f
@@ -148,8 +148,8 @@ class AttentionKernel(AttentionText):
         w.line(f"acc = tl.dot(weights.to(value.dtype), value, acc * decay[:, None]{self.exact})")
         w.line("limit = top")
 
-    def weigh(self) -> None:
-        """Write the exponentials, less the largest score, and the sums of them."""
+    def weights(self) -> None:
+        """Emit the exponentials relative to the largest score, and the update of their sums."""
         w = self.writer
         log2e = math.log2(math.e)
         if additive(self, self.mask):
@@ -171,7 +171,7 @@ class AttentionKernel(AttentionText):
         w.line("total = total * decay + tl.sum(weights, 1)")
 
     def finish(self) -> None:
-        """Write the stores of the results."""
+        """Emit the stores of the results."""
         w = self.writer
         out = self.kernel.outputs[0]
         w.line("acc = acc / tl.where(total == 0, 1.0, total)[:, None]")

@@ -1,9 +1,8 @@
 """Launch configurations of attention, ranked by a model of memory, registers and idle cores.
 
-A program keeps `XBLOCK` queries and walks over `RBLOCK` keys and values at a time: it reads keys
-and values once for every `XBLOCK` queries, and what it holds of them lies in shared memory
-`num_stages` times, so that loads run ahead. The sums of the result and a block of scores lie in
-registers.
+A program keeps `XBLOCK` queries and iterates over blocks of `RBLOCK` keys and values. Keys and
+values are read once per `XBLOCK` queries and are in shared memory `num_stages` times, for
+prefetching. The accumulators of the result and a block of scores are in registers.
 """
 
 import math
@@ -13,18 +12,20 @@ from types import MappingProxyType
 from attrs import frozen
 
 from gyrator_ir.source import Configuration
-from gyrator_ir.target import Heuristics
 
-_LANES = 32  # threads of a warp, as far as choices go
-_REGISTERS = 230  # numbers that a thread holds without spilling, as measured on an H100
-_WAITING = MappingProxyType({1: 1.6, 2: 1.2})  # for loads, by stages
-_WAITING_GRADIENTS = MappingProxyType({1: 1.1, 2: 1.2})
-_GRADIENT_REGISTERS = 330  # two blocks of scores are alive in turn
+_LANES = 32  # assumed number of threads in a warp
+_REGISTERS = 230  # values per thread without spilling, as measured on an H100
+_WAITING = MappingProxyType({1: 1.6, 2: 1.2})  # cost factor of waiting for loads, by stages
+_WAITING_GRADIENTS = MappingProxyType({1: 1.1, 2: 1.03})
+_GRADIENT_REGISTERS = 260
+_ALIVE = 3  # live blocks of scores, and the maximum number of a formula:
+_MAX_ALIVE = 4
+_TOGETHER = 1.05  # cost factor of two warp groups that wait for each other
 _WAITING_WIDE = MappingProxyType({1: 1.3, 3: 1.1})  # exact products take longer than loads
-_SHARED = 49152  # bytes of shared memory that any device gives a program
-_MOST = 4  # candidates of a kernel
+_SHARED = 49152  # bytes of shared memory available to a program on any device
+_MAX_CANDIDATES = 4  # maximum number of candidates of a kernel
 LEAST_BLOCK = 16
-"""Places along each side of the smallest block."""
+"""Side length of the smallest block."""
 
 _SHAPES = (
     (128, 128, 8, 3),
@@ -50,114 +51,129 @@ _SHAPES = (
     (16, 32, 4, 2),
     (16, 16, 4, 1),
 )
-"""`XBLOCK`, `RBLOCK`, `num_warps` and `num_stages` that are worth a thought; the last fits any
+"""Configurations to consider: `XBLOCK`, `RBLOCK`, `num_warps`, `num_stages`. The last one fits any
 device."""
 
 _GRADIENT_SHAPES = (
-    (128, 128, 8, 2),
-    (128, 64, 4, 2),
-    (64, 128, 4, 2),
-    (64, 64, 4, 3),
-    (64, 64, 4, 2),
-    (64, 64, 4, 1),
-    (64, 32, 4, 3),
-    (32, 128, 4, 3),
-    (32, 64, 4, 3),
-    (32, 64, 4, 2),
-    (32, 32, 4, 2),
-    (32, 32, 4, 1),
-    (16, 16, 4, 1),
+    (128, 128, 128, 8, 2),
+    (128, 128, 64, 8, 3),
+    (128, 128, 64, 8, 2),
+    (128, 128, 64, 8, 1),
+    (128, 128, 32, 8, 3),
+    (128, 128, 32, 8, 2),
+    (128, 128, 32, 4, 2),
+    (64, 128, 64, 8, 2),
+    (64, 64, 64, 4, 3),
+    (64, 64, 64, 4, 2),
+    (64, 64, 64, 4, 1),
+    (64, 64, 32, 4, 3),
+    (64, 64, 32, 4, 2),
+    (32, 32, 32, 4, 2),
+    (32, 32, 32, 4, 1),
+    (16, 16, 16, 4, 1),
 )
-"""The same for gradients, whose programs walk along rows or along columns."""
+"""Configurations to consider: block lengths of rows, of columns, and of the loops of programs of
+either kind; `num_warps`, `num_stages`."""
 
 
 @frozen(kw_only=True)
 class Problem:
-    """What the model knows of an attention: numbers of typical sizes."""
+    """The parameters of the performance model, for typical sizes."""
 
     heads: int
-    """Of all batches."""
+    """Number of heads of all batches."""
     rows: int
     columns: int
     query: int
-    """Numbers of a query or key as it is held: a power of two."""
+    """Padded length of a query or key: a power of two."""
     value: int
     width: int
-    """Bytes of an element."""
+    """Size of an element in bytes."""
     row_block: int = 0
-    """Blocks of rows fill one of so many; 0 for any."""
+    """Length of the mask's blocks of rows, which blocks must divide; 0 without one."""
     column_block: int = 0
+    slopes: int = 0
+    """Number of statements in the formula of the score gradients."""
 
-    def takes(self, x: int, r: int) -> bool:
-        """Whether blocks of `x` rows and `r` columns fill those of a block mask."""
+    def matches_mask(self, x: int, r: int) -> bool:
+        """Return whether blocks of `x` rows and `r` columns divide those of the block mask."""
         return not self.row_block % x and not self.column_block % r
 
 
-Shape = tuple[int, int, int, int]
+Shape = tuple[int, ...]
+_BLOCKS = ("XBLOCK", "RBLOCK")
+_GRADIENT_BLOCKS = (*_BLOCKS, "KBLOCK")
 
 
-def candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
-    """Return configurations, the best guess first."""
-    fitting = list(_fitting(problem, heuristics.shared_bytes or _SHARED)) or [_SHAPES[-1]]
-    return _ranked(fitting, lambda shape: _price(shape, problem, heuristics))
+def candidates(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
+    """Return configurations, best estimate first."""
+    fitting = list(_fitting(problem, shared or _SHARED)) or [_SHAPES[-1]]
+    return _ranked(_BLOCKS, fitting, lambda shape: _price(shape, problem, cores))
 
 
-def gradient_candidates(problem: Problem, heuristics: Heuristics) -> tuple[Configuration, ...]:
-    """Return configurations for the gradients, the best guess first."""
-    shared = heuristics.shared_bytes or _SHARED
+def gradient_candidates(problem: Problem, cores: int, shared: int) -> tuple[Configuration, ...]:
+    """Return configurations for the gradients, best estimate first."""
+    shared = shared or _SHARED
     fitting = [
         s
         for s in _GRADIENT_SHAPES
-        if problem.takes(*s[:2]) and _gradient_bytes(s, problem) <= shared
+        if problem.matches_mask(s[0], s[2]) and problem.matches_mask(s[2], s[1])
+        if _gradient_bytes(s, problem) <= shared
     ]
     return _ranked(
-        fitting or [_GRADIENT_SHAPES[-1]], lambda shape: _gradient_price(shape, problem, shared)
+        _GRADIENT_BLOCKS,
+        fitting or [_GRADIENT_SHAPES[-1]],
+        lambda shape: _gradient_price(shape, problem, shared),
     )
 
 
 def _gradient_bytes(shape: Shape, problem: Problem) -> int:
-    """Return the shared memory of a program: its vectors, those it walks over, and weights."""
-    x, r, _, stages = shape
-    vectors = max(r + stages * x, x + stages * r) * (problem.query + problem.value)
-    if problem.width > 2:  # exact products take their left factors from there once more
+    """Return the shared memory of a program: its own vectors, those of its loop, and weights."""
+    x, r, k, _, stages = shape
+    vectors = (max(x, r) + stages * k) * (problem.query + problem.value)
+    if problem.width > 2:  # exact products also read their left factors from shared memory
         vectors += max(x, r) * (problem.query + problem.value)
-    return (vectors + x * r) * problem.width
+    return (vectors + max(x, r) * k) * problem.width
 
 
-def _ranked(shapes: Sequence[Shape], price: Callable[[Shape], float]) -> tuple[Configuration, ...]:
-    return tuple(
-        Configuration((("XBLOCK", x), ("RBLOCK", r), ("num_warps", warps), ("num_stages", stages)))
-        for x, r, warps, stages in sorted(shapes, key=price)[:_MOST]
-    )
+def _ranked(
+    names: Sequence[str], shapes: Sequence[Shape], price: Callable[[Shape], float]
+) -> tuple[Configuration, ...]:
+    names = (*names, "num_warps", "num_stages")
+    best = sorted(shapes, key=price)[:_MAX_CANDIDATES]
+    return tuple(Configuration(tuple(zip(names, shape, strict=True))) for shape in best)
 
 
 def _gradient_price(shape: Shape, problem: Problem, shared: int) -> float:
-    x, r, warps, stages = shape
+    x, r, k, warps, stages = shape
     rows, columns = max(problem.rows, 1), max(problem.columns, 1)
     work = (-(-rows // x) * x / rows) * (-(-columns // r) * r / columns)
-    numbers = (r * (problem.query + problem.value) + 3 * x * r) / (_LANES * warps)
+    alive = _ALIVE + min(problem.slopes, _MAX_ALIVE)
+    numbers = max(x, r) * (problem.query + problem.value + alive * k) / (_LANES * warps)
     spilled = math.pow(max(1.0, numbers / _GRADIENT_REGISTERS), 3)
-    reread = (1 + 8 / x) * (1 + 8 / r)
-    # Four warps of a matrix unit take 64 rows: queries for some programs, keys for others.
+    # Four warps feed a matrix unit; each group of four processes a share of the loop's block.
+    reread = (1 + 2 / x) * (1 + 2 / r) * (1 + 2 * warps / k)
+    # Four warps of a matrix unit process 64 rows: queries in some programs, keys in others.
     idle = math.sqrt(max(1.0, 16 * warps / x) * max(1.0, 16 * warps / r))
     resident = shared // _gradient_bytes(shape, problem) * warps
     lonely = math.sqrt(max(1.0, 8 / max(resident, 1)))
-    return work * spilled * reread * idle * lonely * _WAITING_GRADIENTS.get(stages, 1.0)
+    waiting = _WAITING_GRADIENTS.get(stages, 1.0) * (_TOGETHER if warps > 4 else 1.0)
+    return work * spilled * reread * idle * lonely * waiting
 
 
 def _fitting(problem: Problem, shared: int) -> Iterator[Shape]:
     for shape in _SHAPES:
-        if problem.takes(*shape[:2]) and _bytes(shape, problem) <= shared:
+        if problem.matches_mask(*shape[:2]) and _bytes(shape, problem) <= shared:
             yield shape
 
 
 def _bytes(shape: Shape, problem: Problem) -> int:
-    """Return the shared memory of a program: queries, and the keys and values under way."""
+    """Return the shared memory of a program: queries, and the prefetched keys and values."""
     x, r, _, stages = shape
-    held = x * problem.query + stages * r * (problem.query + problem.value)
-    if problem.width > 2:  # exact products take their left factors from there once more
-        held += x * (r + problem.query)
-    return held * problem.width
+    numbers = x * problem.query + stages * r * (problem.query + problem.value)
+    if problem.width > 2:  # exact products also read their left factors from shared memory
+        numbers += x * (r + problem.query)
+    return numbers * problem.width
 
 
 def least_bytes(problem: Problem, gradients: bool) -> int:
@@ -167,7 +183,7 @@ def least_bytes(problem: Problem, gradients: bool) -> int:
     return _bytes(_SHAPES[-1], problem)
 
 
-def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuristics) -> float:
+def _price(shape: Shape, problem: Problem, cores: int) -> float:
     x, r, warps, stages = shape
     rows, columns = max(problem.rows, 1), max(problem.columns, 1)
     tiles, steps = -(-rows // x), -(-columns // r)
@@ -175,9 +191,9 @@ def _price(shape: tuple[int, int, int, int], problem: Problem, heuristics: Heuri
     numbers = x * (problem.value + 2.5 * r) / (_LANES * warps)
     spilled = math.pow(max(1.0, numbers / _REGISTERS), 3)
     reread = (1 + 8 / x) * (1 + 6 / r)
-    alone = 1 + x / 384  # large programs have few beside them that work while they wait
+    alone = 1 + x / 384  # few large programs are resident to hide latency
     uneven = math.pow(max(1.0, r / problem.value), 0.3)
     waiting = (_WAITING_WIDE if problem.width > 2 else _WAITING).get(stages, 1.0)
     programs = max(problem.heads * tiles, 1)
-    idle = -(-programs // heuristics.cores) * heuristics.cores / programs
+    idle = -(-programs // cores) * cores / programs
     return work * spilled * reread * alone * uneven * waiting * idle

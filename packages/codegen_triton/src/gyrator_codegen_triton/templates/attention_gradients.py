@@ -1,9 +1,9 @@
-"""The gradients of flash attention as one `@triton.jit` function: Dao 2023.
+"""The gradients of flash attention as one `@triton.jit` function (Dao 2023).
 
-The first programs compute the gradients of `RBLOCK` keys and values each, walking over the queries
-of all heads that look at them; the others those of `XBLOCK` queries, walking over the keys. Both
-compute the weights again, from the scores and the logarithms of their sums, so that no weight is
-ever stored and no sum is shared between programs.
+The first programs compute the gradients of `RBLOCK` keys and values each, in a loop over the
+queries of all heads that attend to them; the others those of `XBLOCK` queries, in a loop over the
+keys; both in blocks of `KBLOCK`. Both recompute the weights from the scores and the logarithms of
+their sums, so that no weight is stored and no sum is shared between programs.
 """
 
 import math
@@ -20,31 +20,31 @@ _LOG2E = math.log2(math.e)
 
 @define(eq=False)
 class GradientsKernel(GradientsText):
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     @property
     def mask(self) -> TensorRef | None:
-        """What is added to the scores, or says which of them count."""
+        """The bias that is added to the scores, or the boolean mask; None without one."""
         return self.kernel.inputs[6] if len(self.kernel.inputs) > 6 else None
 
     @property
     def empty_rows(self) -> bool:
-        """Whether rows may look nowhere."""
+        """Whether rows may be fully masked."""
         return self.mask is not None
 
     @property
-    def last_first(self) -> bool:
-        """Whether the last rows are begun first."""
+    def last_rows_first(self) -> bool:
+        """Whether the last rows are processed first."""
         return self.causal
 
-    def heads_of_rows(self, head: str) -> None:
-        """Write where what goes with the rows of a head begins."""
-        super().heads_of_rows(head)
+    def row_pointers(self, head: str) -> None:
+        """Emit pointers to the tensors of the rows of a head."""
+        super().row_pointers(head)
         if self.mask is not None:
-            self.begin("mask", self.mask, head)
+            self.pointer("mask", self.mask, head)
 
-    def weigh(self, along: str) -> None:
-        """Write the weights of scores."""
+    def weights(self, along: str) -> None:
+        """Emit the weights, from the scores."""
         if additive(self, self.mask):
             self.writer.line(f"weights = tl.exp2((scores - sums{along}) * {_LOG2E!r})")
         else:
@@ -53,10 +53,10 @@ class GradientsKernel(GradientsText):
 
     # Keys and values ------------------------------------------------------------------------
 
-    def walk_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write the walk over the rows of a head that see the block."""
+    def loop_over_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
+        """Emit the loop over the rows of a head that attend to the block."""
         w = self.writer
-        self.heads_of_rows(head)
+        self.row_pointers(head)
         if not self.causal:
             with w.block(f"for start in range(0, {self.rows}, XBLOCK):", end=""):
                 self.step_of_keys(e, f, edge=False)
@@ -69,23 +69,23 @@ class GradientsKernel(GradientsText):
             self.step_of_keys(e, f, edge=False)
 
     def step_of_keys(self, e: Sequence[str], f: Sequence[str], *, edge: bool) -> None:
-        """Write what a block of rows adds; blocks of scores are turned."""
+        """Emit the contribution of a block of rows, with transposed blocks of scores."""
         w, exact = self.writer, self.exact
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"x = start + tl.arange(0, XBLOCK){wide}")
         w.line(f"x_mask = x < {self.rows}")
-        self.rows_of(e, f)
+        self.load_rows(e, f)
         w.line(f"scores = tl.dot(key, tl.trans(query){exact})")
-        scores(self, self.mask, bounded=False, edge=edge, turned=True)
-        self.weigh("[None, :]")
+        scores(self, self.mask, bounded=False, edge=edge, transposed=True)
+        self.weights("[None, :]")
         w.line(f"value_sum = tl.dot(weights.to(grad.dtype), grad, value_sum{exact})")
         w.line(f"slopes = weights * (tl.dot(value, tl.trans(grad){exact}) - mean[None, :])")
         w.line(f"key_sum = tl.dot(slopes.to(query.dtype), query, key_sum{exact})")
 
     # Queries --------------------------------------------------------------------------------
 
-    def walk_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write the walk over the columns that the rows see."""
+    def loop_over_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
+        """Emit the loop over the columns that the rows attend to."""
         w, columns = self.writer, self.k.shape[2]
         if not self.causal and self.divides(columns):
             with w.block(f"for start in range(0, {self.columns}, RBLOCK):", end=""):
@@ -102,7 +102,7 @@ class GradientsKernel(GradientsText):
             self.step_of_queries(e, f, edge=True)
 
     def step_of_queries(self, e: Sequence[str], f: Sequence[str], *, edge: bool) -> None:
-        """Write what a block of columns adds."""
+        """Emit the contribution of a block of columns."""
         w, exact = self.writer, self.exact
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
@@ -113,6 +113,6 @@ class GradientsKernel(GradientsText):
         w.line(f"value = {self.block('value', self.v, 'r', 'f', [*columns, *f])}")
         w.line(f"scores = tl.dot(query, tl.trans(key){exact})")
         scores(self, self.mask, bounded=edge, edge=edge)
-        self.weigh("[:, None]")
+        self.weights("[:, None]")
         w.line(f"slopes = weights * (tl.dot(grad, tl.trans(value){exact}) - mean[:, None])")
         w.line(f"query_sum = tl.dot(slopes.to(key.dtype), key, query_sum{exact})")

@@ -1,4 +1,4 @@
-"""What kernels of attention and of its gradients share: names, tensors, addresses."""
+"""Shared parts of attention kernels and their gradients: names, tensors, addresses."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,17 +9,18 @@ from gyrator_codegen import Names, Writer, extent_guess
 from gyrator_codegen.extents import power_of_two
 from gyrator_codegen_triton.dtypes import TYPES
 from gyrator_codegen_triton.index import TritonPrinter
-from gyrator_codegen_triton.support import RESERVED
+from gyrator_codegen_triton.source import RESERVED
 from gyrator_codegen_triton.templates.attention_configs import Problem
 from gyrator_ir.expr import ONE, ZERO, Const, Expr, ShapeFacts, sum_of
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import Literal, TensorRef
+from gyrator_ir.loop.templates import piece_of
 from gyrator_ir.provenance import Origin
 from gyrator_ir.target import Target
 from gyrator_ir.types import DType
 
 _MOST = (1 << 31) - (1 << 17)  # leaves room for a block beyond the last element
-_LEAST_VECTOR = 16  # numbers of a vector that matrix units take
+_LEAST_VECTOR = 16  # minimum vector length for matrix units
 _LONGEST_BLOCK = 128
 _NAMES = frozenset(
     "rows columns tiles program head group member batch first e f e_mask f_mask query key value "
@@ -28,7 +29,7 @@ _NAMES = frozenset(
     "out_head sums_head mean_head key_out_head value_out_head query_out_head row column row_mask "
     "column_mask products start place some_count some_place whole_count whole_place "
     "some_count_head some_place_head whole_count_head whole_place_head tops tops_head place "
-    "factors slopes".split()
+    "factors slopes part near KBLOCK some_pieces whole_pieces".split()
 )
 
 
@@ -37,26 +38,29 @@ def problem_of(kernel: TemplateKernel, facts: ShapeFacts) -> Problem:
     q, k, v = kernel.inputs[:3]
 
     def guess(size: Expr) -> int:
-        known = facts.hint(size)
-        return extent_guess(size) if known is None else known
+        hint = facts.hint(size)
+        return extent_guess(size) if hint is None else hint
 
     numbers = {n: a.value for n, a in kernel.attributes if isinstance(a, Literal)}
     row_block, column_block = numbers.get("row_block", 0), numbers.get("column_block", 0)
+    parts, together = numbers.get("parts", 1), numbers.get("together", 1)
     assert isinstance(row_block, int) and isinstance(column_block, int)
+    assert isinstance(parts, int) and isinstance(together, int)
     return Problem(
-        row_block=row_block,
-        column_block=column_block,
-        heads=guess(q.shape[0]) * guess(q.shape[1]),
-        rows=guess(q.shape[2]),
-        columns=guess(k.shape[2]),
+        row_block=row_block if together == 1 else 0,
+        column_block=piece_of(column_block) if "parts" in numbers else column_block,
+        heads=guess(q.shape[0]) * guess(q.shape[1]) * parts // together,
+        rows=guess(q.shape[2]) * together,
+        columns=guess(k.shape[2]) // parts,
         query=vector_of(q),
         value=vector_of(v),
         width=q.dtype.size,
+        slopes=sum(len(f.body) for f in kernel.formulas if f.name == "slope"),
     )
 
 
 def vector_of(tensor: TensorRef) -> int:
-    """Return the length of the blocks that hold a head's vectors."""
+    """Return the padded length of a head's vectors."""
     length = tensor.shape[3]
     assert isinstance(length, Const)
     return max(power_of_two(length.value), _LEAST_VECTOR)
@@ -75,7 +79,7 @@ def _fits(size: Expr, facts: ShapeFacts) -> bool:
 
 @define(eq=False)
 class AttentionText:
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     kernel: TemplateKernel
     facts: ShapeFacts
@@ -84,7 +88,7 @@ class AttentionText:
     writer: Writer = field(factory=lambda: Writer("    "))
     names: Names = field(init=False)
     wide: bool = field(init=False)
-    """Addresses have 64 bits."""
+    """Whether addresses have 64 bits."""
     q: TensorRef = field(init=False)
     """The queries."""
     k: TensorRef = field(init=False)
@@ -104,27 +108,27 @@ class AttentionText:
         self.wide = not all(_fits(size, self.facts) for size in sizes)
 
     def write(self, origins: Sequence[Origin]) -> None:
-        """Write the kernel, headed by the source lines that it stands for."""
+        """Emit the kernel, preceded by the source lines of its origins."""
         raise NotImplementedError
 
     @property
     def scale(self) -> float:
-        """What products are multiplied by."""
-        found = dict(self.kernel.attributes)["scale"]
-        assert isinstance(found, Literal) and isinstance(found.value, float)
-        return found.value
+        """Scale factor of the products."""
+        attribute = dict(self.kernel.attributes)["scale"]
+        assert isinstance(attribute, Literal) and isinstance(attribute.value, float)
+        return attribute.value
 
     @property
     def causal(self) -> bool:
-        """Whether rows look at no later columns."""
-        found = dict(self.kernel.attributes)["causal"]
-        assert isinstance(found, Literal)
-        return found.value is True
+        """Whether rows attend to no later columns."""
+        attribute = dict(self.kernel.attributes)["causal"]
+        assert isinstance(attribute, Literal)
+        return attribute.value is True
 
     # Text -----------------------------------------------------------------------------------
 
     def show(self, e: Expr) -> str:
-        """Return an expression over sizes."""
+        """Return the text of an expression over sizes."""
         names: Names = self.names
         plain = self.facts.nonnegative_division
         return TritonPrinter(plain, lambda size: names.stable(size.name))(e)
@@ -135,14 +139,15 @@ class AttentionText:
         return text if text.isidentifier() or text.isdigit() else f"({text})"
 
     def let(self, name: str, e: Expr) -> str:
-        """Return a constant as it is, and any other expression as a name for it."""
+        """Return a constant as text; for any other expression, emit its value and return its
+        name."""
         if isinstance(e, Const):
             return str(e.value)
         self.writer.line(f"{name} = {self.show(e)}")
         return name
 
     def address(self, base: str, *terms: tuple[str, Expr]) -> str:
-        """Return `base + index * stride + ...` without what is always 0."""
+        """Return `base + index * stride + ...` without terms that are 0."""
         parts = [base]
         for index, stride in terms:
             if stride is ONE:
@@ -153,21 +158,21 @@ class AttentionText:
 
     @contextmanager
     def function(self, symbol: str, *more: str) -> Iterator[None]:
-        """Write the head of a function of the device, with `more` before the blocks."""
+        """Emit the head of a device function, with parameters `more` before the blocks."""
         sizes = [self.names.stable(s.name) for s in self.kernel.sizes]
-        given = [self.names.stable(p.name) for p in self.kernel.parameters] + sizes
+        arguments = [self.names.stable(p.name) for p in self.kernel.parameters] + sizes
         blocks = ["XBLOCK: tl.constexpr", "RBLOCK: tl.constexpr"]
         self.writer.line("@triton.jit")
-        with self.writer.block(f"def {symbol}({', '.join([*given, *more, *blocks])}):", end=""):
+        with self.writer.block(f"def {symbol}({', '.join([*arguments, *more, *blocks])}):", end=""):
             yield
 
     @property
     def programs(self) -> Expr:
-        """How many programs run, over the sizes and the blocks of a candidate."""
+        """Number of programs, over the sizes and the blocks of a candidate."""
         raise NotImplementedError
 
     def lengths(self) -> None:
-        """Write sizes as wide as addresses, and how many rows and columns there are."""
+        """Emit sizes in the type of addresses, and the numbers of rows and columns."""
         if self.wide:
             names = [self.names.stable(s.name) for s in self.kernel.sizes]
             self.writer.lines(*(f"{s} = tl.cast({s}, tl.int64)" for s in names))
@@ -175,15 +180,15 @@ class AttentionText:
         self.columns = self.let("columns", self.k.shape[2])
 
     def group(self, head: str) -> str:
-        """Return the head of keys that a head of queries looks at."""
+        """Return the head of keys that a head of queries attends to."""
         heads, groups = self.q.shape[1], self.k.shape[1]
         if groups is ONE:
             return "0"
         return head if groups == heads else f"{head} // {self.factor(heads // groups)}"
 
     def vectors(self) -> tuple[list[str], list[str]]:
-        """Write the places of vectors; return the masks of e, of queries and keys, and of f, of
-        values, where blocks are longer than they are."""
+        """Emit the positions in vectors. Return the masks of `e`, for queries and keys, and of `f`,
+        for values, if they are padded."""
         masks: list[list[str]] = []
         for letter, t in (("e", self.q), ("f", self.v)):
             self.writer.line(f"{letter} = tl.arange(0, {vector_of(t)})")
@@ -194,19 +199,19 @@ class AttentionText:
         return masks[0], masks[1]
 
     def block(
-        self, name: str, t: TensorRef, row: str, place: str, masks: Sequence[str] = ()
+        self, name: str, t: TensorRef, row: str, letter: str, masks: Sequence[str] = ()
     ) -> str:
-        """Return the load of a block of a head's vectors, a vector a row."""
+        """Return the load of a block of a head's vectors, one per row."""
         at = self.address(
-            f"{name}_head", (f"{row}[:, None]", t.strides[2]), (f"{place}[None, :]", t.strides[3])
+            f"{name}_head", (f"{row}[:, None]", t.strides[2]), (f"{letter}[None, :]", t.strides[3])
         )
         return load(at, masks)
 
     def store(
-        self, name: str, place: int, value: str, row: str, letter: str, masks: Sequence[str]
+        self, name: str, index: int, value: str, row: str, letter: str, masks: Sequence[str]
     ) -> None:
-        """Write the store of a block of gradients."""
-        out = self.kernel.outputs[place]
+        """Emit the store of a block of gradients."""
+        out = self.kernel.outputs[index]
         at = self.address(
             f"{name}_head",
             (f"{row}[:, None]", out.strides[2]),
@@ -215,8 +220,8 @@ class AttentionText:
         text = f"({value}).to({TYPES[out.dtype]})"
         self.writer.line(f"tl.store({at}, {text}, mask={' & '.join(masks)})")
 
-    def begin(self, name: str, t: TensorRef, head: str) -> None:
-        """Write where the program's head of a tensor begins."""
+    def pointer(self, name: str, t: TensorRef, head: str) -> None:
+        """Emit the pointer to the program's head of a tensor."""
         place = f"({head})" if "//" in head else head
         base = self.names.stable(t.buffer)
         if t.offset is not ZERO:
@@ -226,19 +231,19 @@ class AttentionText:
         self.writer.line(f"{name}_head = {at}")
 
     def divides(self, count: Expr) -> bool:
-        """Whether blocks of any length fill so many places."""
+        """Return whether blocks of any length divide `count`."""
         return isinstance(count, Const) and count.value % _LONGEST_BLOCK == 0
 
     @property
     def heads_a_group(self) -> Expr:
-        """How many heads of queries look at one head of keys."""
+        """Number of heads of queries that attend to one head of keys."""
         heads, groups = self.q.shape[1], self.k.shape[1]
         return ONE if heads == groups else heads // groups
 
     @property
     def exact(self) -> str:
-        """The arguments of products beside their factors: products of `f32` are made of one or
-        three of the matrix unit's, or by themselves."""
+        """Precision arguments of products: products of `f32` use one or three TF32 products, or
+        IEEE arithmetic."""
         if self.q.dtype is not DType.F32:
             return ""
         several = "tf32x3" if self.target.arch.startswith("sm_") else "ieee"
@@ -246,47 +251,53 @@ class AttentionText:
 
 
 def load(at: str, masks: Sequence[str], other: str = "0.0") -> str:
-    """Return a load, `other` where a mask is false."""
+    """Return a load with value `other` if a mask is false."""
     if not masks:
         return f"tl.load({at})"
     return f"tl.load({at}, mask={' & '.join(masks)}, other={other})"
 
 
 def additive(text: AttentionText, mask: TensorRef | None) -> bool:
-    """Say whether scores get their final value before the largest is looked for."""
+    """Return whether scores are scaled before their maximum is computed."""
     return text.scale <= 0 or (mask is not None and mask.dtype is not DType.BOOL)
 
 
 def scores(
-    text: AttentionText, mask: TensorRef | None, *, bounded: bool, edge: bool, turned: bool = False
+    text: AttentionText,
+    mask: TensorRef | None,
+    *,
+    bounded: bool,
+    edge: bool,
+    transposed: bool = False,
 ) -> None:
-    """Write what becomes of the products of queries and keys before exponentials are taken.
+    """Emit the scores from the products of queries and keys, before exponentials are computed.
 
     Args:
-        mask: what is added to them, or says which of them count.
-        bounded: columns beyond the last do not count.
-        edge: causal rows do not see all of the block.
-        turned: columns are rows of the block.
+        text: the kernel's state.
+        mask: the bias that is added to them, or the boolean mask.
+        bounded: mask columns beyond the last one.
+        edge: apply the causal mask within the block.
+        transposed: the block is transposed: columns are its rows.
     """
     w = text.writer
-    x, r = ("x[None, :]", "r[:, None]") if turned else ("x[:, None]", "r[None, :]")
+    x, r = ("x[None, :]", "r[:, None]") if transposed else ("x[:, None]", "r[None, :]")
     across = x.replace("x", "x_mask"), r.replace("r", "r_mask")
     if additive(text, mask):
         w.line(f"scores = scores * {text.scale!r}")
-    counted = [across[1]] * bounded
+    conditions = [across[1]] * bounded
     if text.causal and edge:
-        counted.append(f"({x} >= {r})")
+        conditions.append(f"({x} >= {r})")
     if mask is not None:
         s = mask.strides
         at = text.address("mask_head", (x, s[2]), (r, s[3]))
         if s[2] is ZERO and s[3] is ZERO:
             at = f"mask_head + {r} * 0"
-        masks = [across[0]] * (s[2] is not ZERO) + [across[1]] * (bounded or turned)
+        masks = [across[0]] * (s[2] is not ZERO) + [across[1]] * (bounded or transposed)
         boolean = mask.dtype is DType.BOOL
         w.line(f"mask = {load(at, masks, '0' if boolean else '0.0')}")
         if boolean:
-            counted.append("mask")
+            conditions.append("mask")
         else:
             w.line("scores = scores + mask.to(tl.float32)")
-    if counted:
-        w.line(f'scores = tl.where({" & ".join(counted)}, scores, float("-inf"))')
+    if conditions:
+        w.line(f'scores = tl.where({" & ".join(conditions)}, scores, float("-inf"))')

@@ -1,4 +1,4 @@
-"""Which template writes a kernel."""
+"""Emission of template kernels."""
 
 from collections.abc import Sequence
 
@@ -9,30 +9,39 @@ from gyrator_codegen_triton.templates.attention_gradients import GradientsKernel
 from gyrator_codegen_triton.templates.attention_text import problem_of
 from gyrator_codegen_triton.templates.flex import FlexKernel
 from gyrator_codegen_triton.templates.flex_gradients import FlexGradientsKernel
+from gyrator_codegen_triton.templates.flex_parts import FlexPartsKernel
 from gyrator_ir.body.nodes import Bind
 from gyrator_ir.expr import ShapeFacts
 from gyrator_ir.kernel.nodes import TemplateKernel
 from gyrator_ir.loop.nodes import TemplateKind
 from gyrator_ir.provenance import Origin
 from gyrator_ir.source import Configuration, KernelSource
-from gyrator_ir.target import Heuristics, Target
+from gyrator_ir.target import Target
 from gyrator_ir.tile.nodes import TiledTemplate
 
 _TEMPLATES = {
     TemplateKind.ATTENTION: (AttentionKernel, candidates),
     TemplateKind.ATTENTION_GRADIENTS: (GradientsKernel, gradient_candidates),
     TemplateKind.FLEX_ATTENTION: (FlexKernel, candidates),
+    TemplateKind.FLEX_ATTENTION_PARTS: (FlexPartsKernel, candidates),
     TemplateKind.FLEX_ATTENTION_GRADIENTS: (FlexGradientsKernel, gradient_candidates),
 }
-"""What writes the text, and what ranks its configurations."""
+"""The emitter and the ranking of configurations of each kind."""
 
 
 def configurations(
-    kernel: TemplateKernel, facts: ShapeFacts, heuristics: Heuristics
+    kernel: TemplateKernel, facts: ShapeFacts, cores: int, shared: int
 ) -> tuple[Configuration, ...]:
-    """Return the configurations of a template that are worth measuring, the best guess first."""
+    """Return the configurations of a template that are worth measuring, best estimate first.
+
+    Args:
+        kernel: the template.
+        facts: hints for its sizes.
+        cores: number of the device's cores.
+        shared: bytes of shared memory per program; 0 if unknown.
+    """
     _, ranked = _TEMPLATES[kernel.kind]
-    return ranked(problem_of(kernel, facts), heuristics)
+    return ranked(problem_of(kernel, facts), cores, shared)
 
 
 def emit_template(
@@ -42,14 +51,16 @@ def emit_template(
     target: Target,
     symbol: str,
 ) -> KernelSource:
-    """Return the kernel as a text that runs on its own."""
+    """Return the kernel as self-contained source."""
     kernel = tiled.kernel
     writer, _ = _TEMPLATES[kernel.kind]
     text = writer(kernel, facts, target, symbol)
     text.write(origins)
-    found = tiled.candidates
+    configurations_used = tiled.candidates
     if any(isinstance(s, Bind) and s.check for f in kernel.formulas for s in f.body):
-        more = (("debug", 1), ("sanitize_overflow", 0))
-        found = tuple(Configuration((*c.values, *more)) for c in found)
-    source, _ = source_of(kernel, symbol, text, facts, found, text.programs)
+        options = (("debug", 1), ("sanitize_overflow", 0))
+        configurations_used = tuple(
+            Configuration((*c.values, *options)) for c in configurations_used
+        )
+    source, _ = source_of(kernel, symbol, text, facts, configurations_used, text.programs)
     return source

@@ -1,7 +1,7 @@
-"""The gradients of flexible attention as one `@triton.jit` function, as those of attention are.
+"""The gradients of flexible attention as one `@triton.jit` function, analogous to attention.
 
-Programs of keys walk over the blocks of queries that look at theirs, those of queries over the
-blocks of keys that they look at, as the block mask lists them.
+Programs of keys iterate over the blocks of queries that attend to them, and programs of queries
+over the blocks of keys that they attend to, as listed by the block mask.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from attrs import define
 
 from gyrator_codegen_triton.code import Code
-from gyrator_codegen_triton.templates.flex_text import FlexText, Walk
+from gyrator_codegen_triton.templates.flex_text import BlockLoop, FlexText
 from gyrator_codegen_triton.templates.gradients_text import GradientsText
 from gyrator_ir.loop.formulas import COLUMN, ROW
 from gyrator_ir.loop.nodes import TemplateKind
@@ -20,89 +20,93 @@ _FORMULAS = ("score", "mask", "slope")
 
 @define(eq=False)
 class FlexGradientsKernel(GradientsText, FlexText):
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     @property
     def empty_rows(self) -> bool:
-        """Whether rows may look nowhere."""
+        """Whether rows may be fully masked."""
         return True
 
     @property
-    def last_first(self) -> bool:
-        """Whether the last rows are begun first."""
+    def last_rows_first(self) -> bool:
+        """Whether the last rows are processed first."""
         return True
 
-    def _walks(self, *, turned: bool) -> list[Walk]:
+    def _block_loops(self, *, transposed: bool) -> list[BlockLoop]:
         kind = TemplateKind.FLEX_ATTENTION_GRADIENTS
         last = first_captured(kind, self.kernel.attributes)
         half = 6 + (last - 6) // 2
-        return self.walks(self.kernel.inputs[half:last] if turned else self.kernel.inputs[6:half])
+        return self.block_loops(
+            self.kernel.inputs[half:last] if transposed else self.kernel.inputs[6:half]
+        )
 
-    def heads_of_rows(self, head: str) -> None:
-        """Write where what goes with the rows of a head begins."""
+    def row_pointers(self, head: str) -> None:
+        """Emit pointers to the tensors of the rows of a head."""
         self.writer.line(f"i1 = {head}")
-        super().heads_of_rows(head)
+        super().row_pointers(head)
 
     # Keys and values ------------------------------------------------------------------------
 
-    def place_columns(self) -> str:
-        """Write what formulas call a block of columns `r`; return its mask."""
+    def name_columns(self) -> str:
+        """Emit the names of a block of columns `r` in formulas; return its mask."""
         lines = ("column = r[:, None]", "column_mask = r_mask[:, None]", "i3 = column")
         self.writer.lines(*lines, "i0 = batch")
         return "column_mask"
 
-    def walk_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write the walks over the rows of a head."""
+    def loop_over_rows(self, head: str, e: Sequence[str], f: Sequence[str]) -> None:
+        """Emit the loops over the rows of a head."""
         if head != "head":
             self.writer.line(f"head = {head}")
-        self.heads_of_rows("head")
-        code = self.code(turned=True)
-        self.still(code, _FORMULAS, ROW)
-        walks, length = self._walks(turned=True), self.number("row_block")
+        self.row_pointers("head")
+        code = self.code(transposed=True)
+        self.invariant(code, _FORMULAS, ROW)
+        loops, length = self._block_loops(transposed=True), self.number("row_block")
         block = f"first // {self.number('column_block')}"
-        self.begin_walks(walks, "head", block)
-        for walk in walks:
-            with self.walk(walk, block, length, "XBLOCK", self.rows):
-                self.step_of_keys(code, walk, e, f)
+        self.begin_loops(loops, "head", block)
+        for loop in loops:
+            with self.block_loop(loop, block, length, "XBLOCK", self.rows):
+                self.step_of_keys(code, loop, e, f)
 
-    def step_of_keys(self, code: Code, walk: Walk, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write what a block of rows adds; blocks of scores are turned."""
+    def step_of_keys(self, code: Code, loop: BlockLoop, e: Sequence[str], f: Sequence[str]) -> None:
+        """Emit the contribution of a block of rows, with transposed blocks of scores."""
         w, exact = self.writer, self.exact
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"x = start + tl.arange(0, XBLOCK){wide}")
         w.line(f"x_mask = x < {self.rows}")
         w.lines("row = x[None, :]", "row_mask = x_mask[None, :]", "i2 = row")
-        self.rows_of(e, f)
+        self.load_rows(e, f)
         w.line(f"products = tl.dot(key, tl.trans(query){exact})")
         bounds = [] if self.divides(self.k.shape[2]) else ["column_mask"]
-        seen = self.judge(code, walk, ROW, bounds)
-        self.weigh("[None, :]")
+        conditions = self.scores(code, loop, ROW, bounds)
+        self.weights("[None, :]")
         w.line(f"value_sum = tl.dot(weights.to(grad.dtype), grad, value_sum{exact})")
         w.line(f"factors = tl.dot(value, tl.trans(grad){exact})")
-        self.incline(code, ROW, "[None, :]", ["row_mask", *seen])
+        self.product_gradients(code, ROW, "[None, :]", ["row_mask", *conditions])
         w.line(f"key_sum = tl.dot(slopes.to(query.dtype), query, key_sum{exact})")
 
     # Queries --------------------------------------------------------------------------------
 
-    def place_rows(self) -> str:
-        """Write what formulas call a block of rows `x`; return its mask."""
+    def name_rows(self) -> str:
+        """Emit the names of a block of rows `x` in formulas; return its mask."""
         lines = ("row = x[:, None]", "row_mask = x_mask[:, None]", "i2 = row", "i0 = batch")
         self.writer.lines(*lines)
         return "row_mask"
 
-    def walk_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write the walks over the columns that the rows look at."""
-        code = self.code(turned=False)
-        self.still(code, _FORMULAS, COLUMN)
-        walks, length = self._walks(turned=False), self.number("column_block")
+    def loop_over_columns(self, e: Sequence[str], f: Sequence[str]) -> None:
+        """Emit the loops over the columns that the rows attend to."""
+        code = self.code(transposed=False)
+        self.invariant(code, _FORMULAS, COLUMN)
+        loops, length = self._block_loops(transposed=False), self.number("column_block")
         block = f"first // {self.number('row_block')}"
-        self.begin_walks(walks, "head", block)
-        for walk in walks:
-            with self.walk(walk, block, length, "RBLOCK", self.columns):
-                self.step_of_queries(code, walk, e, f)
+        self.begin_loops(loops, "head", block)
+        for loop in loops:
+            with self.block_loop(loop, block, length, "RBLOCK", self.columns):
+                self.step_of_queries(code, loop, e, f)
 
-    def step_of_queries(self, code: Code, walk: Walk, e: Sequence[str], f: Sequence[str]) -> None:
-        """Write what a block of columns adds."""
+    def step_of_queries(
+        self, code: Code, loop: BlockLoop, e: Sequence[str], f: Sequence[str]
+    ) -> None:
+        """Emit the contribution of a block of columns."""
         w, exact = self.writer, self.exact
         wide = ".to(tl.int64)" if self.wide else ""
         w.line(f"r = start + tl.arange(0, RBLOCK){wide}")
@@ -113,8 +117,8 @@ class FlexGradientsKernel(GradientsText, FlexText):
         w.line(f"key = {self.block('key', self.k, 'r', 'e', [*masks, *e])}")
         w.line(f"value = {self.block('value', self.v, 'r', 'f', [*masks, *f])}")
         w.line(f"products = tl.dot(query, tl.trans(key){exact})")
-        seen = self.judge(code, walk, COLUMN, ["column_mask"] * bounded)
-        self.weigh("[:, None]")
+        conditions = self.scores(code, loop, COLUMN, ["column_mask"] * bounded)
+        self.weights("[:, None]")
         w.line(f"factors = tl.dot(grad, tl.trans(value){exact})")
-        self.incline(code, COLUMN, "[:, None]", ["row_mask", *seen])
+        self.product_gradients(code, COLUMN, "[:, None]", ["row_mask", *conditions])
         w.line(f"query_sum = tl.dot(slopes.to(key.dtype), key, query_sum{exact})")

@@ -1,8 +1,7 @@
-"""What kernels of flexible attention and of its gradients share: formulas, and walks over blocks.
+"""Shared parts of flexible attention kernels and their gradients: formulas and loops over blocks.
 
-Formulas are statements as those of any kernel, printed as such: rows, or columns where blocks of
-scores are turned, are the first dimension of a block, and what does not change during a walk is
-written before it.
+Formulas consist of ordinary kernel statements. Rows, or columns in transposed blocks of scores, are
+the first dimension of a block. Loop-invariant statements are emitted before the loop.
 """
 
 import math
@@ -20,67 +19,68 @@ from gyrator_ir.body.nodes import Const as ConstStatement
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, Expr, Sym
 from gyrator_ir.kernel.nodes import Kernel
-from gyrator_ir.loop.formulas import BATCH, COLUMN, HEAD, PLACES, ROW, apart
+from gyrator_ir.loop.formulas import COLUMN, ROW, SCORE_INDICES, with_distinct_names
 from gyrator_ir.loop.nodes import Formula, Literal, TensorRef
+from gyrator_ir.loop.templates import ENDLESS
 from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.tile.plain import untiled
 from gyrator_ir.types import DType
 
 LOG2E = math.log2(math.e)
-_ENDLESS = 1 << 20
-"""A block of so many places is all that there are."""
 
 
 @frozen
-class Walk:
-    """A walk over the blocks that a block looks at."""
+class BlockLoop:
+    """A loop over the blocks that a block attends to."""
 
     counts: TensorRef
-    places: TensorRef
+    blocks: TensorRef
     masked: bool
-    """The formula of the mask says where rows look."""
+    """Whether the mask's formula is applied."""
     name: str
 
 
 @define(eq=False)
 class FlexText(AttentionText):
-    """What is known while one kernel is written."""
+    """The state while a kernel is emitted."""
 
     formulas: tuple[Formula, ...] = field(init=False)
-    """Those of the kernel, whose names all differ."""
+    """The formulas of the kernel, with distinct names."""
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
-        self.formulas = apart(self.kernel.formulas)
-        for symbol in PLACES:
+        self.formulas = with_distinct_names(self.kernel.formulas)
+        for symbol in SCORE_INDICES:
             assert self.names.stable(symbol.name) == symbol.name
 
     def number(self, name: str) -> int:
-        """Return an attribute that is an integer."""
-        found = dict(self.kernel.attributes)[name]
-        assert isinstance(found, Literal) and isinstance(found.value, int)
-        return found.value
+        """Return an integer attribute."""
+        attribute = dict(self.kernel.attributes)[name]
+        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
+        return attribute.value
 
     def divides(self, count: Expr) -> bool:
-        """Whether blocks of columns fill so many places."""
+        """Return whether blocks of columns divide `count`."""
         fills = isinstance(count, Const) and not count.value % self.number("column_block")
         return fills or super().divides(count)
 
     def formula(self, name: str) -> Formula:
-        """Return the formula of this name."""
+        """Return the formula with this name."""
         return next(f for f in self.formulas if f.name == name)
 
     @property
     def plain(self) -> bool:
-        """Whether scores stay as they are."""
+        """Whether scores are not modified."""
         score = self.formula("score")
         others = [s for f in self.formulas if f.name == "slope" for s in f.body]
-        given = {f.given[0] for f in self.formulas if f.given}
-        return score.result in score.given and given.isdisjoint(n for s in others for n in used(s))
+        arguments = {f.parameters[0] for f in self.formulas if f.parameters}
+        return score.result in score.parameters and arguments.isdisjoint(
+            n for s in others for n in used(s)
+        )
 
     @property
     def everywhere(self) -> bool:
-        """Whether the mask is true at each place."""
+        """Whether the mask is true everywhere."""
         mask = self.formula("mask")
         return any(
             isinstance(s, ConstStatement) and s.name == mask.result and s.value is True
@@ -89,108 +89,121 @@ class FlexText(AttentionText):
 
     @property
     def factor_of_scores(self) -> float:
-        """What scores are multiplied by before exponentials to base 2 are taken of them."""
+        """Factor of scores in exponentials to base 2."""
         return self.scale * LOG2E if self.plain and self.scale > 0 else LOG2E
 
-    def walks(self, tensors: Sequence[TensorRef]) -> list[Walk]:
-        """Return the walks over pairs of tensors: of blocks with a mask, and of whole ones."""
+    def block_loops(self, tensors: Sequence[TensorRef]) -> list[BlockLoop]:
+        """Return the loops over pairs of tensors: over partial blocks, and over full ones."""
         names = ("some", "whole")
         return [
-            Walk(tensors[2 * n], tensors[2 * n + 1], not n and not self.everywhere, names[n])
+            BlockLoop(tensors[2 * n], tensors[2 * n + 1], not n and not self.everywhere, names[n])
             for n in range(len(tensors) // 2)
         ]
 
-    def begin_walks(self, walks: Sequence[Walk], head: str, block: str) -> None:
-        """Write how many blocks there are to walk over for block number `block`."""
-        for walk in walks:
-            self.begin(f"{walk.name}_count", walk.counts, head)
-            self.begin(f"{walk.name}_place", walk.places, head)
-            at = self.address(f"{walk.name}_count_head", (block, walk.counts.strides[2]))
-            self.writer.line(f"{walk.name}_count = tl.load({at})")
+    def begin_loops(self, loops: Sequence[BlockLoop], head: str, block: str) -> None:
+        """Emit the number of blocks in each loop for block number `block`."""
+        for loop in loops:
+            self.pointer(f"{loop.name}_count", loop.counts, head)
+            self.pointer(f"{loop.name}_place", loop.blocks, head)
+            at = self.address(f"{loop.name}_count_head", (block, loop.counts.strides[2]))
+            self.writer.line(f"{loop.name}_count = tl.load({at})")
 
     @contextmanager
-    def walk(self, walk: Walk, block: str, length: int, step: str, extent: str) -> Iterator[None]:
-        """Write the loop over blocks of `step` places of those that block number `block` looks at,
-        which begin at `start`."""
-        w, s = self.writer, walk.places.strides
-        steps = f"({length} // {step})" if length < _ENDLESS else f"tl.cdiv({extent}, {step})"
-        number = f"{walk.name}_count * {steps}"
-        with w.block(f"for place in range(0, {number}):", end=""):
-            at = self.address(f"{walk.name}_place_head", (block, s[2]), (f"place // {steps}", s[3]))
+    def block_loop(
+        self, loop: BlockLoop, block: str, length: int, step: str, extent: str
+    ) -> Iterator[None]:
+        """Emit the loop over blocks of length `step` within those that block number `block` attends
+        to, each of which begins at `start`."""
+        w, s = self.writer, loop.blocks.strides
+        steps = f"({length} // {step})" if length < ENDLESS else f"tl.cdiv({extent}, {step})"
+        with w.block(f"for place in range({self.steps(loop, length, steps)}):", end=""):
+            at = self.address(f"{loop.name}_place_head", (block, s[2]), (f"place // {steps}", s[3]))
             wide = ".to(tl.int64)" if self.wide else ""
             listed = f"tl.load({at}){wide}"
-            if length >= _ENDLESS:
+            if length >= ENDLESS:
                 w.line(f"start = place * {step}")
             else:
                 w.line(f"start = {listed} * {length} + place % {steps} * {step}")
             yield
 
+    def steps(self, loop: BlockLoop, length: int, steps: str) -> str:
+        """Return the range of steps of a loop over blocks of `length` elements with `steps` steps
+        each."""
+        return f"0, {loop.name}_count * {steps}"
+
     # Formulas -------------------------------------------------------------------------------
 
-    def code(self, turned: bool) -> Code:
-        """Return what writes statements over a block of scores; with `turned`, columns are its
-        first dimension."""
+    @property
+    def first_axes(self) -> tuple[Axis, ...]:
+        """The axes of the rows of a block."""
+        return (Axis(ROW, self.q.shape[2]),)
+
+    def code(self, transposed: bool) -> Code:
+        """Return the emission state of statements over a block of scores. With `transposed`,
+        columns are its first dimension."""
         k = self.kernel
-        row, column = Axis(ROW, self.q.shape[2]), Axis(COLUMN, self.k.shape[2])
-        first, second = (column, row) if turned else (row, column)
+        rows, columns = self.first_axes, (Axis(COLUMN, self.k.shape[2]),)
+        first, second = (columns, rows) if transposed else (rows, columns)
         body = tuple(s for f in self.formulas for s in f.body)
-        axes = (Axis(BATCH, self.q.shape[0]), Axis(HEAD, self.q.shape[1]), row, column)
+        sizes = (*self.q.shape[:3], self.k.shape[2])
+        axes = tuple(map(Axis, SCORE_INDICES, sizes))
         stub = Kernel(k.name, k.device, axes, (), (), parameters=k.parameters, sizes=k.sizes)
-        others = {s.symbol for s in body if isinstance(s, Bind)} | {BATCH, HEAD, ROW, COLUMN}
-        flats = (Flat("i", (first,), others), Flat("r", (second,), others))
-        blocks = Blocks((first,), (second,), tiles=True)
+        others = {s.symbol for s in body if isinstance(s, Bind)} | set(SCORE_INDICES)
+        flats = (Flat("i", first, others), Flat("r", second, others))
+        blocks = Blocks(first, second, tiles=True)
         tiled = untiled(stub)
         assert isinstance(tiled, TiledKernel)
         code = Code(tiled, self.writer, self.names, self.wide, blocks, flats)
-        code.letters = ("column", "row") if turned else ("row", "column")
-        code.lengths = ("RBLOCK", "XBLOCK") if turned else ("XBLOCK", "RBLOCK")
+        code.letters = ("column", "row") if transposed else ("row", "column")
+        code.lengths = ("RBLOCK", "XBLOCK") if transposed else ("XBLOCK", "RBLOCK")
         code.inner = True
         return code
 
-    def still(self, code: Code, names: Sequence[str], moving: Sym) -> None:
-        """Write what the formulas of these names compute without `moving` or what they are
-        given."""
+    def invariant(self, code: Code, names: Sequence[str], moving: Sym) -> None:
+        """Emit the statements of these formulas that depend neither on `moving` nor on their
+        arguments."""
         for name in names:
-            for s in _parted(self.formula(name), moving)[0]:
+            for s in _split_invariant(self.formula(name), moving)[0]:
                 statement(code, s)
 
-    def apply(self, code: Code, name: str, moving: Sym, given: Sequence[str]) -> str:
-        """Write what is left of a formula after `still`; return its result, a whole block."""
+    def apply(self, code: Code, name: str, moving: Sym, arguments: Sequence[str]) -> str:
+        """Emit the other statements of a formula; return its result as a full block."""
         f = self.formula(name)
         inside = evolve(code, values=dict(code.values), bound=dict(code.bound))
-        for value, text in zip(f.given, given, strict=True):
+        for value, text in zip(f.parameters, arguments, strict=True):
             inside.values[value] = Value(text, DType.F32, True, True)
-        for s in _parted(f, moving)[1]:
+        for s in _split_invariant(f, moving)[1]:
             statement(inside, s)
-        found = inside.values[f.result]
-        return found.text if found.x and found.r else inside.full(found.text)
+        result = inside.values[f.result]
+        return result.text if result.x and result.r else inside.full(result.text)
 
-    # A step of a walk -----------------------------------------------------------------------
+    # A step of a loop -----------------------------------------------------------------------
 
-    def weigh(self, along: str) -> None:
-        """Write the weights of scores, from the logarithms of their sums to base 2."""
+    def weights(self, along: str) -> None:
+        """Emit the weights, from the scores and the base-2 logarithms of their sums."""
         factor = self.factor_of_scores
         self.writer.line(f"weights = tl.exp2(scores * {factor!r} - sums{along})")
 
-    def incline(self, code: Code, moving: Sym, along: str, seen: Sequence[str]) -> None:
-        """Write the gradients of the products, of `factors` and the rows' `mean`."""
+    def product_gradients(
+        self, code: Code, moving: Sym, along: str, conditions: Sequence[str]
+    ) -> None:
+        """Emit the gradients of the products, from `factors` and the rows' `mean`."""
         w = self.writer
         w.line(f"slopes = weights * (factors - mean{along})")
         slope = self.formula("slope")
-        if slope.result != slope.given[1]:
+        if slope.result != slope.parameters[1]:
             text = self.apply(code, "slope", moving, ["products", "slopes"])
-            w.line(f"slopes = {_chosen(seen, text, '0.0')}")
+            w.line(f"slopes = {_chosen(conditions, text, '0.0')}")
 
-    def judge(self, code: Code, walk: Walk, moving: Sym, bounds: Sequence[str]) -> list[str]:
-        """Write what becomes of `products`: `scores`; return the conditions under which they
-        count."""
+    def scores(self, code: Code, loop: BlockLoop, moving: Sym, bounds: Sequence[str]) -> list[str]:
+        """Emit `scores` from `products`; return the conditions under which they are not masked."""
         w = self.writer
         if not self.plain or self.scale <= 0:
             w.line(f"products = products * {self.scale!r}")
         scores = "products" if self.plain else self.apply(code, "score", moving, ["products"])
-        seen = [*bounds, *([self.apply(code, "mask", moving, [])] if walk.masked else [])]
-        w.line(f"scores = {_chosen(seen, scores, '-inf')}")
-        return seen
+        conditions = [*bounds, *([self.apply(code, "mask", moving, [])] if loop.masked else [])]
+        w.line(f"scores = {_chosen(conditions, scores, '-inf')}")
+        return conditions
 
 
 def _chosen(conditions: Sequence[str], value: str, other: str) -> str:
@@ -200,9 +213,9 @@ def _chosen(conditions: Sequence[str], value: str, other: str) -> str:
     return f"tl.where({' & '.join(conditions)}, {value}, {filled})"
 
 
-def _parted(f: Formula, moving: Sym) -> tuple[list[Statement], list[Statement]]:
-    """Return the statements that depend neither on `moving` nor on what is given, and the rest."""
-    names, symbols = set(f.given), {moving}
+def _split_invariant(f: Formula, moving: Sym) -> tuple[list[Statement], list[Statement]]:
+    """Return the statements that depend neither on `moving` nor on the arguments, and the rest."""
+    names, symbols = set(f.parameters), {moving}
     first: list[Statement] = []
     rest: list[Statement] = []
     for s in f.body:

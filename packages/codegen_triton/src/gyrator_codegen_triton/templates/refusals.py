@@ -1,4 +1,4 @@
-"""Which templates can't be written, said before anything is."""
+"""Checks for templates that cannot be emitted, before emission."""
 
 from collections.abc import Iterator
 
@@ -15,20 +15,20 @@ from gyrator_ir.tile.nodes import TiledKernel
 from gyrator_ir.types import DType
 
 TEMPLATE = "GY-TRITON-007"
-"""A template of types or sizes that its kernel does not hold."""
+"""A template with dtypes or sizes that its kernel does not support."""
 
 LONGEST_VECTOR = 512
-"""Numbers of a head's query, key or value: a block of them lies in registers."""
+"""Maximum length of a head's query, key or value vectors, of which a block is in registers."""
 _DTYPES = frozenset({DType.F32, DType.F16, DType.BF16})
 
 
 def template_refusal(kernel: TemplateKernel, target: Target) -> Diagnostic | None:
-    """Return why the template can't be written, or None."""
-    said = next(_refusals(kernel, target), None)
-    if said is None:
+    """Return why the template cannot be emitted, or None."""
+    message = next(_refusals(kernel, target), None)
+    if message is None:
         return None
     return Diagnostic(
-        TEMPLATE, said, where=f"kernel {kernel.name}", help="leave the operation to its ATen op"
+        TEMPLATE, message, where=f"kernel {kernel.name}", help="run the operation as its ATen op"
     )
 
 
@@ -53,38 +53,38 @@ def _refusals(kernel: TemplateKernel, target: Target) -> Iterator[str]:
             yield f"attention of {t.dtype.value} has no kernel"
     for t in tensors:
         if t.dtype is not stored[t.buffer]:
-            yield f"attention reads {stored[t.buffer].value} as other bits"
+            yield f"attention reinterprets {stored[t.buffer].value} as another dtype"
     for t in (q, v):
         length = t.shape[3]
         if not isinstance(length, Const):
-            yield f"vectors of {length} numbers are not of one length"
+            yield f"vectors of dynamic length {length} have no kernel"
         elif not 0 < length.value <= LONGEST_VECTOR:
-            yield f"vectors of {length.value} numbers are not between 1 and {LONGEST_VECTOR} long"
+            yield f"vectors of length {length.value} are not between 1 and {LONGEST_VECTOR} long"
     if ZERO in (q.shape[1], k.shape[1]):
         yield "attention without heads has no kernel"
     shared = target.heuristics.shared_bytes
     if shared:
         least = least_bytes(problem_of(kernel, ShapeFacts()), gradients)
         if least > shared:
-            yield f"the least block takes {least} bytes of the {shared} that a program shares"
+            yield f"the smallest block needs {least} bytes of shared memory; a program has {shared}"
 
 
 def _formulas(kernel: TemplateKernel, target: Target) -> Iterator[str]:
-    """Yield what formulas need and kernels lack."""
+    """Yield the reasons why formulas cannot be emitted."""
     numbers = dict(kernel.attributes)
     for name in ("row_block", "column_block"):
-        found = numbers[name]
-        assert isinstance(found, Literal) and isinstance(found.value, int)
-        if found.value % LEAST_BLOCK:
-            yield f"blocks of {found.value} places are no multiples of {LEAST_BLOCK}"
+        attribute = numbers[name]
+        assert isinstance(attribute, Literal) and isinstance(attribute.value, int)
+        if attribute.value % LEAST_BLOCK:
+            yield f"the block length {attribute.value} is not a multiple of {LEAST_BLOCK}"
     stub = Kernel(
         kernel.name, kernel.device, (), (),
         tuple(Stage(Level.OUTER, f.body) for f in kernel.formulas),
         parameters=kernel.parameters,
     )  # fmt: skip
-    said = refusal(stub, target, _untiled)
-    if said is not None:
-        yield said.message
+    diagnostic = refusal(stub, target, _untiled)
+    if diagnostic is not None:
+        yield diagnostic.message
 
 
 def _untiled(kernel: Kernel) -> TiledKernel:

@@ -1,1 +1,1 @@
-"""Passes for devices that run blocks of elements as programs."""
+"""Passes for devices whose programs process blocks of elements."""

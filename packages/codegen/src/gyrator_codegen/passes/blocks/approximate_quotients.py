@@ -1,8 +1,8 @@
-"""`approximate-quotients`: quotients in `f32` that only narrower floats will hold.
+"""`approximate-quotients`: approximate `f32` quotients that are rounded to narrower floats.
 
-A device takes several times as long to round a quotient as to approximate it within two units in
-the last place. A float of 16 bits shows such an error once in thousands of results, and then as one
-unit of its own.
+A correctly rounded quotient takes a device several times as long as an approximation within two
+units in the last place. In a 16-bit result, such an error is visible only once in thousands of
+values, as one unit in the last place.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,16 @@ from gyrator_ir.tile.nodes import QUOTIENTS, TiledKernel
 from gyrator_ir.types import DType
 
 _RELATIVE = frozenset(("mul", "div", "neg", "abs", "sqrt", "rsqrt"))
-"""Ops whose result is as far from the exact one, relatively, as their operands are."""
+"""Ops that preserve the relative error of their operands."""
 _EXACT_MODES = (Numerics.BITWISE, Numerics.BATCH_INVARIANT)
 
 
 @frozen
 class ApproximateQuotients(KernelPass):
-    """Approximate what is cast to a narrower float, or multiplied and divided and then cast.
+    """Approximate quotients that are cast to a narrower float, possibly after products, quotients
+    and the like.
 
-    Kernels that promise eager's bits are left as they are.
+    Kernels whose numerics guarantee exact bits are not changed.
     """
 
     name: ClassVar[str] = "approximate-quotients"
@@ -37,25 +38,25 @@ class ApproximateQuotients(KernelPass):
         if kernel.numerics in _EXACT_MODES:
             return tiled
         body = [s for stage in kernel.stages for s in stage.body]
-        seen: set[str] = set()
+        precise: set[str] = set()
         for s in reversed(body):
-            seen.update(_seen(s, seen))
-        found = (
+            precise.update(_precise(s, precise))
+        quotients = (
             s.name
             for s in body
             if isinstance(s, Let)
             and s.op in QUOTIENTS
             and s.dtype is DType.F32
-            and s.name not in seen
+            and s.name not in precise
         )
-        return evolve(tiled, approximate=tuple(dict.fromkeys(found)))
+        return evolve(tiled, approximate=tuple(dict.fromkeys(quotients)))
 
 
-def _seen(s: AnyStatement, seen: set[str]) -> Iterator[str]:
-    """Yield the operands of a statement of whose last places more is seen than a narrow float."""
+def _precise(s: AnyStatement, precise: set[str]) -> Iterator[str]:
+    """Yield the operands of a statement that must be accurate to full `f32` precision."""
     if isinstance(s, Let):
         if s.op == "cast" and s.dtype.is_float and s.dtype.size < DType.F32.size:
             return
-        if s.op in _RELATIVE and s.name not in seen:
+        if s.op in _RELATIVE and s.name not in precise:
             return
     yield from used(s)

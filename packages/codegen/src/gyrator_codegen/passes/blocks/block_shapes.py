@@ -1,10 +1,10 @@
-"""Shapes of programs that hold blocks of elements, ranked by a model of bytes and occupancy.
+"""Block shapes of programs, ranked by a model of memory traffic and occupancy.
 
-A device wants some accesses of 16 bytes in flight a thread, and enough warps a core to wait for
-them; more elements a thread than registers hold leave fewer warps; warps that fold one row must
-exchange what they found; and programs are launched one after another, each in the time that its
-core moves some kilobytes. The model multiplies what is lost to each. Its numbers were fitted to the
-times of 12,000 shapes of 470 kernels on an H100, and of 2,500 shapes of 218 kernels on an H200.
+A device needs several 16-byte accesses in flight per thread, and enough warps per core to hide
+their latency. More elements per thread than fit in registers reduce the number of warps. Warps that
+reduce the same row must exchange partial results. Launching a program takes as long as moving some
+kilobytes. The model multiplies the slowdown by each factor. Its parameters were fitted to timings
+of 12,000 shapes of 470 kernels on an H100, and of 2,500 shapes of 218 kernels on an H200.
 """
 
 import math
@@ -25,59 +25,59 @@ from gyrator_ir.loop.nodes import Buffer
 from gyrator_ir.tile.loops import axes_of, extent_of, in_one_step
 from gyrator_ir.tile.nodes import Access, TiledKernel
 
-_LANES = 32  # threads of a warp, as far as choices go
-_LEAST_SIDE = 16  # of a tile: 32 bytes of narrow elements
-_THREADS = 2048  # of a core, at most
-_MOST = 5  # candidates of a kernel
-_POINTS = 1 << 20  # what an unknown number of points is taken for
-_LENGTH = 1024  # what an unknown number of inner elements is taken for
+_LANES = 32  # threads per warp
+_LEAST_SIDE = 16  # minimum side of a tile: 32 bytes of 16-bit elements
+_THREADS = 2048  # maximum number of threads per core
+_MOST = 5  # maximum number of candidates per kernel
+_POINTS = 1 << 20  # the estimate of an unknown number of points
+_LENGTH = 1024  # the estimate of an unknown number of inner elements
 
-_ACCESS = 16  # bytes that a thread reads at once
-_STRIDED = 4  # elements that a thread computes where loads skip some...
-_MANY_STRIDED = 4  # ... unless more loads do
-_HELD = 64  # bytes of a row that a thread holds for one of two loads
-_LAUNCH = 4096  # bytes that a core moves while a program is launched
-_STATEMENTS = 10  # a program of more computes as long as its core moves more bytes...
-_HEAVY = 16  # ... and a fold with several results is as much as so many
-_UNNOTICED = 22  # programs a core that are launched while nothing else could be done
+_ACCESS = 16  # bytes per access of a thread
+_STRIDED = 4  # elements per thread if some loads are strided...
+_MANY_STRIDED = 4  # ... and half of that with more strided loads than this
+_HELD = 64  # bytes of a row that a thread holds in registers, with up to two loads
+_LAUNCH = 4096  # bytes that a core could move in the time of a program launch
+_STATEMENTS = 10  # statements that are free; more cost as much as additional traffic...
+_HEAVY = 16  # ... and a reduction with several accumulators counts as this many
+_UNNOTICED = 22  # program launches per core that are free
 
 _KEPT = frozenset(
     (ReduceKind.ARGMIN, ReduceKind.ARGMAX, ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 )
-"""Folds that keep several numbers."""
+"""Reductions with several accumulators."""
 
 _Shape = tuple[int, int, int]
-"""Points, elements of each, and warps."""
+"""Points, inner elements per point, and warps."""
 
 
 @frozen
 class _Space:
-    """What a kernel computes on."""
+    """The iteration space of a kernel."""
 
     count: int
-    """Points."""
+    """Number of points."""
     length: int
-    """Inner elements of each."""
+    """Inner elements per point."""
     width: int
-    """Bytes of an element of the largest buffer."""
+    """Bytes per element of the largest buffer."""
     along_inner: bool
-    """Inner elements lie side by side rather than points."""
+    """Whether inner elements, rather than points, are contiguous in memory."""
     folds: bool
-    """There are inner elements."""
+    """Whether there are inner elements."""
     scans: bool
-    """Threads exchange running folds."""
+    """Whether threads exchange partial results of scans."""
     loads: int
-    """Different loads."""
+    """Number of different loads."""
     strided: int
-    """Those of them that skip elements from point to point."""
+    """Number of different loads that are strided from point to point."""
     traffic: int
-    """Bytes that are read and written, or that could be while so much is computed."""
+    """Bytes read and written, or an equivalent of the computation if that takes longer."""
     cores: int
 
 
 def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int = 1) -> Ranked:
-    """Return values of `XBLOCK`, of `RBLOCK` where a second loop has such steps, and of
-    `num_warps`, for a kernel that is launched with `members` alike."""
+    """Return ranked values of `XBLOCK`, `RBLOCK` if there is a second loop, and `num_warps`, for a
+    kernel of a launch with `members` members."""
     kernel = tiled.kernel
     tiles = not kernel.inner and len(tiled.loops) > 1
     first = axes_of(kernel, tiled.loops[0]) if tiles else kernel.axes
@@ -85,7 +85,7 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
     count = max(guess(extent_of(first), facts, _POINTS), 1) * members
     length = max(guess(extent_of(second), facts, _LENGTH), 1)
     values = {c.name: c.values for c in tiled.choices}
-    whole = in_one_step(tiled)
+    at_once = in_one_step(tiled)
     width = _width(kernel, facts) * (2 if tiled.pairs else 1)
     traffic = _traffic(kernel, facts, count * length)
     loads, strided = _loads(kernel)
@@ -96,19 +96,19 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
         space = _Space(count, length, width, True, False, scans, loads, strided, traffic, cores)
         shapes = list(_rows(values["XBLOCK"], values["RBLOCK"], space))
         best = sorted(shapes, key=lambda s: _row_price(s, space))[:_MOST]
-    elif whole and sorts(kernel):
+    elif at_once and sorts(kernel):
         shapes = best = list(_sorting(power_of_two(length), power_of_two(count)))
-    elif not whole and values["RBLOCK"] == (1,):
+    elif not at_once and values["RBLOCK"] == (1,):
         shapes = best = list(_steps(count, cores))
     else:
         along = consecutive_inside(kernel)
         folds = bool(kernel.inner)
         space = _Space(count, length, width, along, folds, scans, loads, strided, traffic, cores)
         if kernel.inner:
-            shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], whole, count, length))
+            shapes = list(_blocks(values["XBLOCK"], values["RBLOCK"], at_once, count, length))
         else:
             shapes = list(_points(values["XBLOCK"], count))
-        weights = _weights(space, whole)
+        weights = _weights(space, at_once)
         ranked = sorted(shapes, key=lambda s: _price(s, space, weights))
         best = ranked[:_MOST]
     if second:
@@ -120,23 +120,23 @@ def block_shapes(tiled: TiledKernel, facts: ShapeFacts, cores: int, members: int
 
 
 def _width(kernel: Kernel, facts: ShapeFacts) -> int:
-    """Return the bytes of an element of the largest buffer, the widest of equal ones; of points
-    alone, those of the widest elements that lie side by side."""
+    """Return the element size of the largest buffer, the widest of equal ones. Without inner axes,
+    it is at least that of each buffer accessed contiguously from point to point."""
 
     def size(b: Buffer) -> tuple[int, int]:
         return math.prod(guess(e, facts) for e in b.shape), b.dtype.size
 
-    found = max(map(size, kernel.parameters), default=(0, 4))[1]
+    largest = max(map(size, kernel.parameters), default=(0, 4))[1]
     if kernel.inner:
-        return found
+        return largest
     widths = {b.name: b.dtype.size for b in kernel.parameters}
     accesses = (s for stage in kernel.stages for s in stage.body if isinstance(s, Load | Store))
     beside = (widths[s.buffer] for s in accesses if _step(kernel, s.index) == 1)
-    return max(found, *beside, 0)
+    return max(largest, *beside, 0)
 
 
 def _step(kernel: Kernel, index: Expr) -> int:
-    """Return how many elements further the next point is; 0 where that is none or varies."""
+    """Return the stride of an index from point to point, or 0 if it is not constant."""
     if not kernel.axes:
         return 0
     bound = frozenset(
@@ -149,8 +149,8 @@ def _step(kernel: Kernel, index: Expr) -> int:
 
 
 def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
-    """Return the bytes of the buffers, of each not more than an element a point; more where that is
-    not what takes the time."""
+    """Return the bytes of the buffers, counting at most one element per point and buffer, scaled up
+    for kernels with many statements."""
     sizes = (math.prod(max(guess(e, facts), 0) for e in b.shape) for b in kernel.parameters)
     each = zip(sizes, kernel.parameters, strict=True)
     moved = sum(min(size, points) * b.dtype.size for size, b in each)
@@ -160,23 +160,24 @@ def _traffic(kernel: Kernel, facts: ShapeFacts, points: int) -> int:
 
 
 def _loads(kernel: Kernel) -> tuple[int, int]:
-    """Return how many different loads there are, and how many of them skip elements."""
+    """Return the number of different loads, and how many of them are strided."""
     body = (s for stage in kernel.stages for s in stage.body)
-    found = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
-    return len(found), sum(abs(_step(kernel, index)) > 1 for _, index in found)
+    loads = {(s.buffer, s.index) for s in body if isinstance(s, Load)}
+    return len(loads), sum(abs(_step(kernel, index)) > 1 for _, index in loads)
 
 
 def _steps(count: int, cores: int) -> Iterator[_Shape]:
-    """Yield shapes of one inner element at a time: few points a thread, and programs for all."""
+    """Yield shapes with one inner element at a time: few points per thread, and enough programs for
+    all cores."""
     most = max(power_of_two(count // max(2 * cores, 1)), _LANES)
     for xblock in dict.fromkeys(min(block, most) for block in (512, 256, 1024, 2048)):
         yield xblock, 1, min(xblock // _LANES, 4)
 
 
 def _sorting(block: int, most: int) -> Iterator[_Shape]:
-    """Yield shapes with few elements a thread in few warps: exchanges among these are the cost.
+    """Yield shapes with few elements per thread and few warps, since exchanges dominate a sort.
 
-    Exchanges among warps cost more than those among a thread's 16 elements.
+    Exchanges among warps cost more than those among 16 elements of a thread.
     """
     for each in (16, 8, 4) if block > 8 * _LANES else (8, 4, 16):
         xblock = min(max(_LANES * each // block, 1), most)
@@ -184,17 +185,18 @@ def _sorting(block: int, most: int) -> Iterator[_Shape]:
 
 
 def _tiles(count: int, length: int, width: int, cores: int) -> Iterable[_Shape]:
-    """Return tiles whose sides are whole lines of memory, of not much more than the space.
+    """Return tiles whose sides are whole cache lines and not much longer than the space.
 
-    Of a small space, tiles for all cores: then what counts is how long one takes.
+    For a small space, the tiles are small enough to occupy all cores.
     """
     side = 32 if width >= 4 else 64
     while side > _LEAST_SIDE and -(-count // side) * -(-length // side) < cores:
         side //= 2
     warps = 4 if side >= 32 else 2
-    wanted = ((side, side, warps), (side, 2 * side, 8), (2 * side, side, 8))
     most = power_of_two(count), power_of_two(length)
-    tiles = (*wanted, (2 * side, 2 * side, 8))
+    tiles = (
+        (side, side, warps), (side, 2 * side, 8), (2 * side, side, 8), (2 * side, 2 * side, 8),
+    )  # fmt: skip
     return dict.fromkeys((min(a, most[0]), min(b, most[1]), w) for a, b, w in tiles)
 
 
@@ -206,7 +208,7 @@ def _rows(xblocks: Iterable[int], blocks: Iterable[int], space: _Space) -> Itera
 
 
 def _row_price(shape: _Shape, space: _Space) -> float:
-    """Return the price of a tile: that of so many points, and of what lies beyond the rows."""
+    """Return the cost of a tile: that of its points, times the overhead of partial rows."""
     xblock, block, warps = shape
     beyond = -(-space.length // block) * block / space.length
     points = evolve(space, count=space.count * space.length, length=1)
@@ -220,12 +222,12 @@ def _points(xblocks: Iterable[int], count: int) -> Iterator[_Shape]:
 
 
 def _blocks(
-    xblocks: Iterable[int], blocks: Iterable[int], whole: bool, count: int, length: int
+    xblocks: Iterable[int], blocks: Iterable[int], at_once: bool, count: int, length: int
 ) -> Iterator[_Shape]:
     most = power_of_two(count)
     for block in blocks:
         for xblock in xblocks:
-            if xblock > most or (not whole and block > power_of_two(length)):
+            if xblock > most or (not at_once and block > power_of_two(length)):
                 continue
             elements = xblock * block
             if elements > 8192 and xblock > 1:
@@ -233,36 +235,37 @@ def _blocks(
             for warps in (1, 2, 4, 8, 16):
                 if warps == 1 or elements >= 64 * warps:
                     yield xblock, block, warps
-    if not whole:
+    if not at_once:
         yield 1, 16, 1
 
 
 @frozen
 class _Weights:
-    """What counts how much for one kind of kernel: exponents, unless said otherwise."""
+    """The parameters of the cost model for one kind of kernel: thresholds, and exponents of the
+    penalties for missing them."""
 
     elements: float = 8
-    """Elements that a thread wants."""
+    """Threshold: elements per thread that are needed."""
     narrow: float = 0.3
-    """Fewer of them."""
+    """Exponent: fewer elements."""
     most: float = 13
-    """Elements that a thread can hold."""
+    """Threshold: elements that a thread can hold in registers."""
     crowded: float = 0.5
-    """More of them."""
+    """Exponent: more elements."""
     scattered: float = 0.5
-    """Runs of less than 128 bytes."""
+    """Exponent: contiguous runs of less than 128 bytes."""
     warps: float = 8
-    """Warps that a core wants."""
+    """Threshold: warps per core that are needed."""
     idle: float = 0.3
-    """Fewer of them."""
+    """Exponent: fewer warps."""
     programs: float = 1
-    """Programs that a core wants."""
+    """Threshold: programs per core that are needed."""
     uneven: float = 0.3
-    """Fewer of them."""
+    """Exponent: fewer programs."""
     few: float = 0.0
-    """Less than four warps a program."""
+    """Exponent: fewer than four warps per program."""
     apart: float = 0.0
-    """Warps that share the elements of a point."""
+    """Exponent: several warps that share the elements of a point."""
 
 
 _POINTWISE = _Weights(narrow=0.7, crowded=0.4, programs=0.5, few=0.4)
@@ -274,18 +277,18 @@ _ACROSS_IN_STEPS = _Weights(
 )
 
 
-def _weights(space: _Space, whole: bool) -> _Weights:
+def _weights(space: _Space, at_once: bool) -> _Weights:
     if not space.folds:
-        wanted = max(_ACCESS // space.width, 1)
+        elements = max(_ACCESS // space.width, 1)
         if space.strided:
-            wanted = min(wanted, _STRIDED if space.strided <= _MANY_STRIDED else _STRIDED // 2)
-        return evolve(_POINTWISE, elements=wanted, most=wanted)
-    if space.along_inner and whole:
-        held = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
-        return evolve(_ROWS_AT_ONCE, most=2 * held if space.scans else held)
+            elements = min(elements, _STRIDED if space.strided <= _MANY_STRIDED else _STRIDED // 2)
+        return evolve(_POINTWISE, elements=elements, most=elements)
+    if space.along_inner and at_once:
+        most = _HELD / space.width / math.sqrt(max(space.loads / 2, 1.0))
+        return evolve(_ROWS_AT_ONCE, most=2 * most if space.scans else most)
     if space.along_inner:
         return _ROWS_IN_STEPS
-    return _ACROSS_AT_ONCE if whole else _ACROSS_IN_STEPS
+    return _ACROSS_AT_ONCE if at_once else _ACROSS_IN_STEPS
 
 
 def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
@@ -297,9 +300,9 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
     steps = -(-length // block)
     waste = programs * xblock / count * (steps * block / length)
     if steps > 1:
-        waste = 1 + (waste - 1) / 4  # most of what lies beyond the end is not read
-    # Few elements are all in flight at once, and what counts is how long one thread takes.
-    wanted = min(weights.elements, max(count * length / (cores * _THREADS), 1.0))
+        waste = 1 + (waste - 1) / 4  # most of the elements beyond the end are not read
+    # Few elements are all in flight at once, so that the time of one thread dominates.
+    elements = min(weights.elements, max(count * length / (cores * _THREADS), 1.0))
     rows = space.folds and space.along_inner
     run = (block if rows else xblock) * width
     sharing = 1.0
@@ -310,7 +313,7 @@ def _price(shape: _Shape, space: _Space, weights: _Weights) -> float:
     moved = max(space.traffic, _UNNOTICED * _LAUNCH * cores)
     lost = (
         (programs * _LAUNCH / moved, 1.0),
-        (wanted / each, weights.narrow),
+        (elements / each, weights.narrow),
         (each / max(weights.most, 1.0), weights.crowded),
         (128 / run, weights.scattered),
         (256 / run, 0.05),

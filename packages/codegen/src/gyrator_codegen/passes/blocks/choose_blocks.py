@@ -1,4 +1,4 @@
-"""`choose-blocks`: how many points and how many elements of them a program holds at once."""
+"""`choose-blocks`: the numbers of points and of inner elements per block of a program."""
 
 from typing import ClassVar
 
@@ -13,8 +13,8 @@ from gyrator_ir.kernel.nodes import Kernel, Level
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import Choice, Loop, LoopKind, Method, TiledKernel
 
-_ELEMENT = 4  # bytes of what most rows hold
-_KEPT = 4  # how much longer a row may be where a loop can't do it
+_ELEMENT = 4  # bytes of a typical element
+_KEPT = 4  # factor for rows that a loop cannot process
 _POINTS: tuple[int, ...] = (64, 128, 256, 512, 1024, 2048, 4096)
 _ROWS: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128)
 _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
@@ -22,14 +22,15 @@ _ELEMENTS: tuple[int, ...] = (16, 64, 256, 1024, 2048, 4096)
 
 @frozen
 class ChooseBlocks(KernelPass):
-    """Cut points into blocks, and hold rows whole or in blocks.
+    """Divide points into blocks, and process rows of inner elements whole or in blocks.
 
-    Rows of up to `row_bytes` are held whole; those that a loop can't do, for they have a local, up
-    to four times as much, and those to sort up to `sorted` elements: compilers take ever longer for
-    the networks. Where elements are consecutive from point to point rather than along the row, a
-    program holds many rows at once, shorter ones of up to `abreast` elements, and loops over blocks
-    of points that lie within the last axis, if they have at least `level` points. Folds of products
-    of up to `steps` elements are stepped through there.
+    Rows of up to `row_bytes` are processed whole. Rows of kernels with a local, which a loop cannot
+    process, may be four times as long; rows to sort have at most `sorted` elements, because compile
+    time grows quickly with the sorting network. If elements are contiguous from point to point
+    rather than along the row, a program processes many rows at once: whole if they have at most
+    `abreast` elements, else by a loop whose blocks of points are within the last axis, if it allows
+    blocks of at least `level` points. Dot reductions of up to `steps` elements are done there one
+    element at a time.
     """
 
     name: ClassVar[str] = "choose-blocks"
@@ -66,11 +67,11 @@ class ChooseBlocks(KernelPass):
         return evolve(tiled, loops=(*points, inner), reductions=reductions, choices=choices)
 
     def _stepped(self, kernel: Kernel) -> bool:
-        """Say whether a loop takes one inner element of many points at a time.
+        """Return whether a loop should process one inner element of many points at a time.
 
-        That is best for a short fold of products across what is consecutive, as a convolution of
-        each channel alone is: what is read lies side by side, and the element's place is the same
-        for all.
+        This is best for short dot reductions whose points are contiguous, such as depthwise
+        convolutions: loads are contiguous, and the index of the inner element is the same for all
+        points.
         """
         inside = [stage for stage in kernel.stages if stage.level is Level.INNER]
         extent = extent_of(kernel.inner)
@@ -82,7 +83,7 @@ class ChooseBlocks(KernelPass):
         return dots and 1 < extent.value <= self.steps and not others
 
     def _whole(self, kernel: Kernel, across: bool) -> int | None:
-        """Return the block that holds all inner elements of a point, or None for a loop."""
+        """Return the block size that covers all inner elements of a point, or None for a loop."""
         extent = extent_of(kernel.inner)
         if not isinstance(extent, Const):
             return None
@@ -97,11 +98,12 @@ class ChooseBlocks(KernelPass):
         return block if block <= bound else None
 
     def _level(self, kernel: Kernel) -> int:
-        """Return the longest block of points that always lies within the last axis; 0 where blocks
-        may be of any length.
+        """Return the largest block of points that never crosses the end of the last axis, or 0 for
+        no restriction.
 
-        In such a block the other axes stand still: what is loaded by them alone is loaded once, not
-        for every point. That matters to loops which fold across what is consecutive.
+        The other axes are constant within such a block, so that loads which do not depend on the
+        last axis are done once per block. This matters for loops that reduce across contiguous
+        points.
         """
         extent = kernel.axes[-1].extent if len(kernel.axes) > 1 else None
         if not isinstance(extent, Const):
@@ -111,5 +113,5 @@ class ChooseBlocks(KernelPass):
 
 
 def sorts(kernel: Kernel) -> bool:
-    """Say whether the kernel sorts its rows."""
+    """Return whether the kernel sorts its rows."""
     return any(isinstance(s, SortStep) for stage in kernel.stages for s in stage.body)

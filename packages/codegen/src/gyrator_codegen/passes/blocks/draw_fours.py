@@ -1,6 +1,7 @@
-"""`draw-fours`: random numbers of four consecutive counters are drawn at once.
+"""`draw-fours`: generate random numbers of four consecutive counters at once.
 
-The rounds of Philox give four words. A thread that computes four neighbours needs them once.
+One evaluation of Philox returns four words, so a thread that computes four adjacent elements needs
+only one.
 """
 
 from typing import ClassVar
@@ -18,8 +19,8 @@ _FOUR = 4
 
 @frozen
 class DrawFours(KernelPass):
-    """Record the random numbers whose counters follow one another along the last dimension of a
-    block, and begin with a multiple of four there. It goes after `flatten-indices`."""
+    """Record the random numbers whose counters are consecutive along the last dimension of a block
+    and start at a multiple of four. This pass runs after `flatten-indices`."""
 
     name: ClassVar[str] = "draw-fours"
 
@@ -46,7 +47,7 @@ class DrawFours(KernelPass):
 
 
 def _position(tiled: TiledKernel) -> Sym:
-    """Return the place along the last dimension of a block."""
+    """Return the symbol of the linear index along the last dimension of a block."""
     blocks = blocks_of(tiled)
     return Flat("r", blocks.second).symbol if blocks.second else Flat("i", blocks.first).symbol
 

@@ -1,4 +1,4 @@
-"""`index-width`: indices have 32 bits where everything fits."""
+"""`index-width`: use 32-bit indices if everything fits."""
 
 from typing import ClassVar
 
@@ -26,29 +26,30 @@ from gyrator_ir.types import DType
 
 @frozen
 class IndexWidth(KernelPass):
-    """Give kernels 32-bit indices where every position, every index, and what is divided or
-    compared inside of it, lies in 31 bits, with room for a block of `beyond` elements."""
+    """Use 32-bit indices for kernels in which every linear index, every address, and every operand
+    of a division or comparison inside of one fits in 31 bits, with room for a block of `beyond`
+    elements past the end."""
 
     name: ClassVar[str] = "index-width"
     beyond: int = 1 << 17
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        known = kernel_facts(kernel, facts)
+        inside = kernel_facts(kernel, facts)
         most = (1 << 31) - self.beyond
-        whole = [extent_of(axes_of(kernel, loop)) for loop in tiled.loops]
-        whole.append(extent_of(kernel.axes))
+        values = [extent_of(axes_of(kernel, loop)) for loop in tiled.loops]
+        values.append(extent_of(kernel.axes))
         for stage in kernel.stages:
             for s in stage.body:
-                whole += expressions(s)
+                values += expressions(s)
         checked: set[Node] = set()
-        if all(_fits(e, known, checked, most) for e in whole):
+        if all(_fits(e, inside, checked, most) for e in values):
             return evolve(tiled, index=DType.I32)
         return tiled
 
 
 def _fits(e: Expr, facts: ShapeFacts, checked: set[Node], most: int) -> bool:
-    # Sums and products may wrap on the way if the result fits; operands of anything else may not.
+    # Intermediate sums and products may wrap if the result fits, operands of other nodes may not.
     pending: list[Node] = [e]
     for node in iter_nodes(e):
         if isinstance(node, FloorDiv | Mod | Min | Max | Where | Cond):

@@ -1,5 +1,5 @@
-"""`keep-programs`: how many programs of a launch of several kernels stay for more than a block, and
-how they find their tensors."""
+"""`keep-programs`: persistent programs for launches of several kernels, and the selection of their
+tensors."""
 
 from typing import ClassVar
 
@@ -10,11 +10,11 @@ from gyrator_ir.tile.nodes import Tiled, TiledGroup, TileProgram
 
 @frozen
 class KeepPrograms:
-    """Give each member of a group its share of what fills `cores` multiprocessors, `each` programs
-    of one.
+    """Limit each member of a group to its share of the programs that fill `cores` multiprocessors
+    with `each` programs.
 
-    A program first finds the tensors of its member, which takes time that grows with the number of
-    members: fewer programs do so less often, and each selects among `selected` members at a time.
+    A program first selects the tensors of its member, in time that grows with the number of
+    members. Fewer programs do so less often, and each selects among `selected` members at a time.
     """
 
     name: ClassVar[str] = "keep-programs"
@@ -23,7 +23,7 @@ class KeepPrograms:
     selected: int = 4
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program whose groups say how their members are run."""
+        """Return the program with limits for all groups."""
         kernels = tuple(map(self._bounded, program.kernels))
         if all(new is old for new, old in zip(kernels, program.kernels, strict=True)):
             return program

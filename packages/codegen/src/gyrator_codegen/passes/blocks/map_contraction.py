@@ -1,7 +1,8 @@
-"""`map-contraction`: kernels that are products of matrices become blocks of rows and columns.
+"""`map-contraction`: tile matrix products into blocks of rows and columns.
 
-The rows, columns and batches of a fold of products are those of `gyrator_ir.loop.contraction`.
-Blocks of rows by columns are units; each walks the axes that are summed over in blocks of its own.
+The rows, columns and batches of a dot reduction are those of `gyrator_ir.loop.contraction`. Blocks
+of rows by columns are units of parallel work, each of which iterates over blocks of the contracted
+axes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,20 +13,13 @@ from attrs import evolve, frozen
 from gyrator_codegen.consecutive import consecutive
 from gyrator_codegen.extents import guess
 from gyrator_codegen.passes.rewriting import each_alone
-from gyrator_ir.body.nodes import (
-    Axis,
-    Bind,
-    IndexValue,
-    Let,
-    Load,
-    Reduce,
-    Store,
-)
+from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
+from gyrator_ir.body.nodes import Axis, IndexValue, Let, Load, Reduce
 from gyrator_ir.body.nodes import Const as ConstValue
-from gyrator_ir.body.rewrite import AnyStatement, defined, used
+from gyrator_ir.body.rewrite import AnyStatement
 from gyrator_ir.expr import ShapeFacts
-from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level, Stage
-from gyrator_ir.loop.contraction import needed_for, roles
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement
+from gyrator_ir.loop.contraction import needed_for
 from gyrator_ir.tile.loops import extent_of
 from gyrator_ir.tile.nodes import (
     Choice,
@@ -46,13 +40,15 @@ _DEPTHS = (16, 32, 64, 128)
 
 @frozen
 class MapContraction:
-    """Map folds of products to `matrix_units`, which take factors of those types.
+    """Map dot reductions to matrix units for the element types `matrix_units`.
 
-    Products of fewer rows or columns than `side` leave most of a unit idle, and those of less
-    `work` are done before a unit is fed. `group` blocks of rows share columns in the cache.
+    Products with fewer rows or columns than `side` would leave most of a unit idle, and those with
+    less than `work` multiplications would finish before a unit is busy. `group` row blocks share
+    columns in the cache.
 
-    Of several axes that are summed over, one of at least `depth` elements is walked in blocks, if
-    blocks of 32 are no more than `waste` times as long as the axis, and the others one by one.
+    Of several contracted axes, one of at least `depth` elements is iterated over in blocks, if
+    rounding it up to blocks of 32 makes it at most `waste` times as long, and the others one
+    element at a time.
     """
 
     name: ClassVar[str] = "map-contraction"
@@ -64,50 +60,39 @@ class MapContraction:
     waste: float = 1.34
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with its products of matrices mapped; groups launch none."""
+        """Return the program with its matrix products mapped. Kernels of groups are not mapped."""
         return each_alone(program, self._mapped)
 
     def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
-        inside = [stage for stage in kernel.stages if stage.level is Level.INNER]
-        if not kernel.inner or kernel.locals or len(inside) != 1:
+        matched = dot_reductions(kernel)
+        if matched is None:
             return tiled
-        body = inside[0].body
-        folds = [s for s in body if isinstance(s, Reduce)]
-        if not folds or any(isinstance(s, Store) for s in body):
-            return tiled
-        sides = [roles(kernel.axes, body, s) for s in folds]
-        found = sides[0]
-        if found is None:
-            return tiled
-        products = [self._product(kernel, body, s) for s in folds]
-        for n, side in enumerate(sides):
-            product = products[n]
-            if product is None or side is None:
+        body, folds, axis_roles = matched.body, matched.reduces, matched.roles
+        chosen: list[Product] = []
+        for fold, swapped in zip(folds, matched.swapped, strict=True):
+            product = self._product(kernel, body, fold)
+            if product is None:
                 return tiled
-            if (side.rows, side.columns) == (found.columns, found.rows):
-                products[n] = _turned(product)
-            elif side != found:
-                return tiled
-        chosen = [p for p in products if p is not None]
-        if not self._worthwhile(found.rows, found.columns, kernel.inner, facts):
+            chosen.append(_swapped(product) if swapped else product)
+        if not self._worthwhile(axis_roles.rows, axis_roles.columns, kernel.inner, facts):
             return tiled
-        rows, columns = found.rows, found.columns
-        if _results_follow(rows, columns, kernel.stages):
+        rows, columns = axis_roles.rows, axis_roles.columns
+        if results_follow(rows, columns, kernel.stages):
             rows, columns = columns, rows
-            chosen = [_turned(p) for p in chosen]
+            chosen = [_swapped(p) for p in chosen]
         left = _loads(body, (p.left for p in chosen))
         right = _loads(body, (p.right for p in chosen))
         depth = self._depth(kernel, body, chosen, facts)
         around = tuple(a for a in kernel.inner if a not in depth)
         loops = (
-            *((_loop(LoopKind.GRID, found.batches, 1),) if found.batches else ()),
+            *((_loop(LoopKind.GRID, axis_roles.batches, 1),) if axis_roles.batches else ()),
             _loop(LoopKind.GRID, _consecutive_last(rows, left), "XBLOCK"),
             _loop(LoopKind.GRID, _consecutive_last(columns, right), "RBLOCK"),
             _loop(LoopKind.LOOP, depth, "KBLOCK"),
             *((_loop(LoopKind.LOOP, around, 1),) if around else ()),
         )
-        first = 1 if found.batches else 0
+        first = 1 if axis_roles.batches else 0
         return evolve(
             tiled,
             loops=loops,
@@ -123,7 +108,7 @@ class MapContraction:
     def _product(
         self, kernel: Kernel, body: Sequence[KernelStatement], fold: Reduce
     ) -> Product | None:
-        """Return the product with its factors as a matrix unit takes them, or None."""
+        """Return the product with factors of types that a matrix unit supports, or None."""
         types = _types(kernel, body)
         if not types.keys() >= set(fold.args):
             return None
@@ -141,7 +126,7 @@ class MapContraction:
         dtype = types[left]
         if dtype not in self.matrix_units or dtype is not types[right]:
             return None
-        if not (_stands_alone(body, left) and _stands_alone(body, right)):
+        if not (stands_alone(body, left) and stands_alone(body, right)):
             return None
         return Product(fold.names[0], left, right, dtype)
 
@@ -162,10 +147,10 @@ class MapContraction:
         products: Iterable[Product],
         facts: ShapeFacts,
     ) -> tuple[Axis, ...]:
-        """Return the axes that are walked in blocks, as one.
+        """Return the axes to iterate over in blocks, flattened.
 
-        One axis alone needs no division to be found in a block, and what depends on the others is
-        the same for a whole block. The order of a sum is free.
+        With a single axis, its index needs no division, and values that depend only on the others
+        are the same for a whole block. The order of summation is arbitrary.
         """
         if len(kernel.inner) == 1:
             return kernel.inner
@@ -196,7 +181,7 @@ def _loop(kind: LoopKind, axes: Iterable[Axis], step: int | str) -> Loop:
     return Loop(kind, tuple(a.symbol for a in axes), step)
 
 
-def _turned(p: Product) -> Product:
+def _swapped(p: Product) -> Product:
     return Product(p.result, p.right, p.left, p.dtype)
 
 
@@ -212,33 +197,11 @@ def _types(kernel: Kernel, body: Iterable[KernelStatement]) -> dict[str, DType]:
 
 
 def _narrowed(body: Iterable[KernelStatement], name: str, types: dict[str, DType]) -> str:
-    """Return the value that `name` is a widening cast of, if it is one."""
+    """Return the operand of a cast, or `name` itself if it is not a cast."""
     for s in body:
         if isinstance(s, Let) and s.name == name and s.op == "cast":
             return s.args[0] if s.args[0] in types else name
     return name
-
-
-def _stands_alone(body: Sequence[KernelStatement], value: str) -> bool:
-    """Whether a value is computed from memory and indices alone, at each element."""
-    needed = needed_for(body, value)
-    names = {n for s in needed for n in defined(s)}
-    return all(
-        isinstance(s, Load | Let | ConstValue | IndexValue | Bind) and names.issuperset(used(s))
-        for s in needed
-    )
-
-
-def _results_follow(rows: Sequence[Axis], columns: Sequence[Axis], stages: Iterable[Stage]) -> bool:
-    """Whether results lie side by side along the rows' last axis, rather than the columns'."""
-    score = 0
-    for stage in stages:
-        for s in stage.body:
-            if stage.level is Level.OUTER and isinstance(s, Load | Store):
-                weight = 4 if isinstance(s, Store) else 1
-                score += weight * consecutive(s.index, columns[-1])
-                score -= weight * consecutive(s.index, rows[-1])
-    return score < 0
 
 
 def _loads(body: Sequence[AnyStatement], values: Iterable[str]) -> list[Load]:
@@ -246,8 +209,10 @@ def _loads(body: Sequence[AnyStatement], values: Iterable[str]) -> list[Load]:
 
 
 def _consecutive_last(axes: tuple[Axis, ...], loads: Iterable[Load]) -> tuple[Axis, ...]:
-    """Return axes with one last along which a factor is consecutive in memory, if there is one: a
-    factor is read many times, and results are written once."""
+    """Return the axes with one moved last along which a factor is contiguous, if there is one.
+
+    Factors have precedence over results, because they are read many times.
+    """
     for a in reversed(axes):
         if any(consecutive(s.index, a) for s in loads):
             return (*(b for b in axes if b is not a), a)

@@ -1,4 +1,4 @@
-"""`pipeline-loads`: loops load some steps ahead."""
+"""`pipeline-loads`: software pipelining of loads."""
 
 from typing import ClassVar
 
@@ -18,11 +18,11 @@ _STAGES = (1, 2, 3, 4)
 
 @frozen
 class PipelineLoads(KernelPass):
-    """Have the loads of `steps` steps under way at once, through shared memory, in loops that fold
-    across what is consecutive: a thread has too few of them in flight otherwise.
+    """Keep the loads of `steps` steps in flight, through shared memory, in loops that reduce across
+    contiguous points, where a thread otherwise has too few loads in flight.
 
-    Each of the buffers, at most `buffers`, takes shared memory. Products of matrices may be
-    pipelined to any depth.
+    Stages that load from more than `buffers` buffers are not pipelined, since each takes shared
+    memory. The pipeline depth of matrix products is a choice.
     """
 
     name: ClassVar[str] = "pipeline-loads"
@@ -38,7 +38,7 @@ class PipelineLoads(KernelPass):
                 pipelined=tuple(Pipelined(n, "num_stages") for n in inside),
                 choices=(*tiled.choices, Choice("num_stages", _STAGES)),
             )
-        # What a loop of single elements reads is at hand: neighbours have read it.
+        # The loads of a loop over single elements hit the cache, because neighbors have read them.
         if not kernel.inner or in_one_step(tiled) or steps_of(tiled, tiled.loops[-1]) == (1,):
             return tiled
         if consecutive_inside(kernel):

@@ -1,9 +1,9 @@
-"""Shapes of programs of matrix products, ranked by a model of what a multiprocessor does.
+"""Block shapes of matrix products, ranked by a model of a multiprocessor.
 
-The time of a block is that of its products at the rate that its shape reaches: a step loads
-`KBLOCK * (XBLOCK + RBLOCK)` elements for `KBLOCK * XBLOCK * RBLOCK` products, so that narrow blocks
-wait for memory, plus the time to fill and drain the pipeline. Blocks beyond a whole number for each
-multiprocessor leave the others idle.
+The time of a block is that of its multiplications, at a rate that depends on its shape, plus the
+time to fill and drain the pipeline. A step loads `KBLOCK * (XBLOCK + RBLOCK)` elements for
+`KBLOCK * XBLOCK * RBLOCK` multiplications, so narrow blocks wait for memory. If the number of
+blocks is not a multiple of the number of multiprocessors, some are idle at the end.
 """
 
 from collections import Counter
@@ -23,19 +23,19 @@ from gyrator_ir.tile.loops import axes_of, extent_of
 from gyrator_ir.tile.nodes import Contraction, TiledKernel
 from gyrator_ir.types import DType
 
-_MOST = 6  # candidates of a kernel
-_DEPTHS = 2  # candidates with the same rows and columns
-_SPARE = 2 << 10  # bytes of shared memory that compilers take for barriers and reordering
-_SHARED = 48 << 10  # bytes of shared memory where the target says nothing
-_LOADS = 24.0  # rows and columns that a unit of work costs as much as
-_LOOSE = 200.0  # the same for factors that are not read in whole vectors
-_DRAIN = 3e6  # products that a block could have done while its pipeline fills and drains
-_PLAIN_DRAIN = 2e5  # the same for units that multiply one pair at a time
+_MOST = 6  # maximum number of candidates per kernel
+_DEPTHS = 2  # maximum number of candidates with the same rows and columns
+_SPARE = 2 << 10  # bytes of shared memory that compilers use for barriers and reordering
+_SHARED = 48 << 10  # bytes of shared memory if unknown
+_LOADS = 24.0  # cost of loading an element, in multiplications
+_LOOSE = 200.0  # the same for factors that are not loaded in whole vectors
+_DRAIN = 3e6  # cost of filling and draining the pipeline, in multiplications
+_PLAIN_DRAIN = 2e5  # the same without matrix units
 
 
 @frozen
 class _Shape:
-    """`x` rows by `r` columns by `k` elements that are summed over."""
+    """`x` rows by `r` columns by `k` contracted elements."""
 
     x: int
     r: int
@@ -44,14 +44,14 @@ class _Shape:
     stages: int
 
     def values(self) -> tuple[int, ...]:
-        """Return the values of the choices."""
+        """Return the values of the choices, in order."""
         return self.x, self.r, self.k, self.warps, self.stages
 
 
 def product_shapes(
     tiled: TiledKernel, facts: ShapeFacts, cores: int, shared: int, tf32: bool
 ) -> Ranked:
-    """Return values of `XBLOCK`, `RBLOCK`, `KBLOCK`, `num_warps` and `num_stages`."""
+    """Return ranked values of `XBLOCK`, `RBLOCK`, `KBLOCK`, `num_warps` and `num_stages`."""
     c = tiled.contraction
     assert c is not None
     kernel = tiled.kernel
@@ -78,13 +78,13 @@ def product_shapes(
             / float(shape.stages**0.1)
         )
 
-    # Neighbours in depth are much the same: other blocks are worth more to whoever measures.
-    seen: Counter[tuple[int, int]] = Counter()
+    # Shapes that differ only in depth perform similarly, so measuring other blocks is worth more.
+    counts: Counter[tuple[int, int]] = Counter()
     best: list[_Shape] = []
     for shape in sorted(shapes, key=price):
-        if seen[shape.x, shape.r] < _DEPTHS:
+        if counts[shape.x, shape.r] < _DEPTHS:
             best.append(shape)
-        seen[shape.x, shape.r] += 1
+        counts[shape.x, shape.r] += 1
     names = ("XBLOCK", "RBLOCK", "KBLOCK", "num_warps", "num_stages")
     return Ranked(names, [s.values() for s in shapes], [s.values() for s in best[:_MOST]])
 
@@ -97,7 +97,7 @@ def _shapes(
     lefts, rights = len({p.left for p in c.products}), len({p.right for p in c.products})
     depths = (16, 32) if plain else (32, 64, 128) if size > 1 else (64, 128)
     if loose:
-        depths = depths[:2]  # what is not copied as it is waits in registers
+        depths = depths[:2]  # factors that are not copied unchanged are kept in registers
     sides = (16, 32, 64, 128) if plain else (16, 32, 64, 128, 256)
     for x in sides:
         for r in sides:
@@ -109,8 +109,8 @@ def _shapes(
             for depth in depths:
                 if depth > max(power_of_two(k), depths[0]):
                     continue
-                held = depth * (x * lefts + r * rights) * size
-                stages = min(4, (shared - _SPARE) // held)
+                stage_bytes = depth * (x * lefts + r * rights) * size
+                stages = min(4, (shared - _SPARE) // stage_bytes)
                 if stages >= 1:
                     yield _Shape(x, r, depth, warps, stages)
 
@@ -122,7 +122,7 @@ def _loose(
     columns: tuple[Axis, ...],
     depth: tuple[Axis, ...],
 ) -> tuple[bool, bool]:
-    """Say of each side whether blocks of a factor can't be read in whole vectors."""
+    """Return for each side whether some factor cannot be loaded in whole vectors."""
     body = next(stage.body for stage in tiled.kernel.stages if stage.level is Level.INNER)
 
     def side(factors: Iterable[tuple[str, DType]], axes: tuple[Axis, ...]) -> bool:
@@ -151,7 +151,7 @@ def _in_vectors(index: Expr, groups: Iterable[tuple[Axis, ...]], vector: int) ->
 
 
 def _divides(number: int, e: Expr) -> bool:
-    """Whether all terms of an expression are multiples of a number."""
+    """Return whether all terms of an expression are multiples of a number."""
     if isinstance(e, Const):
         return e.value % number == 0
     if isinstance(e, Add):

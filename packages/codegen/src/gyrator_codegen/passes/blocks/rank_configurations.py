@@ -1,4 +1,4 @@
-"""`rank-configurations`: the values of a kernel's choices that are worth measuring, best first."""
+"""`rank-configurations`: rank the values of a kernel's choices that are worth measuring."""
 
 from typing import ClassVar
 
@@ -14,13 +14,13 @@ from gyrator_ir.tile.nodes import Choice, TiledKernel, TileProgram
 
 @frozen
 class RankConfigurations:
-    """Rank configurations by models of what a device with so many `cores` (multiprocessors) does.
+    """Rank configurations by performance models of a device with `cores` multiprocessors.
 
-    Choices are left with the values that models consider; `num_warps`, the warps of a program,
-    joins them.
+    Choices are restricted to the values that the models consider, and the number of warps of a
+    program, `num_warps`, becomes another choice.
 
-    `shared_bytes` is the memory that a program's threads may share, 0 where that is not known.
-    Products of `f32` go to matrix units with `tf32`.
+    `shared_bytes` is the memory that the threads of a program may share, or 0 if unknown. With
+    `tf32`, `f32` products run on matrix units.
     """
 
     name: ClassVar[str] = "rank-configurations"
@@ -29,7 +29,7 @@ class RankConfigurations:
     tf32: bool = False
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with candidates, the best guess first."""
+        """Return the program with candidates, best guess first."""
         return each_member(program, self._ranked)
 
     def _ranked(self, tiled: TiledKernel, facts: ShapeFacts, members: int) -> TiledKernel:

@@ -1,4 +1,4 @@
-"""Shapes of programs in the order of a model."""
+"""The result of ranking block shapes."""
 
 from collections.abc import Sequence
 
@@ -7,11 +7,11 @@ from attrs import frozen
 
 @frozen
 class Ranked:
-    """Values of choices, as models rank them."""
+    """Ranked values of choices."""
 
     names: tuple[str, ...]
-    """The choices."""
+    """The names of the choices."""
     shapes: Sequence[tuple[int, ...]]
-    """All values that make sense together."""
+    """All sensible combinations of values."""
     best: Sequence[tuple[int, ...]]
-    """Those worth measuring, the best guess first."""
+    """The combinations worth measuring, best guess first."""

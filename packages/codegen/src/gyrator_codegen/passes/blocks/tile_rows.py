@@ -1,7 +1,7 @@
-"""`tile-rows`: blocks that end where a row does, if much of what is computed is the same in a row.
+"""`tile-rows`: tile pointwise kernels by row, if expensive values are the same for a whole row.
 
-In a flattened block of points each thread computes on its own what depends on other axes than the
-last: the statistics of a channel for every pixel. A tile computes it once for each of its rows.
+In a flattened block of points, each thread recomputes values that do not depend on the last axis,
+such as the statistics of a channel for every pixel. A tile computes them once per row.
 """
 
 from typing import ClassVar
@@ -25,8 +25,8 @@ _COSTLY = frozenset(
 
 @frozen
 class TileRows(KernelPass):
-    """Tile pointwise kernels whose rows, of at least `least` elements, have a quotient, a root or
-    the like in common."""
+    """Tile pointwise kernels with rows of at least `least` elements that share an expensive value,
+    such as a quotient or a root."""
 
     name: ClassVar[str] = "tile-rows"
     least: int = 256
@@ -47,10 +47,10 @@ class TileRows(KernelPass):
 
 
 def _shares(kernel: Kernel) -> bool:
-    """Say whether something costly is the same for all points of a row, and loaded for it."""
+    """Return whether an expensive value is the same for all points of a row, but not constant."""
     last = kernel.axes[-1].symbol
     of_rows: set[str] = set()
-    """Values that are the same along the last axis, and not the same everywhere."""
+    """Values that are constant along the last axis, but not everywhere."""
     constants: set[str] = set()
     for s in kernel.stages[0].body:
         symbols = {t for e in expressions(s) for t in e.free_symbols}

@@ -1,7 +1,8 @@
-"""`tile-transposes`: two-dimensional tiles where loads and stores want different orders.
+"""`tile-transposes`: two-dimensional tiles for kernels that transpose data.
 
-A flattened block is consecutive along one axis only. Where an access is consecutive along another,
-its elements lie far apart, and each costs a whole line of memory. A tile is consecutive along both.
+The accesses of a flattened block are contiguous along one axis only. For an access that is
+contiguous along another axis, the elements of the block are far apart, and each costs a whole cache
+line. A two-dimensional tile is contiguous along both axes.
 """
 
 from collections.abc import Sequence
@@ -22,11 +23,11 @@ _SIDES = (16, 32, 64, 128)
 
 @frozen
 class TileTransposes(KernelPass):
-    """Tile pointwise kernels that move data: two grid loops, each of which ends with an axis along
-    which some accesses are consecutive.
+    """Tile pointwise kernels by two grid loops, each of which ends with an axis along which some
+    accesses are contiguous.
 
-    A tile gains nothing along an axis of fewer than `side` elements, and kernels of fewer than
-    `points` take no time.
+    Tiles do not help along an axis of fewer than `side` elements, nor for kernels of fewer than
+    `points` points.
     """
 
     name: ClassVar[str] = "tile-transposes"
@@ -54,7 +55,8 @@ class TileTransposes(KernelPass):
 
 
 def _cut(kernel: Kernel) -> int | None:
-    """Return the axis that ends the first loop: along which most strided bytes are consecutive."""
+    """Return the last axis of the first loop: the one along which most of the bytes that are
+    strided along the last axis are contiguous."""
     axes = kernel.axes
     sizes = {b.name: b.dtype.size for b in kernel.parameters}
     gain = dict.fromkeys(range(len(axes) - 1), 0)

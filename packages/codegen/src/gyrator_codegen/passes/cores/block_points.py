@@ -1,4 +1,4 @@
-"""`block-points`: how many points along the vectors are one unit of parallel work."""
+"""`block-points`: the number of points along the vectors per unit of parallel work."""
 
 from typing import ClassVar
 
@@ -14,15 +14,15 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class BlockPoints(KernelPass):
-    """Cut the axis of the vectors into stretches, where other passes have not yet."""
+    """Divide the axis of the vectors into units, unless another pass already has."""
 
     cores: int = 1
     elements: int = 2048
-    """Elements of a stretch, those of inner axes counted."""
+    """Elements per unit, including those of inner axes."""
     least: int = 8
-    """The fewest points of a stretch."""
+    """Minimum number of points per unit."""
     units_a_core: int = 8
-    """So many other units for each core make stretches superfluous."""
+    """The axis is not divided if other axes have this many units per core."""
 
     name: ClassVar[str] = "block-points"
 

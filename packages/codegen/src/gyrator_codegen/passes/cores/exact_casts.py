@@ -1,5 +1,6 @@
-"""`exact-casts`: casts to narrow floats of values that came from such floats round nothing."""
+"""`exact-casts`: find casts to narrow floats that do not round."""
 
+from math import frexp
 from typing import ClassVar
 
 from attrs import evolve, frozen
@@ -15,38 +16,48 @@ from gyrator_ir.types import DType
 _NARROW = (DType.BF16, DType.F16)
 
 _CHOOSING = frozenset(("maximum", "minimum", "fmax", "fmin", "neg", "abs"))
-"""Ops whose result is one of their operands, or that with another sign."""
+"""Ops whose result is one of their operands, up to its sign."""
 
 
 @frozen
 class ExactCasts(KernelPass):
-    """Record the casts from `f32` to `bf16` and `f16` that provably round nothing."""
+    """Record the casts from `f32` to `bf16` and `f16` that provably do not round."""
 
     name: ClassVar[str] = "exact-casts"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         types = tiled.kernel.storage
-        known: dict[str, DType] = {}
-        held: dict[str, frozenset[DType]] = {}
-        """Of `f32` values: the narrow floats that hold them as they are."""
+        value_types: dict[str, DType] = {}
+        exact_in: dict[str, frozenset[DType]] = {}
+        """For `f32` values, the narrow floats that represent them exactly."""
+        powers: set[str] = set()
+        """Constants whose product with a `bf16` is exact in `bf16`: powers of two, at least one. An
+        overflow of `bf16` is one of `f32` too; the range of `f16` is smaller."""
         exact: dict[str, bool] = {}
         for s in (s for stage in tiled.kernel.stages for s in stage.body):
             for name in defined(s):
-                held.pop(name, None)
+                exact_in.pop(name, None)
+                powers.discard(name)
             match s:
                 case Const(name, value, DType.F32):
                     number = float(value)
-                    held[name] = frozenset(d for d in _NARROW if round_to(number, d) == number)
+                    exact_in[name] = frozenset(d for d in _NARROW if round_to(number, d) == number)
+                    if abs(number) >= 1 and abs(frexp(number)[0]) == 0.5:
+                        powers.add(name)
                 case Let(name, "cast", (arg,), dtype):
-                    # Stages may use one name for values of their own.
-                    exact[name] = exact.get(name, True) and dtype in held.get(arg, ())
-                    if dtype is DType.F32 and known.get(arg) in _NARROW:
-                        held[name] = frozenset((known[arg],))
+                    # Values of different stages may have the same name.
+                    exact[name] = exact.get(name, True) and dtype in exact_in.get(arg, ())
+                    if dtype is DType.F32 and value_types.get(arg) in _NARROW:
+                        exact_in[name] = frozenset((value_types[arg],))
+                case Let(name, "mul", (a, b), DType.F32) if a in powers or b in powers:
+                    factor = exact_in.get(b if a in powers else a, frozenset())
+                    exact_in[name] = factor & {DType.BF16}
                 case Let(name, op, args, DType.F32) if op in _CHOOSING:
-                    held[name] = frozenset.intersection(*(held.get(a, frozenset()) for a in args))
+                    operands = (exact_in.get(a, frozenset()) for a in args)
+                    exact_in[name] = frozenset.intersection(*operands)
             if isinstance(s, Let):
-                known[s.name] = s.dtype
+                value_types[s.name] = s.dtype
             elif isinstance(s, Load):
-                known[s.name] = types[s.buffer]
+                value_types[s.name] = types[s.buffer]
         names = tuple(name for name, sure in exact.items() if sure)
         return evolve(tiled, exact=names) if names else tiled

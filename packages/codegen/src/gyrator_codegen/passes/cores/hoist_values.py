@@ -1,4 +1,4 @@
-"""`hoist-values`: what is the same in all steps of a loop is computed once, ahead of it."""
+"""`hoist-values`: hoist loop-invariant values."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -17,8 +17,11 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class HoistValues(KernelPass):
-    """Name the values that do not depend on a stage's own loops. Loads and checks are among them
-    where those loops surely run: it goes after `nonempty-rows`."""
+    """Record the values that are invariant in a stage's own loops.
+
+    Loads and checks are hoisted only if the loops run at least once, so this pass runs after
+    `nonempty-rows`.
+    """
 
     name: ClassVar[str] = "hoist-values"
 
@@ -34,9 +37,9 @@ class HoistValues(KernelPass):
             symbols = [a.symbol for a in kernel.inner]
             parts = [invariant(stage, symbols, written, tiled.nonempty) for stage in inner]
         elif not inner and loops.across:
-            # A stretch has at least one vector.
+            # A unit has at least one vector.
             parts = [invariant(body, [loops.symbol], written, loads=True)]
-        # Stages may use one name for values of their own.
+        # Values of different stages may have the same name.
         moving = {name for _, rest in parts for name in _named(rest)}
         ahead = [name for fixed, _ in parts for name in _named(fixed) if name not in moving]
         return evolve(tiled, ahead=tuple(dict.fromkeys(ahead))) if ahead else tiled

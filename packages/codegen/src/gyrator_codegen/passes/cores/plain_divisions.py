@@ -1,6 +1,7 @@
-"""`plain-divisions`: quotients and remainders that a machine's own division rounds as is meant.
+"""`plain-divisions`: find divisions for which machine instructions can be used.
 
-Ours round down, a machine's towards zero: where a numerator is never negative they agree.
+Quotients in the IR round down, those of machines towards zero. They agree if the numerator is never
+negative.
 """
 
 from typing import ClassVar
@@ -16,7 +17,7 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class PlainDivisions(KernelPass):
-    """Record the divisions of a kernel in which nothing can be negative. It goes last."""
+    """Record the divisions of a kernel without negative operands. This pass runs last."""
 
     name: ClassVar[str] = "plain-divisions"
 
@@ -28,15 +29,16 @@ class PlainDivisions(KernelPass):
                     divisions[node] = None
         if not divisions:
             return tiled
-        known = kernel_facts(tiled.kernel, facts)
-        return evolve(tiled, plain=tuple(d for d in divisions if known.nonnegative_division(d)))
+        inside = kernel_facts(tiled.kernel, facts)
+        return evolve(tiled, plain=tuple(d for d in divisions if inside.nonnegative_division(d)))
 
 
 def _written(tiled: TiledKernel) -> list[Expr]:
+    """Return the expressions that occur in the kernel's text."""
     kernel = tiled.kernel
-    found = [a.extent for a in (*kernel.axes, *kernel.inner)]
-    found += [local.extent for local in kernel.locals]
-    found += [e for stage in kernel.stages for s in stage.body for e in expressions(s)]
-    found += [p.index for p in tiled.prefetches]
+    written = [a.extent for a in (*kernel.axes, *kernel.inner)]
+    written += [local.extent for local in kernel.locals]
+    written += [e for stage in kernel.stages for s in stage.body for e in expressions(s)]
+    written += [p.index for p in tiled.prefetches]
     counts = ((x, step) for x in tiled.loops for step in steps_of(tiled, x))
-    return found + [ceildiv(extent_of(axes_of(kernel, x)), step) for x, step in counts]
+    return written + [ceildiv(extent_of(axes_of(kernel, x)), step) for x, step in counts]

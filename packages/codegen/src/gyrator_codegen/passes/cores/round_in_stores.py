@@ -1,5 +1,4 @@
-"""`round-in-stores`: a store to narrow floats rounds what it is given, so that a value need not be
-rounded for it first."""
+"""`round-in-stores`: move the rounding of a value to a narrow float into its store."""
 
 from typing import ClassVar
 
@@ -27,8 +26,8 @@ from gyrator_ir.types import DType
 
 @frozen
 class RoundInStores(KernelPass):
-    """Record the stores of casts to the element type of their buffers that may be given what is
-    cast, an `f32` in reach."""
+    """Record the stores of casts from `f32` to the element type of their buffer that can take the
+    `f32` value instead, because it is available at the store."""
 
     name: ClassVar[str] = "round-in-stores"
 
@@ -38,11 +37,11 @@ class RoundInStores(KernelPass):
         alone = loops is not None and loops.columns
         types: dict[str, DType] = {}
         casts: dict[str, tuple[str, DType]] = {}
-        """The `f32` values that are cast to narrow floats, and these."""
-        found: list[Unrounded] = []
+        """For each cast, its `f32` operand and its type."""
+        unrounded: list[Unrounded] = []
         for number, stage in enumerate(kernel.stages):
             outside = {} if alone else dict(casts)
-            for place, s in enumerate(stage.body):
+            for position, s in enumerate(stage.body):
                 for name in defined(s):
                     casts.pop(name, None)
                 match s:
@@ -52,7 +51,7 @@ class RoundInStores(KernelPass):
                     case Store(buffer=buffer, value=value, mode=StoreMode.SET):
                         cast = casts.get(value)
                         if cast is not None and cast[1] is storage[buffer]:
-                            found.append(Unrounded(number, place, cast[0]))
+                            unrounded.append(Unrounded(number, position, cast[0]))
                 match s:
                     case Let() | Const() | IndexValue():
                         types[s.name] = s.dtype
@@ -61,5 +60,5 @@ class RoundInStores(KernelPass):
                     case Reduce() | ScanStep() | SortStep():
                         types |= zip(s.names, s.types, strict=True)
             if alone or stage.level is Level.INNER:
-                casts = outside  # values of a step, or in arrays
-        return evolve(tiled, unrounded=tuple(found)) if found else tiled
+                casts = outside  # the others are per step, or stored in arrays
+        return evolve(tiled, unrounded=tuple(unrounded)) if unrounded else tiled

@@ -1,4 +1,4 @@
-"""`share-threads`: whether threads share out the units of a kernel."""
+"""`share-threads`: whether to distribute the units of a kernel among threads."""
 
 from typing import ClassVar
 
@@ -11,21 +11,21 @@ from gyrator_ir.expr import ONE, Expr, ShapeFacts
 from gyrator_ir.kernel.nodes import Kernel
 from gyrator_ir.tile.nodes import LoopKind, Threads, TiledGroup, TiledKernel, TileProgram
 
-_NEVER = 1 << 62  # more work than any launch is
+_NEVER = 1 << 62  # more operations than in any launch
 
 
 @frozen
 class ShareThreads:
-    """Share out all grid loops where there is enough work, else none."""
+    """Distribute all grid loops among threads if there is enough work, else none."""
 
     cores: int = 1
     grain: int = 16384
-    """Operations below which threads cost more than they save."""
+    """The number of operations below which threads cost more than they save."""
 
     name: ClassVar[str] = "share-threads"
 
     def run(self, program: TileProgram) -> TileProgram:
-        """Return the program with threads; what one thread does alone is never atomic."""
+        """Return the program with threads. Kernels that run in one thread need no atomics."""
         program = each_kernel(program, self._tile)
         if not any(isinstance(k, TiledGroup) for k in program.kernels):
             return program
@@ -42,9 +42,9 @@ class ShareThreads:
         units: Expr = ONE
         for loop in grid:
             units = units * steps(kernel, loop)
-        known, pieces = static(size), static(units)
-        few = pieces is not None and pieces <= 1
-        if self.cores <= 1 or few or (known is not None and known < grain):
+        elements, count = static(size), static(units)
+        few = count is not None and count <= 1
+        if self.cores <= 1 or few or (elements is not None and elements < grain):
             return evolve(tiled, threads=Threads(0), atomic=())
         return evolve(tiled, threads=Threads(len(grid), grain))
 
@@ -54,5 +54,5 @@ class ShareThreads:
 
 
 def _cost(kernel: Kernel) -> int:
-    """Return roughly how much work an element takes."""
+    """Return the approximate cost of an element."""
     return max(1, sum(work(stage.body) for stage in kernel.stages) // 8)

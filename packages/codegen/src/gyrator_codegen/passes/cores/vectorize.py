@@ -1,4 +1,4 @@
-"""`vectorize`: the axis along which vectors make a kernel's accesses cheapest."""
+"""`vectorize`: choose the axis of vectors that makes a kernel's accesses cheapest."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -11,28 +11,29 @@ from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import PRICES, lane_access
 from gyrator_codegen.nests import grid_loop, plain_loop
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, SortStep, Store
+from gyrator_ir.body.nodes import Axis, Bind, Load, Reduce, ScanKind, ScanStep, SortStep, Store
 from gyrator_ir.body.rewrite import defined, expressions, used
 from gyrator_ir.expr import Const, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Kernel, Level, Stage
 from gyrator_ir.tile.nodes import Access, TiledKernel
 
 LANES_GUESS = 8
-"""For how many lanes accesses are compared where the compiler vectorises by itself."""
+"""The number of lanes for which accesses are compared if the compiler does the vectorization."""
 _TWO = Const(2)
-_PAIRED = 4  # price of every second element, where its neighbours are accessed too
-_REDUCE_END = 12  # price of merging the lanes of one accumulator, in vector operations
+_PAIRED = 4  # cost of an access with stride 2 whose gaps are accessed too
+_REDUCE_END = 12  # cost of merging the lanes of one accumulator, in vector operations
+_LOG_ADD = 40  # cost of a step of a log-sum-exp scan, in scalar operations
 
 
 @frozen
 class Vectorize(KernelPass):
-    """Give each kernel a loop over vectors: the innermost one, or, along points, one outside of
-    those over inner axes, in a grid loop of its own."""
+    """Give each kernel a vector loop: the innermost loop or, along an axis of points, a loop inside
+    of that axis's grid loop and outside of the loops over inner axes."""
 
     lanes: int = 1
-    """Elements of a vector; 1 where the compiler vectorises by itself."""
+    """Elements of a vector; 1 to leave vectorization to the compiler."""
     lanes_guess: int = LANES_GUESS
-    """What axes are compared for in that case."""
+    """The number of lanes for which axes are compared in that case."""
 
     name: ClassVar[str] = "vectorize"
 
@@ -54,9 +55,10 @@ class Vectorize(KernelPass):
 def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
     """Return the axis along which vectors of `lanes` make the kernel's accesses cheapest.
 
-    None for a kernel that has none. On equal price the last inner axis wins, then the last axis.
-    Along an inner axis, stages with a scan or a sort still take one element at a time; a sort needs
-    one point at a time, so it rules out the points' axes. Reductions in order rule out inner axes.
+    None for a kernel without axes. Ties are resolved in favor of the last inner axis, then the last
+    axis of points. Along an inner axis, stages with a scan or a sort still process one element at a
+    time. A sort processes one point at a time, and so excludes axes of points; in-order reductions
+    exclude inner axes.
     """
     inner = () if in_order(kernel) else kernel.inner
     candidates = list(inner[-1:])
@@ -69,7 +71,7 @@ def choose_vector_axis(kernel: Kernel, lanes: int) -> Axis | None:
 
 
 def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
-    """Return rough vector operations a point along an axis, for comparison only."""
+    """Return the approximate cost per point, in vector operations, of vectors along an axis."""
     inner_size = 1
     for a in kernel.inner:
         inner_size *= max(extent_guess(a.extent), 1)
@@ -86,6 +88,13 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
             total += 2 * runs
         else:
             total += price * runs * waste / lanes
+    logarithms = sum(
+        isinstance(s, ScanStep) and s.kind is ScanKind.LOGSUMEXP
+        for stage in kernel.stages
+        for s in stage.body
+    )
+    # It computes in f64, for which vectors have half as many lanes.
+    total += logarithms * _LOG_ADD * inner_size * (1 if inner else 2 * waste / lanes)
     if inner:
         reduces = sum(isinstance(s, Reduce) for stage in kernel.stages for s in stage.body)
         total += reduces * _REDUCE_END
@@ -93,26 +102,26 @@ def price(kernel: Kernel, lanes: int, axis: Axis) -> float:
 
 
 def _accesses(kernel: Kernel, symbol: Sym, lanes: int) -> Iterator[tuple[Stage, int]]:
-    """Iterate over the prices of accesses, and the stages that they are in."""
+    """Yield the cost of each access, and its stage."""
     varying = _varying(kernel, symbol)
     for stage in kernel.stages:
-        found = [s for s in stage.body if isinstance(s, Load | Store)]
-        places = {(type(s), s.buffer, s.index) for s in found}
-        for s in found:
+        accesses = [s for s in stage.body if isinstance(s, Load | Store)]
+        addresses = {(type(s), s.buffer, s.index) for s in accesses}
+        for s in accesses:
             access = lane_access(s.index, symbol, lanes, varying)
             kind = access.kind
             if access.stride is _TWO and any(
-                (type(s), s.buffer, s.index + step) in places for step in (1, -1)
+                (type(s), s.buffer, s.index + step) in addresses for step in (1, -1)
             ):
                 yield stage, _PAIRED
                 continue
             if kind is not Access.UNIT and isinstance(s, Store):
-                kind = Access.LANES  # a store by lanes costs more than a load by lanes
+                kind = Access.LANES  # a scattered store costs more than a gathered load
             yield stage, PRICES[kind]
 
 
 def _varying(kernel: Kernel, symbol: Sym) -> frozenset[Sym]:
-    """Return the symbols that are bound to values which differ along `symbol`."""
+    """Return the symbols bound to values that vary along `symbol`."""
     body = [s for stage in kernel.stages for s in stage.body]
     varying: set[Sym] = set()
     if not any(isinstance(s, Bind) for s in body):

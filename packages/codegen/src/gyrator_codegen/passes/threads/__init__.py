@@ -1,1 +1,1 @@
-"""Passes for devices that run a thread for each element."""
+"""Passes for devices that run one thread per element."""

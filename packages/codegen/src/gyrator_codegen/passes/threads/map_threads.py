@@ -1,4 +1,4 @@
-"""`map-threads`: how many threads share a point's elements, and how many points a group has."""
+"""`map-threads`: the numbers of threads per point and of points per thread group."""
 
 from typing import ClassVar
 
@@ -17,16 +17,16 @@ from gyrator_ir.tile.nodes import Loop, LoopKind, TiledKernel
 
 @frozen
 class MapThreads(KernelPass):
-    """Give each point a thread, a SIMD group, or a whole group of threads.
+    """Assign each point to one thread, a SIMD group, or a whole thread group.
 
-    A thread alone takes short folds of up to `serial` elements, those whose order matters, and
-    those across what is consecutive from point to point, if there are `many` points. A group of
-    threads takes folds of at least `long` elements, and rows to sort: a thread for each element.
+    One thread does reductions of up to `serial` elements, those that must be done in order, and, if
+    there are at least `many` points, those whose points are contiguous in memory. A whole thread
+    group does reductions of at least `long` elements, and sorts rows with one thread per element.
     """
 
     name: ClassVar[str] = "map-threads"
     simd: int = 32
-    """Threads that exchange values without memory."""
+    """Threads of a SIMD group, which exchange values without memory."""
     group: int = 256
     serial: int = 16
     long: int = 2048
@@ -42,12 +42,11 @@ class MapThreads(KernelPass):
         return evolve(tiled, loops=tuple(loops))
 
     def _lanes(self, kernel: Kernel, facts: ShapeFacts) -> int:
-        """Return how many threads share a point's elements. Whatever their number turns out to be,
-        all of them are taken."""
-        whole = extent_of(kernel.inner)
-        extent, points = guess(whole, facts), guess(extent_of(kernel.axes), facts)
+        """Return the number of threads per point. It is correct for any number of elements."""
+        inner = extent_of(kernel.inner)
+        extent, points = guess(inner, facts), guess(extent_of(kernel.axes), facts)
         if sorts(kernel):
-            return max(power_of_two(whole.value), self.simd) if isinstance(whole, Const) else 1
+            return max(power_of_two(inner.value), self.simd) if isinstance(inner, Const) else 1
         if in_order(kernel) or extent <= self.serial:
             return 1
         if any(map(ordered, kernel.stages)):

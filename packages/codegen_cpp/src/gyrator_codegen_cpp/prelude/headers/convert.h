@@ -24,7 +24,14 @@ GY_FN gy_hi32 gy_cvti(gy_hf64 x) {
 GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return GY_C(x, gy_hi64); }
 #elif GY_ISA == 256
 GY_FN gy_hi32 gy_cvti(gy_hf64 x) { return (gy_hi32)__builtin_ia32_cvttpd2dq256(x); }
-GY_FN gy_hi64 gy_cvttl(gy_hf64 x) { return gy_hi64{(si64)x[0], (si64)x[1], (si64)x[2], (si64)x[3]}; }
+GY_FN gy_hi64 gy_cvttl(gy_hf64 x) {
+  gy_hf64 t = __builtin_ia32_roundpd256(x, 11);
+  gy_hi64 near = (t < 2251799813685248.0) & (t > -2251799813685248.0);
+  if (__builtin_expect(__builtin_ia32_movmskpd256((gy_hf64)near) != 15, 0))
+    return gy_hi64{(si64)x[0], (si64)x[1], (si64)x[2], (si64)x[3]};
+  // The sum with 1.5 * 2^52 holds the integer in its lowest bits.
+  return (gy_hi64)(t + 6755399441055744.0) - 0x4338000000000000;
+}
 #endif
 //% gy_cvtt gy_cvtu gy_cvtul
 // Float to integer is the machine's truncating conversion, as eager torch's; narrow integers go through 32 bits and wrap.
@@ -112,8 +119,8 @@ GY_X(i8) GY_X(u8) GY_X(i16) GY_X(u16)
 #undef GY_X
 GY_FN vi32 gy_to_i32(vi32 x) { return (vi32)x; }
 GY_FN vi32 gy_to_i32(vu32 x) { return (vi32)x; }
-GY_FN vi32 gy_to_i32(vi64 x) { return gy_join(GY_C(x.lo, gy_hi32), GY_C(x.hi, gy_hi32)); }
-GY_FN vi32 gy_to_i32(vu64 x) { return gy_join(GY_C(x.lo, gy_hi32), GY_C(x.hi, gy_hi32)); }
+GY_FN vi32 gy_to_i32(vi64 x) { return gy_narrow64(x.lo, x.hi); }
+GY_FN vi32 gy_to_i32(vu64 x) { return gy_narrow64((gy_hi64)x.lo, (gy_hi64)x.hi); }
 GY_FN vi32 gy_to_i32(vf32 x) { return gy_cvtt(x); }
 GY_FN vi32 gy_to_i32(vf64 x) { return gy_cvtt(x); }
 GY_FN vi32 gy_to_i32(vbool x) { return GY_C(-x.m, vi32); }

@@ -23,16 +23,17 @@ template <class T> GY_FN T gy_erf_d(T x) {
 }
 template <class T> GY_FN T gy_erf_f(T x) {
   T a = gy_abs(x), z = x * x;
-  T p = gy_poly(z, 7.99876143e-05f, -0.000805014162f, 0.00519242603f, -0.0268557351f, 0.112836257f,
-    -0.376126289f, 0.128379166f);
+  T p = gy_poly(z, 7.80759365e-05f, -0.000799799571f, 0.00518717151f, -0.0268533491f, 0.112835787f, -0.37612626f,
+    0.128379166f);
   T small = gy_mad(x, p, x);
   T b = gy_lower(a, T{} + 4.0f);
-  T q = gy_poly(b, 4.52845939e-07f, 1.52524044e-05f, -0.00040219404f, 0.00407137629f, -0.0249309167f,
-    0.108056501f, 0.633509457f, 1.12944865f, -0.000163070828f);
-  T e, t = gy_exp_parts_f(-q, e);
-  T s = gy_float((gy_bits(t) - 0x4b400000 + 127) << 23);
-  T large = gy_mad(-s, e, 1.0f - s);
-  return gy_sel(a < 0.925f, small, gy_copysign(large, x));
+  T q = gy_poly(b, 2.48628197e-07f, -3.48713984e-05f, 0.000658847741f, -0.00614243234f, 0.0365299433f, -0.156630486f,
+    -0.91336745f, -1.62971759f);
+  // erfc(b) = 2^(b q + 0.000287) = s (1 + e)
+  T t = gy_mad(b, q, T{} + 12583039.0f), s = gy_float(gy_bits(t) << 23);
+  T r = gy_mad(b, q, 0.000287092116f - (t - 12583039.0f));
+  T e = r * gy_exp2_tail_f(r), large = gy_mad(-s, e, 1.0f - s);
+  return gy_sel(a < 1.0f, small, gy_float(gy_bits(large) | (gy_bits(x) ^ gy_bits(a))));
 }
 #if GY_ISA == 512
 static const sf32 gy_erf_table[][32] __attribute__((aligned(64))) = {

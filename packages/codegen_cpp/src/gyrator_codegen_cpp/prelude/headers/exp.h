@@ -45,12 +45,16 @@ GY_FN vf32 gy_exp_f(vf32 x) {
 #endif
 GY_VIA_F32(gy_exp)
 sf64 gy_exp(sf64) = delete;
+//% gy_exp2_tail_f
+// (2^r - 1) / r for |r| <= 1/2.
+template <class T> GY_FN T gy_exp2_tail_f(T r) {
+  return gy_poly(r, 0.000154628855f, 0.00133909856f, 0.00961806253f, 0.0555035956f, 0.240226507f, 0.693147182f);
+}
 //% gy_exp2 : gy_exp_d
 template <class T> GY_FN T gy_exp2_f(T x) {
   x = gy_lower(gy_raise(x, T{} - 151.0f), T{} + 129.0f);
   T t = x + 12582912.0f, n = t - 12582912.0f, r = x - n;
-  T q = gy_poly(r, 0.000154628855f, 0.00133909856f, 0.00961806253f, 0.0555035956f, 0.240226507f, 0.693147182f);
-  return gy_scale_f(gy_mad(q, r, T{} + 1.0f), n, gy_bits(t) - 0x4b400000);
+  return gy_scale_f(gy_mad(gy_exp2_tail_f(r), r, T{} + 1.0f), n, gy_bits(t) - 0x4b400000);
 }
 template <class T> GY_FN T gy_exp2_d(T x) {
   return gy_exp_d(x * 0.6931471805599453);
@@ -58,31 +62,36 @@ template <class T> GY_FN T gy_exp2_d(T x) {
 GY_VIA_F32(gy_exp2)
 sf64 gy_exp2(sf64) = delete;
 //% gy_expm1 : gy_expm1_d
-GY_VIA_F64(gy_expm1)
+// exp(x) = 2 s (1 + r + rest): s - 1/2 + s r is summed without loss.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_expm1_f(T x) {
+  T y = gy_lower(gy_raise(x, T{} - 20.0f), T{} + 89.0f);
+  T t = gy_mad(y, T{} + 1.44269502f, T{} + 12583038.0f), n = t - 12583038.0f;
+  T a = gy_mad(n, T{} - 0.693138123f, y), r = gy_mad(n, T{} - 9.05800061e-6f, a);
+  T q = gy_poly(r, 0.00139432622f, 0.00836939458f, 0.0416663736f, 0.166665152f, 0.5f);
+  T rest = gy_mad(r * r, q, gy_mad(n, T{} - 9.05800061e-6f, a - r));
+  T s = gy_float(gy_bits(t) << 23), h = s - 0.5f;
+  T sum = gy_mad(s, r, h), lost = gy_mad(s, r, h - sum) + ((s - h) - 0.5f);
+  return gy_sel(gy_abs(x) < 1e-30f, x, (sum + gy_mad(s, rest, lost)) * 2.0f);
+}
+#endif
+GY_VIA_F32(gy_expm1)
 sf64 gy_expm1(sf64) = delete;
 //% gy_sigmoid : gy_exp_d gy_sigmoid_f
 template <class T> GY_FN T gy_sigmoid_d(T x) { return 1.0 / (gy_exp_d(-x) + 1.0); }
 GY_VIA_F32(gy_sigmoid)
 sf64 gy_sigmoid(sf64) = delete;
 //% gy_sigmoid_f
-// 1 / (1 + exp(-x)): with exp(-x) = 2^n (1 + p), numerator and denominator are divided by 2^max(n, 0);
-// the denominator is kept in two parts and the quotient corrected once.
+// 1 / (1 + exp(-x)), scaled by 2^64: with exp(-x) = 2^n (1 + p) the denominator is kept in two parts, summed from the
+// largest term down without loss, and the quotient corrected once.
 #if GY_ISA != 0
 template <class T> GY_FN T gy_sigmoid_f(T x) {
-  T y = gy_sel(x > 104.0f, T{} - 104.0f, -x);
-  y = gy_lower(y, T{} + 104.0f);
-  T p, t = gy_exp_parts_f(y, p), n = t - 12582912.0f;
-  auto i = gy_bits(t) - 0x4b400000;
-  auto up = gy_sel(n > 0.0f, i, i - i), small = gy_sel(n > 0.0f, -i, i);
-  T s = gy_float((gy_sel(small < -126, small - small - 126, small) + 127) << 23);
-  T tp = gy_sel(n > 0.0f, p, s * p);
-  T one = s + 1.0f, left = s - (one - 1.0f);
-  T d = one + tp, rest = ((one - d) + tp) + left;
-  T q = 1.0f / d;
-  T e = gy_mad(-q, d, T{} + 1.0f);
-  e = gy_mad(-q, rest, e);
-  q = gy_mad(q, e, q);
-  return gy_scale_f(q, -gy_sel(n > 0.0f, n, n - n), -up);
+  T y = gy_lower(gy_raise(-x, T{} - 40.0f), T{} + 105.0f), p;
+  T s = gy_float(gy_bits(gy_exp_parts_f(y, p, 12582975.0f)) << 23), one = T{} + 5.42101086e-20f;
+  T v = s * p, large = gy_raise(s, one), small = gy_lower(s, one);
+  T sum = large + v, d = sum + small, rest = ((sum - d) + small) + ((large - sum) + v);
+  T q = -1.0f / d, e = gy_mad(q, rest, gy_mad(q, d, T{} + 1.0f));
+  return gy_mad(q, e, q) * -one;
 }
 #if GY_ISA == 512
 // The same quotient, scaled by 2^64, by an approximation to 14 bits and one step of Newton's; what it leaves is

@@ -122,6 +122,16 @@ template <class P, class S> GY_FN void gy_scatter(P *p, si64 i, S x) { gy_store(
 template <class P, class V> GY_FN void gy_scatter(P *p, vi64 i, V x) { gy_scatter_mask(p, i, x, vbool{vi32{} - 1}); }
 template <class P, class V> GY_FN void gy_scatter(P *p, vi32 i, V x) { gy_scatter_mask(p, i, x, vbool{vi32{} - 1}); }
 #endif
+//% gy_vload_runs
+// Lane k from the pointer `at(k)`, which grows by no more than one from lane to lane.
+#if GY_VEC
+template <class A> GY_FN auto gy_vload_runs(A at) {
+  if (at(GY_LANES - 1) - at(0) == GY_LANES - 1) return gy_vload(at(0));
+  decltype(gy_sload(at(0))) lanes[GY_LANES];
+  for (si64 lane = 0; lane < GY_LANES; lane++) lanes[lane] = gy_sload(at(lane));
+  return gy_vload(lanes);
+}
+#endif
 //% gy_vload_strided
 #if GY_VEC
 template <class P> GY_FN auto gy_vload_strided(const P *p, si64 stride) {
@@ -154,7 +164,6 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_FIRST_8 0, 8, 1, 9, 2, 10, 3, 11
 #define GY_LAST_8 4, 12, 5, 13, 6, 14, 7, 15
 #if GY_ISA == 512
-#define GY_EVEN GY_EVEN_8, 16, 18, 20, 22, 24, 26, 28, 30
 #define GY_ODD GY_ODD_8, 17, 19, 21, 23, 25, 27, 29, 31
 #define GY_FIRST 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define GY_LAST 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -163,7 +172,6 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_FIRST_HALF GY_FIRST_8
 #define GY_LAST_HALF GY_LAST_8
 #elif GY_LANES == 4
-#define GY_EVEN 0, 2, 4, 6
 #define GY_ODD 1, 3, 5, 7
 #define GY_FIRST 0, 4, 1, 5
 #define GY_LAST 2, 6, 3, 7
@@ -172,7 +180,6 @@ template <class P, class V> GY_FN void gy_store_strided(P *p, si64 stride, V x) 
 #define GY_FIRST_HALF 0, 2
 #define GY_LAST_HALF 1, 3
 #else
-#define GY_EVEN GY_EVEN_8
 #define GY_ODD GY_ODD_8
 #define GY_FIRST GY_FIRST_8
 #define GY_LAST GY_LAST_8

@@ -13,25 +13,6 @@ GY_FN vf32 gy_bf16_value(vu32 u) { return (vf32)(u << 16); }
 GY_FN vf32 gy_bf16_value(vu16 u) { return (vf32)(gy_widen(u) << 16); }
 #endif
 //% gy_f16_bits gy_f16_value
-#if GY_ISA == 0
-// Round to nearest even by adding half of the dropped bits; subnormals by the float adder.
-GY_FN su32 gy_f16_bits(sf32 x) {
-  su32 u = (su32)gy_bits(x), sign = (u >> 16) & 0x8000, a = u & 0x7fffffff;
-  su32 normal = (a - 0x38000000 + 0xfff + ((a >> 13) & 1)) >> 13;
-  su32 small = (su32)gy_bits(gy_float((si32)a) + 0.5f) - 0x3f000000;
-  su32 nan = 0x7e00 | ((a >> 13) & 0x3ff);
-  su32 r = a < 0x38800000 ? small : normal;
-  r = a >= 0x477ff000 ? 0x7c00 : r;
-  return sign | (a > 0x7f800000 ? nan : r);
-}
-GY_FN sf32 gy_f16_value(su32 h) {
-  su32 sign = (h & 0x8000) << 16, a = h & 0x7fff;
-  sf32 small = (sf32)(si32)a * 5.96046448e-8f;
-  si32 normal = (si32)((a << 13) + 0x38000000), wide = (si32)((a << 13) | 0x7f800000 | (a > 0x7c00 ? 0x400000u : 0u));
-  si32 r = a < 0x400 ? gy_bits(small) : a >= 0x7c00 ? wide : normal;
-  return gy_float(r | (si32)sign);
-}
-#else
 #if GY_ISA == 512
 GY_FN vu16 gy_f16_bits(vf32 x) { return (vu16)__builtin_ia32_vcvtps2ph512_mask(x, 0, vi16{}, (su16)-1); }
 GY_FN vf32 gy_f16_value(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps512_mask((vi16)x, vf32{}, (su16)-1, 4); }
@@ -46,7 +27,6 @@ GY_FN vf32 gy_f16_value(vu16 x) { return (vf32)__builtin_ia32_vcvtph2ps256((vi16
 #endif
 GY_FN su32 gy_f16_bits(sf32 x) { return gy_f16_bits(vf32{x})[0]; }
 GY_FN sf32 gy_f16_value(su32 h) { return gy_f16_value(vu16{(su16)h})[0]; }
-#endif
 //% gy_to_bf16
 GY_FN gy_bf16 gy_to_bf16(sf32 x) { return gy_bf16{(su16)gy_bf16_bits(x)}; }
 //% gy_to_f16

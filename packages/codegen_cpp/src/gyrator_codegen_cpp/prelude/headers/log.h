@@ -3,19 +3,36 @@ template <class T> GY_FN T gy_log_d(T x) {
   T e, m = gy_log_parts_d(x, e);
   return gy_log_ends(x, gy_mad(e, T{} + 0.6931471805599453, gy_log_m_d(m - 1.0)));
 }
-//% gy_log : gy_log_d
-template <class T> GY_FN T gy_log_f(T x) {
+//% gy_log_parts_f gy_log_tail_f
+// x = 2^e (1 + f) with 1 + f in [2/3, 4/3), for x of at least 0; and log(1 + f) - f.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_log_parts_f(T x, T &f) {
   auto tiny = x < 1.17549435e-38f;
-  auto i = gy_bits(gy_sel(tiny, x * 8388608.0f, x));
-  auto k = (i - 0x3f2aaaab) >> 23;
-  T f = gy_float(i - (k << 23)) - 1.0f;
+  auto i = gy_bits(gy_sel(tiny, x * 8388608.0f, x)), k = (i - 0x3f2aaaab) >> 23;
+  f = gy_float(i - (k << 23)) - 1.0f;
   T e = gy_float(k + 0x4b400000) - 12582912.0f;
-  e = gy_sel(tiny, e - 23.0f, e);
+  return gy_sel(tiny, e - 23.0f, e);
+}
+template <class T> GY_FN T gy_log_tail_f(T f, T low) {
   T p = gy_poly(f, 0.119584717f, -0.128301337f, 0.107695542f, -0.12199416f, 0.143027171f,
-    -0.166792959f, 0.199996814f, -0.249998271f, 0.333333343f);
-  T f2 = f * f;
-  T y = gy_mad(e, T{} - 1.90465430e-9f, p * (f2 * f));
-  y = gy_mad(T{} - 0.5f, f2, y);
+    -0.166792959f, 0.199996814f, -0.249998271f, 0.333333343f), f2 = f * f;
+  return gy_mad(T{} - 0.5f, f2, gy_mad(p, f2 * f, low));
+}
+#endif
+//% gy_log_base_f : gy_log_parts_f
+// (e ln 2 + log(1 + f)) times a factor in two parts; that of e is in two parts as well, the first of 16 bits.
+#if GY_ISA != 0
+template <class T> GY_FN T gy_log_base_f(T x, sf32 two, sf32 two_rest, sf32 factor, sf32 factor_rest) {
+  T f, e = gy_log_parts_f(x, f), tail = gy_log_tail_f(f, T{});
+  T high = e * two, near = f * factor, rest = gy_mad(f, T{} + factor, -near);
+  T sum = high + near, lost = (high - sum) + near;
+  T low = gy_mad(f, T{} + factor_rest, gy_mad(tail, T{} + factor, rest)) + gy_mad(e, T{} + two_rest, lost);
+  return gy_log_ends(x, sum + low);
+}
+#endif
+//% gy_log : gy_log_d gy_log_parts_f
+template <class T> GY_FN T gy_log_f(T x) {
+  T f, e = gy_log_parts_f(x, f), y = gy_log_tail_f(f, e * -1.90465430e-9f);
   return gy_log_ends(x, gy_mad(e, T{} + 0.693147182f, f + y));
 }
 #if GY_ISA == 512
@@ -45,19 +62,23 @@ GY_FN sf32 gy_log_f(sf32 x) { return gy_log_f(vf32{x})[0]; }
 #endif
 GY_VIA_F32(gy_log)
 sf64 gy_log(sf64) = delete;
-//% gy_log2
+//% gy_log2 : gy_log_base_f
 template <class T> GY_FN T gy_log2_d(T x) {
   T e, m = gy_log_parts_d(x, e);
   return gy_log_ends(x, gy_mad(gy_log_m_d(m - 1.0), T{} + 1.4426950408889634, e));
 }
-GY_VIA_F64(gy_log2)
+template <class T> GY_FN T gy_log2_f(T x) { return gy_log_base_f(x, 1.0f, 0.0f, 1.44269502f, 1.92596303e-08f); }
+GY_VIA_F32(gy_log2)
 sf64 gy_log2(sf64) = delete;
-//% gy_log10
+//% gy_log10 : gy_log_base_f
 template <class T> GY_FN T gy_log10_d(T x) {
   T e, m = gy_log_parts_d(x, e);
   return gy_log_ends(x, gy_mad(e, T{} + 0.3010299956639812, gy_log_m_d(m - 1.0) * 0.4342944819032518));
 }
-GY_VIA_F64(gy_log10)
+template <class T> GY_FN T gy_log10_f(T x) {
+  return gy_log_base_f(x, 0.301025391f, 4.60503907e-06f, 0.434294492f, -1.010305e-08f);
+}
+GY_VIA_F32(gy_log10)
 sf64 gy_log10(sf64) = delete;
 //% gy_log1p_d
 template <class T> GY_FN T gy_log1p_d(T x) {
@@ -65,6 +86,19 @@ template <class T> GY_FN T gy_log1p_d(T x) {
   T r = gy_mad(e, T{} + 0.6931471805599453, gy_log_m_d(gy_sel(e == 0, x, m - 1.0)));
   return gy_sel(x == 0, x, gy_log_ends(u, r));
 }
-//% gy_log1p : gy_log1p_d
-GY_VIA_F64(gy_log1p)
+//% gy_log1p : gy_log1p_d gy_log_parts_f
+// log(u + c) with u the rounded sum of 1 and x, and c what it lost: u + c = 2^e (1 + f + rest).
+#if GY_ISA != 0
+template <class T> GY_FN T gy_log1p_f(T x) {
+  T u = x + 1.0f, c = x - (u - 1.0f);
+  auto i = gy_bits(u), k = (i - 0x3f2aaaab) >> 23;
+  T e = gy_float(k + 0x4b400000) - 12582912.0f, m = gy_float(i - (k << 23)) - 1.0f;
+  // Where the scale is no power of two, nothing was lost.
+  c = c * gy_raise(gy_float(0x3f800000 - (k << 23)), T{});
+  T f = m + c, rest = (m - f) + c;
+  T y = gy_log_tail_f(f, gy_mad(e, T{} - 1.90465430e-9f, gy_mad(-rest, f, rest)));
+  return gy_sel(x == 0.0f, x, gy_log_ends(u, gy_mad(e, T{} + 0.693147182f, f + y)));
+}
+#endif
+GY_VIA_F32(gy_log1p)
 sf64 gy_log1p(sf64) = delete;

@@ -57,15 +57,67 @@ GY_FN void gy_bit_store(si64 *p, vi64 x, vbool k) {
   }
 GY_X(i8) GY_X(i16)
 #undef GY_X
+// Of the first lanes by halves, quarters and eighths: some processors take tens of cycles for a masked store.
+struct gy_first { si64 n; };
+typedef si64 gy_two __attribute__((vector_size(16)));
+GY_FN vi32 gy_bit_load(const si32 *p, gy_first k) { return gy_bit_load(p, gy_lane_mask(k.n)); }
+GY_FN vi64 gy_bit_load(const si64 *p, gy_first k) { return gy_bit_load(p, gy_lane_mask(k.n)); }
+template <class Q, class H, class S> GY_FN su64 gy_first_load(const S *p, si64 n) {
+  su64 r = 0;
+  if (n & 2) r = gy_ldu<H>(p), p += 2;
+  return n & 1 ? r | (su64)gy_ldu<Q>(p) << (n & 2 ? 8 * sizeof(H) : 0) : r;
+}
+GY_FN vi16 gy_bit_load(const si16 *p, gy_first k) {
+  if (k.n >= GY_LANES) return gy_ldu<vi16>(p);
+  su64 rest = gy_first_load<su16, su32>(k.n & 4 ? p + 4 : p, k.n);
+  gy_two r = {(si64)rest, 0};
+  return (vi16)(k.n & 4 ? gy_two{gy_ldu<si64>(p), (si64)rest} : r);
+}
+GY_FN vi8 gy_bit_load(const si8 *p, gy_first k) {
+  if (k.n >= GY_LANES) return gy_ldu<vi8>(p);
+  su64 rest = gy_first_load<su8, su16>(k.n & 4 ? p + 4 : p, k.n);
+  rest = k.n & 4 ? rest << 32 | gy_ldu<su32>(p) : rest;
+  return gy_ldu<vi8>(&rest);
+}
+template <class Q, class H, class S> GY_FN void gy_first_store(S *p, si64 x, si64 n) {
+  if (n & 2) gy_stu(p, (H)x), p += 2, x >>= 4 * sizeof(H), x >>= 4 * sizeof(H);
+  if (n & 1) gy_stu(p, (Q)x);
+}
+GY_FN void gy_bit_store(si16 *p, vi16 x, gy_first k) {
+  if (k.n >= GY_LANES) return gy_stu(p, x);
+  gy_two q = (gy_two)x;
+  if (k.n & 4) gy_stu(p, q[0]), p += 4;
+  gy_first_store<su16, su32>(p, k.n & 4 ? q[1] : q[0], k.n);
+}
+GY_FN void gy_bit_store(si8 *p, vi8 x, gy_first k) {
+  if (k.n >= GY_LANES) return gy_stu(p, x);
+  si64 q = gy_ldu<si64>(&x);
+  if (k.n & 4) gy_stu(p, (su32)q), p += 4, q >>= 32;
+  gy_first_store<su8, su16>(p, q, k.n);
+}
+GY_FN void gy_bit_store(si32 *p, vi32 x, gy_first k) {
+  if (k.n >= GY_LANES) return gy_stu(p, x);
+  if (k.n & 4) gy_stu(p, gy_lo(x)), p += 4;
+  gy_hi32 rest = k.n & 4 ? gy_hi(x) : gy_lo(x);
+  if (k.n & 2) gy_stu(p, ((gy_two)rest)[0]), p += 2;
+  if (k.n & 1) gy_stu(p, k.n & 2 ? rest[2] : rest[0]);
+}
+GY_FN void gy_bit_store(si64 *p, vi64 x, gy_first k) {
+  if (k.n >= GY_LANES) return gy_stu(p, x);
+  if (k.n & 4) gy_stu(p, x.lo), p += 4;
+  gy_hi64 rest = k.n & 4 ? x.hi : x.lo;
+  if (k.n & 2) gy_stu(p, gy_two{rest[0], rest[1]}), p += 2;
+  if (k.n & 1) gy_stu(p, k.n & 2 ? rest[2] : rest[0]);
+}
 #endif
-//% gy_k_of gy_k_n
+//% gy_k_of gy_k_n : gy_bit_load
 // The form of a mask that gy_bit_load takes.
 #if GY_ISA == 512
 GY_FN su32 gy_k_of(vbool m) { return gy_lane_bits(m); }
 GY_FN su32 gy_k_n(si64 n) { return n >= GY_LANES ? 0xffffu : (1u << n) - 1; }
 #elif GY_ISA == 256
 GY_FN vbool gy_k_of(vbool m) { return m; }
-GY_FN vbool gy_k_n(si64 n) { return gy_lane_mask(n); }
+GY_FN gy_first gy_k_n(si64 n) { return gy_first{n}; }
 #endif
 //% gy_kload
 // Zero where the mask is not set.
@@ -105,7 +157,7 @@ template <class K> GY_FN void gy_kstore(sbool *p, vbool x, K k) {
   gy_bit_store((si8 *)p, gy_narrow(-x.m), k);
 }
 template <class K> GY_FN void gy_kstore(gy_bf16 *p, vf32 x, K k) {
-  gy_bit_store((si16 *)p, __builtin_convertvector(gy_bf16_bits(x), vi16), k);
+  gy_bit_store((si16 *)p, (vi16)gy_pack16(gy_bf16_bits(x)), k);
 }
 template <class K> GY_FN void gy_kstore(gy_f16 *p, vf32 x, K k) { gy_bit_store((si16 *)p, (vi16)gy_f16_bits(x), k); }
 template <class P, class K> GY_FN auto gy_kstore(P *p, vf32 x, K k) -> decltype(P::bits(0.0f), void()) {

@@ -22,7 +22,7 @@ GY_NUMBERS(GY_X) GY_X(bool)
 GY_NUMBERS(GY_X)
 #undef GY_X
 GY_FN void gy_store(sbool *p, vbool x) { gy_stu(p, gy_narrow(-x.m)); }
-GY_FN void gy_store(gy_bf16 *p, vf32 x) { gy_stu(p, __builtin_convertvector(gy_bf16_bits(x), vu16)); }
+GY_FN void gy_store(gy_bf16 *p, vf32 x) { gy_stu(p, gy_pack16(gy_bf16_bits(x))); }
 GY_FN void gy_store(gy_f16 *p, vf32 x) { gy_stu(p, gy_f16_bits(x)); }
 #endif
 GY_FN void gy_store(gy_bf16 *p, sf32 x) { p->bits = (su16)gy_bf16_bits(x); }

@@ -26,10 +26,10 @@ template <class T> GY_FN auto gy_trig_parts_d(T x, T &s, T &c) {
 GY_FN sf64 gy_flip_sign(sf64 x, si64 i) { return gy_float(gy_bits(x) ^ (si64)((su64)(i & 2) << 62)); }
 GY_V(GY_FN gy_hf64 gy_flip_sign(gy_hf64 x, gy_hi64 i) { return (gy_hf64)((gy_hi64)x ^ ((i & 2) << 62)); })
 //% GY_TRIG : GY_C
-#define GY_TRIG(name, call) \
+#define GY_TRIG(name, kernel, call) \
   GY_FN sf32 name(sf32 v) { \
     if (__builtin_expect(!(gy_abs(v) < GY_TRIG_MAX), 0)) { sf64 x = v; return (sf32)call; } \
-    return (sf32)name##_d((sf64)v); \
+    return (sf32)kernel##_d((sf64)v); \
   } \
   GY_V(static __attribute__((noinline, cold)) vf32 name##_far(vf32 v, vf32 r) { \
     for (si32 i = 0; i < GY_LANES; i++) \
@@ -37,25 +37,74 @@ GY_V(GY_FN gy_hf64 gy_flip_sign(gy_hf64 x, gy_hi64 i) { return (gy_hf64)((gy_hi6
     return r; \
   } \
   GY_FN vf32 name(vf32 v) { \
-    vf32 r = gy_join(GY_C(name##_d(GY_C(gy_lo(v), gy_hf64)), gy_hf32), GY_C(name##_d(GY_C(gy_hi(v), gy_hf64)), gy_hf32)); \
+    vf32 r = gy_join(GY_C(kernel##_d(GY_C(gy_lo(v), gy_hf64)), gy_hf32), GY_C(kernel##_d(GY_C(gy_hi(v), gy_hf64)), gy_hf32)); \
     if (__builtin_expect(!gy_all(gy_mask(gy_abs(v) < GY_TRIG_MAX)), 0)) r = name##_far(v, r); \
     return r; \
   })
-//% gy_sin
+//% gy_trig_parts_f
+// Sine and cosine of r + rest, which is x - n pi/2 for |x| <= 1e6; the first difference is exact, the second's loss is kept.
+#if GY_ISA != 0
+template <class T> GY_FN auto gy_trig_parts_f(T x, T &s, T &c) {
+  T t = gy_mad(x, T{} + 0.636619747f, T{} + 12582912.0f), n = t - 12582912.0f;
+  T a = gy_mad(n, T{} - 1.57079637f, x), b = n * 4.37113883e-8f, lost = gy_mad(n, T{} + 4.37113883e-8f, -b);
+  T r = a + b, gap = r - a;
+  T rest = gy_mad(n, T{} + 1.71512451e-15f, ((a - (r - gap)) + (b - gap)) + lost);
+  T z = r * r, p = gy_poly(z, 2.79712117e-06f, -0.000198501046f, 0.00833337381f, -0.166666672f);
+  s = r + gy_mad(r * z, p, rest);
+  T q = gy_poly(z, 2.43908944e-05f, -0.00138869439f, 0.0416666381f);
+  T near = gy_mad(z, T{} - 0.5f, T{} + 1.0f), far = gy_mad(z, T{} - 0.5f, 1.0f - near);
+  c = near + gy_mad(z * z, q, gy_mad(r, -rest, far));
+  return gy_bits(t);
+}
+GY_FN sf32 gy_flip_sign(sf32 x, si32 i) { return gy_float(gy_bits(x) ^ (si32)((su32)(i & 2) << 30)); }
+GY_V(GY_FN vf32 gy_flip_sign(vf32 x, vi32 i) { return gy_float(gy_bits(x) ^ ((i & 2) << 30)); })
+#endif
+//% GY_TRIG_NEAR : GY_TRIG
+// name##_f up to 1e6, else the double kernel.
+#if GY_ISA == 0
+#define GY_TRIG_NEAR(name, call) GY_TRIG(name, name, call)
+#else
+#define GY_TRIG_NEAR(name, call) \
+  GY_TRIG(name##_any, name, call) \
+  static __attribute__((noinline, cold)) sf32 name##_beyond(sf32 x) { return name##_any(x); } \
+  GY_FN sf32 name(sf32 x) { return gy_abs(x) < 1.0e6f ? name##_f(x) : name##_beyond(x); } \
+  GY_V(static __attribute__((noinline, cold)) vf32 name##_beyond(vf32 x) { return name##_any(x); } \
+  GY_FN vf32 name(vf32 x) { \
+    vf32 r = name##_f(x); \
+    vi32 near = gy_abs(x) < 1.0e6f; \
+    if (__builtin_expect(!gy_all(gy_mask(near)), 0)) r = gy_sel(near, r, name##_beyond(x)); \
+    return r; \
+  })
+#endif
+//% gy_sin : gy_trig_parts_f
 template <class T> GY_FN T gy_sin_d(T x) {
   T s, c;
   auto i = gy_trig_parts_d(x, s, c);
   return gy_sel(x == 0, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
 }
-GY_TRIG(gy_sin, __builtin_sin(x))
+#if GY_ISA != 0
+template <class T> GY_FN T gy_sin_f(T x) {
+  T s, c;
+  auto i = gy_trig_parts_f(x, s, c);
+  return gy_sel(x == 0, x, gy_flip_sign(gy_sel((i & 1) != 0, c, s), i));
+}
+#endif
+GY_TRIG_NEAR(gy_sin, __builtin_sin(x))
 sf64 gy_sin(sf64) = delete;
-//% gy_cos
+//% gy_cos : gy_trig_parts_f
 template <class T> GY_FN T gy_cos_d(T x) {
   T s, c;
   auto i = gy_trig_parts_d(x, s, c);
   return gy_flip_sign(gy_sel((i & 1) != 0, s, c), i + 1);
 }
-GY_TRIG(gy_cos, __builtin_cos(x))
+#if GY_ISA != 0
+template <class T> GY_FN T gy_cos_f(T x) {
+  T s, c;
+  auto i = gy_trig_parts_f(x, s, c);
+  return gy_flip_sign(gy_sel((i & 1) != 0, s, c), i + 1);
+}
+#endif
+GY_TRIG_NEAR(gy_cos, __builtin_cos(x))
 sf64 gy_cos(sf64) = delete;
 //% gy_tan
 template <class T> GY_FN T gy_tan_d(T x) {
@@ -64,5 +113,5 @@ template <class T> GY_FN T gy_tan_d(T x) {
   auto odd = (i & 1) != 0;
   return gy_sel(x == 0, x, gy_sel(odd, -c, s) / gy_sel(odd, s, c));
 }
-GY_TRIG(gy_tan, __builtin_tan(x))
+GY_TRIG(gy_tan, gy_tan, __builtin_tan(x))
 sf64 gy_tan(sf64) = delete;

@@ -24,12 +24,15 @@ template <class T> GY_FN T gy_sel(bool m, T a, T b) { return m ? a : b; }
 #if GY_LANES == 16
 #define GY_IOTA_LO 0, 1, 2, 3, 4, 5, 6, 7
 #define GY_IOTA_HI 8, 9, 10, 11, 12, 13, 14, 15
+#define GY_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
 #elif GY_LANES == 8
 #define GY_IOTA_LO 0, 1, 2, 3
 #define GY_IOTA_HI 4, 5, 6, 7
+#define GY_EVEN 0, 2, 4, 6, 8, 10, 12, 14
 #else
 #define GY_IOTA_LO 0, 1
 #define GY_IOTA_HI 2, 3
+#define GY_EVEN 0, 2, 4, 6
 #endif
 #define GY_IOTA GY_IOTA_LO, GY_IOTA_HI
 #define GY_TYPE(n) \
@@ -65,14 +68,11 @@ GY_FN vbool operator&(vbool a, vbool b) { return vbool{a.m & b.m}; }
 GY_FN vbool operator|(vbool a, vbool b) { return vbool{a.m | b.m}; }
 GY_FN vbool operator^(vbool a, vbool b) { return vbool{a.m ^ b.m}; }
 GY_FN vbool operator~(vbool a) { return vbool{~a.m}; }
-GY_FN gy_hi64 gy_lo64(vbool a) { return __builtin_convertvector(gy_lo(a.m), gy_hi64); }
-GY_FN gy_hi64 gy_hi64_of(vbool a) { return __builtin_convertvector(gy_hi(a.m), gy_hi64); }
 GY_FN vbool gy_mask(vi32 a) { return vbool{a}; }
 GY_FN vbool gy_mask(vi16 a) { return vbool{__builtin_convertvector(a, vi32)}; }
 GY_FN vbool gy_mask(vi8 a) { return vbool{__builtin_convertvector(a, vi32)}; }
-GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) {
-  return vbool{gy_join(__builtin_convertvector(a, gy_hi32), __builtin_convertvector(b, gy_hi32))};
-}
+GY_FN vi32 gy_narrow64(gy_hi64 a, gy_hi64 b) { return __builtin_shufflevector((vi32)a, (vi32)b, GY_EVEN); }
+GY_FN vbool gy_mask(gy_hi64 a, gy_hi64 b) { return vbool{gy_narrow64(a, b)}; }
 GY_FN vi32 gy_bits(vf32 x) { return (vi32)x; }
 GY_FN vf32 gy_float(vi32 x) { return (vf32)x; }
 GY_FN gy_hi64 gy_bits(gy_hf64 x) { return (gy_hi64)x; }
@@ -87,8 +87,20 @@ typedef long long gy_hq64 __attribute__((vector_size(8 * GY_LANES / 2)));
 template <class T> GY_FN T gy_sel(gy_hq64 m, T a, T b) { return m ? a : b; }
 #endif
 #endif
-template <class T> GY_FN T gy_ldu(const void *p) { T v; __builtin_memcpy(&v, p, sizeof v); return v; }
+template <class T> GY_FN void gy_get(const void *p, T &v) { __builtin_memcpy(&v, p, sizeof v); }
 template <class T> GY_FN void gy_stu(void *p, T v) { __builtin_memcpy(p, &v, sizeof v); }
+#if GY_VEC
+// GCC copies a pair as a whole through the stack.
+template <class H> GY_FN void gy_get(const void *p, gy_p<H> &v) {
+  gy_get(p, v.lo);
+  gy_get((const H *)p + 1, v.hi);
+}
+template <class H> GY_FN void gy_stu(void *p, gy_p<H> v) {
+  gy_stu(p, v.lo);
+  gy_stu((H *)p + 1, v.hi);
+}
+#endif
+template <class T> GY_FN T gy_ldu(const void *p) { T v; gy_get(p, v); return v; }
 
 #define GY_INTS(X) X(i8) X(i16) X(i32) X(i64) X(u8) X(u16) X(u32) X(u64)
 #define GY_NATIVE_INTS(X) X(i8) X(i16) X(i32) X(u8) X(u16) X(u32)
@@ -122,6 +134,24 @@ GY_FN vi8 gy_narrow(vi32 x) {
 }
 #endif
 #endif
+#endif
+//% gy_wide64 gy_lo64 gy_hi64_of
+// GCC widens halves of 32 bits to wholes of 64 by quarters, AVX2 at once.
+#if GY_VEC
+#if GY_ISA == 256 && !defined(__clang__)
+GY_FN gy_hi64 gy_wide64(gy_hi32 x) { return (gy_hi64)__builtin_ia32_pmovsxdq256(x); }
+#else
+GY_FN gy_hi64 gy_wide64(gy_hi32 x) { return __builtin_convertvector(x, gy_hi64); }
+#endif
+GY_FN gy_hi64 gy_lo64(vbool a) { return gy_wide64(gy_lo(a.m)); }
+GY_FN gy_hi64 gy_hi64_of(vbool a) { return gy_wide64(gy_hi(a.m)); }
+#endif
+//% gy_pack16
+// The lower halves of numbers below 2^16.
+#if GY_ISA == 256
+GY_FN vu16 gy_pack16(vu32 x) { return (vu16)__builtin_ia32_packusdw128((gy_hi32)gy_lo(x), (gy_hi32)gy_hi(x)); }
+#elif GY_VEC
+GY_FN vu16 gy_pack16(vu32 x) { return __builtin_convertvector(x, vu16); }
 #endif
 //% gy_raise gy_lower
 // x, but at least or at most c; a NaN stays.

@@ -1,1 +1,1 @@
-"""Passes that say how programs of blocks read and write memory."""
+"""Passes that decide how programs access memory."""

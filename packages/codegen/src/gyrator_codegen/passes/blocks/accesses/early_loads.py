@@ -1,7 +1,7 @@
-"""`early-loads`: what a block reads is asked for before anything is computed.
+"""`early-loads`: issue the loads of a block before any computation.
 
-A program waits for memory once if all that it reads is on the way. Compilers leave a load behind
-what stands before it and folds, stores or divides.
+A program waits for memory only once if all its loads are in flight together. Compilers do not move
+loads ahead of preceding reductions, stores or divisions.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class EarlyLoads(KernelPass):
-    """Record the loads of points, or of rows held whole, that wait for nothing.
+    """Record the loads of points, or of rows processed whole, that can be issued first.
 
-    What points or rows share stays where it is: it takes as many registers, and is near. It goes
-    after `pair-points`.
+    Loads that points or rows share are not moved: they take as many registers, and hit the cache.
+    This pass runs after `pair-points`.
     """
 
     name: ClassVar[str] = "early-loads"
 
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
-        whole = not tiled.kernel.inner or in_one_step(tiled)
-        if tiled.contraction is not None or blocks_of(tiled).tiles or not whole:
+        at_once = not tiled.kernel.inner or in_one_step(tiled)
+        if tiled.contraction is not None or blocks_of(tiled).tiles or not at_once:
             return tiled
         early = tuple(_free(tiled))
         return evolve(tiled, early=early) if early else tiled
@@ -42,24 +42,24 @@ def _free(tiled: TiledKernel) -> Iterator[str]:
     kernel = tiled.kernel
     body = [s for stage in kernel.stages for s in stage.body]
     changed = {s.buffer for s in body if isinstance(s, Store)} | {t.name for t in kernel.locals}
-    found = {s.symbol for s in body if isinstance(s, Bind)}
-    paired = {(p.stage, place) for p in tiled.pairs for place in (p.first, p.second)}
+    bound = {s.symbol for s in body if isinstance(s, Bind)}
+    paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}
     own = {a.symbol for a in (*kernel.axes, *kernel.inner) if a.extent is not ONE}
     rows = bool(kernel.inner)
     counts = Counter(n for s in body for n in defined(s))
-    seen: set[tuple[str, Expr]] = set()
+    earlier: set[tuple[str, Expr]] = set()
     for number, stage in enumerate(kernel.stages):
         if rows and stage.level is not Level.INNER:
             continue
-        for place, s in enumerate(stage.body):
-            if not isinstance(s, Load) or s.mask is not None or (number, place) in paired:
+        for position, s in enumerate(stage.body):
+            if not isinstance(s, Load) or s.mask is not None or (number, position) in paired:
                 continue
             symbols = s.index.free_symbols
             key = (s.buffer, s.index)
-            if s.buffer in changed or key in seen or not found.isdisjoint(symbols):
+            if s.buffer in changed or key in earlier or not bound.isdisjoint(symbols):
                 continue
             if counts[s.name] > 1:  # another stage has a value of this name
                 continue
-            seen.add(key)
+            earlier.add(key)
             if own.issubset(symbols):
                 yield s.name

@@ -1,7 +1,7 @@
-"""`pair-points`: neighbours that lie two apart from point to point are loaded, or stored, at once.
+"""`pair-points`: combine accesses of interleaved elements, with stride 2 from point to point.
 
-A block of twice as many elements holds both: whole vectors are read and written, and sorted in
-registers.
+A block of twice as many elements covers both accesses, so that whole vectors are loaded and stored,
+and shuffled in registers.
 """
 
 from typing import ClassVar
@@ -17,7 +17,7 @@ from gyrator_ir.tile.nodes import Pair, TiledKernel
 
 @frozen
 class PairPoints(KernelPass):
-    """Record pairs of accesses at twice the position that nothing keeps apart. It goes after
+    """Record pairs of accesses at twice the linear index that can be combined. This pass runs after
     `flatten-indices`."""
 
     name: ClassVar[str] = "pair-points"

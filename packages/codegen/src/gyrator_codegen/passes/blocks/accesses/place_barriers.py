@@ -1,4 +1,4 @@
-"""`place-barriers`: the threads of a program wait where one may load what another has stored."""
+"""`place-barriers`: synchronize a program's threads before loads of elements stored by others."""
 
 from typing import ClassVar
 
@@ -15,8 +15,8 @@ from gyrator_ir.tile.nodes import Barrier, TiledKernel
 
 @frozen
 class PlaceBarriers(KernelPass):
-    """Place barriers ahead of loops, and of loads outside of them, from buffers that the program
-    has stored to since the last one. It goes after `reuse-loads`."""
+    """Place barriers before loops, and before loads outside of loops, that load from buffers stored
+    to since the last barrier. This pass runs after `reuse-loads`."""
 
     name: ClassVar[str] = "place-barriers"
 
@@ -25,19 +25,19 @@ class PlaceBarriers(KernelPass):
         reused = {(r.stage, r.statement) for r in tiled.reuses}
         local = {t.name for t in tiled.kernel.locals}
         stored: set[str] = set()
-        found: list[Barrier] = []
+        barriers: list[Barrier] = []
         for number, stage in enumerate(tiled.kernel.stages):
             if tiled.contraction is not None and stage.level is Level.INNER:
-                continue  # factors are of buffers that the kernel only reads
+                continue  # factors are loaded from buffers that the kernel only reads
             inner = stage.level is Level.INNER and bool(tiled.kernel.inner)
             loop = inner and not blocks.whole and not blocks.tiles
             if loop and not stored.isdisjoint(reads(stage.body)):
-                found.append(Barrier(number, 0))
+                barriers.append(Barrier(number, 0))
                 stored.clear()
-            for place, s in enumerate(stage.body):
-                if isinstance(s, Load) and s.buffer in stored and (number, place) not in reused:
-                    found.append(Barrier(number, place))
+            for position, s in enumerate(stage.body):
+                if isinstance(s, Load) and s.buffer in stored and (number, position) not in reused:
+                    barriers.append(Barrier(number, position))
                     stored.clear()
                 elif isinstance(s, Store) and s.buffer not in local:
                     stored.add(s.buffer)
-        return evolve(tiled, barriers=tuple(found)) if found else tiled
+        return evolve(tiled, barriers=tuple(barriers)) if barriers else tiled

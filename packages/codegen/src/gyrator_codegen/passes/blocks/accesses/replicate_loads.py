@@ -1,8 +1,10 @@
-"""`replicate-loads`: what all rows of a block share is loaded for each, as a norm's weights are.
+"""`replicate-loads`: load values that all rows of a block share, such as the weights of a norm, for
+each row.
 
-A block of one row is spread over all threads, an element each, and the compiler then spreads the
-other rows in the same way: it moves them through shared memory, and has each thread repeat what is
-done once a row. Loaded for each point, it lies as they do, in vectors.
+If such a value is loaded as a single row, its elements are distributed over all threads, one each,
+and the compiler converts the other rows to that layout: it moves them through shared memory, and
+every thread repeats the computation of each row. A value loaded for each point has the same
+vectorized layout as the rows.
 """
 
 from collections.abc import Iterable
@@ -22,7 +24,7 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class ReplicateLoads(KernelPass):
-    """Replicate loads that run along rows which are held whole and consecutive in memory."""
+    """Replicate loads along rows that are processed whole and contiguous in memory."""
 
     name: ClassVar[str] = "replicate-loads"
 
@@ -41,10 +43,10 @@ def _shared(kernel: Kernel) -> tuple[str, ...]:
     shared: dict[str, None] = {}
     for stage in kernel.stages:
         inner = stage.level is Level.INNER
-        mine = set(moving)
+        varying = set(moving)
         for s in stage.body:
-            if _varies(s, mine, symbols):
-                mine.update(defined(s))
+            if _varies(s, varying, symbols):
+                varying.update(defined(s))
                 if isinstance(s, Bind):
                     symbols.add(s.symbol)
             elif (
@@ -55,7 +57,7 @@ def _shared(kernel: Kernel) -> tuple[str, ...]:
                 and consecutive(s.index, kernel.inner[-1])
             ):
                 shared[s.name] = None
-        moving = mine if not inner else moving | _results(stage)
+        moving = varying if not inner else moving | _results(stage)
     return tuple(shared)
 
 
@@ -64,7 +66,7 @@ def _symbols(axes: Iterable[Axis]) -> set[Sym]:
 
 
 def _results(stage: Stage) -> set[str]:
-    """Return the values that later stages see."""
+    """Return the values of an inner stage that are visible in later stages."""
     return {name for s in stage.body if isinstance(s, Reduce) for name in s.names}
 
 

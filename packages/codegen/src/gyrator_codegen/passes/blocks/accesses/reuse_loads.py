@@ -1,6 +1,6 @@
-"""`reuse-loads`: what a program has read or stored is in its registers, and is not read again.
+"""`reuse-loads`: reuse loaded or stored values that are still in registers.
 
-A softmax whose rows are held whole goes over a row three times, and reads it once.
+A softmax that processes rows whole then loads each row once instead of three times.
 """
 
 from collections.abc import Collection
@@ -16,16 +16,17 @@ from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Level
 from gyrator_ir.tile.nodes import Reuse, TiledKernel
 
-_Place = tuple[int, int]
+_Position = tuple[int, int]
+"""A stage and a statement of it."""
 
 
 @frozen
 class ReuseLoads(KernelPass):
-    """Record loads from where an earlier one has read under the same mask, or a plain store has
-    written, with no other store between. It goes after `flatten-indices` and `pair-points`.
+    """Record loads from an address that was loaded from under the same mask, or stored to, with no
+    other store to the buffer in between. This pass runs after `flatten-indices` and `pair-points`.
 
-    What a loop reads or stores is gone with its step; it may itself reuse what is read ahead of it,
-    unless it stores there.
+    Values that a loop loads or stores are only available in the same step. A loop may reuse values
+    that were loaded before it, unless it stores to their buffer.
     """
 
     name: ClassVar[str] = "reuse-loads"
@@ -36,43 +37,45 @@ class ReuseLoads(KernelPass):
             return tiled
         blocks = blocks_of(tiled)
         written = {f.index: f.written for f in tiled.forms}
-        paired = {(p.stage, place) for p in tiled.pairs for place in (p.first, p.second)}
+        paired = {(p.stage, position) for p in tiled.pairs for position in (p.first, p.second)}
         local = {t.name for t in kernel.locals}
-        made: dict[str | Sym, _Place] = {}
-        """Where values and symbols have got what they stand for."""
-        held: dict[tuple[object, ...], _Place] = {}
+        definitions: dict[str | Sym, _Position] = {}
+        """The statement that determines each value and bound symbol."""
+        available: dict[tuple[object, ...], _Position] = {}
+        """The statement that loaded or stored the value at each address."""
         reuses: list[Reuse] = []
         for number, stage in enumerate(kernel.stages):
             stepwise = blocks.tiles or (
                 stage.level is Level.INNER and bool(kernel.inner) and not blocks.whole
             )
             if stepwise:
-                _drop(held, {s.buffer for s in stage.body if isinstance(s, Store)})
+                _drop(available, {s.buffer for s in stage.body if isinstance(s, Store)})
             for k, s in enumerate(stage.body):
-                place = (number, k)
-                made |= dict.fromkeys(defined(s), place)
+                position = (number, k)
+                definitions |= dict.fromkeys(defined(s), position)
                 if isinstance(s, Bind):
-                    made[s.symbol] = place
+                    definitions[s.symbol] = position
                 elif isinstance(s, Store):
-                    _drop(held, {s.buffer})
+                    _drop(available, {s.buffer})
                     index = written.get(s.index, s.index)
-                    kept = s.mode is StoreMode.SET and s.mask is None and not stepwise
-                    # Of two points that store to one place, the other one may have been the last.
-                    own = index.free_symbols.isdisjoint(made) and place not in paired
-                    if kept and own and s.buffer not in local:
-                        held[s.buffer, index, frozenset(), None] = place
-                elif isinstance(s, Load) and s.buffer not in local and place not in paired:
+                    plain = s.mode is StoreMode.SET and s.mask is None and not stepwise
+                    # With a loaded index, another point may have stored to the same address last.
+                    own = index.free_symbols.isdisjoint(definitions) and position not in paired
+                    if plain and own and s.buffer not in local:
+                        available[s.buffer, index, frozenset(), None] = position
+                elif isinstance(s, Load) and s.buffer not in local and position not in paired:
                     index = written.get(s.index, s.index)
-                    bound = frozenset((x, made[x]) for x in index.free_symbols if x in made)
-                    key = (s.buffer, index, bound, None if s.mask is None else made[s.mask])
-                    if key in held:
-                        made[s.name] = held[key]
-                        reuses.append(Reuse(*place, *held[key]))
+                    symbols = (x for x in index.free_symbols if x in definitions)
+                    bound = frozenset((x, definitions[x]) for x in symbols)
+                    key = (s.buffer, index, bound, None if s.mask is None else definitions[s.mask])
+                    if key in available:
+                        definitions[s.name] = available[key]
+                        reuses.append(Reuse(*position, *available[key]))
                     elif not stepwise:
-                        held[key] = place
+                        available[key] = position
         return evolve(tiled, reuses=tuple(reuses)) if reuses else tiled
 
 
-def _drop(held: dict[tuple[object, ...], _Place], buffers: Collection[str]) -> None:
-    for key in [key for key in held if key[0] in buffers]:
-        del held[key]
+def _drop(available: dict[tuple[object, ...], _Position], buffers: Collection[str]) -> None:
+    for key in [key for key in available if key[0] in buffers]:
+        del available[key]

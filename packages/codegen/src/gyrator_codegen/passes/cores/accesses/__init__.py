@@ -1,1 +1,1 @@
-"""Passes that say how memory is read and written: addresses, owners, prefetches."""
+"""Passes that decide how memory is accessed: addresses, ownership, prefetches."""

@@ -1,6 +1,4 @@
-"""`classify-accesses`: what each index of a kernel is for a vector: one element, consecutive ones,
-every n-th, or others.
-"""
+"""`classify-accesses`: how each index of a kernel varies across the lanes of a vector."""
 
 from collections.abc import Iterable, Iterator
 from typing import ClassVar
@@ -22,7 +20,8 @@ _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 @frozen
 class ClassifyAccesses(KernelPass):
-    """Record what indices are. It goes behind the passes that make loops and prefetches."""
+    """Record the kind of access of each index. This pass runs after those that decide loops and
+    prefetches."""
 
     name: ClassVar[str] = "classify-accesses"
 
@@ -30,12 +29,9 @@ class ClassifyAccesses(KernelPass):
         loops = nest(tiled)
         if loops is None:
             return tiled
-        found: dict[Expr, IndexAccess] = {}
         bound = _bound_by_lane(tiled, loops)
-        for e in _indices(tiled):
-            if e not in found:
-                found[e] = _classify(e, loops, bound)
-        return evolve(tiled, accesses=tuple(found.values()))
+        indices = dict.fromkeys(_indices(tiled))
+        return evolve(tiled, accesses=tuple(_classify(e, loops, bound) for e in indices))
 
 
 def _indices(tiled: TiledKernel) -> Iterator[Expr]:
@@ -51,34 +47,34 @@ def _indices(tiled: TiledKernel) -> Iterator[Expr]:
 
 
 def _classify(e: Expr, loops: Nest, bound: frozenset[Sym]) -> IndexAccess:
-    found = lane_access(e, loops.symbol, loops.lanes, bound)
+    access = lane_access(e, loops.symbol, loops.lanes, bound)
     symbols = sorted(bound & e.free_symbols, key=lambda s: s.name)
     if loops.lanes == 1:
         return IndexAccess(e, Access.UNIFORM)
     if symbols and (parts := linear(e, [*symbols, loops.symbol])) is not None:
         terms = ((s.name, factor) for s, factor in parts[0].items() if factor is not ZERO)
         return IndexAccess(e, Access.GATHERED, terms=tuple(terms))
-    return IndexAccess(e, found.kind, found.stride)
+    return IndexAccess(e, access.kind, access.stride)
 
 
 def _bound_by_lane(tiled: TiledKernel, loops: Nest) -> frozenset[Sym]:
-    """Return the symbols that are bound to values of which each lane has its own."""
+    """Return the symbols bound to values that differ between lanes."""
     if not any(isinstance(s, Bind) for stage in tiled.kernel.stages for s in stage.body):
         return _NO_SYMBOLS
     rows = {x.name for x in tiled.kernel.locals} if loops.across else set()
-    kept = {name for r in tiled.reductions for name in r.keep}
+    staged = {name for r in tiled.reductions for name in r.keep}
     bound: set[Sym] = set()
     values: set[str] = set()
     for stage in tiled.kernel.stages:
         if not _has_lanes(stage, loops):
             continue
         for s in stage.body:
-            if _by_lane(s, loops, values, bound, rows, kept):
+            if _by_lane(s, loops, values, bound, rows, staged):
                 values.update(defined(s))
                 if isinstance(s, Bind):
                     bound.add(s.symbol)
         if not loops.across:
-            values.clear()  # what outlives a stage is of a point
+            values.clear()  # values that outlive a stage are per point
     return frozenset(bound)
 
 
@@ -90,14 +86,14 @@ def _has_lanes(stage: Stage, loops: Nest) -> bool:
 
 def _by_lane(
     s: KernelStatement, loops: Nest, values: set[str], bound: Iterable[Sym], rows: set[str],
-    kept: set[str],
+    staged: set[str],
 ) -> bool:  # fmt: skip
-    """Say whether a statement's results differ from lane to lane."""
+    """Return whether a statement's results differ between lanes."""
     if isinstance(s, Const):
         return False
-    if isinstance(s, Reduce | ScanStep):  # also of what is the same in all lanes
+    if isinstance(s, Reduce | ScanStep):  # also if the operands are the same for all lanes
         return loops.across
-    if not values.isdisjoint(used(s)) or not kept.isdisjoint(defined(s)):
+    if not values.isdisjoint(used(s)) or not staged.isdisjoint(defined(s)):
         return True
     if isinstance(s, Load | IndexValue):
         index = s.index if isinstance(s, Load) else s.expr

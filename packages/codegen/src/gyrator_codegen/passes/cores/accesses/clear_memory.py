@@ -1,4 +1,4 @@
-"""`clear-memory`: zeros over a stretch of memory are written in the machine's best way."""
+"""`clear-memory`: zero-fill contiguous memory by the machine's fastest method."""
 
 from typing import ClassVar
 
@@ -11,12 +11,12 @@ from gyrator_ir.body.nodes import Const, Store, StoreMode
 from gyrator_ir.expr import ONE, ShapeFacts
 from gyrator_ir.tile.nodes import TiledKernel
 
-_ZEROS = ("0", "0.0", "False")  # minus zero has a bit set
+_ZEROS = ("0", "0.0", "False")  # not minus zero, whose sign bit is set
 
 
 @frozen
 class ClearMemory(KernelPass):
-    """Record which buffers a kernel that only fills memory fills with zeros, side by side."""
+    """Record the buffers that a kernel without any computation fills contiguously with zeros."""
 
     name: ClassVar[str] = "clear-memory"
 
@@ -29,7 +29,7 @@ class ClearMemory(KernelPass):
         if loops is None or not loops.across or len({s.buffer for s in stores}) < len(stores):
             return tiled
         zeros = {s.name for s in body if isinstance(s, Const) and repr(s.value) in _ZEROS}
-        # An affine address only: one that is so within a vector may jump between two.
+        # The address must be affine: one that is only contiguous within a vector may jump after it.
         cleared = tuple(
             s.buffer
             for s in stores

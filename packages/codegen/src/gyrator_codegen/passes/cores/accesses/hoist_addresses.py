@@ -1,5 +1,4 @@
-"""`hoist-addresses`: what of an address is the same in all steps of the innermost loop around it is
-computed once, ahead of that loop."""
+"""`hoist-addresses`: hoist the loop-invariant part of addresses out of the innermost loop."""
 
 from typing import ClassVar
 
@@ -15,12 +14,13 @@ from gyrator_ir.expr import ZERO, Expr, ShapeFacts, Sym
 from gyrator_ir.kernel.nodes import Level, Stage
 from gyrator_ir.tile.nodes import Access, IndexAccess, TiledKernel
 
-_BY_LANE = (Access.GATHERED, Access.LANES)
+_BY_LANE = (Access.GATHERED, Access.RUNS, Access.LANES)
 
 
 @frozen
 class HoistAddresses(KernelPass):
-    """Split the indices of accesses. It goes after `hoist-values` and `classify-accesses`."""
+    """Split the indices of accesses into a hoisted part and the rest. This pass runs after
+    `hoist-values` and `classify-accesses`."""
 
     name: ClassVar[str] = "hoist-addresses"
 
@@ -42,7 +42,7 @@ class HoistAddresses(KernelPass):
         def split(a: IndexAccess) -> IndexAccess:
             symbols = moving.get(a.index, frozenset())
             if a.kind in _BY_LANE:
-                symbols |= lanes  # what is bound may be so for each lane
+                symbols |= lanes  # bound symbols may differ between lanes
             ahead, rest = split_terms(a.index, symbols)
             return a if rest is ZERO else evolve(a, ahead=ahead)
 
@@ -50,7 +50,7 @@ class HoistAddresses(KernelPass):
 
 
 def _stepped(tiled: TiledKernel, stage: Stage, loops: Nest) -> frozenset[Sym]:
-    """Return the symbols that change from step to step of a stage's innermost loop."""
+    """Return the symbols that vary between steps of a stage's innermost loop."""
     inner = [a.symbol for a in tiled.kernel.inner]
     bound = {s.symbol for s in stage.body if isinstance(s, Bind)}
     bound = {symbol for symbol in bound if symbol.name not in tiled.ahead}

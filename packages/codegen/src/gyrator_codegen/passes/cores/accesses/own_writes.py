@@ -1,8 +1,9 @@
-"""`own-writes`: threads that never combine into the same address need no atomic operations.
+"""`own-writes`: avoid atomic operations by giving each thread its own addresses.
 
-A store that combines (`StoreMode.ADD` ...) may meet another point's. Where the address tells the
-value of an axis, points that differ in it never meet: threads that share out that axis alone meet
-nowhere, and every address receives its values in one order.
+A combining store (`StoreMode.ADD` ...) may collide with that of another point. If the address
+determines the index along an axis, points with different indices along it never collide. Threads
+that only share this axis then need no atomics, and every address receives its values in a fixed
+order.
 """
 
 from collections.abc import Sequence
@@ -24,11 +25,11 @@ from gyrator_ir.tile.nodes import Loop, TiledKernel
 
 @frozen
 class OwnWrites(KernelPass):
-    """Let threads share out the axes that own addresses, where there is work for all of them."""
+    """Distribute only axes that own addresses among threads, if that occupies all threads."""
 
     cores: int = 1
     least: int = 8
-    """The fewest points of a stretch."""
+    """Minimum number of points per unit."""
 
     name: ClassVar[str] = "own-writes"
 
@@ -53,11 +54,11 @@ class OwnWrites(KernelPass):
         return _owned(tiled, (grid_loop(loops.symbol, step), *rows), len(first) + 1)
 
     def _stretch(self, extent: int, count: int, loops: Nest) -> int | None:
-        """Return the points of a stretch of the vectors' axis, so that there are enough of them for
-        all threads; None where that can't be."""
-        wanted = -(-self.cores // max(count, 1))
+        """Return the number of points per unit along the vectors' axis such that there are enough
+        units for all threads, or None if there cannot be."""
+        units = -(-self.cores // max(count, 1))
         least = max(loops.lanes, self.least)
-        step = max(extent // wanted // least * least, least)
+        step = max(extent // units // least * least, least)
         if count * extent < self.cores * step:
             return None
         return min(step, loops.stretch) if loops.rows else step
@@ -70,10 +71,11 @@ def _owned(tiled: TiledKernel, grid: Sequence[Loop], shared: int) -> TiledKernel
 
 
 def owners(kernel: Kernel, inside: ShapeFacts) -> tuple[Axis, ...]:
-    """Return the axes whose value follows from the address of every store that combines.
+    """Return the axes whose index is determined by the address of every combining store.
 
     Args:
-        inside: facts that hold inside of the kernel's loops, ranges of their symbols included.
+        kernel: a kernel.
+        inside: the facts inside of the kernel's loops, including the ranges of their symbols.
     """
     addresses = {
         s.index
@@ -85,8 +87,9 @@ def owners(kernel: Kernel, inside: ShapeFacts) -> tuple[Axis, ...]:
 
 
 def _owns(axis: Axis, address: Expr, inside: ShapeFacts) -> bool:
-    """Say whether `address = high + factor * axis + low`, up to a constant, where `low` spans less
-    than `factor` and all of `high` is a multiple of more than the rest spans."""
+    """Return whether `address = high + factor * axis + low`, up to a constant, where the range of
+    `low` is smaller than `factor`, and `high` is a multiple of a number larger than the range of
+    the rest."""
     terms = _terms(address)
     factor = abs(terms.pop(axis.symbol, 0))
     if factor == 0:

@@ -1,6 +1,7 @@
-"""`pair-accesses`: neighbours that lie two apart from lane to lane are loaded, or stored, at once.
+"""`pair-accesses`: combine accesses of interleaved elements, with lane stride 2.
 
-Parts of complex numbers lie so: two vectors hold the memory of both, and are sorted in registers.
+Real and imaginary parts of complex numbers are interleaved: two vectors cover the memory of both,
+and are shuffled in registers.
 """
 
 from typing import ClassVar
@@ -14,12 +15,12 @@ from gyrator_ir.tile.nodes import Pair, TiledKernel
 from gyrator_ir.types import DType
 
 _UNPAIRED = frozenset(d for d in DType if d.is_narrow_float and d.size == 1)
-"""Floats that vectors hold converted."""
+"""Floats that are converted when they are loaded into vectors."""
 
 
 @frozen
 class PairAccesses(KernelPass):
-    """Record pairs of strided accesses that nothing keeps apart. It goes after
+    """Record pairs of strided accesses that can be combined. This pass runs after
     `classify-accesses`."""
 
     name: ClassVar[str] = "pair-accesses"

@@ -1,4 +1,4 @@
-"""`place-locals`: which of a point's locals lie on the stack."""
+"""`place-locals`: allocate small locals on the stack."""
 
 from typing import ClassVar
 
@@ -13,10 +13,10 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class PlaceLocals(KernelPass):
-    """Put locals of a known size on the stack, if they are small."""
+    """Allocate locals of constant size on the stack if they are small."""
 
     most: int = 65536
-    """Bytes of a local there."""
+    """Maximum size of such a local in bytes."""
 
     name: ClassVar[str] = "place-locals"
 

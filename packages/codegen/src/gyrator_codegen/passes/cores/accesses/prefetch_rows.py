@@ -1,8 +1,8 @@
-"""`prefetch-rows`: memory is asked for ahead, in kernels that go over each row several times.
+"""`prefetch-rows`: prefetch memory in kernels with several passes over each row.
 
-Only the first pass over a row waits for memory; the later ones find it in the nearest cache and
-leave memory idle. So the last pass asks for what the first pass over the next row will read, and
-the first pass for where later ones will store.
+Only the first pass over a row waits for memory; later passes hit the cache and leave memory idle.
+The last pass therefore prefetches the loads of the first pass over the next row, and the first pass
+prefetches the addresses that later ones store to.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,12 @@ _NO_SYMBOLS: frozenset[Sym] = frozenset()
 
 @frozen
 class PrefetchRows(KernelPass):
-    """Prefetch rows of a known length along one axis."""
+    """Prefetch rows of constant length along one axis."""
 
     least: int = 512
-    """Bytes of a row: less is not worth asking for..."""
+    """Minimum size of a row in bytes; prefetching less is not worthwhile..."""
     most: int = 16384
-    """... and more does not stay in the cache."""
+    """... and the maximum, beyond which a row does not stay in the cache."""
 
     name: ClassVar[str] = "prefetch-rows"
 
@@ -46,26 +46,26 @@ class PrefetchRows(KernelPass):
             return tiled
         row, first, last = kernel.axes[-1].symbol, passes[0], passes[-1]
         sizes = {b.name: length * b.dtype.size for b in kernel.parameters}
-        wanted = {name for name, size in sizes.items() if self.least <= size <= self.most}
+        buffers = {name for name, size in sizes.items() if self.least <= size <= self.most}
         later = [kernel.stages[n] for n in passes[1:]]
-        reads = _addresses([kernel.stages[first]], Load, loops.symbol, wanted)
-        stores = _addresses(later, Store, loops.symbol, wanted)
-        # Two passes have time to wait for stores in the second.
+        reads = _addresses([kernel.stages[first]], Load, loops.symbol, buffers)
+        stores = _addresses(later, Store, loops.symbol, buffers)
+        # The second pass of a two-pass reduction is early enough to prefetch for stores.
         reduced = {s.names[0] for s in kernel.stages[first].body if isinstance(s, Reduce)}
         second = any(r.method is Method.TWO_PASS for r in tiled.reductions if r.result in reduced)
-        found = [Prefetch(first, buffer, e, write=True, second=second) for buffer, e in stores]
-        found += [
+        prefetches = [Prefetch(first, buffer, e, write=True, second=second) for buffer, e in stores]
+        prefetches += [
             Prefetch(last, buffer, subs(e, {row: row + ONE}))
             for buffer, e in reads
             if row in e.free_symbols
         ]
-        return evolve(tiled, prefetches=tuple(found)) if found else tiled
+        return evolve(tiled, prefetches=tuple(prefetches)) if prefetches else tiled
 
 
 def _addresses(
-    stages: Sequence[Stage], kind: type[Load] | type[Store], symbol: Sym, wanted: set[str]
+    stages: Sequence[Stage], kind: type[Load] | type[Store], symbol: Sym, buffers: set[str]
 ) -> tuple[tuple[str, Expr], ...]:
-    found: dict[tuple[str, Expr], None] = {}
+    addresses: dict[tuple[str, Expr], None] = {}
     for stage in stages:
         for s in stage.body:
             if not isinstance(s, Load | Store) or not isinstance(s, kind) or s.mask is not None:
@@ -73,6 +73,6 @@ def _addresses(
             if isinstance(s, Store) and s.mode is not StoreMode.SET:
                 continue
             unit = lane_access(s.index, symbol, 1 << 20, _NO_SYMBOLS).kind is Access.UNIT
-            if unit and s.buffer in wanted:
-                found[s.buffer, s.index] = None
-    return tuple(found)
+            if unit and s.buffer in buffers:
+                addresses[s.buffer, s.index] = None
+    return tuple(addresses)

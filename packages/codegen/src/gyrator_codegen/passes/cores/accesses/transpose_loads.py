@@ -1,14 +1,14 @@
-"""`transpose-loads`: tiles of points are turned in fast memory, so that memory is read along its
-rows.
+"""`transpose-loads`: load tiles along contiguous rows, and transpose them in fast memory.
 
-A load whose neighbouring elements lie along another axis than the vectors would touch a cache line
-a lane. Instead a tile of both axes is read along that other axis, and transposed.
+A load that is contiguous along an axis other than that of the vectors would touch one cache line
+per lane. Instead, a tile of both axes is loaded along the contiguous axis and transposed.
 """
 
 from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_codegen.analysis import static
 from gyrator_codegen.extents import extent_guess
 from gyrator_codegen.lanes import lane_access
 from gyrator_codegen.nests import grid_loop, nest, plain_loop
@@ -18,16 +18,21 @@ from gyrator_ir.expr import ShapeFacts, Sym
 from gyrator_ir.tile.nodes import Access, TiledKernel, Transposed
 
 _NO_SYMBOLS: frozenset[Sym] = frozenset()
+_LANES = 1 << 20
+"""More lanes than any vector, so that only affine addresses have a constant stride."""
+_ALIAS = 4096
+"""Distance in bytes of addresses that map to the same set of the L1 cache. Rows at a multiple of
+this distance evict one another, the more so the more lines a tile has of each."""
 
 
 @frozen
 class TransposeLoads(KernelPass):
-    """Cut both axes of loads that want to be read along another axis than the vectors."""
+    """Tile both axes of loads that are contiguous along another axis than that of the vectors."""
 
     stretch: int = 2048
-    """Elements along the vectors that a unit of parallel work takes."""
+    """Elements along the vectors per unit of parallel work."""
     vectors: int = 2
-    """Rows of a tile, in vectors."""
+    """Rows of a tile, in vectors; one if the row distance is a multiple of 4096 bytes."""
 
     name: ClassVar[str] = "transpose-loads"
 
@@ -45,21 +50,23 @@ class TransposeLoads(KernelPass):
         bound = {s.symbol for s in body if isinstance(s, Bind)}
         loads = [s for s in body if isinstance(s, Load) and _affine(s, bound)]
         best: Sym | None = None
-        turned: list[Load] = []
+        transposed: list[Load] = []
         for axis in kernel.axes:
             if axis is along or extent_guess(axis.extent) < lanes:
                 continue
-            found = [s for s in loads if _turned(s, axis.symbol, along.symbol)]
-            if len(found) > len(turned):
-                best, turned = axis.symbol, found
+            candidates = [s for s in loads if _is_transposed(s, axis.symbol, along.symbol)]
+            if len(candidates) > len(transposed):
+                best, transposed = axis.symbol, candidates
         if best is None:
             return tiled
         rows = tuple(x for x in loops.rows if x.axes[0] is not best)
-        grid = (*rows, grid_loop(best, self.vectors * lanes), grid_loop(along.symbol, self.stretch))
+        strides = [_stride(s, along.symbol) * kernel.storage[s.buffer].size for s in transposed]
+        vectors = 1 if any(n and n % _ALIAS == 0 for n in strides) else self.vectors
+        grid = (*rows, grid_loop(best, vectors * lanes), grid_loop(along.symbol, self.stretch))
         return evolve(
             tiled,
             loops=(*grid, loops.vectors, plain_loop(best)),
-            transposed=tuple(Transposed(s.name, best) for s in turned),
+            transposed=tuple(Transposed(s.name, best) for s in transposed),
         )
 
 
@@ -67,8 +74,11 @@ def _affine(s: Load, bound: set[Sym]) -> bool:
     return s.mask is None and s.index.free_symbols.isdisjoint(bound)
 
 
-def _turned(s: Load, across: Sym, along: Sym) -> bool:
-    # One lane is enough to ask for: a quotient that is constant in it has to be affine.
-    here = lane_access(s.index, across, 1 << 20, _NO_SYMBOLS).kind
-    there = lane_access(s.index, along, 1 << 20, _NO_SYMBOLS).kind
-    return here is Access.UNIT and there is Access.STRIDED
+def _is_transposed(s: Load, across: Sym, along: Sym) -> bool:
+    kinds = (lane_access(s.index, x, _LANES, _NO_SYMBOLS).kind for x in (across, along))
+    return tuple(kinds) == (Access.UNIT, Access.STRIDED)
+
+
+def _stride(s: Load, along: Sym) -> int:
+    """Return the stride of a load in elements, or 0 if it is not constant."""
+    return static(lane_access(s.index, along, _LANES, _NO_SYMBOLS).stride) or 0

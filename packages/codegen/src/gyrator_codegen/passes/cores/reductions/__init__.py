@@ -1,1 +1,1 @@
-"""Passes that say how a core computes reductions."""
+"""Passes that decide how a core computes reductions."""

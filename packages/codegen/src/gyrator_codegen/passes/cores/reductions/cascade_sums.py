@@ -1,7 +1,7 @@
-"""`cascade-sums`: long sums of floats are made of short ones, added in a wider type.
+"""`cascade-sums`: compute long floating-point sums as short ones that are added in a wider type.
 
-So the error of a sum does not grow with its length. Sums that must be in order are not cut, but are
-in the wider type from the first value on.
+The error of a sum then does not grow with its length. In-order sums are not split, but accumulated
+in the wider type from the start.
 """
 
 from typing import ClassVar
@@ -17,17 +17,17 @@ from gyrator_ir.kernel.nodes import Stage
 from gyrator_ir.tile.choices import settled
 from gyrator_ir.tile.nodes import Reduction, TiledKernel
 
-_ENDLESS = 1 << 20  # what an extent is taken for that is not known
+_ENDLESS = 1 << 20  # the estimate of an unknown extent
 
 
 @frozen
 class CascadeSums(KernelPass):
-    """Give chains to sums of floats, and blocks of such chains to long loops."""
+    """Split floating-point sums into chains, and long loops into blocks of one chain each."""
 
     chain: int = 64
-    """Values that an accumulator takes."""
+    """Values per accumulator and chain."""
     rows: int = 32
-    """The same where rows are added to a strip of points, whose accumulators lie in memory."""
+    """The same for strips of points, whose accumulators are in memory."""
 
     name: ClassVar[str] = "cascade-sums"
 
@@ -43,18 +43,20 @@ class CascadeSums(KernelPass):
         last = kernel.inner[-1] if loops.across else loops.axis
         extent = static(last.extent)
 
-        def cascaded(stage: Stage, here: Reduced) -> list[Reduction]:
+        def cascaded(stage: Stage, reduced: Reduced) -> list[Reduction]:
             if loops.columns:
                 chain, block = self.rows, 0
                 short = size <= chain
             else:
                 chain = self.chain
-                taken = chain * settled(here[0][1].unroll) * (1 if loops.across else loops.lanes)
-                short = size <= 2 * taken
-                kept = max(settled(r.block) for _, r in here)
-                block = kept or (taken if extent is None or extent > 2 * taken else 0)
+                lanes = 1 if loops.across else loops.lanes
+                length = chain * settled(reduced[0][1].unroll) * lanes
+                short = size <= 2 * length
+                two_pass = max(settled(r.block) for _, r in reduced)
+                block = two_pass or (length if extent is None or extent > 2 * length else 0)
             return [
-                r if short or not _sums(s) else evolve(r, chain=chain, block=block) for s, r in here
+                r if short or not _sums(s) else evolve(r, chain=chain, block=block)
+                for s, r in reduced
             ]
 
         return each_stage(tiled, cascaded)

@@ -1,7 +1,7 @@
-"""`column-reductions`: strips of neighbouring points are reduced together, row by row.
+"""`column-reductions`: reduce strips of adjacent points together, row by row.
 
-The rows stream through while the strip's accumulators stay in the nearest cache, so that memory is
-read in long consecutive runs.
+The accumulators of a strip stay in the L1 cache while the rows are streamed, so that memory is read
+in long contiguous runs.
 """
 
 from typing import ClassVar
@@ -20,13 +20,13 @@ from gyrator_ir.tile.nodes import TiledKernel
 
 @frozen
 class ColumnReductions(KernelPass):
-    """Put the loops over inner axes around that over vectors of points, where they are long."""
+    """Move long loops over inner axes outside of the loop over vectors of points."""
 
     cores: int = 1
     least_rows: int = 24
-    """Shorter reductions keep one vector of points in registers instead."""
+    """Minimum length of the reduction; shorter ones keep one vector of points in registers."""
     widest: int = 512
-    """The most points of a strip."""
+    """Maximum number of points of a strip."""
     few: int = 3
     """With more reductions than this, strips are half as wide."""
 
@@ -51,8 +51,8 @@ class ColumnReductions(KernelPass):
         return not any(map(ordered, kernel.stages)) and not _looks_up(kernel)
 
     def _width(self, tiled: TiledKernel, loops: Nest) -> int:
-        """Return the points of a strip: wide for long runs of memory, narrow enough for all
-        threads."""
+        """Return the number of points of a strip: large for long contiguous runs, but small enough
+        to occupy all threads."""
         widest = self.widest if len(tiled.reductions) <= self.few else self.widest // 2
         extent = static(loops.axis.extent)
         if extent is None:
@@ -66,5 +66,5 @@ class ColumnReductions(KernelPass):
 
 
 def _looks_up(kernel: Kernel) -> bool:
-    """Say whether loaded values are indices for whole points."""
+    """Return whether loaded values are used as indices outside of inner stages."""
     return any(isinstance(s, Bind) for g in kernel.stages if g.level is Level.OUTER for s in g.body)

@@ -1,7 +1,7 @@
-"""`reuse-exponentials`: exponentials that a softmax's reduction has computed already.
+"""`reuse-exponentials`: reuse the exponentials that the reduction of a softmax computes.
 
-`online_softmax` of x in two passes has exp(x - maximum) of each element at hand; what follows it
-usually computes the same exponential to divide it by the sum.
+A two-pass `online_softmax` of x computes exp(x - maximum) for each element. A later stage usually
+computes the same exponentials to divide them by the sum.
 """
 
 from typing import ClassVar
@@ -22,7 +22,7 @@ _Key = tuple[object, ...]
 
 @frozen
 class ReuseExponentials(KernelPass):
-    """Keep the exponentials of rows that are one block for later stages."""
+    """Keep the exponentials for later stages, if a row is a single block."""
 
     name: ClassVar[str] = "reuse-exponentials"
 
@@ -33,59 +33,59 @@ class ReuseExponentials(KernelPass):
         length = static(kernel.inner[0].extent)
         again = {} if length is None else _shared_exponentials(kernel)
 
-        def kept(r: Reduction) -> Reduction:
+        def keeping(r: Reduction) -> Reduction:
             names = again.get(r.result, ())
-            whole = (
+            one_block = (
                 r.method is Method.TWO_PASS and length is not None and length <= settled(r.block)
             )
-            return evolve(r, keep=names) if names and whole else r
+            return evolve(r, keep=names) if names and one_block else r
 
-        return evolve(tiled, reductions=tuple(map(kept, tiled.reductions))) if again else tiled
+        return evolve(tiled, reductions=tuple(map(keeping, tiled.reductions))) if again else tiled
 
 
 def _shared_exponentials(kernel: Kernel) -> dict[str, tuple[str, ...]]:
-    """Return for `online_softmax` results, by the name of their maximum, the names of the later
-    values that equal exp(x - maximum)."""
+    """Return the names of later values that equal exp(x - maximum) of an `online_softmax`, by the
+    name of the maximum."""
     written = set(writes(s for stage in kernel.stages for s in stage.body))
     outer: dict[str, int] = {}
-    wanted: dict[int, str] = {}
+    exponentials: dict[int, str] = {}
     again: dict[str, tuple[str, ...]] = {}
-    # Equal keys get one number, so that a key holds numbers and stays as short as its statement.
+    # Value numbering: keys refer to operands by number, and so do not grow.
     numbers: dict[_Key, int] = {}
 
     def number(key: _Key) -> int:
         return numbers.setdefault(key, len(numbers))
 
     for stage in kernel.stages:
-        known = dict(outer)
+        values = dict(outer)
         for s in stage.body:
-            key = _key(s, known, written)
+            key = _key(s, values, written)
             names = defined(s)
             if len(names) == 1 and key is not None:
-                known[names[0]] = number(key)
-                found = wanted.get(known[names[0]])
-                if found is not None and stage.level is Level.INNER:
-                    again[found] = (*again.get(found, ()), names[0])
+                values[names[0]] = number(key)
+                maximum = exponentials.get(values[names[0]])
+                if maximum is not None and stage.level is Level.INNER:
+                    again[maximum] = (*again.get(maximum, ()), names[0])
             if isinstance(s, Reduce):
                 outer |= {name: number(("reduced", name)) for name in names}
                 if s.kind is ReduceKind.ONLINE_SOFTMAX:
-                    apart = number(("sub", s.dtype, known[s.args[0]], outer[names[0]]))
-                    wanted[number(("exp", s.dtype, apart))] = names[0]
+                    difference = number(("sub", s.dtype, values[s.args[0]], outer[names[0]]))
+                    exponentials[number(("exp", s.dtype, difference))] = names[0]
         if stage.level is Level.OUTER:
-            outer = known
+            outer = values
     return again
 
 
-def _key(s: KernelStatement, known: dict[str, int], written: set[str]) -> _Key | None:
-    """Return what the value of a statement is made of; None where it can't be told."""
+def _key(s: KernelStatement, values: dict[str, int], written: set[str]) -> _Key | None:
+    """Return the value-numbering key of a statement, or None if it does not define one value."""
     name = defined(s)[0] if len(defined(s)) == 1 else ""
     match s:
         case Load(buffer=buffer, index=index, mask=mask) if buffer not in written:
-            return ("load", buffer, index, known.get(mask) if mask else None)
+            return ("load", buffer, index, values.get(mask) if mask else None)
         case Const(value=value, dtype=dtype):
             return ("const", repr(value), dtype)
         case IndexValue(expr=e, dtype=dtype):
             return ("index", e, dtype)
         case Let(op=op, args=args, dtype=dtype):
-            return (op, dtype, *(known.get(a, ("value", a)) for a in args))
+            return (op, dtype, *(values.get(a, ("value", a)) for a in args))
     return ("value", name) if name else None

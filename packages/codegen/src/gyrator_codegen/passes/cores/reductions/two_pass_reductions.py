@@ -1,8 +1,8 @@
-"""`two-pass-reductions`: mean and deviation, and softmax's maximum and sum, a block at a time.
+"""`two-pass-reductions`: compute Welford and softmax reductions by two passes over each block.
 
-The first pass keeps the block's elements in fast memory, so that the second neither computes nor
-loads them again. Blocks merge by Chan, Golub and LeVeque's formula, or by rescaling to the greater
-maximum (Milakov and Gimelshein).
+The first pass stages the elements of a block in fast memory, so that the second need not recompute
+or reload them. Blocks are merged by the formula of Chan, Golub and LeVeque, or by rescaling to the
+greater maximum (Milakov and Gimelshein).
 """
 
 from typing import ClassVar
@@ -23,10 +23,10 @@ _KINDS = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX)
 
 @frozen
 class TwoPassReductions(KernelPass):
-    """Give two passes to the reductions of rows that need a first result for a second."""
+    """Use two passes for reductions along rows with two dependent results."""
 
     block: int = 2048
-    """Elements of a row that are kept between the passes."""
+    """Maximum number of elements per block."""
 
     name: ClassVar[str] = "two-pass-reductions"
 
@@ -45,13 +45,15 @@ class TwoPassReductions(KernelPass):
             reload = _loaded_again(tiled.kernel, stage, s, loops)
             return evolve(r, method=Method.TWO_PASS, block=block, reload=reload)
 
-        return each_stage(tiled, lambda stage, here: [blocked(stage, s, r) for s, r in here])
+        return each_stage(tiled, lambda stage, reduced: [blocked(stage, s, r) for s, r in reduced])
 
 
 def _loaded_again(kernel: Kernel, stage: Stage, reduce: Reduce, loops: Nest) -> bool:
-    """Say whether memory is as good for the second pass as a copy of it: what is reduced is just
-    loaded, as vectors, in its own type, from a place known before the first pass, and nothing is
-    stored between the passes."""
+    """Return whether the second pass can load from memory again instead of staging.
+
+    This requires that the operand is a contiguous vector load without conversion, whose address is
+    known before the first pass, and that nothing is stored between the passes.
+    """
     if any(isinstance(s, Store) for s in stage.body):
         return False
     types = kernel.storage

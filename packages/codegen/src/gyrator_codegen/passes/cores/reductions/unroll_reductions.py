@@ -1,4 +1,4 @@
-"""`unroll-reductions`: how many steps a reducing loop takes at a time."""
+"""`unroll-reductions`: unroll factors of reduction loops."""
 
 from typing import ClassVar
 
@@ -18,14 +18,14 @@ _SEQUENTIAL = (ReduceKind.WELFORD, ReduceKind.ONLINE_SOFTMAX, ReduceKind.ARGMIN,
 
 @frozen
 class UnrollReductions(KernelPass):
-    """Write steps of cheap stages side by side.
+    """Unroll the reduction loops of cheap stages.
 
-    Along rows, that hides latency: each step has an accumulator of its own. Down columns, that
-    saves accumulators trips to memory and back.
+    Along rows, this hides latency, since each unrolled step has its own accumulator. Down columns,
+    it saves loads and stores of accumulators.
     """
 
     rows_by_four: int = 12
-    """The most work of a step, an addition being 1, that is done four at a time along rows..."""
+    """Maximum cost of a step, relative to an addition, to unroll by four along rows..."""
     rows_by_two: int = 40
     columns_by_four: int = 6
     """... and down columns."""
@@ -42,15 +42,15 @@ class UnrollReductions(KernelPass):
             return tiled
         count = self._rows if rows else self._columns
 
-        def unrolled(stage: Stage, here: Reduced) -> list[Reduction]:
+        def unrolled(stage: Stage, reduced: Reduced) -> list[Reduction]:
             unroll = count(tiled.kernel, stage, loops)
-            return [evolve(r, unroll=unroll) for _, r in here]
+            return [evolve(r, unroll=unroll) for _, r in reduced]
 
         return each_stage(tiled, unrolled)
 
     def _rows(self, kernel: Kernel, stage: Stage, loops: Nest) -> int:
-        """Return a power of two: more hide the latency of cheap bodies, fewer keep the text
-        small."""
+        """Return the unroll factor, a power of two: larger to hide the latency of cheap bodies,
+        smaller to limit code size."""
         nonempty = all((static(a.extent) or 0) > 0 for a in kernel.inner)
         symbols = [a.symbol for a in kernel.inner]
         written = writes(s for g in kernel.stages for s in g.body)
@@ -58,7 +58,7 @@ class UnrollReductions(KernelPass):
         price = work(rest)
         count = 4 if price <= self.rows_by_four else 2 if price <= self.rows_by_two else 1
         if any(isinstance(s, Reduce) and s.dtype.size > 4 for s in stage.body):
-            count = min(count, 2)  # a vector of these is two registers, so two chains
+            count = min(count, 2)  # each vector already is two registers, hence two chains
         extent = static(loops.axis.extent)
         while extent is not None and count > 1 and extent < count * loops.lanes:
             count //= 2

@@ -1,4 +1,4 @@
-"""What of a body is known once places are: selections that are no choice any more."""
+"""Constant folding and common subexpression elimination in a body."""
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,60 +23,64 @@ _COMPUTE: Mapping[str, Callable[[int, int], int]] = MappingProxyType(
     }
 )  # fmt: skip
 _NEUTRAL: Mapping[str, bool] = MappingProxyType({"bit_and": True, "bit_or": False})
-"""What a logical op may leave out; its opposite settles the result."""
+"""The identity of a logical op; its negation is the absorbing element."""
 
 
-def settled(
+def folded(
     body: Sequence[KernelStatement], stored: Collection[str], types: Mapping[str, DType]
 ) -> tuple[KernelStatement, ...]:
-    """Return a body of points without collectives whose known integers and booleans are constants:
-    selections by them take what they select, masks that are set or not are gone, equal values are
-    computed once, and nothing that nobody needs.
+    """Return a body without collectives, simplified: integers and booleans are folded to constants,
+    selections and masks with constant conditions are resolved, equal values are computed once, and
+    dead statements are removed.
 
     Args:
-        stored: buffers that are written, whose loads stay where they are.
-        types: of the elements of buffers.
+        body: the statements.
+        stored: buffers that are written, whose loads are not merged.
+        types: the element types of buffers.
     """
-    writer = _Settled(stored, types)
+    folder = _Folder(stored, types)
     for s in body:
-        writer.add(s)
-    return live(writer.body)
+        folder.add(s)
+    return live(folder.body)
 
 
-class _Settled:
+class _Folder:
     def __init__(self, stored: Collection[str], types: Mapping[str, DType]) -> None:
         self.body: list[KernelStatement] = []
         self.stored = stored
         self.types = types
         self.names: dict[str, str] = {}
         self.symbols: dict[Sym, Expr] = {}
-        self.known: dict[str, int] = {}
-        self.made: dict[object, str | Sym] = {}
+        self.constants: dict[str, int] = {}
+        self.numbering: dict[object, str | Sym] = {}
+        """The first value or symbol with each key."""
 
     def add(self, s: KernelStatement) -> None:
-        """Append a statement, or what is left of it."""
+        """Append a statement, simplified, unless it is redundant."""
         s = renamed(s, self.names, self.symbols)
         match s:
             case Const(name, bool() | int() as value, dtype) if not dtype.is_float:
-                self.known[name] = value
+                self.constants[name] = value
             case IndexValue(name, Number(value=value), dtype) if not dtype.is_float:
                 s = self._constant(name, value, dtype)
             case Let():
-                known = self._computed(s)
-                same = self._same(s)
-                if same is not None:
-                    self.names[s.name] = same
+                constant = self._computed(s)
+                operand = self._operand(s)
+                if operand is not None:
+                    self.names[s.name] = operand
                     return
-                s = s if known is None else self._constant(s.name, known, s.dtype)
-            case Load() | Store() | Bind() if s.mask in self.known:
-                done = evolve(s, mask=None) if self.known[s.mask] else self._masked_out(s)
-                if done is None:
+                s = s if constant is None else self._constant(s.name, constant, s.dtype)
+            case Load() | Store() | Bind() if s.mask in self.constants:
+                replacement = (
+                    evolve(s, mask=None) if self.constants[s.mask] else self._masked_out(s)
+                )
+                if replacement is None:
                     return
-                s = done
+                s = replacement
         self._emit(s)
 
     def _masked_out(self, s: Load | Store | Bind) -> Const | None:
-        """Return what stands for a statement that is not done, if anything does."""
+        """Return the replacement of a statement whose mask is false, or None to drop it."""
         if isinstance(s, Bind):
             self.symbols[s.symbol] = ZERO
         if not isinstance(s, Load):
@@ -87,20 +91,20 @@ class _Settled:
         return self._constant(s.name, 0, dtype)
 
     def _emit(self, s: KernelStatement) -> None:
-        """Append a statement, or let an equal one stand for it."""
+        """Append a statement, or replace its value by that of an equal one."""
         key = None if isinstance(s, Load) and s.buffer in self.stored else value_key(s)
         if key is None:
             self.body.append(s)
         elif isinstance(s, Bind):
-            known = self.made.setdefault(key, s.symbol)
-            assert isinstance(known, Sym)
-            if known is s.symbol:
+            symbol = self.numbering.setdefault(key, s.symbol)
+            assert isinstance(symbol, Sym)
+            if symbol is s.symbol:
                 self.body.append(s)
             else:
-                self.symbols[s.symbol] = known
+                self.symbols[s.symbol] = symbol
         else:
             (name,) = defined(s)
-            first = self.made.setdefault(key, name)
+            first = self.numbering.setdefault(key, name)
             assert isinstance(first, str)
             if first == name:
                 self.body.append(s)
@@ -108,15 +112,15 @@ class _Settled:
                 self.names[name] = first
 
     def _constant(self, name: str, value: int, dtype: DType) -> Const:
-        held = bool(value) if dtype is DType.BOOL else wrapped(value, dtype)
-        self.known[name] = held
-        return Const(name, held, dtype)
+        constant = bool(value) if dtype is DType.BOOL else wrapped(value, dtype)
+        self.constants[name] = constant
+        return Const(name, constant, dtype)
 
     def _computed(self, s: Let) -> int | None:
-        """Return the integer or boolean that a value is, None where that is not known."""
+        """Return the value of an integer or boolean if it is constant, else None."""
         if s.dtype is not DType.BOOL and not s.dtype.is_int:
             return None
-        values = [self.known[a] for a in s.args if a in self.known]
+        values = [self.constants[a] for a in s.args if a in self.constants]
         if s.dtype is DType.BOOL and s.op in _NEUTRAL and (not _NEUTRAL[s.op]) in values:
             return not _NEUTRAL[s.op]
         if len(values) < len(s.args):
@@ -128,13 +132,13 @@ class _Settled:
         compute = _COMPUTE.get(s.op)
         return None if compute is None else compute(*values)
 
-    def _same(self, s: Let) -> str | None:
-        """Return the operand that a value is, None where it is computed."""
+    def _operand(self, s: Let) -> str | None:
+        """Return the operand that a value equals, or None."""
         if s.op == "where":
-            chosen = self.known.get(s.args[0])
-            return None if chosen is None else s.args[1 if chosen else 2]
+            condition = self.constants.get(s.args[0])
+            return None if condition is None else s.args[1 if condition else 2]
         if s.dtype is DType.BOOL and s.op in _NEUTRAL:
-            for one, other in (s.args, s.args[::-1]):
-                if self.known.get(one) is _NEUTRAL[s.op]:
-                    return other
+            for a, b in (s.args, s.args[::-1]):
+                if self.constants.get(a) is _NEUTRAL[s.op]:
+                    return b
         return None

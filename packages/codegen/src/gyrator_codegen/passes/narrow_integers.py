@@ -1,8 +1,10 @@
-"""`narrow-integers`: integers of 64 bits that are known to be small are computed in 32.
+"""`narrow-integers`: compute 64-bit integers with small ranges in 32 bits.
 
-Programs have them where they compute places: indices turned to floats, scaled, and turned back.
-GPUs convert between floats and integers of 64 bits at a quarter of the rate, and have no
-instructions for such integers but pairs of those for 32.
+Programs that compute addresses have such integers: indices that are converted to floats, scaled,
+converted back, and compared to the bounds of a tensor. GPUs convert between floats and 64-bit
+integers at a quarter of the rate, and emulate 64-bit arithmetic by pairs of 32-bit instructions. On
+CPUs, a vector register holds half as many of them, and their comparison masks do not match those of
+`f32` vectors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +13,7 @@ from typing import ClassVar
 from attrs import evolve, frozen
 
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_codegen.value_ranges import Range, ValueRanges, whole_range
+from gyrator_codegen.value_ranges import Range, ValueRanges, type_range
 from gyrator_ir.body.nodes import Bind, Check, Const, IndexValue, Let
 from gyrator_ir.body.ops import OPS, Typing
 from gyrator_ir.body.rewrite import AnyStatement, defined, rewritten, used
@@ -24,16 +26,16 @@ from gyrator_ir.types import DType
 _ANY_WIDTH = frozenset(
     "add sub mul neg abs minimum maximum where floordiv truncdiv mod rem bit_and shr".split()
 )
-"""Ops that give the same result in any narrower type that holds their operands and results."""
+"""Ops with the same result in any narrower type that can represent their operands and results."""
 _WIDE, _NARROW = DType.I64, DType.I32
 
 
 @frozen
 class NarrowIntegers(KernelPass):
-    """Compute in `i32` whatever is `i64`, fits, and is not needed as `i64` alone.
+    """Compute `i64` values in `i32` if they fit and are not only used as `i64`.
 
-    Bound indices that are known not to be negative do not wrap, and those known to lie inside are
-    not checked.
+    Also removes the wrapping of bound indices that are never negative, and the checks of those that
+    are always in range.
     """
 
     name: ClassVar[str] = "narrow-integers"
@@ -41,13 +43,13 @@ class NarrowIntegers(KernelPass):
     def _tile(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
         kernel = tiled.kernel
         ranges = ValueRanges(kernel_facts(kernel, facts), kernel.storage)
-        taken = {n for stage in kernel.stages for s in stage.body for n in defined(s)}
+        names = {n for stage in kernel.stages for s in stage.body for n in defined(s)}
         stages = []
         for n, stage in enumerate(kernel.stages):
             for s in stage.body:
-                ranges.tell(s)
+                ranges.add(s)
             chosen = _chosen(stage, ranges, _used_after(kernel, n))
-            body = tuple(_rewritten(stage.body, chosen, ranges, taken))
+            body = tuple(_rewritten(stage.body, chosen, ranges, names))
             stages.append(stage if body == stage.body else evolve(stage, body=body))
         if all(new is old for new, old in zip(stages, kernel.stages, strict=True)):
             return tiled
@@ -55,37 +57,37 @@ class NarrowIntegers(KernelPass):
 
 
 def _used_after(kernel: Kernel, n: int) -> set[str]:
-    """Return what stages after the n-th read, if that one's values reach them."""
+    """Return the values that stages after the n-th use, if its values are visible there."""
     if kernel.stages[n].level is Level.INNER and kernel.inner:
         return set()
     return {name for stage in kernel.stages[n + 1 :] for s in stage.body for name in used(s)}
 
 
 def _chosen(stage: Stage, ranges: ValueRanges, wide: set[str]) -> set[str]:
-    """Return the values of a stage that are computed in `i32`."""
+    """Return the values of a stage to compute in `i32`."""
     own = {n for s in stage.body if isinstance(s, Let | Const | IndexValue) for n in defined(s)}
     able = {n for n in own - wide if ranges.types[n] is _WIDE and _fits(ranges.of(n))}
     for s in stage.body:
         if isinstance(s, Let) and s.name in able and not _takes(s, able, ranges):
             able.discard(s.name)
-    wanted: set[str] = set()
+    useful: set[str] = set()
     for s in reversed(stage.body):
-        if isinstance(s, Let) and s.name in able and s.name not in wanted:
-            continue  # its operands are needed as wide as it is
+        if isinstance(s, Let) and s.name in able and s.name not in useful:
+            continue  # its operands must be as wide as it is
         if isinstance(s, Let | Bind) and _takes(s, able, ranges):
-            wanted.update(used(s))
-    return able & wanted
+            useful.update(used(s))
+    return able & useful
 
 
-def _fits(known: Range | None) -> bool:
-    whole = whole_range(_NARROW)
-    assert known is not None
-    assert whole is not None
-    return whole[0] < known[0] and known[1] <= whole[1]  # so that -x fits, too
+def _fits(value: Range | None) -> bool:
+    limits = type_range(_NARROW)
+    assert value is not None
+    assert limits is not None
+    return limits[0] < value[0] and value[1] <= limits[1]  # strictly, so that -x fits too
 
 
 def _takes(s: Let | Bind, able: set[str], ranges: ValueRanges) -> bool:
-    """Whether a statement does the same with operands that are narrowed where possible."""
+    """Return whether a statement has the same result if its operands in `able` are narrowed."""
     if isinstance(s, Bind):
         return True
     if s.op == "cast":
@@ -100,7 +102,7 @@ def _takes(s: Let | Bind, able: set[str], ranges: ValueRanges) -> bool:
 
 
 def _rewritten(
-    body: Sequence[AnyStatement], chosen: set[str], ranges: ValueRanges, taken: set[str]
+    body: Sequence[AnyStatement], chosen: set[str], ranges: ValueRanges, names: set[str]
 ) -> Iterator[AnyStatement]:
     widened: dict[str, str] = {}
     for s in body:
@@ -112,7 +114,7 @@ def _rewritten(
         if wide or not (isinstance(s, Let) and _takes(s, chosen, ranges)):
             for name in dict.fromkeys(used(s)):
                 if name in chosen and name not in widened:
-                    widened[name] = _fresh(f"{name}_wide", taken)
+                    widened[name] = _fresh(f"{name}_wide", names)
                     yield Let(widened[name], "cast", (name,), _WIDE)
             s = rewritten(s, {n: widened[n] for n in used(s) if n in widened})
         if isinstance(s, Let | Const | IndexValue) and narrow:
@@ -120,18 +122,18 @@ def _rewritten(
         yield s
 
 
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
+def _fresh(name: str, names: set[str]) -> str:
+    while name in names:
         name += "_"
-    taken.add(name)
+    names.add(name)
     return name
 
 
 def _inside(s: Bind, ranges: ValueRanges) -> Bind:
-    known = ranges.of(s.value)
-    if known is None or known[0] < 0:
+    value = ranges.of(s.value)
+    if value is None or value[0] < 0:
         return s
     size, _ = ranges.facts.bounds(s.size)
-    beyond = size is None or known[1] >= size
+    beyond = size is None or value[1] >= size
     check = s.check if beyond else Check.NONE
     return evolve(s, wrap=False, check=check) if s.wrap or check is not s.check else s

@@ -1,7 +1,7 @@
-"""`settle-conditions`: comparisons whose results are known are left out.
+"""`settle-conditions`: remove comparisons with constant results.
 
-Borders of windows hold on one side, or on none, for most of the elements that a window has: masks
-of the others go, and loads need not wait for them.
+Most elements of a window are certainly inside of at least one border. Without the masks for those
+borders, loads need not wait for comparisons.
 """
 
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from typing import ClassVar
 
 from attrs import evolve, frozen
 
+from gyrator_codegen.passes.constant_folding import folded
 from gyrator_codegen.passes.rewriting import KernelPass
-from gyrator_codegen.passes.settle import settled
 from gyrator_codegen.value_ranges import ValueRanges
 from gyrator_ir.body.nodes import Const, Let, Reduce, ScanStep, SortStep, Store
 from gyrator_ir.expr import ShapeFacts
@@ -22,8 +22,8 @@ from gyrator_ir.types import DType
 
 @frozen
 class SettleConditions(KernelPass):
-    """Replace comparisons of integers that ranges decide by constants, in kernels of one stage
-    without folds, and leave out what is not needed any more."""
+    """Replace integer comparisons that ranges decide by constants, in kernels with one stage and no
+    collectives, and fold the constants."""
 
     name: ClassVar[str] = "settle-conditions"
 
@@ -40,14 +40,14 @@ class SettleConditions(KernelPass):
             return tiled
         stored = {s.buffer for s in body if isinstance(s, Store)}
         types = {b.name: b.dtype for b in kernel.parameters}
-        made = evolve(kernel, stages=(Stage(stage.level, settled(body, stored, types)),))
-        return evolve(tiled, kernel=made) if made.reads == kernel.reads else tiled
+        simplified = evolve(kernel, stages=(Stage(stage.level, folded(body, stored, types)),))
+        return evolve(tiled, kernel=simplified) if simplified.reads == kernel.reads else tiled
 
 
 def _constants(stage: Stage, ranges: ValueRanges) -> Iterator[KernelStatement]:
     for s in stage.body:
-        ranges.tell(s)
-        if isinstance(s, Let) and (known := ranges.compared(s)) is not None:
-            yield Const(s.name, known, DType.BOOL)
+        ranges.add(s)
+        if isinstance(s, Let) and (result := ranges.compared(s)) is not None:
+            yield Const(s.name, result, DType.BOOL)
         else:
             yield s

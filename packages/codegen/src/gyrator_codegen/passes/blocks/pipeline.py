@@ -1,0 +1,52 @@
+"""The pipeline for devices whose programs process blocks of elements."""
+
+from gyrator_codegen.passes.blocks.accesses.early_loads import EarlyLoads
+from gyrator_codegen.passes.blocks.accesses.pair_points import PairPoints
+from gyrator_codegen.passes.blocks.accesses.place_barriers import PlaceBarriers
+from gyrator_codegen.passes.blocks.accesses.replicate_loads import ReplicateLoads
+from gyrator_codegen.passes.blocks.accesses.reuse_loads import ReuseLoads
+from gyrator_codegen.passes.blocks.approximate_quotients import ApproximateQuotients
+from gyrator_codegen.passes.blocks.choose_blocks import ChooseBlocks
+from gyrator_codegen.passes.blocks.draw_fours import DrawFours
+from gyrator_codegen.passes.blocks.flatten_indices import FlattenIndices
+from gyrator_codegen.passes.blocks.index_width import IndexWidth
+from gyrator_codegen.passes.blocks.keep_programs import KeepPrograms
+from gyrator_codegen.passes.blocks.map_contraction import MapContraction
+from gyrator_codegen.passes.blocks.pipeline_loads import PipelineLoads
+from gyrator_codegen.passes.blocks.rank_configurations import RankConfigurations
+from gyrator_codegen.passes.blocks.tile_rows import TileRows
+from gyrator_codegen.passes.blocks.tile_transposes import TileTransposes
+from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
+from gyrator_codegen.passes.narrow_integers import NarrowIntegers
+from gyrator_codegen.passes.nonempty_rows import NonemptyRows
+from gyrator_codegen.passes.settle_conditions import SettleConditions
+from gyrator_ir.passes import Pass
+from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import TileProgram
+
+
+def block_pipeline(target: Target) -> tuple[Pass[TileProgram], ...]:
+    """Return the passes for devices whose programs process blocks of elements, in order."""
+    can, numbers = target.capabilities, target.heuristics
+    return (
+        UnrollPeriods(pairs=True),
+        SettleConditions(),
+        NarrowIntegers(),
+        MapContraction(can.matrix_units),
+        TileTransposes(),
+        TileRows(),
+        ChooseBlocks(numbers.scratch_bytes),
+        IndexWidth(),
+        PipelineLoads(),
+        ReplicateLoads(),
+        NonemptyRows(),
+        FlattenIndices(),
+        PairPoints(),
+        EarlyLoads(),
+        DrawFours(),
+        ReuseLoads(),
+        PlaceBarriers(),
+        ApproximateQuotients(),
+        RankConfigurations(numbers.cores, numbers.shared_bytes, can.tf32),
+        KeepPrograms(numbers.cores),
+    )

@@ -1,0 +1,261 @@
+"""`map-products`: tile matrix products for the registers and caches of cores.
+
+The blocking is that of Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication"
+(2008): a panel of the right factor stays in the L1 cache while a block of the left one is streamed
+from L2.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product as pairs
+from math import ceil
+from typing import ClassVar
+
+from attrs import evolve, frozen
+
+from gyrator_codegen.analysis import in_order, static
+from gyrator_codegen.extents import guess
+from gyrator_codegen.nests import fits_registers, grid_loop, plain_loop, tile_columns
+from gyrator_codegen.passes.rewriting import each_alone
+from gyrator_codegen.products import dot_reductions, results_follow, stands_alone
+from gyrator_ir.body.nodes import Axis, Bind, IndexValue, Load, Reduce, Store, StoreMode
+from gyrator_ir.expr import ONE, ZERO, Expr, ShapeFacts, Sym, linear
+from gyrator_ir.kernel.nodes import Kernel, KernelStatement, Level
+from gyrator_ir.loop.contraction import needed_for
+from gyrator_ir.tile.nodes import (
+    Access,
+    Contraction,
+    IndexAccess,
+    Method,
+    Product,
+    Reduction,
+    Threads,
+    TiledKernel,
+    TileProgram,
+)
+from gyrator_ir.types import DType
+
+_SUMS = (DType.F32, DType.F64, DType.I32)
+_UNKNOWN = 512  # assumed for a size without a hint
+_PACK = 0.7  # cost of packing an element
+_ROWS = (14, 8, 6, 4)
+
+
+@frozen
+class MapProducts:
+    """Map dot reductions to register tiles over packed panels, if packing pays off.
+
+    The pass runs after those that tile kernels as loops, and replaces their decisions except for
+    those about single statements. Units are blocks of rows by columns, balanced among the cores.
+    """
+
+    name: ClassVar[str] = "map-products"
+    lanes: int = 1
+    """32-bit elements of a vector. If it is 1, products are not mapped."""
+    cores: int = 1
+    grain: int = 1 << 18
+    """The minimum number of multiplications to use threads."""
+    work: int = 1 << 12
+    """The minimum number of multiplications to map."""
+    rows: int = 4
+    """The minimum number of rows."""
+    few: int = 24
+    """Up to this number of rows, a right factor that is contiguous along columns is not packed."""
+    deep: int = 384
+    """The maximum depth that is accumulated in registers before the sums are stored."""
+    tall: int = 96
+    """The maximum number of rows of a packed block of the left factor."""
+    most: int = 1024
+    """The maximum number of rows and of columns of a unit, whose partial sums are in memory."""
+
+    def run(self, program: TileProgram) -> TileProgram:
+        """Return the program with its matrix products mapped. Kernels of groups are not mapped."""
+        return program if self.lanes == 1 else each_alone(program, self._mapped)
+
+    def _mapped(self, tiled: TiledKernel, facts: ShapeFacts) -> TiledKernel:
+        kernel, matched = tiled.kernel, dot_reductions(tiled.kernel)
+        if matched is None or len(matched.reduces) > 1 or len(kernel.inner) > 1 or in_order(kernel):
+            return tiled
+        (fold,) = matched.reduces
+        if fold.dtype not in _SUMS or not _plain(kernel, matched.body, fold):
+            return tiled
+        sides = matched.roles
+        left, right = fold.args
+        row, column = _longest(sides.rows, facts), _longest(sides.columns, facts)
+        if results_follow((row,), (column,), kernel.stages):
+            row, column, left, right = column, row, right, left
+        depth = kernel.inner[0]
+        m, n, k = (guess(a.extent, facts, _UNKNOWN) for a in (row, column, depth))
+        if m < self.rows or n < self.lanes or m * n * k < self.work:
+            return tiled
+        accesses = _accesses(kernel, matched.body, (left, right), (row, column), depth)
+        if accesses is None:
+            return tiled
+        along, indices = accesses
+        around = [a for a in kernel.axes if a not in (row, column)]
+        many = 1
+        for a in around:
+            many *= guess(a.extent, facts, _UNKNOWN)
+        sized = all(static(a.extent) is not None for a in (*kernel.axes, depth))
+        cores = 1 if sized and many * m * n * k < self.grain else self.cores
+        steps = self._steps(m, n, k, many, fold.dtype, cores)
+        if static(depth.extent) is None:
+            steps = evolve(steps, deep=max(steps.deep, self.deep))
+        grid = (
+            *(grid_loop(a.symbol) for a in around),
+            grid_loop(row.symbol, steps.unit_rows),
+            grid_loop(column.symbol, steps.unit_columns),
+        )
+        loops = (
+            *grid,
+            plain_loop(depth.symbol, steps.deep),
+            plain_loop(row.symbol, steps.tall),
+            plain_loop(column.symbol, steps.columns),
+            plain_loop(row.symbol, steps.rows),
+        )
+        direct = m <= self.few and _lies_in_rows(kernel, matched.body, right, indices, along, depth)
+        product = Product(fold.names[0], left, right, fold.dtype, along, direct)
+        first = len(around)
+        units = many * ceil(m / steps.unit_rows) * ceil(n / steps.unit_columns)
+        alone = cores == 1 or (sized and units <= 1)
+        return TiledKernel(
+            kernel,
+            loops,
+            (Reduction(fold.names[0], Method.MATRIX),),
+            Contraction((product,), first, first + 1, first + 2),
+            Threads(0) if alone else Threads(len(grid), self.grain),
+            accesses=indices,
+            unrounded=tiled.unrounded,
+            exact=tiled.exact,
+        )
+
+    def _steps(self, m: int, n: int, k: int, many: int, dtype: DType, cores: int) -> "_Steps":
+        """Return the loop steps, with the units of least time by a model: a tile costs one step for
+        each row and depth, and packing `_PACK` for each element."""
+        columns = tile_columns(self.lanes, dtype)
+        rows = min(
+            (r for r in _ROWS if fits_registers(r, self.lanes) and r * 2 <= _registers(self.lanes)),
+            key=lambda r: ceil(m / r) * (r + 1),
+        )
+        best: tuple[float, int, int] | None = None
+        for across, down in pairs(_cuts(n, self.most, cores), _cuts(m, self.most, cores)):
+            height, width = ceil(m / rows / down), ceil(n / columns / across)
+            units = many * down * across
+            packed = _PACK * (height * rows + width * columns)
+            time = ceil(units / cores) * (height * width * rows + packed)
+            if best is None or time < best[0]:
+                best = time, height, width
+        assert best is not None
+        _, height, width = best
+        tallest = min(self.tall // rows, height)
+        tiles = min(range(tallest, tallest // 2, -1), key=lambda t: ceil(height / t) * t)
+        blocks, tall = ceil(height / tiles), tiles * rows
+        deep = ceil(k / ceil(k / self.deep)) if k else 1
+        return _Steps(
+            blocks * tall, width * columns, -(-deep // self.lanes) * self.lanes, tall, columns, rows
+        )
+
+
+@frozen
+class _Steps:
+    """The loop steps of a product."""
+
+    unit_rows: int
+    unit_columns: int
+    deep: int
+    tall: int
+    columns: int
+    rows: int
+
+
+def _registers(lanes: int) -> int:
+    """Return the number of accumulator registers; the others are for operands."""
+    return 12 if lanes == 8 else 28
+
+
+def _cuts(size: int, most: int, cores: int) -> Iterator[int]:
+    """Return the candidate numbers of parts of a side."""
+    least = max(ceil(size / most), 1)
+    return iter(range(least, least + cores))
+
+
+def _longest(axes: Sequence[Axis], facts: ShapeFacts) -> Axis:
+    """Return the longest axis, which is tiled; the others become batch axes."""
+    return max(reversed(axes), key=lambda a: guess(a.extent, facts, _UNKNOWN))
+
+
+def _plain(kernel: Kernel, body: Sequence[KernelStatement], fold: Reduce) -> bool:
+    """Return whether factors depend on memory and indices only, and results are plainly stored."""
+    rest = [s for stage in kernel.stages if stage.level is Level.OUTER for s in stage.body]
+    needed = {id(s) for name in fold.args for s in needed_for(body, name)}
+    return (
+        not any(isinstance(s, Bind) for s in (*body, *rest))
+        and not any(isinstance(s, Store) and s.mode is not StoreMode.SET for s in rest)
+        and all(stands_alone(body, name) for name in fold.args)
+        and all(id(s) in needed or s is fold for s in body)
+    )
+
+
+def _lies_in_rows(
+    kernel: Kernel,
+    body: Sequence[KernelStatement],
+    factor: str,
+    accesses: Sequence[IndexAccess],
+    along: Sequence[Sym],
+    depth: Axis,
+) -> bool:
+    """Return whether the right factor is contiguous along columns, with a constant stride along
+    depth and the type of the sums."""
+    loads = [s for s in body if isinstance(s, Load) and s.name == factor and s.mask is None]
+    types = {p.name: p.dtype for p in kernel.parameters}
+    return any(
+        types[s.buffer] in _SUMS
+        and along[1] is not depth.symbol
+        and IndexAccess(s.index, Access.UNIT) in accesses
+        and linear(s.index, [depth.symbol]) is not None
+        for s in loads
+    )
+
+
+def _accesses(
+    kernel: Kernel,
+    body: Sequence[KernelStatement],
+    factors: Sequence[str],
+    points: Sequence[Axis],
+    depth: Axis,
+) -> tuple[tuple[Sym, ...], tuple[IndexAccess, ...]] | None:
+    """Return the axes along which the factors are read in vectors, and the accesses of all indices;
+    None if an index would have two kinds of access."""
+    accesses: dict[Expr, IndexAccess] = {}
+    rest = [s for stage in kernel.stages if stage.level is Level.OUTER for s in stage.body]
+    along = []
+    for e in _indices(rest):
+        accesses[e] = _access(e, points[1].symbol)
+    for name, point in zip(factors, points, strict=True):
+        indices = list(_indices(needed_for(body, name)))
+        ways = [{e: _access(e, a.symbol) for e in indices} for a in (point, depth)]
+        fit = [w for w in ways if all(accesses.get(e, a) == a for e, a in w.items())]
+        if not fit:
+            return None
+        best = max(fit, key=lambda w: sum(a.kind is Access.UNIT for a in w.values()))
+        along.append((point if best is ways[0] else depth).symbol)
+        accesses |= best
+    return tuple(along), tuple(accesses.values())
+
+
+def _indices(body: Iterable[KernelStatement]) -> Iterator[Expr]:
+    for s in body:
+        if isinstance(s, Load | Store):
+            yield s.index
+        elif isinstance(s, IndexValue):
+            yield s.expr
+
+
+def _access(e: Expr, symbol: Sym) -> IndexAccess:
+    """Return the access of an index for a vector with any start."""
+    parts = linear(e, [symbol])
+    if parts is None:
+        return IndexAccess(e, Access.LANES)
+    slope = parts[0][symbol]
+    if slope is ZERO:
+        return IndexAccess(e, Access.UNIFORM)
+    return IndexAccess(e, Access.UNIT) if slope is ONE else IndexAccess(e, Access.STRIDED, slope)

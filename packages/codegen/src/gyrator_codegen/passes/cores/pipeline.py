@@ -1,0 +1,74 @@
+"""The pipeline for cores with vector registers and threads."""
+
+from gyrator_codegen.passes.cores.accesses.classify_accesses import ClassifyAccesses
+from gyrator_codegen.passes.cores.accesses.clear_memory import ClearMemory
+from gyrator_codegen.passes.cores.accesses.hoist_addresses import HoistAddresses
+from gyrator_codegen.passes.cores.accesses.own_writes import OwnWrites
+from gyrator_codegen.passes.cores.accesses.pair_accesses import PairAccesses
+from gyrator_codegen.passes.cores.accesses.place_locals import PlaceLocals
+from gyrator_codegen.passes.cores.accesses.prefetch_rows import PrefetchRows
+from gyrator_codegen.passes.cores.accesses.transpose_loads import TransposeLoads
+from gyrator_codegen.passes.cores.block_points import BlockPoints
+from gyrator_codegen.passes.cores.exact_casts import ExactCasts
+from gyrator_codegen.passes.cores.hoist_values import HoistValues
+from gyrator_codegen.passes.cores.map_products import MapProducts
+from gyrator_codegen.passes.cores.offer_choices import OfferChoices
+from gyrator_codegen.passes.cores.plain_divisions import PlainDivisions
+from gyrator_codegen.passes.cores.reductions.cascade_sums import CascadeSums
+from gyrator_codegen.passes.cores.reductions.column_reductions import ColumnReductions
+from gyrator_codegen.passes.cores.reductions.column_softmax import ColumnSoftmax
+from gyrator_codegen.passes.cores.reductions.reuse_exponentials import ReuseExponentials
+from gyrator_codegen.passes.cores.reductions.two_pass_reductions import TwoPassReductions
+from gyrator_codegen.passes.cores.reductions.unroll_reductions import UnrollReductions
+from gyrator_codegen.passes.cores.round_in_stores import RoundInStores
+from gyrator_codegen.passes.cores.share_threads import ShareThreads
+from gyrator_codegen.passes.cores.unroll_periods import UnrollPeriods
+from gyrator_codegen.passes.cores.vectorize import LANES_GUESS, Vectorize
+from gyrator_codegen.passes.merge_repeats import MergeRepeats
+from gyrator_codegen.passes.narrow_integers import NarrowIntegers
+from gyrator_codegen.passes.nonempty_rows import NonemptyRows
+from gyrator_codegen.passes.settle_conditions import SettleConditions
+from gyrator_ir.passes import Pass
+from gyrator_ir.target import Target
+from gyrator_ir.tile.nodes import TileProgram
+
+
+def vector_pipeline(target: Target, lanes: int) -> tuple[Pass[TileProgram], ...]:
+    """Return the passes for cores with vector registers and threads, in order.
+
+    Args:
+        target: the target.
+        lanes: 32-bit elements of a vector register; 1 to leave vectorization to the compiler.
+    """
+    numbers = target.heuristics
+    cores = numbers.cores
+    return (
+        MergeRepeats(),
+        UnrollPeriods(lanes if lanes > 1 else LANES_GUESS),
+        SettleConditions(),
+        NarrowIntegers(),
+        Vectorize(lanes),
+        ColumnReductions(cores),
+        TransposeLoads(),
+        BlockPoints(cores),
+        ColumnSoftmax(),
+        TwoPassReductions(),
+        ReuseExponentials(),
+        UnrollReductions(),
+        CascadeSums(),
+        PrefetchRows(),
+        ClearMemory(),
+        ShareThreads(cores, numbers.parallel_grain),
+        OwnWrites(cores),
+        PlaceLocals(),
+        NonemptyRows(symbolic=False),
+        HoistValues(),
+        ExactCasts(),
+        RoundInStores(),
+        ClassifyAccesses(),
+        PairAccesses(),
+        HoistAddresses(),
+        OfferChoices(),
+        MapProducts(lanes, cores),
+        PlainDivisions(),
+    )

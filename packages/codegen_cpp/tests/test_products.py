@@ -1,0 +1,151 @@
+"""Products of matrices from panels: every layout, type and edge, against the interpreter."""
+
+from itertools import product as pairs
+
+import numpy as np
+import pytest
+from attrs import evolve
+from harness import ARCHS, NUMPY, Library, lacking, target
+
+from gyrator_codegen.passes import vector_pipeline
+from gyrator_codegen.stage import tile
+from gyrator_codegen_cpp.prelude import Isa
+from gyrator_ir.expr import ShapeFacts
+from gyrator_ir.tile.parse import parse
+from gyrator_ir.types import DType
+from gyrator_testing.interp.dtypes import poisoned
+from gyrator_testing.interp.kernel import run_kernel
+from gyrator_testing.interp.tile import run_tiled
+from gyrator_testing.kernels.compare import assert_same_writes
+
+SIZES = {
+    "even": (24, 32, 40),
+    "odd": (37, 45, 19),
+    "few": (5, 75, 30),
+    "deep": (9, 17, 801),
+    "shallow": (30, 50, 3),
+    "tall": (205, 21, 33),
+    "wide": (13, 1100, 9),
+    "many": (67, 131, 387),
+}
+LAYOUTS = ("along depth", "along points", "strided")
+TYPES = {"f32": "f32", "bf16": "f32", "f16": "f32", "f64": "f64", "i8": "i32", "u8": "i32"}
+
+
+def text(m, n, k, left, right, stored="f32", batches=2):
+    """Return a kernel: a bias is added to products of batches, and the result clamped."""
+    summed = TYPES[stored]
+
+    def factor(name, points, symbol, layout):
+        step, across = {
+            "along depth": (1, k), "along points": (points, 1), "strided": (2, 2 * k + 1),
+        }[layout]  # fmt: skip
+        whole = 2 * points * (k + 1) + 2 * k
+        load = f"{name}0 = load {name}_p[{whole}*i0 + {across}*{symbol} + {step}*r0]"
+        cast = f"{name}: {summed} = cast {name}0"
+        return f"{name}_p: {stored}[{batches * whole}] strides [1] on cpu", load, cast
+
+    (p, p_load, p_cast), (q, q_load, q_cast) = (
+        factor("a", m, "i1", left), factor("b", n, "i2", right)
+    )  # fmt: skip
+    return f"""\
+tile.program 1 @p
+  tile
+    kernel k on cpu (i0 < {batches}, i1 < {m}, i2 < {n}) inner (r0 < {k})
+      parameter {p}
+      parameter {q}
+      parameter bias: {summed}[{n}] strides [1] on cpu
+      parameter rows: {summed}[{m}] strides [1] on cpu
+      parameter out: {summed}[{batches * m * n}] strides [1] on cpu
+      inner
+        {p_load}
+        {q_load}
+        {p_cast}
+        {q_cast}
+        s: {summed} = reduce.dot a, b
+      outer
+        c = load bias[i2]
+        d: {summed} = add s, c
+        e = load rows[i1]
+        f: {summed} = maximum d, e
+        store out[{m * n}*i0 + {n}*i1 + i2], f
+    grid (i0)
+    grid (i1)
+    grid (i2)
+    loop (r0)
+    reduce s accumulate
+"""
+
+
+def kernel_of(name, text):
+    """Return the kernel of a program, under a name of its own."""
+    word = name.replace(", ", "_").replace(" ", "_")
+    return evolve(parse(text).kernels[0].kernel, name=word)
+
+
+def arrays_of(kernel, seed):
+    """Return random arrays for a kernel's parameters; what is stored to holds no results yet."""
+    random = np.random.default_rng(seed)
+    arrays = {}
+    for p in kernel.parameters:
+        values = random.normal(size=p.shape[0].value)
+        if p.dtype.size == 1 or p.dtype is DType.I32:
+            values = random.integers(0, 9, len(values))
+        arrays[p.name] = values.astype(NUMPY[p.dtype])
+    arrays["out"] = poisoned(kernel.parameters[-1].dtype, len(arrays["out"]))
+    return arrays
+
+
+CASES = (
+    {
+        f"odd, {left}, {right}": text(*SIZES["odd"], left, right)
+        for left, right in pairs(LAYOUTS, LAYOUTS)
+    }
+    | {
+        f"{size}, {left}, {right}": text(*SIZES[size], left, right)
+        for size in SIZES
+        for left, right in (LAYOUTS[:2], LAYOUTS[1::-1])
+    }
+    | {
+        f"{stored}, {left}, {right}": text(*SIZES["odd"], left, right, stored)
+        for stored, (left, right) in pairs(TYPES, pairs(LAYOUTS[:2], LAYOUTS[:2]))
+    }
+)
+
+KERNELS = {name: kernel_of(name, text) for name, text in CASES.items()}
+
+
+@pytest.fixture(scope="module", params=ARCHS)
+def library(request, build_folder):
+    if why := lacking(request.param):
+        pytest.skip(why)
+    return Library(
+        list(KERNELS.values()), request.param, build_folder, optimise="-O1", unit_statements=600
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_product(library, name):
+    kernel = KERNELS[name]
+    want = arrays_of(kernel, len(name))
+    got = {name: array.copy() for name, array in want.items()}
+
+    run_kernel(kernel, want, {})
+    assert library(kernel.name, got) == 0
+
+    assert_same_writes(kernel, got, want)
+
+
+@pytest.mark.parametrize("arch", ["avx512", "avx2", "neon"])
+@pytest.mark.parametrize("name", ["odd, strided, along points", "i8, along points, along points"])
+def test_products_are_tiles_of_registers(arch, name):
+    passes = vector_pipeline(target(arch), Isa.of(arch).lanes)
+    program = tile((KERNELS[name],), ShapeFacts(), passes)
+    assert program.kernels[0].contraction is not None
+    got = arrays_of(KERNELS[name], 5)
+    want = {name: array.copy() for name, array in got.items()}
+
+    run_kernel(KERNELS[name], want, {})
+    run_tiled(program.kernels[0], got, {}, seed=3)
+
+    assert_same_writes(KERNELS[name], got, want)
